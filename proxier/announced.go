@@ -125,7 +125,7 @@ func (f *family) addAnnounced(sum *announcedSum, services []Subject) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	for _, s := range services {
-		r := f.state.Services[s.Key]
+		r := f.resolved(s.Key)
 		for _, n := range announcementsOf(s, sum.node, f.fam, r) {
 			if n.Withheld == NotWithheld {
 				n.Withheld = f.withholds(s.Key, n)
@@ -152,7 +152,7 @@ func announcementsOf(s Subject, node *Node, fam Family, r *Resolved) []Announcem
 // withholds returns why what a service could announce is not, as far as it is the kernel or this
 // host. The caller holds f.mu.
 func (f *family) withholds(key source.Key, n Announcement) Withheld {
-	switch r := f.state.Services[key]; {
+	switch r := f.resolved(key); {
 	case f.announcing.withheld:
 		return HostDrained
 	case slices.Contains(f.announcing.of[key], n):

@@ -188,8 +188,8 @@ func (r *Resolved) balances(a netip.Addr) bool {
 func (f *family) announce(lacks *PartialError) {
 	f.mu.Lock()
 	a := &f.announcing
-	for key, ch := range f.changes.services {
-		a.set(key, ch.New.heldBy(lacks), Loss{})
+	for key := range f.changes.services {
+		a.set(key, f.state.Services[key].heldBy(lacks), Loss{})
 	}
 	if !lacks.same(a.partial) {
 		for key, r := range f.state.Services {

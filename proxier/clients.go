@@ -29,7 +29,7 @@ func (l *Loop) StickyPools(fam Family) (pools []*Pool) {
 func (f *family) stickyPools() (pools []*Pool) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	for _, r := range f.state.Services {
+	for _, r := range f.allResolved() {
 		for _, p := range r.Pools {
 			if p.Affinity > 0 && len(p.Targets) > 0 {
 				pools = append(pools, p)

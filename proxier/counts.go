@@ -123,7 +123,7 @@ func (u *usedService) action() string {
 	}
 	for _, r := range u.resolved {
 		for _, f := range r.Frontends {
-			if a, _ := f.action(r.held, r.unserved); worse[a] < worse[worst] {
+			if a, _ := f.action(r.held(f), r.unserved); worse[a] < worse[worst] {
 				worst = a
 			}
 		}

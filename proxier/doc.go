@@ -37,8 +37,8 @@
 //	inbox, loop              what the Loop is told; its goroutine
 //	tracker, claim           units, and who owns which claim
 //	trade, objects           files that exchange claims; objects of an API, used in part
-//	large                    large new services, which come after other changes
 //	orders, family           what the Loop sends to a family; its goroutine and State
+//	pieces                   large services, which a family changes piece by piece
 //	node, nodechange         this host, and which services a change of it touches
 //	conditions               what is known of endpoints beside files: checks, drains, slow starts
 //	resolve, endpoints       the policy; which endpoints are usable

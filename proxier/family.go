@@ -30,6 +30,9 @@ type family struct {
 	changes *changes // since the last Sync that succeeded
 	flows   []*flowWorker
 
+	growing   map[source.Key]*growth // what the State has in part, see pieces.go; guarded by mu
+	lastGrown source.Key             // which of them had the last piece
+
 	open   bool          // every source has been read
 	full   bool          // the next Sync compares everything with the kernel
 	dirty  bool          // there is something to sync
@@ -54,7 +57,8 @@ type family struct {
 // familyNews is what other goroutines may read of a family.
 type familyNews struct {
 	told     uint64 // the last order that is in the State
-	held     uint64 // the last order that the kernel holds
+	held     uint64 // the last order that the kernel holds, with all before
+	synced   uint64 // the same, except for large services that are not complete
 	failures int    // Syncs that failed in a row
 	good     time.Time
 	took     time.Duration
@@ -70,7 +74,7 @@ func newFamily(fam Family, backend Backend, node *Node, cfg *Config, report func
 	return &family{
 		fam: fam, cfg: cfg, orders: newOrders(), report: report, node: node, backend: backend,
 		questions: make(chan planQuestion), ended: make(chan struct{}), revision: new(atomic.Uint64),
-		state: newState(fam, node), changes: newChanges(), lookout: newLookout(), announcing: newAnnouncing(),
+		state: newState(fam, node), changes: newChanges(), growing: make(map[source.Key]*growth), lookout: newLookout(), announcing: newAnnouncing(),
 		flows: newFlowWorkers(fam, cfg),
 		full:  true, dirty: true, minimum: cfg.MinInterval, lookEvery: cfg.LookInterval,
 	}
@@ -162,7 +166,7 @@ func (f *family) told(number uint64) {
 	f.news.told = max(f.news.told, number)
 	held := !f.dirty && f.news.err == nil && f.news.held < f.news.told
 	if held {
-		f.news.held = f.news.told
+		f.news.held, f.news.synced = f.news.told, f.news.told
 	}
 	f.mu.Unlock()
 	if held {
@@ -181,15 +185,12 @@ func (f *family) set(key source.Key, svc Subject, queued time.Time) (changed boo
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.announcing.shrink(key, r)
-	if !f.changes.put(f.state, key, r) {
+	if !f.put(key, r, queued) {
 		return false
 	}
 	f.revision.Add(1)
 	f.dirty = true
 	f.pace.changed = true
-	if f.queued.IsZero() {
-		f.queued = queued
-	}
 	return true
 }
 
@@ -217,7 +218,7 @@ func (f *family) replace(b Backend) {
 	f.pace, f.causes = pace{}, nil
 	f.mu.Lock()
 	f.revision.Add(1)
-	f.news.held, f.news.err, f.news.failures, f.news.since = 0, nil, 0, time.Time{}
+	f.news.held, f.news.synced, f.news.err, f.news.failures, f.news.since = 0, 0, nil, 0, time.Time{}
 	f.mu.Unlock()
 }
 
@@ -226,6 +227,8 @@ func (f *family) syncAt(now time.Time) time.Time {
 	switch {
 	case f.news.err != nil:
 		return f.pace.retryAt()
+	case len(f.growing) > 0:
+		return f.pace.ended
 	case f.dirty:
 		return f.pace.started.Add(f.minimum)
 	}
@@ -254,8 +257,8 @@ func (f *family) syncNow(ctx context.Context) {
 		f.announce(r.Unserved)
 	}
 	f.done(&r)
-	if r.Err != nil {
-		f.tellQueued() // it is tried again
+	if f.dirty || r.Err != nil { // there is another piece, or it is tried again
+		f.tellQueued()
 	}
 	if f.cfg.OnSync != nil {
 		f.cfg.OnSync(r)
@@ -273,10 +276,9 @@ func (f *family) tellFlows(all bool) {
 
 // sync is one Sync of the backend.
 func (f *family) sync(ctx context.Context) SyncResult {
-	r := SyncResult{
-		Family: f.fam, Full: f.full || f.news.err != nil, Queued: f.queued, Start: time.Now(),
-		Triggers: f.triggers, Repairs: f.causes,
-	}
+	r := SyncResult{Family: f.fam, Full: f.full || f.news.err != nil, Start: time.Now(), Triggers: f.triggers, Repairs: f.causes}
+	f.grow(r.Full)
+	r.Queued = f.queued
 	var delta *Delta
 	if !r.Full {
 		delta = f.changes.delta()
@@ -334,8 +336,12 @@ func (f *family) done(r *SyncResult) {
 		}
 		return
 	}
-	n.failures, n.since, n.good, n.unserved, n.held = 0, time.Time{}, end, r.Unserved, n.told
-	f.full, f.dirty, f.broken, f.queued = false, false, false, time.Time{}
+	n.failures, n.since, n.good, n.unserved, n.synced = 0, time.Time{}, end, r.Unserved, n.told
+	n.held = n.told
+	for _, g := range f.growing {
+		n.held = min(n.held, g.first-1)
+	}
+	f.full, f.dirty, f.broken, f.queued = false, len(f.growing) > 0, false, time.Time{}
 	f.triggers, f.causes = nil, nil
 	f.changes = newChanges()
 	if r.Full {

@@ -25,6 +25,7 @@ type Config struct {
 	MinInterval  time.Duration // least time between two syncs of one family
 	LookInterval time.Duration // how often a look compares the kernel with what it should hold
 	SyncTimeout  time.Duration // after which a Sync that makes no progress is given up, see Progressed
+	Piece        int           // about how many elements of a large service one Sync changes; 0: 5,000
 
 	Log *slog.Logger
 
@@ -88,9 +89,6 @@ type Loop struct {
 	synced     map[string]bool
 	batches    []batch // not yet held by all families
 
-	waiting           map[source.Key]Transition // large services that no order has yet
-	lastLarge, gaveUp uint64                    // the last orders that have such a service, or with which one came; and in which a service lost an address or a port
-
 	seen ChangeCounts // since the start
 
 	nodeHealth nodeHealths
@@ -122,7 +120,7 @@ func NewLoop(cfg Config) *Loop {
 		cfg: cfg, started: time.Now(), ready: make(chan struct{}), inbox: newInbox(),
 		tracker: NewTracker(cfg.Reserved, cfg.Sources...), node: cfg.Node,
 		conditions: make(map[source.Key]Conditions),
-		allFail:    make(map[source.Key]Subject), waiting: make(map[source.Key]Transition),
+		allFail:    make(map[source.Key]Subject),
 		nodeHealth: newNodeHealths(), synced: make(map[string]bool),
 	}
 	if cfg.Limits != nil {
@@ -147,7 +145,6 @@ func (l *Loop) Run(ctx context.Context) error {
 			l.absorb(ctx, in)
 		}
 		l.settle()
-		l.orderLarge()
 		l.busy.Store(nil)
 	}
 }
@@ -176,10 +173,8 @@ func (l *Loop) absorb(ctx context.Context, in mail) {
 		l.opened = l.number + 1
 	}
 	if in.backends != nil {
-		l.admitAll(&o) // a family that begins has all
 		l.replace(ctx, in.backends)
 	}
-	l.leaveOut(&o)
 	l.tell(o, &in)
 	l.tellClaims()
 }
@@ -206,16 +201,11 @@ func (l *Loop) apply(steps []source.Changes) (services map[source.Key]Subject, t
 	for _, ch := range steps {
 		changed := l.tracker.Apply(ch)
 		triggers = append(triggers, l.triggers(ch, changed)...)
-		l.putOff(changed)
 		for _, tr := range changed {
 			key := tr.key()
 			services[key] = l.use(key, tr.New)
 			l.nodeHealth.set(key, services[key], l.node, b.number)
-			if _, waits := l.waiting[key]; waits {
-				l.seen.add(tr.counts())
-			} else {
-				b.add(key, tr)
-			}
+			b.add(key, tr)
 		}
 	}
 	l.seen.add(b.counts)

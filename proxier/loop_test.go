@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -31,7 +32,10 @@ type kernel struct {
 	services map[source.Key]*Resolved
 	vips     map[netip.Addr]bool
 	hairpins map[Hairpin]bool
-	syncs    []string // "full" or what the delta held
+	bound    map[netip.Addr]bool
+	shared   map[string]*Pool // see sharedOf
+	apart    bool             // frontends of a pool have something in common only where they are split
+	syncs    []string         // "full" or what the delta held
 	fail     error
 	unserved error // is returned where all else is done
 	took     time.Duration
@@ -68,7 +72,12 @@ func (k *kernel) Sync(ctx context.Context, st *State, d *Delta) error {
 	}
 	if d == nil {
 		k.syncs = append(k.syncs, "full")
-		k.services, k.vips, k.hairpins = maps.Clone(st.Services), members(st.RefusedVIPs), members(st.Hairpins)
+		k.services, k.vips, k.hairpins, k.bound = maps.Clone(st.Services), members(st.RefusedVIPs), members(st.Hairpins), members(st.BoundAddrs)
+		k.shared = make(map[string]*Pool)
+		for _, r := range st.Services {
+			maps.Copy(k.shared, k.sharedOf(r))
+		}
+		k.check(st)
 		return k.unserved
 	}
 	k.delta(d)
@@ -80,17 +89,71 @@ func (k *kernel) Sync(ctx context.Context, st *State, d *Delta) error {
 func (k *kernel) delta(d *Delta) {
 	var what []string
 	for _, ch := range d.Services {
-		what = append(what, ch.key().Name)
-		if k.services[ch.key()] != ch.Old {
-			k.complain("service %s was not as the delta says", ch.key())
+		what = append(what, k.service(&ch))
+	}
+	for _, ch := range d.Services {
+		for name := range k.sharedOf(ch.Old) {
+			delete(k.shared, name)
 		}
-		if delete(k.services, ch.key()); ch.New != nil {
-			k.services[ch.key()] = ch.New
-		}
+	}
+	for _, ch := range d.Services {
+		maps.Copy(k.shared, k.sharedOf(ch.New))
 	}
 	applySet(k, k.vips, d.RefusedVIPs)
 	applySet(k, k.hairpins, d.Hairpins)
+	applySet(k, k.bound, d.BoundAddrs)
 	k.syncs = append(k.syncs, strings.Join(what, " "))
+}
+
+// service changes a service, and returns its name; of a part also how many frontends it removes and adds.
+func (k *kernel) service(ch *ServiceChange) string {
+	key, name := ch.key(), ch.key().Name
+	if !ch.Part {
+		if have, old := k.services[key].AllFrontends(), ch.Old.AllFrontends(); !reflect.DeepEqual(have, old) && len(have)+len(old) > 0 {
+			k.complain("service %s was not as the delta says", key)
+		}
+		if delete(k.services, key); ch.New != nil {
+			k.services[key] = ch.New
+		}
+		return name
+	}
+	all, same := frontendIndex{}, 0
+	all.add(k.services[key].AllFrontends())
+	for _, f := range ch.Old.Frontends {
+		if !reflect.DeepEqual(all.find(f), f) {
+			k.complain("service %s: %v was not as the delta says", key, f.Key)
+		}
+		if delete(all, f.Key.WithoutKind()); ch.New.hasFrontend(f) {
+			same++
+		}
+	}
+	for _, f := range ch.New.Frontends {
+		if all.find(f) != nil {
+			k.complain("service %s: %v gained twice", key, f.Key)
+		}
+	}
+	all.add(ch.New.Frontends)
+	if k.services[key] = all.part(key); len(all) == 0 {
+		delete(k.services, key)
+	}
+	return fmt.Sprintf("%s-%d+%d", name, len(ch.Old.Frontends)-same, len(ch.New.Frontends)-same)
+}
+
+// sharedOf returns what a kernel has of a service beside its frontends, as chains of pools and of split frontends.
+func (k *kernel) sharedOf(r *Resolved) map[string]*Pool {
+	shared := make(map[string]*Pool)
+	for _, f := range r.AllFrontends() {
+		if f.Split() {
+			o, l := f.Outside, f.Local
+			shared[fmt.Sprint("split ", f.ServicePort, f.Key.Protocol, o.Action, o.Masquerade, o.Pool.Scope, l.Action, l.Masquerade, l.Pool.Scope)] = nil
+		}
+		for _, p := range []*Pool{f.Outside.Pool, f.Local.Pool} {
+			if !k.apart || f.Split() {
+				shared[fmt.Sprint("pool ", p.ServicePort, p.Protocol, p.Scope)] = p
+			}
+		}
+	}
+	return shared
 }
 
 func applySet[T comparable](k *kernel, set map[T]bool, d SetDelta[T]) {
@@ -109,11 +172,45 @@ func applySet[T comparable](k *kernel, set map[T]bool, d SetDelta[T]) {
 }
 
 func (k *kernel) check(st *State) {
-	if diff := cmp.Diff(slices.SortedFunc(maps.Keys(st.Services), source.Key.Compare), slices.SortedFunc(maps.Keys(k.services), source.Key.Compare)); diff != "" {
-		k.complain("services after the delta: %s", diff)
+	want := make(map[string]*Pool)
+	places := make(map[FrontendKey]source.Key)
+	fresh := newState(st.Family, testNode())
+	for key, r := range st.Services {
+		newChanges().put(fresh, key, r)
+		if have := k.services[key]; !reflect.DeepEqual(have.AllFrontends(), r.Frontends) && len(r.Frontends) > 0 {
+			k.complain("service %s: %d frontends after the delta, %d in the State, or others", key, len(have.AllFrontends()), len(r.Frontends))
+		}
+		for _, f := range r.Frontends {
+			if o, taken := places[f.Key.WithoutKind()]; taken {
+				k.complain("%v is of %s and of %s", f.Key, o, key)
+			}
+			places[f.Key.WithoutKind()] = key
+			if !k.apart && (!slices.Contains(r.Pools, f.Outside.Pool) || !slices.Contains(r.Pools, f.Local.Pool)) {
+				k.complain("%v: Pools lack one of its pools", f.Key)
+			}
+		}
+		for _, f := range r.Frontends {
+			for name, p := range k.sharedOf(&Resolved{Frontends: []*Frontend{f}}) {
+				if q, more := want[name]; more && q != p {
+					k.complain("two pools have one name: %s", name)
+				}
+				want[name] = p
+			}
+		}
 	}
-	if !maps.Equal(members(st.RefusedVIPs), k.vips) || !maps.Equal(members(st.Hairpins), k.hairpins) {
+	for key := range k.services {
+		if st.Services[key] == nil {
+			k.complain("service %s after the delta", key)
+		}
+	}
+	if !reflect.DeepEqual(want, k.shared) {
+		k.complain("shared objects differ: %v, have %v", slices.Sorted(maps.Keys(want)), slices.Sorted(maps.Keys(k.shared)))
+	}
+	if !maps.Equal(members(st.RefusedVIPs), k.vips) || !maps.Equal(members(st.Hairpins), k.hairpins) || !maps.Equal(members(st.BoundAddrs), k.bound) {
 		k.complain("counted sets differ: %v, have %v; %v, have %v", st.RefusedVIPs, k.vips, st.Hairpins, k.hairpins)
+	}
+	if !maps.Equal(st.RefusedVIPs, fresh.RefusedVIPs) || !maps.Equal(st.Hairpins, fresh.Hairpins) || !maps.Equal(st.BoundAddrs, fresh.BoundAddrs) {
+		k.complain("counts differ: %v, of services %v; %v, %v; %v, %v", st.RefusedVIPs, fresh.RefusedVIPs, st.Hairpins, fresh.Hairpins, st.BoundAddrs, fresh.BoundAddrs)
 	}
 }
 

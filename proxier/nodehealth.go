@@ -69,9 +69,9 @@ func (p PerFamily) rose(from PerFamily) bool {
 
 // tell calls f with all of them, in order of their names, as far as the
 // kernel holds what they tell of, if that changed since it was last called.
-func (h *nodeHealths) tell(held uint64, f func([]NodeHealth)) {
+func (h *nodeHealths) tell(holds func(source.Key, uint64) bool, f func([]NodeHealth)) {
 	for key, number := range h.rises {
-		if number <= held {
+		if holds(key, number) {
 			delete(h.rises, key)
 			h.dirty = true
 		}

@@ -53,6 +53,12 @@ type delayer interface{ NextDue() time.Time }
 // it compares everything nevertheless.
 type rechecker interface{ Recheck() }
 
+// A pooler is a backend in which a change of a pool need not be of all its frontends at once.
+type pooler interface {
+	// SharesPool reports whether the kernel has something of a frontend's pools that other frontends use.
+	SharesPool(f *Frontend) bool
+}
+
 // A Counter is a Backend whose kernel subsystem counts connections by itself.
 type Counter interface {
 	Backend

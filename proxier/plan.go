@@ -133,9 +133,10 @@ func (f *family) ask(ctx context.Context) *FamilyPlan {
 
 // answer answers with the plan of the State as it is. An order ends it.
 func (f *family) answer(ctx context.Context, q planQuestion) {
+	st := f.wantedState()
 	p := &FamilyPlan{
-		Family: f.fam, Services: f.changes.delta().Services,
-		before: f.former(), after: maps.Clone(f.state.Services), host: f.state.Host, node: f.node,
+		Family: f.fam, Services: f.unsynced(st),
+		before: f.former(), after: maps.Clone(st.Services), host: st.Host, node: f.node,
 		fresh: f.news.good.IsZero(),
 	}
 	defer func() { q.answer <- p }()
@@ -149,7 +150,7 @@ func (f *family) answer(ctx context.Context, q planQuestion) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		p.Objects, p.Err = f.backend.Plan(ctx, f.state)
+		p.Objects, p.Err = f.backend.Plan(ctx, st)
 	}()
 	select {
 	case <-done:
@@ -164,10 +165,23 @@ func (f *family) answer(ctx context.Context, q planQuestion) {
 // former returns all services as they were last synced.
 func (f *family) former() map[source.Key]*Resolved {
 	all := maps.Clone(f.state.Services)
-	for key, ch := range f.changes.services {
-		if delete(all, key); ch.Old != nil {
-			all[key] = ch.Old
+	for key := range f.changes.services {
+		was := f.changes.before(f.state, key)
+		if delete(all, key); was != nil {
+			all[key] = was
 		}
 	}
 	return all
+}
+
+// unsynced returns the services that differ from what was last synced, in order of their names.
+func (f *family) unsynced(wanted *State) []ServiceChange {
+	all := newChanges()
+	for key := range f.changes.services {
+		all.note(key, f.changes.before(f.state, key), wanted.Services[key])
+	}
+	for key, g := range f.growing {
+		all.note(key, f.changes.before(f.state, key), g.wanted)
+	}
+	return all.delta().Services
 }

@@ -2,9 +2,7 @@ package proxier
 
 import (
 	"iter"
-	"maps"
 	"net/netip"
-	"slices"
 )
 
 // A Serving is what one family programs, at one time. What it refers to does not change.
@@ -33,7 +31,10 @@ func (l *Loop) Serving() []Serving {
 func (f *family) serving() Serving {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	services := slices.AppendSeq(make([]*Resolved, 0, len(f.state.Services)), maps.Values(f.state.Services))
+	services := make([]*Resolved, 0, len(f.state.Services))
+	for _, r := range f.allResolved() {
+		services = append(services, r)
+	}
 	return Serving{Family: f.fam, host: f.state.Host, Services: services}
 }
 

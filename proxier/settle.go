@@ -77,7 +77,7 @@ func (l *Loop) settle() {
 	held, took := l.held()
 	begun := l.opened != 0 && held >= l.opened
 	if begun || l.first {
-		l.nodeHealth.tell(held, l.cfg.OnNodeHealth)
+		l.nodeHealth.tell(func(key source.Key, number uint64) bool { return l.holdsOf(held, key, number) }, l.cfg.OnNodeHealth)
 	}
 	if !begun {
 		return
@@ -85,17 +85,59 @@ func (l *Loop) settle() {
 	if !l.first {
 		l.becomeReady(took)
 	}
-	n := 0
-	for n < len(l.batches) && l.batches[n].number <= held {
-		n++
+	var done, left []batch
+	for _, b := range l.batches {
+		if b.number <= held {
+			done = append(done, b)
+			continue
+		}
+		now, later := b.split(func(key source.Key) bool { return l.holdsOf(held, key, b.number) })
+		done = append(done, now...)
+		left = append(left, later...)
 	}
-	if n > 0 {
-		l.logBatches(l.batches[:n], took)
+	if len(done) > 0 {
+		l.logBatches(done, took)
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		l.batches = slices.Delete(l.batches, 0, n)
+		l.batches = left
 		l.revision.Add(1)
 	}
+}
+
+// split returns what of a batch is done, and what is not; none for nothing.
+func (b *batch) split(isDone func(source.Key) bool) (done, left []batch) {
+	parts := [2]batch{{number: b.number}, {number: b.number}}
+	for key, tr := range b.edits {
+		p := &parts[toInt(isDone(key))]
+		if p.edits == nil {
+			p.edits = make(map[source.Key]Transition)
+		}
+		p.add(key, tr)
+	}
+	switch {
+	case parts[0].edits == nil:
+		return []batch{*b}, nil
+	case parts[1].edits == nil:
+		return nil, []batch{*b}
+	}
+	return parts[1:], parts[:1]
+}
+
+// holdsOf reports whether every working family holds what an order has of a service, though maybe not
+// another large service of the order. All orders up to held are complete.
+func (l *Loop) holdsOf(held uint64, key source.Key, number uint64) bool {
+	if number <= held {
+		return true
+	}
+	if held == 0 {
+		return false
+	}
+	for _, f := range l.families {
+		if n := f.latest(); !f.leftOut() && n.held > 0 && (n.synced < number || f.unfinished(key)) {
+			return false
+		}
+	}
+	return true
 }
 
 // noteHolds reports the families that hold everything in their present backends, each

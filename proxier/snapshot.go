@@ -94,7 +94,10 @@ func (l *Loop) Revision() (n uint64) {
 func (f *family) addTo(s *Snapshot) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	s.Resolved = slices.AppendSeq(slices.Grow(s.Resolved, len(f.state.Services)), maps.Values(f.state.Services))
+	s.Resolved = slices.Grow(s.Resolved, len(f.state.Services))
+	for _, r := range f.allResolved() {
+		s.Resolved = append(s.Resolved, r)
+	}
 }
 
 // Resolve returns s with its services resolved for its node and families, for those who have no Loop.

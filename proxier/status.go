@@ -93,8 +93,7 @@ func (l *Loop) StatusOf(match func(*source.Service) bool) Status {
 	var list []usedService
 	l.tracker.services(func(s *source.Service, id source.UnitID) {
 		if match == nil || match(s) {
-			_, waits := l.waiting[s.Key]
-			list = append(list, usedService{Subject: l.subject(s), unit: id.Name, waits: waits})
+			list = append(list, usedService{Subject: l.subject(s), unit: id.Name})
 		}
 	})
 	l.mu.RUnlock()
@@ -112,9 +111,6 @@ func (l *Loop) StatusOf(match func(*source.Service) bool) Status {
 		list[i].details = l.details(list[i].Subject)
 		s := list[i].status(node)
 		s.Warnings = append(s.Warnings, suspect[list[i].Key]...)
-		if list[i].waits {
-			s.Warnings = append(s.Warnings, waitingText)
-		}
 		s.Announced = announced[list[i].Key.String()]
 		st.Services = append(st.Services, s)
 	}
@@ -128,7 +124,6 @@ func (l *Loop) StatusOf(match func(*source.Service) bool) Status {
 type usedService struct {
 	Subject
 	unit     string
-	waits    bool // families do not have it yet, see isLarge
 	resolved []inFamily
 	details  map[netip.AddrPort]Detail // by source.Service.EndpointAt
 }
@@ -137,9 +132,10 @@ type usedService struct {
 type inFamily struct {
 	*Resolved
 	fam      Family
-	held     bool // by the kernel
+	held     func(*Frontend) bool // by the kernel
 	unserved *PartialError
 	fails    bool // the last sync did
+	grows    bool // the kernel holds it in part, see pieces.go
 }
 
 // status returns how the syncs of f go, and adds what it has made of services.
@@ -148,8 +144,9 @@ func (f *family) status(services []usedService) FamilyStatus {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	for i := range services {
-		if r := f.state.Services[services[i].Key]; r != nil {
-			services[i].resolved = append(services[i].resolved, inFamily{r, f.fam, f.holds(services[i].Key), f.news.unserved, f.news.err != nil})
+		key := services[i].Key
+		if r := f.resolved(key); r != nil {
+			services[i].resolved = append(services[i].resolved, inFamily{r, f.fam, f.holding(key), f.news.unserved, f.news.err != nil, f.growing[key] != nil})
 		}
 	}
 	n := &f.news
@@ -167,8 +164,11 @@ func (f *family) status(services []usedService) FamilyStatus {
 // caller holds f.mu.
 func (f *family) holds(key source.Key) bool {
 	_, changed := f.changes.services[key]
-	return f.news.held > 0 && !changed && !f.news.unsure
+	return f.holdsAny() && !changed && f.growing[key] == nil
 }
+
+// holdsAny reports whether it is known what the kernel holds. The caller holds f.mu.
+func (f *family) holdsAny() bool { return f.news.synced > 0 && !f.news.unsure }
 
 // latest returns the news of f.
 func (f *family) latest() familyNews {
@@ -188,8 +188,11 @@ func (f *family) alive() time.Time {
 func (u *usedService) status(node *Node) ServiceStatus {
 	st := ServiceStatus{Namespace: u.Namespace, Name: u.Name, Unit: u.unit, Place: writtenAt(u.Service), Description: u.Description, Labels: u.Labels, Disabled: u.Disabled}
 	for _, r := range u.resolved {
+		n := 0
 		for _, fe := range r.Frontends {
-			fs := fe.status(r.held, r.unserved, u.Subject, node)
+			held := r.held(fe)
+			n += toInt(held)
+			fs := fe.status(held, r.unserved, u.Subject, node)
 			if fs.Action == pending && r.fails {
 				fs.Reason = "syncs fail, and what the kernel holds is not known"
 			}
@@ -197,6 +200,9 @@ func (u *usedService) status(node *Node) ServiceStatus {
 			st.Frontends = append(st.Frontends, fs)
 		}
 		st.Warnings = append(st.Warnings, r.Warnings...)
+		if r.grows {
+			st.Warnings = append(st.Warnings, fmt.Sprintf("it is large: %d of %d frontends are in the kernel (%s)", n, len(r.Frontends), r.fam))
+		}
 	}
 	st.Endpoints = u.endpointStatuses(node)
 	return st

@@ -73,12 +73,12 @@ func (f *family) summarize(actions map[string]int, failing map[source.Key]Subjec
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	var list []idleFrontend // of one service
-	for key, r := range f.state.Services {
-		held := f.holds(key)
+	for key, r := range f.allResolved() {
+		held := f.holding(key)
 		list = list[:0]
 		s, fails := failing[key]
 		for _, fe := range r.Frontends {
-			action, _ := fe.action(held, f.news.unserved)
+			action, _ := fe.action(held(fe), f.news.unserved)
 			actions[action]++
 			if action != pending && (action != Balance.String() || fails && s.allFailAt(fe) != "") {
 				list = append(list, idleFrontend{fe, action, f.news.unserved, 0})

@@ -33,6 +33,7 @@ func Run[B Backend](t *testing.T, everywhere func(*testing.T, func(*Host[B]))) {
 		{"plan", plans[B]},
 		{"transitions", transitions[B]},
 		{"deltas", deltas[B]},
+		{"pieces", pieces[B]},
 		{"node", nodeChanges[B]},
 		{"foreign objects", foreignObjects[B]},
 		{"looks beside syncs", looksBesideSyncs[B]},

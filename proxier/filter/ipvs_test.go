@@ -72,7 +72,7 @@ func meet(r *ipvsRules) map[ipset.Entry]bool {
 			change[res.Key] = nil
 		}
 	}
-	r.got.apply(r.Rules, r.Update(r.w.PutAll(change)))
+	r.got.apply(r.Rules, r.Update(r.w.State, r.w.PutAll(change)))
 	for _, res := range r.w.Services {
 		checkAlone(r.rt, r.Rules, r.got, res.Frontends[0])
 		checkAdmitted(r.rt, r.Rules, r.got, res.Frontends[0])
@@ -180,7 +180,7 @@ func TestWithheldMembersFollow(t *testing.T) {
 		if r.pick(2) == 0 {
 			delta = r.w.Put(source.Key{Namespace: "default", Name: fmt.Sprintf("svc-%d", number)}, r.w.Random(r.pick, number))
 		}
-		ch := r.Update(delta)
+		ch := r.Update(r.w.State, delta)
 		late := r.TakeServed(ch)
 		guards := r.TakeGuards(ch, lacking(r.Rules, r.pick))
 		r.follow(ch)
@@ -337,7 +337,7 @@ func changeGuarded(t *testing.T, change func(*proxier.Frontend), leaves bool) (l
 	} else {
 		change(after.Frontends[0])
 	}
-	ch := r.Update(w.Put(before.Key, after))
+	ch := r.Update(w.State, w.Put(before.Key, after))
 	if err := fresh.Reset(w.State); err != nil {
 		t.Fatal(err)
 	}

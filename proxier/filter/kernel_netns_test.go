@@ -36,18 +36,18 @@ func TestMembersNeedNoProgram(t *testing.T) {
 
 	k.tool = &xtables.Tool{}
 	empty := backendtest.Web(proxier.IPv4, 1, 0)
-	if err := k.Apply(ctx, r.Update(w.Put(empty.Key, empty)), r); err != nil {
+	if err := k.Apply(ctx, r.Update(w.State, w.Put(empty.Key, empty)), r); err != nil {
 		t.Errorf("a service that refuses: %v", err)
 	}
 	l, err := k.sets.List(ctx, "SVCP-REJECT-4")
 	if err != nil || len(l.Entries) != 1 || l.Entries[0].String() != "10.96.0.2,tcp:80" {
 		t.Errorf("SVCP-REJECT-4: got %v, %v", l, err)
 	}
-	if err := k.Apply(ctx, r.Update(w.Put(empty.Key, nil)), r); err != nil {
+	if err := k.Apply(ctx, r.Update(w.State, w.Put(empty.Key, nil)), r); err != nil {
 		t.Errorf("the same removed: %v", err)
 	}
 	web := backendtest.Web(proxier.IPv4, 2, 1)
-	if err := k.Apply(ctx, r.Update(w.Put(web.Key, web)), r); err == nil {
+	if err := k.Apply(ctx, r.Update(w.State, w.Put(web.Key, web)), r); err == nil {
 		t.Error("rules were written without a program")
 	}
 	if k.CanApply() {
@@ -138,7 +138,7 @@ func TestLooksAreCheap(t *testing.T) {
 	k, r, w, _ := watched(t)
 	ctx := context.Background()
 	web := backendtest.Web(proxier.IPv4, 1, 1)
-	if err := k.Apply(ctx, r.Update(w.Put(web.Key, web)), r); err != nil {
+	if err := k.Apply(ctx, r.Update(w.State, w.Put(web.Key, web)), r); err != nil {
 		t.Fatal(err)
 	}
 	k.tool = &xtables.Tool{Variant: xtables.NFT}

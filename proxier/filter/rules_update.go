@@ -18,10 +18,10 @@ type Changes struct {
 	Gained, Lost map[string][]ipset.Entry // members by the full name of the set
 }
 
-// Update applies a delta. Its cost does not depend on the number of other services.
-func (r *Rules) Update(d *proxier.Delta) *Changes {
+// Update applies a delta that leads to st. Its cost does not depend on the number of other services.
+func (r *Rules) Update(st *proxier.State, d *proxier.Delta) *Changes {
 	ch := &Changes{Chains: map[string][]byte{}, Gained: map[string][]ipset.Entry{}, Lost: map[string][]ipset.Entry{}}
-	r.updateServices(d, ch)
+	r.updateServices(st, d, ch)
 	anyPlaced := r.placed > 0
 	r.updatePlaced(d)
 	services, nodePorts := r.frontendChanges(d)
@@ -39,7 +39,7 @@ func (r *Rules) Update(d *proxier.Delta) *Changes {
 func (ch *Changes) set(_, name string, rules []byte) { ch.Chains[name] = append([]byte{}, rules...) }
 
 // updateServices updates the chains that belong to single services.
-func (r *Rules) updateServices(d *proxier.Delta, ch *Changes) {
+func (r *Rules) updateServices(st *proxier.State, d *proxier.Delta, ch *Changes) {
 	for _, s := range d.Services {
 		if s.Old != nil {
 			delete(r.resolved, s.Old.Key)
@@ -50,6 +50,14 @@ func (r *Rules) updateServices(d *proxier.Delta, ch *Changes) {
 		if s.New != nil {
 			r.resolved[s.New.Key] = s.New
 			r.serviceChains(s.New, ch.set)
+		}
+	}
+	for _, s := range d.Services {
+		if !s.Part {
+			continue
+		}
+		if r.resolved[s.New.Key] = st.Services[s.New.Key]; r.resolved[s.New.Key] == nil {
+			delete(r.resolved, s.New.Key)
 		}
 	}
 }

@@ -116,11 +116,11 @@ func checkDeltas(rt *rapid.T, fam proxier.Family, newRules func(proxier.Family) 
 			number := pick(16)
 			key := source.Key{Namespace: "default", Name: fmt.Sprintf("svc-%d", number)}
 			delta := w.Put(key, nil) // frontends of one may move to another in one step
-			got.apply(r, r.Update(aside.Delta(delta)))
+			got.apply(r, r.Update(w.State, aside.Delta(delta)))
 			change[key] = nil
 			if pick(4) > 0 {
 				change[key] = w.Random(pick, number)
-				got.apply(r, r.Update(aside.Delta(w.Put(key, change[key]))))
+				got.apply(r, r.Update(w.State, aside.Delta(w.Put(key, change[key]))))
 			}
 		}
 		fresh := newRules(fam)
@@ -181,7 +181,7 @@ func TestDeepTree(t *testing.T) {
 	deepest := 0
 	step := func(n int, res *proxier.Resolved) {
 		key := source.Key{Namespace: "default", Name: fmt.Sprintf("web-%d", n)}
-		got.apply(r, r.Update(w.Put(key, res)))
+		got.apply(r, r.Update(w.State, w.Put(key, res)))
 		fresh := NewRules(proxier.IPv6)
 		if err := fresh.Reset(w.State); err != nil {
 			t.Fatal(err)
@@ -227,13 +227,13 @@ func TestChangesAreSmall(t *testing.T) {
 		t.Fatal(err)
 	}
 	fewer := backendtest.Web(proxier.IPv4, 2500, 1)
-	ch := r.Update(w.Put(fewer.Key, fewer))
+	ch := r.Update(w.State, w.Put(fewer.Key, fewer))
 	if names := maps.Keys(ch.Chains); len(ch.Chains) != 1 {
 		t.Errorf("an endpoint less: looked at chains %v", names)
 	}
 	before := pictureOf(r, w.State)
 	fresh := backendtest.Web(proxier.IPv4, 6000, 1)
-	ch = r.Update(w.Put(fresh.Key, fresh))
+	ch = r.Update(w.State, w.Put(fresh.Key, fresh))
 	changed := 0
 	for name, rules := range ch.Chains {
 		if before.chains[name] != string(rules) {

@@ -73,6 +73,12 @@ func (a *Unsupported) Preview(st *proxier.State) *proxier.State {
 	return other.State(st)
 }
 
+// CanFollow reports whether Delta can be called. Of a part of a service it is not known whether this host
+// supports the service.
+func (a *Unsupported) CanFollow(d *proxier.Delta) bool {
+	return len(a.missing) == 0 || !slices.ContainsFunc(d.Services, func(ch proxier.ServiceChange) bool { return ch.Part })
+}
+
 // Delta does the same as State for a change of it.
 func (a *Unsupported) Delta(d *proxier.Delta) *proxier.Delta {
 	if len(a.missing) == 0 {

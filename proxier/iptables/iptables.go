@@ -64,8 +64,8 @@ func (b *Backend) Sync(ctx context.Context, st *proxier.State, delta *proxier.De
 }
 
 func (b *Backend) sync(ctx context.Context, st *proxier.State, delta *proxier.Delta) error {
-	if delta != nil && b.kernel.CanApply() {
-		err := b.kernel.Apply(ctx, b.rules.Update(b.unsupported.Delta(delta)), b.rules)
+	if delta != nil && b.kernel.CanApply() && b.unsupported.CanFollow(delta) {
+		err := b.kernel.Apply(ctx, b.rules.Update(st, b.unsupported.Delta(delta)), b.rules)
 		if err == nil {
 			err = b.kernel.Repair(ctx, b.rules, st)
 		}

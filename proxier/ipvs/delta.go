@@ -26,7 +26,7 @@ func (b *Backend) applyDelta(ctx context.Context, st *proxier.State, delta *prox
 	b.noteUnsent(d.first)
 	b.recordPlanned(claimed, d.drained, b.servers, &errs)
 	bind, shown := b.addrChanges(st, delta, freed)
-	rules := b.rules.Update(shown)
+	rules := b.rules.Update(st, shown)
 	served := b.rules.TakeServed(rules)
 	guards := b.rules.TakeGuards(rules, entriesOf(d.last))
 	b.unbind(ctx, shown.BoundAddrs.Lost, &errs)

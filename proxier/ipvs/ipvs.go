@@ -167,7 +167,7 @@ func (b *Backend) Sync(ctx context.Context, st *proxier.State, delta *proxier.De
 }
 
 func (b *Backend) sync(ctx context.Context, st *proxier.State, delta *proxier.Delta) error {
-	if delta != nil && b.servers != nil && b.kernel.CanApply() {
+	if delta != nil && b.servers != nil && b.kernel.CanApply() && b.unsupported.CanFollow(delta) {
 		err := b.written(b.applyDelta(ctx, st, b.unsupported.Delta(delta)))
 		if err == nil || ctx.Err() != nil {
 			return err
@@ -199,6 +199,10 @@ func (b *Backend) recorded(err error) error {
 	}
 	return errors.Join(err, flushErr)
 }
+
+// SharesPool reports whether rules balance to a pool of a frontend, for local sources. IPVS has a virtual
+// server for each frontend.
+func (b *Backend) SharesPool(f *proxier.Frontend) bool { return f.Split() }
 
 // Warnings implements proxier.Warner.
 func (b *Backend) Warnings() []string { return b.kernel.Warnings() }

@@ -171,3 +171,9 @@ func BenchmarkAffinity(b *testing.B) {
 		})
 	}
 }
+
+// A service of 200,000 frontends comes in pieces, changes, and goes.
+func BenchmarkPieces(b *testing.B) {
+	netnstest.Enter(b)
+	backendtest.BenchPieces(newHost(b, proxier.IPv4).Host, 200, 1000)
+}

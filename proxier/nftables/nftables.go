@@ -162,6 +162,12 @@ func (b *Backend) sync(ctx context.Context, st *proxier.State, delta *proxier.De
 	return b.repair(ctx, st, revived)
 }
 
+// SharesPool reports whether there are elements of a pool of a frontend, rather than of the frontend: of
+// one with session affinity.
+func (b *Backend) SharesPool(f *proxier.Frontend) bool {
+	return f.Outside.Pool.Affinity > 0 || f.Local.Pool.Affinity > 0
+}
+
 // Plan implements proxier.Backend.
 func (b *Backend) Plan(ctx context.Context, st *proxier.State) ([]proxier.Change, error) {
 	changes, err := b.plan(ctx, st)
