@@ -159,8 +159,8 @@ func (c *cluster) setNode(n *source.ClusterNode) {
 // nothing is handed on.
 func (c *cluster) listed() bool { return !slices.Contains(c.heard[:], false) }
 
-// keeps reports whether what was handed on is of the present server, so that it can be kept
-// under its name: also while a list of that server is held.
+// keeps reports whether all that was handed on came from the present server. Then it can be written as what
+// that server had, also while one of its lists is held.
 func (c *cluster) keeps() bool { return c.synced && !c.fresh }
 
 // flush hands on, in one step, what changed and need not wait.

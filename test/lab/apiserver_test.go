@@ -16,8 +16,8 @@ import (
 	"svcproxy.dev/svcproxy/internal/pace"
 )
 
-// An apiServer on node lists objects of Kubernetes, by the last word of their path, as one before 1.34 does. Its watches
-// tell of nothing.
+// An apiServer on node lists objects of Kubernetes, by the last word of their path, as one before 1.34 does. Its watches never
+// report a change.
 type apiServer struct {
 	objects map[string][]any
 	version int

@@ -1,0 +1,75 @@
+package proxier
+
+import (
+	"iter"
+	"maps"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// resolved returns a service as it was last resolved; nil: it has nothing in the family. The caller holds f.mu.
+func (f *family) resolved(key source.Key) *Resolved {
+	if g := f.growing[key]; g != nil {
+		return g.wanted
+	}
+	return f.state.Services[key]
+}
+
+// allResolved yields all services as they were last resolved. The caller holds f.mu.
+func (f *family) allResolved() iter.Seq2[source.Key, *Resolved] {
+	return func(yield func(source.Key, *Resolved) bool) {
+		for key, r := range f.state.Services {
+			if f.growing[key] == nil && !yield(key, r) {
+				return
+			}
+		}
+		for key, g := range f.growing {
+			if g.wanted != nil && !yield(key, g.wanted) {
+				return
+			}
+		}
+	}
+}
+
+// holding returns a function that reports whether the kernel is known to hold a frontend of a service
+// as it was last resolved. The caller holds f.mu; not that of the function.
+func (f *family) holding(key source.Key) func(*Frontend) bool {
+	ch, changed := f.changes.services[key]
+	if f.growing[key] == nil && !changed || !f.holdsAny() || changed && !ch.Part {
+		is := !changed && f.holdsAny()
+		return func(*Frontend) bool { return is }
+	}
+	part := make(map[*Frontend]bool)
+	if changed {
+		for _, fe := range ch.New.Frontends {
+			part[fe] = true
+		}
+		for _, fe := range ch.Old.Frontends {
+			delete(part, fe)
+		}
+	}
+	r := f.state.Services[key]
+	return func(fe *Frontend) bool { return r.hasFrontend(fe) && !part[fe] }
+}
+
+// wantedState returns the State as it will be when all services are complete.
+func (f *family) wantedState() *State {
+	if len(f.growing) == 0 {
+		return f.state
+	}
+	st, ch := *f.state, newChanges()
+	st.Services, st.RefusedVIPs = maps.Clone(st.Services), maps.Clone(st.RefusedVIPs)
+	st.Hairpins, st.BoundAddrs = maps.Clone(st.Hairpins), maps.Clone(st.BoundAddrs)
+	for key, g := range f.growing {
+		ch.put(&st, key, g.wanted)
+	}
+	return &st
+}
+
+// unfinished reports whether the kernel does not hold a service as it was last resolved.
+func (f *family) unfinished(key source.Key) bool {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	_, changed := f.changes.services[key]
+	return changed || f.growing[key] != nil
+}
