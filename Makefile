@@ -145,7 +145,7 @@ soak-vm: build ## the stops of ipvs mode at random moments, its changes under st
 	$(GO) test -c -tags bench,vm -o bin/bench.test ./test/bench
 	$(GUEST) -- bin/bench.test -test.v -test.run '^TestStress$$/^ipvs'
 	$(GO) test -c -tags netns,vm -o bin/lab.test ./test/lab
-	$(GUEST) -env SVCPROXY_SOAK=1 -- bin/lab.test -test.v -test.run '^TestCases$$/^ipvs/^(explain|trace|files|restarts|rewriting)$$'
+	$(GUEST) -env SVCPROXY_SOAK=1 -- bin/lab.test -test.v -test.run '^TestCases$$/^ipvs/^(explain|trace|files|restarts|rewriting|same source port)$$'
 	$(GUEST) -env SVCPROXY_SOAK=1 -- bin/lab.test -test.v -test.run '^TestStops$$/^ipvs'
 	$(GO) test -c -tags vm -o bin/ipvs.test ./proxier/ipvs
 	$(GUEST) -env SVCPROXY_SOAK=1 -env SVCPROXY_TRANSITIONS=100 -- bin/ipvs.test -test.v -test.run '^TestConformance$$'

@@ -139,16 +139,22 @@ func (e *env) stream(t *testing.T) (stop func()) {
 	return e.streamTo(t, append(e.everyAddress(e.Client, want{}), check{from: e.Node, to: e.vip(1)})...)
 }
 
-// streamTo is stream to what is checked, which an endpoint must answer at once.
+// streamTo is stream to what is checked, which an endpoint must answer at once. An emulated processor
+// stands still for seconds, which do not count.
 func (e *env) streamTo(t *testing.T, checks ...check) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	var asked, again atomic.Int64
+	var clock *stalls
+	if slowness > 1 {
+		clock = new(stalls)
+		wg.Go(func() { clock.run(ctx) })
+	}
 	for _, c := range checks {
 		wg.Go(func() {
 			for ctx.Err() == nil {
 				for _, q := range c.questions() {
-					if e.askAtOnce(t, q, nil) {
+					if e.askAtOnce(t, q, clock) {
 						again.Add(1)
 					}
 					asked.Add(1)
