@@ -25,7 +25,7 @@ type Config struct {
 	MinInterval  time.Duration // least time between two syncs of one family
 	LookInterval time.Duration // how often a look compares the kernel with what it should hold
 	SyncTimeout  time.Duration // after which a Sync that makes no progress is given up, see Progressed
-	Piece        int           // about how many elements of a large service one Sync changes; 0: 5,000
+	Piece        int           // about how many elements of a large service one Sync changes; 0: as the backend says
 
 	Log *slog.Logger
 

@@ -53,11 +53,25 @@ type delayer interface{ NextDue() time.Time }
 // it compares everything nevertheless.
 type rechecker interface{ Recheck() }
 
-// A pooler is a backend in which a change of a pool need not be of all its frontends at once.
-type pooler interface {
-	// SharesPool reports whether the kernel has something of a frontend's pools that other frontends use.
+// A Piecer is a backend that says how a large change is cut in pieces.
+type Piecer interface {
+	// PieceSize returns about how many elements of sets, or rules, one Sync is to change of a large service.
+	PieceSize() int
+
+	// Slots returns about how many elements or rules the kernel has of a pool for each of its frontends.
+	Slots(p *Pool) int
+
+	// SharesPool reports whether the kernel has something of a frontend's pools that other frontends use: all
+	// frontends of a pool must change at once.
 	SharesPool(f *Frontend) bool
 }
+
+// aPiecer stands for a backend that is none.
+type aPiecer struct{}
+
+func (aPiecer) PieceSize() int            { return 5_000 }
+func (aPiecer) Slots(p *Pool) int         { return len(p.Targets) }
+func (aPiecer) SharesPool(*Frontend) bool { return true }
 
 // A Counter is a Backend whose kernel subsystem counts connections by itself.
 type Counter interface {

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"svcproxy.dev/svcproxy/internal/maglev"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -19,17 +18,13 @@ import (
 // The State has what the kernel holds after the next Sync: of a service that is growing, the
 // frontends of all pieces so far. What is wanted is in family.growing.
 
-// defaultPiece is about how many elements of nftables sets one piece changes. On two cores that others kept
-// busy a piece took 80 ms with nftables at 200,000 frontends, and 350 ms with iptables-nft at 20,000, on average
-// (BenchmarkPieces).
-const defaultPiece = 5_000
-
 // largePieces is how many pieces a change has at least: a smaller one comes in one Sync.
 const largePieces = 4
 
 // A growth is a change of a service that comes in pieces.
 type growth struct {
 	key    source.Key
+	kernel Piecer
 	wanted *Resolved // nil: the service is removed
 	first  uint64    // the first order that is not done before it is
 	queued time.Time
@@ -41,7 +36,7 @@ type growth struct {
 
 	uses    map[share]int       // by how many frontends in the State
 	users   map[share]*Frontend // one of these
-	sizes   map[*Pool]int       // see elementsOf
+	sizes   map[*Pool]int       // their Slots
 	hairpin map[*Pool]bool      // the State's HairpinPools
 	targets map[Hairpin]int     // how many of these have it
 	pools   map[*Pool]bool      // of wanted; true: of its HairpinPools
@@ -94,16 +89,15 @@ type portKey struct {
 func portKeyOf(f *Frontend) portKey { return portKey{f.ServicePort, f.Key.Protocol} }
 
 // newGrowth compares a service in the State with what is wanted. It returns the same service with the
-// frontends and pools of wanted wherever they are equal. together says of which frontends the kernel
-// has something by their pool.
-func newGrowth(was, wanted *Resolved, together func(*Frontend) bool) (g *growth, now *Resolved) {
+// frontends and pools of wanted wherever they are equal.
+func newGrowth(kernel Piecer, was, wanted *Resolved) (g *growth, now *Resolved) {
 	g = &growth{
-		key: was.Key, wanted: wanted, uses: make(map[share]int), users: make(map[share]*Frontend), sizes: make(map[*Pool]int),
+		key: was.Key, kernel: kernel, wanted: wanted, uses: make(map[share]int), users: make(map[share]*Frontend), sizes: make(map[*Pool]int),
 		hairpin: make(map[*Pool]bool), targets: make(map[Hairpin]int), pools: make(map[*Pool]bool), bound: make(map[netip.Addr]bool),
 	}
 	same, clash := comparePools(was, wanted)
 	now = g.compare(was, same)
-	g.join(clash, together)
+	g.join(clash)
 	for i := range g.pairs {
 		g.cost += g.costOf(&g.pairs[i])
 	}
@@ -240,11 +234,11 @@ func (f *Frontend) withPools(same map[*Pool]*Pool) *Frontend {
 
 // join groups the pairs that must change in one piece: those of a port that gets another pool in
 // place of one of the same name, where the kernel has something by the name.
-func (g *growth) join(clash map[portKey]bool, together func(*Frontend) bool) {
+func (g *growth) join(clash map[portKey]bool) {
 	groups := make(map[portKey]*group)
 	for i := range g.pairs {
 		for f := range g.pairs[i].frontends() {
-			if k := portKeyOf(f); clash[k] && groups[k] == nil && together(f) {
+			if k := portKeyOf(f); clash[k] && groups[k] == nil && g.kernel.SharesPool(f) {
 				groups[k] = new(group)
 			}
 		}
@@ -275,8 +269,7 @@ func (g *growth) join(clash map[portKey]bool, together func(*Frontend) bool) {
 	}
 }
 
-// elementsOf returns about how many elements of nftables sets a frontend has; f may be nil. The other
-// modes have as much to do, within a factor of two.
+// elementsOf returns about how many elements of sets, or rules, a frontend has; f may be nil.
 func (g *growth) elementsOf(f *Frontend) int {
 	const flags = 4
 	if f == nil {
@@ -298,35 +291,19 @@ func (g *growth) costOf(p *pair) int {
 	return g.elementsOf(p.old) + g.elementsOf(p.new)
 }
 
-// size returns about how many slots a pool has.
+// size returns the Slots of a pool.
 func (g *growth) size(p *Pool) int {
 	n, known := g.sizes[p]
 	if !known {
-		n = p.slots()
+		n = g.kernel.Slots(p)
 		g.sizes[p] = n
 	}
 	return n
 }
 
-// slots returns about how many slots a pool has with nftables.
-func (p *Pool) slots() int {
-	const most, few = 16, 128 // as proxier/nftables has them
-	if p.Hash.On != source.NotHashed {
-		return maglev.Size(p.Hash.Endpoints)
-	}
-	sum, divisor := 0, 0
-	for _, t := range p.Targets {
-		sum += int(t.Weight)
-		for a := int(t.Weight); a != 0; {
-			a, divisor = divisor%a, a
-		}
-	}
-	return min(sum/max(divisor, 1), max(few, most*len(p.Targets)))
-}
-
 // isLarge reports whether all of a service, before and after, may be more than so many elements.
-func isLarge(most int, versions ...*Resolved) bool {
-	g := growth{sizes: make(map[*Pool]int)}
+func isLarge(kernel Piecer, most int, versions ...*Resolved) bool {
+	g := growth{kernel: kernel, sizes: make(map[*Pool]int)}
 	n := 0
 	for _, r := range versions {
 		for _, f := range r.AllFrontends() {

@@ -13,8 +13,8 @@ import (
 // It reports whether that changes anything. The caller holds f.mu.
 func (f *family) put(key source.Key, wanted *Resolved, queued time.Time) (changed bool) {
 	was, before := f.state.Services[key], f.growing[key]
-	most := largePieces * f.cfg.piece()
-	if f.full || f.news.err != nil || before == nil && !isLarge(most, was, wanted) {
+	most := largePieces * f.piece()
+	if f.full || f.news.err != nil || before == nil && !isLarge(f.piecer(), most, was, wanted) {
 		delete(f.growing, key)
 		if changed = f.changes.put(f.state, key, wanted) || before != nil; changed {
 			f.queue(queued)
@@ -25,7 +25,7 @@ func (f *family) put(key source.Key, wanted *Resolved, queued time.Time) (change
 	if was == nil {
 		was = &Resolved{Key: key}
 	}
-	g, now := newGrowth(was, wanted, f.together)
+	g, now := newGrowth(f.piecer(), was, wanted)
 	g.between = f.between(was, wanted)
 	if f.state.Services[key] != nil {
 		f.state.Services[key] = now
@@ -63,14 +63,16 @@ func (f *family) queue(at time.Time) {
 	}
 }
 
-// piece returns about how many elements a piece has.
-func (c *Config) piece() int { return cmp.Or(c.Piece, defaultPiece) }
-
-// together reports whether the backend has something by the pool of a frontend, rather than by the frontend.
-func (f *family) together(fe *Frontend) bool {
-	b, ok := f.backend.(pooler)
-	return !ok || b.SharesPool(fe)
+// piecer says how a large change is cut in pieces.
+func (f *family) piecer() Piecer {
+	if p, ok := f.backend.(Piecer); ok {
+		return p
+	}
+	return aPiecer{}
 }
+
+// piece returns the size of a piece.
+func (f *family) piece() int { return cmp.Or(f.cfg.Piece, f.piecer().PieceSize()) }
 
 // between returns what a service has while it grows, whatever its frontends are by then. VIPs that it
 // adds to the refused ones, and addresses that it adds to the announced ones, come with the last piece.
@@ -113,7 +115,7 @@ func (f *family) takePiece() {
 	todo := slices.Collect(maps.Values(f.changes.services))
 	g := f.nextGrowing()
 	f.lastGrown = g.key
-	todo = append(todo, f.apply(g, g.next(f.cfg.piece())))
+	todo = append(todo, f.apply(g, g.next(f.piece())))
 	for ; len(todo) > 0; todo = todo[1:] {
 		for key, g := range f.growing {
 			if key == todo[0].key() {

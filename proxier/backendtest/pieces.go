@@ -25,8 +25,11 @@ type looping[B Backend] struct {
 func (h *Host[B]) loop(piece int, after func(*proxier.State, time.Duration) error) *looping[B] {
 	l := &looping[B]{Host: h, calls: make(chan func()), after: after}
 	b := proxier.Backend(inOrder[B]{l})
-	if p, ok := any(h.Backend).(poolSharer); ok {
-		b = poolsApart[B]{inOrder[B]{l}, p}
+	if p, ok := any(h.Backend).(proxier.Piecer); ok {
+		b = struct {
+			inOrder[B]
+			proxier.Piecer
+		}{inOrder[B]{l}, p}
 	}
 	local := Addr(h.Family, "external", 99)
 	l.Loop = proxier.NewLoop(proxier.Config{
@@ -95,7 +98,7 @@ func (b inOrder[B]) Cleanup(ctx context.Context) error { return b.Host.Backend.C
 // Services that change in pieces, whatever their frontends share: after each Sync the kernel holds the
 // State, as a full Sync would make it.
 func pieces[B Backend](h *Host[B]) {
-	l := h.loop(600, func(st *proxier.State, _ time.Duration) error {
+	l := h.loop(300, func(st *proxier.State, _ time.Duration) error {
 		changes, err := h.Backend.Plan(h.Context(), st)
 		if err == nil && len(changes) > 0 {
 			err = fmt.Errorf("%d differ after a Sync: %v", len(changes), changes[:min(20, len(changes))])
@@ -170,15 +173,6 @@ func BenchPieces[B Backend](h *Host[B], addrs, ports int) {
 			b.ReportMetric(all.Seconds(), "s-all-"+step.name)
 		}
 	}
-}
-
-type poolSharer interface {
-	SharesPool(f *proxier.Frontend) bool
-}
-
-type poolsApart[B Backend] struct {
-	inOrder[B]
-	poolSharer
 }
 
 type pieceStep struct {

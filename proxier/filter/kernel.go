@@ -238,10 +238,13 @@ func (k *Kernel) Resync(ctx context.Context, h *Actual, c Desired, st *proxier.S
 	return nil
 }
 
+// WritesWholeTables reports whether a change of one rule is a change of its table.
+func (k *Kernel) WritesWholeTables() bool { return k.tool.Variant == xtables.Legacy }
+
 // confirm returns an error if the legacy variant does not have what was written. Of the nft variant each
 // writing is confirmed, see xtables.ErrNothingWritten.
 func (k *Kernel) confirm() error {
-	if k.tool.Variant != xtables.Legacy {
+	if !k.WritesWholeTables() {
 		return nil
 	}
 	switch there, err := k.tool.ChainExists("nat", Services); {

@@ -52,6 +52,22 @@ func (b *Backend) Close() error { return b.kernel.Close() }
 // Tool names the variant of iptables in use, as in "ip6tables-nft".
 func (b *Backend) Tool() string { return b.kernel.Tool() }
 
+// PieceSize implements proxier.Piecer. On two busy cores and with 20,000 frontends, one of 5,000 took 0.4 s with
+// the nft variant, and two seconds with the legacy one, which writes the whole table: fewer and larger ones take
+// hardly longer each.
+func (b *Backend) PieceSize() int {
+	if b.kernel.WritesWholeTables() {
+		return 20_000
+	}
+	return 5_000
+}
+
+// Slots implements proxier.Piecer: a pool has a rule for each endpoint.
+func (b *Backend) Slots(p *proxier.Pool) int { return len(p.Targets) }
+
+// SharesPool implements proxier.Piecer: all frontends of a pool go to its one chain.
+func (b *Backend) SharesPool(*proxier.Frontend) bool { return true }
+
 // Sync implements proxier.Backend. With a delta it writes only what changed, and what
 // looks have found to differ: no program is started if that is only members of sets.
 func (b *Backend) Sync(ctx context.Context, st *proxier.State, delta *proxier.Delta) error {

@@ -200,8 +200,13 @@ func (b *Backend) recorded(err error) error {
 	return errors.Join(err, flushErr)
 }
 
-// SharesPool reports whether rules balance to a pool of a frontend, for local sources. IPVS has a virtual
-// server for each frontend.
+// PieceSize implements proxier.Piecer.
+func (b *Backend) PieceSize() int { return 5_000 }
+
+// Slots implements proxier.Piecer: each virtual server has destinations of its own.
+func (b *Backend) Slots(p *proxier.Pool) int { return len(p.Targets) }
+
+// SharesPool implements proxier.Piecer: rules balance to a pool for local sources.
 func (b *Backend) SharesPool(f *proxier.Frontend) bool { return f.Split() }
 
 // Warnings implements proxier.Warner.

@@ -68,8 +68,10 @@ import (
 	"errors"
 	"fmt"
 
+	"svcproxy.dev/svcproxy/internal/maglev"
 	"svcproxy.dev/svcproxy/netutil/nft"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // New returns a Backend for the network namespace of the caller. It fails where
@@ -162,8 +164,20 @@ func (b *Backend) sync(ctx context.Context, st *proxier.State, delta *proxier.De
 	return b.repair(ctx, st, revived)
 }
 
-// SharesPool reports whether there are elements of a pool of a frontend, rather than of the frontend: of
-// one with session affinity.
+// PieceSize implements proxier.Piecer. On two busy cores and with 200,000 frontends, one took 80 ms.
+func (b *Backend) PieceSize() int { return 5_000 }
+
+// Slots implements proxier.Piecer.
+func (b *Backend) Slots(p *proxier.Pool) int {
+	if p.Hash.On != source.NotHashed {
+		return maglev.Size(p.Hash.Endpoints)
+	}
+	_, sum := weights(p.Targets)
+	return int(min(sum, slotLimit(len(p.Targets))))
+}
+
+// SharesPool implements proxier.Piecer: there are elements of a pool, rather than of its frontends, of one with
+// session affinity.
 func (b *Backend) SharesPool(f *proxier.Frontend) bool {
 	return f.Outside.Pool.Affinity > 0 || f.Local.Pool.Affinity > 0
 }
