@@ -5,7 +5,7 @@ VERSION    ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo u
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 NFPM        = github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.1
 MISSPELL    = github.com/golangci/misspell/cmd/misspell@v0.7.0
-SOAK        = (TestCases|TestModesAgree)/.*/(rewriting|moving|restarts|kills|faults|affinity under a flood|health|uplink)|TestStops|TestWays
+SOAK        = (TestCases|TestLegal)/.*/(rewriting|moving|restarts|kills|faults|affinity under a flood|health|uplink)|TestStops|TestWays
 GUEST       = $(GO) run ./vmtests/cmd/guest -timeout 4h -cpus 2 -memory 2048 -file bin/svcproxy -env SVCPROXY_LAB_BINARY=/root/svcproxy -env SVCPROXY_LAB_SLOW=5
 TAGS       ?=
 IMAGE      ?= dist/svcproxy-$(VERSION).tar

@@ -118,7 +118,7 @@ const atLeisure = "^same source port$/^(weight 0|disabled|not ready|drained for 
 // longest first, and a little of nftables mode on another kernel than the host's; and
 // several hosts in ipvs mode.
 var labRuns = []struct{ name, pkg, run, skip string }{
-	{"ipvs in motion", labPackage, "^(TestCases|TestModesAgree)$/^ipvs", "^TestCases$/^ipvs/" + atRest + "|^TestCases$/^ipvs/" + atLeisure},
+	{"ipvs in motion", labPackage, "^(TestCases|TestLegal)$/^ipvs", "^TestCases$/^ipvs/" + atRest + "|^TestCases$/^ipvs/" + atLeisure},
 	{"ipvs at rest", labPackage, "^TestCases$/^ipvs/" + atRest, ""},
 	{"nftables", labPackage, "^TestCases$/^nftables$/^(one family|monitor)$", "^TestCases$/^nftables$/^monitor$/^again"}, // emulation is too slow to be fought with
 	{"several hosts", hostsPackage, "^TestECMP$/^ipvs$/^(maglev|without a hash)$", ""},

@@ -5,7 +5,6 @@ package lab
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -42,7 +41,7 @@ func TestExplainAgrees(t *testing.T) {
 			start, rounds := time.Now(), 0
 			for ; x.met.total() < int64(explainCases) && !t.Failed(); rounds++ {
 				if rounds%roundsEach == 0 {
-					x.restart(t, pick(r, agreeSettings...))
+					x.restart(t, pick(r, someSettings...))
 				}
 				x.round(t, r)
 			}
@@ -78,18 +77,6 @@ func (x *explainer) transport() http.RoundTripper {
 	}}
 }
 
-func (x *explainer) restart(t *testing.T, settings string) {
-	t.Helper()
-	x.settings = fmt.Sprintf("mode = %q\nnode_name = \"node\"\nzone = \"here\"\n%s%s", x.mode.name, settings, giveUpSoon)
-	err := x.daemon.Settings(x.settings)
-	if x.daemon.Running() {
-		err = errors.Join(x.daemon.Stop(), err)
-	}
-	if err = errors.Join(err, x.daemon.Start()); err != nil {
-		t.Fatalf("%v\n%s", err, x.daemon.LogTail(logLines))
-	}
-}
-
 // round applies random services and compares packets with what is said of them.
 func (x *explainer) round(t *testing.T, r *rand.Rand) {
 	var services []Service
@@ -99,7 +86,7 @@ func (x *explainer) round(t *testing.T, r *rand.Rand) {
 	x.apply(t, services...)
 	var questions []Question
 	for range explainProbes {
-		questions = append(questions, x.randomQuestion(r, services))
+		questions = append(questions, x.randomQuestion(r))
 	}
 	const workers = 24 // they mostly wait for what is dropped
 	var wg sync.WaitGroup
@@ -117,12 +104,8 @@ func (x *explainer) round(t *testing.T, r *rand.Rand) {
 }
 
 // randomQuestion is a random probe with a source that is known beforehand.
-func (x *explainer) randomQuestion(r *rand.Rand, services []Service) Question {
-	services = slices.Clone(services)
-	for i := range services {
-		services[i].SessionAffinity = "" // a probe is of the service itself
-	}
-	q := x.randomProbe(r, services).Question
+func (x *explainer) randomQuestion(r *rand.Rand) Question {
+	q := x.randomProbe(r)
 	if !q.Source.IsValid() {
 		q.Source = q.From.Addrs[r.IntN(len(q.From.Addrs))].Each()[map[bool]int{true: 1}[q.To.Addr().Is6()]]
 	}

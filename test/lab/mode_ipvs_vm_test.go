@@ -12,7 +12,6 @@ import (
 // IPVS mode needs a kernel with IPVS and dummy devices, as guests have it.
 func init() {
 	modes = append(modes, ipvsMode())
-	partners = []mode{ipvsMode()}
 	for _, other := range []string{"nftables", "iptables"} {
 		groups = append(groups, group{
 			name: "mode change to " + other, except: []string{"nftables", "iptables"},

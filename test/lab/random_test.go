@@ -67,6 +67,7 @@ func (e *env) random(r *rand.Rand, i byte) Service {
 		s.SourceRanges = e.randomRanges(r)
 	}
 	s.Masquerade = pick(r, "", "", "auto", "all", "never")
+	s.MinUp = pick(r, 0, 0, 2)
 	return s
 }
 
@@ -112,6 +113,15 @@ func (e *env) randomEndpoints(r *rand.Rand, family func(netip.Addr) bool) []Endp
 			weight(uint16(r.IntN(mostWeight + 1)))(&ep)
 		}
 		ep.Zone = pick(r, "", "here", "there")
+		if oneIn(r, 4) {
+			ep.Tier = r.IntN(3)
+		}
+		if oneIn(r, 12) {
+			disabled(&ep)
+		}
+		if oneIn(r, 6) {
+			ep.Ports = map[string]uint16{"packets": pick(r, EndpointPorts...)}
+		}
 		endpoints = append(endpoints, ep)
 	}
 	return endpoints

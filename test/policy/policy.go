@@ -40,6 +40,15 @@ type Outcomes map[Outcome]bool
 
 func only(v Verdict) Outcomes { return Outcomes{{Verdict: v}: true} }
 
+// Service returns the service that a packet is addressed to; nil: none.
+func (w *World) Service(p Packet) *source.Service {
+	s, _, _ := w.addressed(p)
+	if s == nil {
+		s, _ = w.nodePort(p)
+	}
+	return s
+}
+
 // Legal returns what the contract allows for a packet.
 func Legal(w *World, p Packet) Outcomes {
 	if s, port, list := w.addressed(p); s != nil {
