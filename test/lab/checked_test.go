@@ -5,6 +5,7 @@ package lab
 import (
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"slices"
 	"testing"
 	"time"
@@ -42,7 +43,7 @@ func (e *env) checked(endpoints ...Endpoint) Service {
 // How an endpoint dies: its programs end, or all of it.
 const (
 	refuses = "reject with tcp reset"
-	silent  = "drop"
+	silent  = "counter drop"
 )
 
 // dies lets no packet reach the servers of a host any more, and returns what brings it back.
@@ -71,6 +72,21 @@ func (e *env) dies(t *testing.T, h *Host, how string, ports ...uint16) (revive f
 	}
 	t.Cleanup(revive)
 	return revive
+}
+
+// counted is what nft lists of a counter that something has met.
+var counted = regexp.MustCompile(`counter packets [1-9].*`)
+
+// isLeftAlone checks that nothing has come to the servers of a host that has been silent since it died.
+func (e *env) isLeftAlone(t *testing.T, h *Host) {
+	t.Helper()
+	rules, err := h.Run("nft", "list", "table", "inet", "dead")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if came := counted.FindString(rules); came != "" {
+		t.Errorf("something came to %s: %s", h.Role, came)
+	}
 }
 
 // endpointStates returns the state of each endpoint of the case's service, by the role of
