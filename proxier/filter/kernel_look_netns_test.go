@@ -75,6 +75,22 @@ func TestReadBesideCommits(t *testing.T) {
 	}
 }
 
+// What a look finds after events were lost is to be repaired, not to be looked for: it is reported already.
+func TestDamageAfterLostEvents(t *testing.T) {
+	for _, damaged := range []bool{false, true} {
+		k, readings := misread(t)
+		before := disturbance{proxier.ForeignChange{Lost: true}, k.mirror.now().resets - 1}
+		if damaged {
+			readings("lacking")
+		}
+		var told []proxier.ForeignChange
+		k.lookAfter(t.Context(), before, func(c proxier.ForeignChange) { told = append(told, c) })
+		if len(told) != 1 || told[0].Lost == damaged || k.Reported() != damaged {
+			t.Errorf("damaged %v: told of %+v, damage is reported: %v", damaged, told, k.Reported())
+		}
+	}
+}
+
 // misread returns a Kernel that is synced, and a function that says what becomes of its
 // next readings, see wrapSave.
 func misread(t *testing.T) (k *Kernel, readings func(...string)) {

@@ -165,10 +165,13 @@ func (k *Kernel) lookAfterEvents(ctx context.Context, queue chan disturbance, ch
 // lookAfter looks at the kernel after an event. An error is left to the next look of the
 // Loop, which reports it. A resync may have repaired everything before the look.
 func (k *Kernel) lookAfter(ctx context.Context, d disturbance, changed func(proxier.ForeignChange)) {
-	if damaged, err := k.Look(ctx); err == nil && (damaged || k.mirror.now().resets != d.resets) {
-		k.mirror.markReported()
-		changed(d.ForeignChange)
+	damaged, err := k.Look(ctx)
+	if err != nil || !damaged && k.mirror.now().resets == d.resets {
+		return
 	}
+	k.mirror.markReported()
+	d.Lost = d.Lost && !damaged // whatever events were lost: something is to be repaired
+	changed(d.ForeignChange)
 }
 
 // runCanary looks at the kernel when the canary, some jumps and a chain of ours, is missing. It checks
