@@ -36,7 +36,7 @@ var faultGroups = []group{
 	},
 	{
 		name:     "canary",
-		cases:    []testCase{{name: "nat flushed", run: testCanary}},
+		cases:    []testCase{{name: "nat flushed", run: testCanary}, {name: "nat flushed while events are lost", run: testLostFlush}},
 		except:   []string{"nftables", "ipvs"},
 		damaging: true,
 	},
@@ -66,6 +66,17 @@ func testCanary(t *testing.T, e *env) {
 	}
 	e.expectLog(t, "somebody else changed our table: mending it\" family=ipv4 process=iptables")
 	e.expectLog(t, "somebody else changed our table: mending it\" family=ipv6 process=ip6tables")
+}
+
+// testLostFlush: a flush is repaired also where its events are lost among those of others.
+func testLostFlush(t *testing.T, e *env) {
+	e.apply(t, e.everywhere(at(e.Local[0])...))
+	if err := e.loseEvents(func() error { return restore(e.Node, e.mode.variant, "*nat -F") }); err != nil {
+		t.Fatal(err)
+	}
+	if err := Poll(canaryPatience, func() error { return e.answers(e.vip(1)) }); err != nil {
+		t.Errorf("%v after a flush: %v", canaryPatience, err)
+	}
 }
 
 // faultTime is how long there are changes and faults.
@@ -131,7 +142,7 @@ var faults = []fault{
 		both := []string{"delete table ip svcproxy", "delete table ip6 svcproxy"}
 		return nft(r.Node, strings.Join(pick(r.random, both[:1], both[1:], both), "\n"))
 	}},
-	{name: "events lost", gap: true, do: (*rampage).loseEvents},
+	{name: "events lost", gap: true, do: (*rampage).loseTable},
 	{name: "rules deleted", gap: true, do: func(r *rampage) error {
 		return nft(r.Node, "flush chain ip svcproxy prerouting\nflush chain ip6 svcproxy prerouting")
 	}},
@@ -262,20 +273,25 @@ func (r *rampage) deleteElements() error {
 // manyEvents is how many elements make more events than may wait for a monitor.
 const manyEvents = 150_000
 
-// loseEvents deletes our table while the daemon stands still, after so many
-// changes of another that the kernel cannot tell of ours any more (ENOBUFS).
-func (r *rampage) loseEvents() error {
+// loseEvents does something while the daemon stands still, after so many changes
+// of another that the kernel cannot tell of it any more (ENOBUFS).
+func (e *env) loseEvents(do func() error) error {
 	var script strings.Builder
 	script.WriteString("add table inet events\nadd set inet events many { type mark; }\nadd element inet events many { 0")
 	for i := range manyEvents {
 		fmt.Fprintf(&script, ", %d", i)
 	}
 	script.WriteString(" }")
-	if err := r.daemon.Freeze(); err != nil {
+	if err := e.daemon.Freeze(); err != nil {
 		return err
 	}
-	err := nftEach(r.Node, script.String(), "delete table inet events", "delete table ip svcproxy")
-	return errors.Join(err, r.daemon.Signal(unix.SIGCONT), r.logs("events of the kernel were lost: comparing everything"))
+	return errors.Join(nftEach(e.Node, script.String(), "delete table inet events"), do(), e.daemon.Signal(unix.SIGCONT))
+}
+
+// loseTable deletes our table while events are lost.
+func (r *rampage) loseTable() error {
+	err := r.loseEvents(func() error { return nft(r.Node, "delete table ip svcproxy") })
+	return errors.Join(err, r.logs("events of the kernel were lost: comparing everything"))
 }
 
 // isSteady reports whether a line of a listing is about an address of the steady service.
