@@ -231,13 +231,13 @@ func (j *judge) judge(q *Question) error {
 		answer := Ask(*q)
 		j.met[answer.Outcome].Add(1)
 		got, err := j.outcome(p, answer)
-		if err != nil || !legal[got] {
+		if err != nil || legal[got] == 0 {
 			if answer.Outcome == Dropped {
 				q.Patience = min(2*max(q.Patience, Patience), expectPatience/2)
 			}
 			return errors.Join(err, fmt.Errorf("%s from %s: %s, want one of %v", q, p.From, answer, slices.Collect(maps.Keys(legal))))
 		}
-		seen[got] = true
+		seen[got]++
 		switch {
 		case got.Verdict != policy.Balanced, len(seen) == len(legal) && !sticky, sticky && n == stickyAsks:
 			return nil
@@ -282,16 +282,16 @@ func (d Dual) of(a netip.Addr) netip.Addr {
 // legal returns what the model allows, with the documented differences of modes, and whether clients keep their endpoint.
 func (j *judge) legal(p policy.Packet) (all policy.Outcomes, sticky bool) {
 	all = policy.Outcomes{}
-	for o := range policy.Legal(j.world, p) {
+	for o, share := range policy.Legal(j.world, p) {
 		switch {
 		case o.Verdict == policy.Balanced && p.Process:
 			o.Masqueraded = false // either way the endpoint sees an address of node
 		case o.Verdict == policy.Untouched && j.Node.Owns(p.To.Addr()):
 			o.Verdict = policy.Refused // by node itself, where nothing listens
 		case o.Verdict == policy.Untouched && j.mode.name == "ipvs":
-			all[policy.Outcome{Verdict: policy.Refused}] = true // an external address is bound to node
+			all[policy.Outcome{Verdict: policy.Refused}] = share // an external address is bound to node
 		}
-		all[o] = true
+		all[o] += share
 	}
 	s := j.world.Service(p)
 	return all, s != nil && s.Affinity > 0

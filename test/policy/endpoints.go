@@ -117,13 +117,25 @@ func (p pool) isReady(e *source.Endpoint) bool { return e.Ready || p.s.PublishNo
 
 func (p pool) known(e *source.Endpoint) Known { return p.w.Known[p.s.Key][p.s.EndpointAt(e)] }
 
+// share returns the share of new connections of an endpoint that is used: its weight, which comes in tenths
+// while it starts slowly.
+func (p pool) share(e *source.Endpoint) int {
+	const all = 10
+	if now := p.known(e).Share; p.s.SlowStart > 0 && now > 0 {
+		return int(e.Weight) * now
+	}
+	return int(e.Weight) * all
+}
+
 // near returns, of each tier, the endpoints that traffic_distribution prefers: those of this node or
-// zone while there is one.
+// zone while there is one. Hints of Kubernetes say it for each endpoint.
 func (p pool) near(ready []*source.Endpoint) (list []*source.Endpoint) {
 	node := func(e *source.Endpoint) bool { return p.w.Host.runs(e) }
 	zone := func(e *source.Endpoint) bool { return e.Zone != "" && e.Zone == p.w.Host.Zone }
 	var steps []func(*source.Endpoint) bool
 	switch p.s.TrafficDistribution {
+	case source.AsHinted:
+		return p.hinted(ready)
 	case source.PreferSameNode:
 		steps = append(steps, node, zone)
 	case source.PreferSameZone:
@@ -136,6 +148,27 @@ func (p pool) near(ready []*source.Endpoint) (list []*source.Endpoint) {
 				of = closest
 				break
 			}
+		}
+		list = append(list, of...)
+	}
+	return list
+}
+
+// hinted returns, of each tier, the endpoints that hints of Kubernetes mean for this node, or else for its
+// zone, if all endpoints have such hints.
+func (p pool) hinted(ready []*source.Endpoint) (list []*source.Endpoint) {
+	host := p.w.Host
+	for tier := range uint8(source.MaxTier + 1) {
+		of := keep(ready, func(e *source.Endpoint) bool { return e.Tier == tier })
+		byNode := keep(of, func(e *source.Endpoint) bool { return e.Hints != nil && len(e.Hints.Nodes) > 0 })
+		byZone := keep(of, func(e *source.Endpoint) bool { return e.Hints != nil && len(e.Hints.Zones) > 0 })
+		forNode := keep(byNode, func(e *source.Endpoint) bool { return slices.Contains(e.Hints.Nodes, host.Name) })
+		forZone := keep(byZone, func(e *source.Endpoint) bool { return slices.Contains(e.Hints.Zones, host.Zone) })
+		switch {
+		case len(byNode) == len(of) && len(forNode) > 0:
+			of = forNode
+		case len(byZone) == len(of) && len(forZone) > 0:
+			of = forZone
 		}
 		list = append(list, of...)
 	}

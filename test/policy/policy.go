@@ -35,10 +35,10 @@ type Outcome struct {
 	Masqueraded bool           // of Balanced: the endpoint sees an address of this host
 }
 
-// Outcomes are all that may happen to a packet.
-type Outcomes map[Outcome]bool
+// Outcomes are all that may happen to a packet, with the share of packets that meet each, relative to the others.
+type Outcomes map[Outcome]int
 
-func only(v Verdict) Outcomes { return Outcomes{{Verdict: v}: true} }
+func only(v Verdict) Outcomes { return Outcomes{{Verdict: v}: 1} }
 
 // Service returns the service that a packet is addressed to; nil: none.
 func (w *World) Service(p Packet) *source.Service {
@@ -94,7 +94,7 @@ func (w *World) addressed(p Packet) (*source.Service, source.Port, string) {
 				continue
 			}
 			for _, port := range s.Ports {
-				if port.Protocol == p.Protocol && port.Port == p.To.Port() {
+				if port.Protocol == p.Protocol && port.Port == p.To.Port() && !isAnothers(s, port.Protocol, p.To) {
 					return s, port, list.Key
 				}
 			}
@@ -103,12 +103,17 @@ func (w *World) addressed(p Packet) (*source.Service, source.Port, string) {
 	return nil, source.Port{}, ""
 }
 
+// isAnothers reports whether an address and port that a service names is another one's.
+func isAnothers(s *source.Service, protocol source.Protocol, at netip.AddrPort) bool {
+	return slices.Contains(s.Without, source.PortAddr{Protocol: protocol, AddrPort: at})
+}
+
 // nodePort returns the service port whose node port a packet is addressed to.
 func (w *World) nodePort(p Packet) (*source.Service, source.Port) {
 	for _, s := range w.Services {
 		for _, port := range s.Ports {
 			matches := port.NodePort != 0 && port.NodePort == p.To.Port() && port.Protocol == p.Protocol && isOfFamily(s, p.To.Addr())
-			if matches && !s.Disabled && w.Host.servesNodePorts(s, p.To.Addr()) {
+			if matches && !s.Disabled && !isAnothers(s, port.Protocol, netip.AddrPortFrom(netip.Addr{}, port.NodePort)) && w.Host.servesNodePorts(s, p.To.Addr()) {
 				return s, port
 			}
 		}
@@ -151,7 +156,7 @@ func (w *World) balance(s *source.Service, port source.Port, list string, p Pack
 	out := Outcomes{}
 	for _, e := range usable {
 		at := netip.AddrPortFrom(e.Addr, e.Port(port))
-		out[Outcome{Balanced, at, w.masquerades(s, internal, p) || e.Addr == p.From}] = true
+		out[Outcome{Balanced, at, w.masquerades(s, internal, p) || e.Addr == p.From}] = pool.share(e)
 	}
 	return out
 }
@@ -183,6 +188,9 @@ func (w *World) masquerades(s *source.Service, internal bool, p Packet) bool {
 	case source.MasqueradeAll:
 		return true
 	case source.MasqueradeNever:
+		return false
+	}
+	if s.InCluster && !w.Host.knowsLocal(p.To.Addr().Is4()) {
 		return false
 	}
 	return !w.Host.isLocal(p)

@@ -56,14 +56,16 @@ func some[T any](d drawer, list []T, most int) []T {
 
 func (d drawer) world() *World {
 	w := &World{Host: d.host(), Known: map[source.Key]map[netip.AddrPort]Known{}}
-	taken := map[string]bool{}
+	taken := map[source.PortAddr]bool{}
 	for i := range 1 + d.IntN(3) {
 		s := d.service(i)
-		claims := claimsOf(s)
-		if isFaulty(s) || slices.ContainsFunc(claims, func(c string) bool { return taken[c] }) {
+		if isFaulty(s) {
 			continue
 		}
-		for _, c := range claims {
+		for _, c := range claimsOf(s) {
+			if taken[c] {
+				s.Without = append(s.Without, c)
+			}
 			taken[c] = true
 		}
 		w.Services = append(w.Services, s)
@@ -119,8 +121,8 @@ func (d drawer) service(i int) *source.Service {
 	}
 	s.InternalTrafficPolicy, s.ExternalTrafficPolicy = source.TrafficPolicy(d.IntN(2)), source.TrafficPolicy(d.IntN(2))
 	s.Masquerade = source.Masquerading(d.IntN(4))
-	s.TrafficDistribution = source.TrafficDistribution(d.IntN(3))
-	s.PublishNotReady, s.Disabled = d.one(8), d.one(10)
+	s.TrafficDistribution = source.TrafficDistribution(d.IntN(4))
+	s.PublishNotReady, s.Disabled, s.InCluster = d.one(8), d.one(10), d.one(6)
 	s.MinUp = uint16(d.IntN(3))
 	if d.one(5) {
 		s.NodePortAddresses = d.nodeAddresses()
@@ -135,6 +137,9 @@ func (d drawer) service(i int) *source.Service {
 	if d.one(4) {
 		s.Announce = source.BGP
 	}
+	if d.one(5) {
+		s.SlowStart = time.Minute
+	}
 	return s
 }
 
@@ -142,7 +147,10 @@ func (d drawer) endpoint(a netip.Addr) source.Endpoint {
 	e := source.Endpoint{Addr: a, Node: pick(d, nodes), Zone: pick(d, zones), Weight: uint16(d.IntN(4)),
 		Ready: !d.one(3), Serving: !d.one(3), Terminating: d.one(3), Disabled: d.one(10)}
 	if d.one(4) {
-		e.Tier = uint8(d.IntN(3))
+		e.Tier = pick(d, []uint8{0, 1, 2, source.MaxTier - 1, source.MaxTier})
+	}
+	if d.one(2) {
+		e.Hints = &source.Hints{Nodes: some(d, []string{"a", "b"}, 1), Zones: some(d, []string{"z1", "z2"}, 1)}
 	}
 	if d.one(6) {
 		e.Ports = map[string]uint16{"p0": uint16(d.IntN(2) * 9000)}
@@ -154,6 +162,9 @@ func (d drawer) known(s *source.Service) map[netip.AddrPort]Known {
 	all := map[netip.AddrPort]Known{}
 	for i := range s.Endpoints {
 		k := Known{Drained: d.one(8)}
+		if s.SlowStart > 0 {
+			k.Share = d.IntN(10)
+		}
 		if s.HealthCheck != nil {
 			k.Check = Check(d.IntN(3))
 		}
@@ -210,15 +221,15 @@ func (d drawer) frontend(w *World) (source.Protocol, netip.AddrPort) {
 }
 
 // claimsOf returns what no other service may have.
-func claimsOf(s *source.Service) (list []string) {
+func claimsOf(s *source.Service) (list []source.PortAddr) {
 	for _, port := range s.Ports {
 		for _, l := range s.AddressLists() {
 			for _, a := range l.Addrs {
-				list = append(list, fmt.Sprint(a, port.Protocol, port.Port))
+				list = append(list, source.PortAddr{Protocol: port.Protocol, AddrPort: netip.AddrPortFrom(a, port.Port)})
 			}
 		}
 		if port.NodePort != 0 {
-			list = append(list, fmt.Sprint(port.Protocol, port.NodePort))
+			list = append(list, source.PortAddr{Protocol: port.Protocol, AddrPort: netip.AddrPortFrom(netip.Addr{}, port.NodePort)})
 		}
 	}
 	return list

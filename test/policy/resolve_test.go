@@ -46,7 +46,23 @@ func TestResolve(t *testing.T) {
 	t.Log(*worlds, "worlds,", *worlds*packetsOfWorld, "packets:", verdicts)
 }
 
-func same(a, b Outcomes) bool { return fmt.Sprint(a) == fmt.Sprint(b) }
+// same reports whether two sides have the same outcomes, with the same shares.
+func same(a, b Outcomes) bool { return fmt.Sprint(reduced(a)) == fmt.Sprint(reduced(b)) }
+
+// reduced returns outcomes with the least whole numbers that are in proportion to their shares.
+func reduced(o Outcomes) Outcomes {
+	divisor := 0
+	for _, n := range o {
+		for a := n; a != 0; {
+			a, divisor = divisor%a, a
+		}
+	}
+	out := Outcomes{}
+	for k, n := range o {
+		out[k] = n / max(divisor, 1)
+	}
+	return out
+}
 
 func describe(w *World) (text string) {
 	text = fmt.Sprintf("host %+v\n", w.Host)
@@ -67,7 +83,7 @@ func statesOf(w *World) map[bool]*proxier.State {
 		for _, s := range w.Services {
 			known := proxier.Conditions{}
 			for at, k := range w.Known[s.Key] {
-				known[at] = proxier.Condition{Check: proxier.CheckResult(k.Check), Drained: k.Drained}
+				known[at] = proxier.Condition{Check: proxier.CheckResult(k.Check), Drained: k.Drained, Share: uint8(k.Share)}
 			}
 			put(st, proxier.Resolve(s, known, node, fam))
 		}
@@ -84,6 +100,11 @@ func put(st *proxier.State, res *proxier.Resolved) {
 	st.Services[res.Key] = res
 	for _, a := range res.RefusedVIPs {
 		st.RefusedVIPs[a]++
+	}
+	for _, pool := range res.HairpinPools {
+		for _, target := range pool.Targets {
+			st.Hairpins[proxier.NewHairpin(target.AddrPort, pool.Protocol)]++
+		}
 	}
 }
 
@@ -137,8 +158,8 @@ func answerOf(f *proxier.Frontend, st *proxier.State, p Packet) Outcomes {
 	}
 	out := Outcomes{}
 	for _, target := range r.Pool.Targets {
-		hairpin := target.Addr() == p.From
-		out[Outcome{Balanced, target.AddrPort, hairpin || r.Masquerade.Covers(sender, &st.Host)}] = true
+		hairpin := target.Addr() == p.From && st.Hairpins[proxier.NewHairpin(target.AddrPort, r.Pool.Protocol)] > 0
+		out[Outcome{Balanced, target.AddrPort, hairpin || r.Masquerade.Covers(sender, &st.Host)}] = int(target.Weight)
 	}
 	return out
 }

@@ -40,6 +40,7 @@ type Address struct {
 type Known struct {
 	Check   Check
 	Drained bool
+	Share   int // tenths of its weight, 1 to 9, while it starts slowly; 0: all of it
 }
 
 // A Check is the state of an endpoint by its health check.
@@ -76,6 +77,11 @@ func (h *Host) isLocal(p Packet) bool {
 		prefix, wild := strings.CutSuffix(pattern, "*")
 		return !p.Process && (p.Interface == pattern || wild && strings.HasPrefix(p.Interface, prefix))
 	})
+}
+
+// knowsLocal reports whether a source of a family may be local by the settings.
+func (h *Host) knowsLocal(four bool) bool {
+	return len(h.LocalInterfaces) > 0 || slices.ContainsFunc(h.LocalCIDRs, func(r netip.Prefix) bool { return r.Addr().Is4() == four })
 }
 
 // servesNodePorts reports whether an address serves the node ports of a service.
