@@ -43,7 +43,7 @@ func (e *env) checked(endpoints ...Endpoint) Service {
 // How an endpoint dies: its programs end, or all of it.
 const (
 	refuses = "reject with tcp reset"
-	silent  = "counter drop"
+	silent  = "drop"
 )
 
 // dies lets no packet reach the servers of a host any more, and returns what brings it back.
@@ -53,7 +53,7 @@ func (e *env) dies(t *testing.T, h *Host, how string, ports ...uint16) (revive f
 	if len(ports) > 0 {
 		which = fmt.Sprintf("tcp dport %d", ports[0])
 	}
-	rules := "table inet dead { chain in { type filter hook input priority 0; " + which + " " + how + "; "
+	rules := "table inet dead { chain in { type filter hook input priority 0; " + which + " tcp flags syn / syn,ack counter; " + which + " " + how + "; "
 	if len(ports) == 0 {
 		rules += "meta l4proto udp drop; "
 	}
@@ -77,7 +77,7 @@ func (e *env) dies(t *testing.T, h *Host, how string, ports ...uint16) (revive f
 // counted is what nft lists of a counter that something has met.
 var counted = regexp.MustCompile(`counter packets [1-9].*`)
 
-// isLeftAlone checks that nothing has come to the servers of a host that has been silent since it died.
+// isLeftAlone checks that no connection has been tried to a host since it died.
 func (e *env) isLeftAlone(t *testing.T, h *Host) {
 	t.Helper()
 	rules, err := h.Run("nft", "list", "table", "inet", "dead")
@@ -85,7 +85,7 @@ func (e *env) isLeftAlone(t *testing.T, h *Host) {
 		t.Fatal(err)
 	}
 	if came := counted.FindString(rules); came != "" {
-		t.Errorf("something came to %s: %s", h.Role, came)
+		t.Errorf("connections came to %s: %s", h.Role, came)
 	}
 }
 
