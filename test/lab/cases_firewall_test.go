@@ -388,7 +388,11 @@ func testUnprintable(t *testing.T, e *env) {
 	e.apply(t, e.service(at(e.Remote[0])...))
 	e.expect(t, check{from: e.Client, to: e.vip(1), want: by(e.Remote[0])})
 	e.daemonLooks(t)
-	if _, err := e.daemon.Command("plan"); err != nil {
+	err := Poll(expectPatience, func() error { // a repair may be under way
+		_, err := e.daemon.Command("plan")
+		return err
+	})
+	if err != nil {
 		t.Error(err)
 	}
 	for _, stop := range []func() error{
