@@ -273,8 +273,8 @@ func (r *rampage) deleteElements() error {
 // manyEvents is how many elements make more events than may wait for a monitor.
 const manyEvents = 150_000
 
-// loseEvents does something while the daemon stands still, after so many changes
-// of another that the kernel cannot tell of it any more (ENOBUFS).
+// loseEvents stops the daemon, makes more events than the kernel queues (ENOBUFS),
+// calls do, whose events are lost, and lets the daemon go on.
 func (e *env) loseEvents(do func() error) error {
 	var script strings.Builder
 	script.WriteString("add table inet events\nadd set inet events many { type mark; }\nadd element inet events many { 0")

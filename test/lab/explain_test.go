@@ -88,19 +88,7 @@ func (x *explainer) round(t *testing.T, r *rand.Rand) {
 	for range explainProbes {
 		questions = append(questions, x.randomQuestion(r))
 	}
-	const workers = 24 // they mostly wait for what is dropped
-	var wg sync.WaitGroup
-	for w := range workers {
-		wg.Go(func() {
-			for i := w; i < len(questions) && !t.Failed(); i += workers {
-				if err := Poll(expectPatience, func() error { return x.compare(questions[i]) }); err != nil {
-					text, _ := json.Marshal(services)
-					t.Errorf("%v\nsettings:\n%s\nservices: %s", err, x.settings, text)
-				}
-			}
-		})
-	}
-	wg.Wait()
+	x.holds(t, services, questions, func(q *Question) error { return x.compare(*q) })
 }
 
 // randomQuestion is a random probe with a source that is known beforehand.

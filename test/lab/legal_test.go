@@ -153,14 +153,24 @@ func (j *judge) round(t *testing.T, r *rand.Rand) {
 	for range roundProbes {
 		probes = append(probes, j.randomProbe(r))
 	}
+	j.holds(t, services, probes, func(q *Question) error {
+		if err := j.judge(q); err != nil {
+			return fmt.Errorf("%w\nknown: %v", err, j.world.Known)
+		}
+		return nil
+	})
+}
+
+// holds checks something of each question until it holds, and shows the services where it does not.
+func (e *env) holds(t *testing.T, services []Service, questions []Question, check func(*Question) error) {
 	const workers = 24 // they mostly wait for what is dropped
 	var wg sync.WaitGroup
 	for w := range workers {
 		wg.Go(func() {
-			for i := w; i < len(probes) && !t.Failed(); i += workers {
-				if err := Poll(expectPatience, func() error { return j.judge(&probes[i]) }); err != nil {
+			for i := w; i < len(questions) && !t.Failed(); i += workers {
+				if err := Poll(expectPatience, func() error { return check(&questions[i]) }); err != nil {
 					text, _ := json.Marshal(services)
-					t.Errorf("%v\nsettings:\n%s\nservices: %s\nknown: %v", err, j.settings, text, j.world.Known)
+					t.Errorf("%v\nsettings:\n%s\nservices: %s", err, e.settings, text)
 				}
 			}
 		})
