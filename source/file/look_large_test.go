@@ -393,6 +393,7 @@ func TestFrees(t *testing.T) {
 // What waits of a file that is being read is due when that has ended, not before: until
 // then nothing looks at the file because of it.
 func TestWaitsForItsReading(t *testing.T) {
+	w := newUnread(t)
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		f := besides(t, func(ctx context.Context, text string) {
@@ -402,7 +403,7 @@ func TestWaitsForItsReading(t *testing.T) {
 		})
 		defer func() { f.stop() }()
 		f.put("b.toml", long("b 2\n"))
-		events := f.told()
+		events := f.told(w)
 		tell := func(name, text string) { // written in place
 			f.write(name, text)
 			events <- fsnotify.Event{Name: f.path(name), Op: fsnotify.Write}

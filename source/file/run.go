@@ -129,14 +129,15 @@ func (s *Source) pollContents() {
 	}
 }
 
-// lookAtDue adds to the work to do those files whose version counts by now: each is looked
-// at once more before, and so is the directory of one that is gone.
+// lookAtDue adds to the work to do those files whose version counts by now: each is looked at
+// once more before. Of one that takes something away the whole directory is looked at, too:
+// what it had may have moved to a file of which no event has been read yet.
 func (s *Source) lookAtDue() {
 	arriving := s.arriving()
 	for name, f := range s.waiting {
 		if s.largeReads[name] == nil && !time.Now().Before(s.dueTime(f, arriving)) {
 			s.todo.names[name] = true
-			s.todo.all = s.todo.all || f.next == gone
+			s.todo.all = s.todo.all || f.next == gone || f.releases
 		}
 	}
 }

@@ -147,15 +147,52 @@ func TestWaits(t *testing.T) {
 	}
 }
 
-// told has the Source run on with events that are told by the test.
-func (f *fixture) told() chan<- fsnotify.Event {
+// told has the Source run on with events that are told by the test. Those of w, which was made
+// outside of the bubble, nobody reads.
+func (f *fixture) told(w *watcher) chan<- fsnotify.Event {
 	events := make(chan fsnotify.Event)
 	f.stop()
 	f.src.watchErr, f.src.todo.all = "", false
-	f.src.watcher = &watcher{Watcher: &fsnotify.Watcher{Events: events}, realDir: f.dir}
+	w.Events, w.Errors, w.dir, w.realDir = events, nil, f.dir, f.dir
+	f.src.watcher = w
 	f.stop = f.loop()
 	synctest.Wait()
 	return events
+}
+
+// newUnread returns a watcher for told.
+func newUnread(t *testing.T) *watcher {
+	t.Helper()
+	w, err := newWatcher(t.TempDir())
+	check(t, err)
+	t.Cleanup(w.close)
+	return w
+}
+
+// A service that moves to a file of which no event comes, as on a host that is busy, is never absent.
+func TestMovedWithoutEvent(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir+"/from.toml", "a 1\nb 1\n")
+	write(t, dir+"/to.toml", "c 1\n")
+	w := newUnread(t)
+	synctest.Test(t, func(t *testing.T) {
+		f := blind(t, dir)
+		events := f.told(w)
+		time.Sleep(unwatchedPoll * 3 / 2) // not just after a step
+		f.sink.start = time.Now()
+		for i, move := range []struct{ file, text string }{{"from.toml", "a 1\n"}, {"to.toml", "b 1\nc 1\n"}} {
+			f.write(move.file, move.text)
+			at := time.Unix(1e9+int64(i), 0) // its own for each, see move
+			check(t, os.Chtimes(f.path(move.file), at, at))
+		}
+		events <- fsnotify.Event{Name: f.path("from.toml"), Op: fsnotify.Write}
+		time.Sleep(time.Second)
+		f.stop()
+		want := []string{after(mergeTime+quietTime, "from.toml: a 1; to.toml: b 1, c 1")}
+		if got := f.sink.take(); !slices.Equal(got, want) {
+			t.Errorf("calls\n got: %q\nwant: %q", got, want)
+		}
+	})
 }
 
 // Which events are waited for. A file of which there are services is looked at
@@ -193,9 +230,10 @@ func TestMerge(t *testing.T) {
 			write(t, dir+"/a.toml", "a 1\n")
 			write(t, dir+"/b.toml", "b 1\n")
 			write(t, dir+"/none.toml", "none\n")
+			w := newUnread(t)
 			synctest.Test(t, func(t *testing.T) {
 				f := blind(t, dir)
-				events := f.told()
+				events := f.told(w)
 				time.Sleep(unwatchedPoll * 3 / 2) // not just after a step
 				f.sink.start = time.Now()
 				for i, e := range tt.events {
