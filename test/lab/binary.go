@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 )
 
 // Environment variables of the lab.
@@ -15,13 +16,13 @@ const (
 	EnvSeed   = "SVCPROXY_LAB_SEED"   // a number: have the random services and faults of an earlier run again
 )
 
-// Build builds svcproxy into dir, or takes the one that EnvBinary names.
-func Build(dir string) (binary string, err error) {
+// Build builds svcproxy into dir, or takes the one that EnvBinary names. flags are further ones of go build.
+func Build(dir string, flags ...string) (binary string, err error) {
 	if path := os.Getenv(EnvBinary); path != "" {
 		return filepath.Abs(path)
 	}
-	binary = filepath.Join(dir, "svcproxy")
-	cmd := exec.Command("go", "build", "-buildvcs=false", "-o", binary)
+	binary = filepath.Join(dir, "svcproxy"+strings.Join(flags, ""))
+	cmd := exec.Command("go", append([]string{"build", "-buildvcs=false", "-o", binary}, flags...)...)
 	if os.Getenv(EnvRace) == "1" {
 		cmd.Args, cmd.Env = append(cmd.Args, "-race"), append(os.Environ(), "CGO_ENABLED=1")
 	}

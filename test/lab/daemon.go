@@ -71,7 +71,7 @@ func NewDaemonOn(host *Host, near Dual, binary string) (*Daemon, error) {
 
 // Remove kills the daemon, if it runs, and removes its directories.
 func (d *Daemon) Remove() error {
-	return errors.Join(d.Kill(), os.RemoveAll(d.Dir))
+	return errors.Join(d.Kill(), removeDir(d.Dir))
 }
 
 // directories returns the flags that every command takes.
@@ -119,6 +119,9 @@ func (d *Daemon) Launch() error {
 	go func() { d.exited <- cmd.Wait() }()
 	return nil
 }
+
+// Use has the next start run another build.
+func (d *Daemon) Use(binary string) { d.binary = binary }
 
 // Running reports whether Start was called and nothing has ended the daemon since.
 func (d *Daemon) Running() bool { return d.cmd != nil }

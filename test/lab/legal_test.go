@@ -145,7 +145,7 @@ func (j *judge) round(t *testing.T, r *rand.Rand) {
 	}
 	j.world = &policy.World{Host: j.model, Known: map[source.Key]map[netip.AddrPort]policy.Known{}}
 	for _, s := range services {
-		j.world.Services = append(j.world.Services, s.model())
+		j.world.Services = append(j.world.Services, s.Model())
 	}
 	j.apply(t, services...)
 	defer j.drainOne(t, r)()
@@ -231,7 +231,7 @@ const (
 
 // judge asks until all endpoints that may answer have, of which a client with affinity must meet one only.
 func (j *judge) judge(q *Question) error {
-	p, err := j.packet(*q)
+	p, err := j.Packet(*q)
 	if err != nil {
 		return err
 	}
@@ -256,37 +256,6 @@ func (j *judge) judge(q *Question) error {
 		}
 	}
 	return fmt.Errorf("%s from %s: only %v, want all of %v", q, p.From, seen, legal)
-}
-
-// packet returns a question as the model has it.
-func (j *judge) packet(q Question) (p policy.Packet, err error) {
-	p = policy.Packet{Protocol: q.Protocol, To: q.To, From: q.Source, Process: q.From == j.Node}
-	switch {
-	case p.Process:
-		routes, err := j.Node.links.RouteGet(q.To.Addr().AsSlice())
-		if err != nil || len(routes) == 0 {
-			return p, fmt.Errorf("the route to %s: %w", q.To, err)
-		}
-		from, _ := netip.AddrFromSlice(routes[0].Src)
-		p.From = from.Unmap()
-		return p, nil
-	case slices.Contains(j.Local, q.From):
-		p.Interface = q.From.Role
-	default:
-		p.Interface = "front"
-	}
-	if !p.From.IsValid() {
-		p.From = q.From.Addr().of(q.To.Addr())
-	}
-	return p, nil
-}
-
-// of returns the address of the family of another.
-func (d Dual) of(a netip.Addr) netip.Addr {
-	if a.Is4() {
-		return d.V4
-	}
-	return d.V6
 }
 
 // legal returns what the model allows, with the documented differences of modes, and whether clients keep their endpoint.
@@ -319,56 +288,11 @@ func (j *judge) outcome(p policy.Packet, got Answer) (o policy.Outcome, err erro
 	case Broken:
 		return o, got.Err
 	case Answered:
-		for _, h := range slices.Concat(j.Local, j.Remote) {
-			if h.Role == got.By {
-				o.Endpoint = netip.AddrPortFrom(h.Addr().of(p.To.Addr()), got.Port)
-			}
-		}
+		o.Endpoint = netip.AddrPortFrom(j.EndpointOf(got, p), got.Port)
 		o.Masqueraded = j.Node.Owns(got.Source) && !p.Process
 		if got.Source != p.From && !j.Node.Owns(got.Source) {
 			return o, fmt.Errorf("the endpoint sees %s", got.Source)
 		}
 	}
 	return o, nil
-}
-
-// model returns the service as the model has it.
-func (s Service) model() *source.Service {
-	word := func(text string, words ...string) uint8 { return uint8(max(0, slices.Index(words, text))) }
-	m := &source.Service{
-		Key: source.Key{Namespace: "default", Name: s.Name}, VIPs: s.VIPs, ExternalIPs: s.ExternalIPs, LoadBalancerIPs: s.LoadBalancerIPs,
-		SourceRanges: s.SourceRanges, LoadBalancerSourceRanges: s.LoadBalancerSourceRanges,
-		InternalTrafficPolicy: source.TrafficPolicy(word(s.InternalTrafficPolicy, "cluster", "local")),
-		ExternalTrafficPolicy: source.TrafficPolicy(word(s.ExternalTrafficPolicy, "cluster", "local")),
-		TrafficDistribution:   source.TrafficDistribution(word(s.TrafficDistribution, "", "prefer_same_zone", "prefer_same_node")),
-		Masquerade:            source.Masquerading(word(s.Masquerade, "", "auto", "all", "never")),
-		PublishNotReady:       s.PublishNotReady, MinUp: uint16(s.MinUp),
-	}
-	if s.SessionAffinity != "" {
-		m.Affinity = time.Hour
-	}
-	if s.NodePortAddresses != nil {
-		m.NodePortAddresses = source.SelectAddresses(s.NodePortAddresses)
-	}
-	for _, p := range s.Ports {
-		protocol := map[string]source.Protocol{"tcp": source.TCP, "udp": source.UDP}[p.Protocol]
-		m.Ports = append(m.Ports, source.Port{Name: p.Name, Protocol: protocol, Port: p.Port, TargetPort: p.TargetPort, NodePort: p.NodePort})
-	}
-	for _, e := range s.Endpoints {
-		is := func(set *bool, unset bool) bool {
-			if set == nil {
-				return unset
-			}
-			return *set
-		}
-		weight := uint16(1)
-		if e.Weight != nil {
-			weight = *e.Weight
-		}
-		m.Endpoints = append(m.Endpoints, source.Endpoint{
-			Addr: e.Address, Ports: e.Ports, Node: e.Node, Zone: e.Zone, Weight: weight, Tier: uint8(e.Tier), Disabled: !is(e.Enabled, true),
-			Ready: is(e.Ready, true), Serving: is(e.Serving, true), Terminating: is(e.Terminating, false),
-		})
-	}
-	return m
 }

@@ -189,7 +189,13 @@ func TempDir() (string, error) {
 func Sweep() error {
 	return errors.Join(
 		sweep(namespaceDir, netns.DeleteNamed),
-		sweep(os.TempDir(), func(name string) error { return os.RemoveAll(filepath.Join(os.TempDir(), name)) }))
+		sweep(os.TempDir(), func(name string) error { return removeDir(filepath.Join(os.TempDir(), name)) }))
+}
+
+// removeDir removes a directory of a daemon, on whose state another file system may be mounted.
+func removeDir(dir string) error {
+	_ = unix.Unmount(filepath.Join(dir, "state"), unix.MNT_DETACH) // it rarely is
+	return os.RemoveAll(dir)
 }
 
 func sweep(dir string, remove func(name string) error) error {
