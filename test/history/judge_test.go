@@ -1,0 +1,165 @@
+package history
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/test/lab"
+	"svcproxy.dev/svcproxy/test/policy"
+)
+
+var (
+	clientAddr = netip.MustParseAddr("10.1.0.10")
+	first      = netip.MustParseAddr("10.4.0.1")
+	second     = netip.MustParseAddr("10.4.0.2")
+	vip        = netip.MustParseAddrPort("10.96.1.0:80")
+	base       = time.Unix(1e9, 0)
+)
+
+// at is a moment of the histories below.
+func at(seconds float64) time.Time { return base.Add(time.Duration(seconds * float64(time.Second))) }
+
+// serving is a version of the service with endpoints.
+func serving(addrs ...netip.Addr) *source.Service {
+	s := &source.Service{
+		Key: source.Key{Namespace: "default", Name: "svc"}, VIPs: []netip.Addr{vip.Addr()},
+		Ports: []source.Port{{Protocol: source.TCP, Port: 80, TargetPort: 8080}, {Protocol: source.UDP, Port: 80, TargetPort: 8080}},
+	}
+	for _, a := range addrs {
+		s.Endpoints = append(s.Endpoints, source.Endpoint{Addr: a, Ready: true, Serving: true, Weight: 1})
+	}
+	return s
+}
+
+// with returns a version that a function changed.
+func with(s *source.Service, change func(*source.Service)) *source.Service { change(s); return s }
+
+// then gives a fact another value, whose change took a moment.
+func then[T any](f *Fact[T], when float64, is T) {
+	f.values = append(f.values, value[T]{is: is, from: at(when), done: at(when + 0.01)})
+}
+
+// newHistory has one service, whose first version counts from the beginning.
+func newHistory(first0 *source.Service) *History {
+	h := &History{
+		Host:     NewFact(policy.Host{Name: "node"}),
+		Services: map[string]*Fact[*source.Service]{"svc": NewFact(first0)},
+		Hosts:    map[netip.Addr]*Endpoint{},
+	}
+	for _, a := range []netip.Addr{first, second} {
+		h.Hosts[a] = &Endpoint{NewFact(true), NewFact(false)}
+	}
+	return h
+}
+
+// try is an attempt at a time.
+func try(when float64, got lab.Outcome, by netip.Addr) Attempt {
+	a := Attempt{Service: "svc", Packet: policy.Packet{Protocol: source.TCP, From: clientAddr, To: vip, Interface: "front"}, Start: at(when), End: at(when + 0.005)}
+	a.Got = lab.Answer{Outcome: got}
+	if got == lab.Answered {
+		a.By, a.Got.Port = by, 8080
+	}
+	return a
+}
+
+// What the judge finds illegal, and what it does not.
+func TestJudge(t *testing.T) {
+	none := netip.Addr{}
+	died := func(from, until float64, by netip.Addr) Attempt {
+		a := try(from, lab.Broken, none)
+		a.Died, a.By, a.End = true, by, at(until)
+		return a
+	}
+	flow := func(a Attempt) Attempt { a.Flow, a.Packet.Protocol = true, source.UDP; return a }
+	own := func(a Attempt) Attempt { a.Own = true; return a }
+	leaves := func(h *History) { then(h.Services["svc"], 10, serving(second)) }
+	dies := func(h *History) { then(h.Hosts[first].Alive, 10, false) }
+	drains := func(h *History) { then(h.Hosts[first].Drained, 10, true) }
+	checked := with(serving(first, second), func(s *source.Service) { s.HealthCheck = &source.HealthCheck{} })
+	sticky := with(serving(first, second), func(s *source.Service) { s.Affinity = time.Hour })
+	tests := []struct {
+		name     string
+		service  *source.Service // nil: with both endpoints
+		happens  func(*History)
+		attempts []Attempt
+		illegal  int
+	}{
+		{name: "at an endpoint", attempts: []Attempt{try(1, lab.Answered, first), try(1, lab.Answered, second)}},
+		{name: "at nobody's", attempts: []Attempt{try(1, lab.Answered, netip.MustParseAddr("10.4.0.3"))}, illegal: 1},
+		{name: "not masqueraded", attempts: []Attempt{own(try(1, lab.Answered, first))}, illegal: 1},
+		{name: "refused, dropped, untouched", attempts: []Attempt{try(1, lab.Refused, none), try(1, lab.Dropped, none), try(1, lab.Untouched, none)}, illegal: 3},
+		{name: "without a service", happens: func(h *History) { h.Services["svc"] = NewFact[*source.Service](nil) },
+			attempts: []Attempt{try(1, lab.Untouched, none), try(1, lab.Refused, none)}, illegal: 1},
+		{name: "without endpoints", service: serving(), attempts: []Attempt{try(1, lab.Refused, none), try(1, lab.Untouched, none)}, illegal: 1},
+		{name: "after it left", happens: leaves, attempts: []Attempt{try(9, lab.Answered, first), try(10.5, lab.Answered, first), try(11.5, lab.Answered, first)}, illegal: 1},
+		{name: "after it left, svcproxy frozen", attempts: []Attempt{try(12.5, lab.Answered, first), try(14, lab.Answered, first)}, illegal: 1,
+			happens: func(h *History) { leaves(h); h.Clock.Lost(Span{at(10.5), at(12)}) }},
+		{name: "after it left, a busy machine", attempts: []Attempt{try(11.5, lab.Answered, first), try(13.5, lab.Answered, first)}, illegal: 1,
+			happens: func(h *History) { leaves(h); h.Clock.loads = []load{{at(10), 3}} }},
+		{name: "before it came", service: serving(first), attempts: []Attempt{try(9.9, lab.Answered, second), try(10.001, lab.Answered, second)}, illegal: 1,
+			happens: func(h *History) { then(h.Services["svc"], 10, serving(first, second)) }},
+		{name: "a change that failed", attempts: []Attempt{try(20, lab.Answered, first), try(30, lab.Answered, first)}, illegal: 1,
+			happens: func(h *History) {
+				leaves(h)
+				h.Services["svc"].values[1].done = at(1e6)
+				then(h.Services["svc"], 22, serving(second))
+			}},
+		{name: "while it is broken", attempts: []Attempt{try(5, lab.Untouched, none), try(6.5, lab.Untouched, none), try(8, lab.Untouched, none)}, illegal: 1,
+			happens: func(h *History) { h.damages = []*Span{{at(4), at(6)}} }},
+		{name: "dead, without a check", happens: dies, attempts: []Attempt{try(11, lab.Refused, none), try(19, lab.Refused, none), try(19, lab.Answered, second)}},
+		{name: "dead, with a check", service: checked, happens: dies, attempts: []Attempt{try(11, lab.Refused, none), try(19, lab.Refused, none)}, illegal: 1},
+		{name: "answered by the dead", happens: dies, attempts: []Attempt{try(19, lab.Answered, first)}, illegal: 1},
+		{name: "drained", happens: drains, attempts: []Attempt{try(10.5, lab.Answered, first), try(12, lab.Answered, first), flow(try(12, lab.Answered, first))}, illegal: 1},
+		{name: "a flow after its endpoint left", happens: leaves, attempts: []Attempt{flow(try(11.5, lab.Answered, first)), flow(try(12.5, lab.Answered, first))}, illegal: 1},
+		{name: "a flow to a weight of 0", attempts: []Attempt{flow(try(1, lab.Refused, none)), flow(try(1, lab.Answered, first))},
+			service: with(serving(first), func(s *source.Service) { s.Endpoints[0].Weight = 0 })},
+		{name: "affinity", service: sticky, attempts: []Attempt{try(1, lab.Answered, first), try(2, lab.Answered, first), try(3, lab.Answered, second)}, illegal: 1},
+		{name: "affinity, and its endpoint left", service: sticky, attempts: []Attempt{try(1, lab.Answered, first), try(12, lab.Answered, second)},
+			happens: func(h *History) {
+				then(h.Services["svc"], 10, with(serving(second), func(s *source.Service) { s.Affinity = time.Hour }))
+			}},
+		{name: "established, its endpoint stays", attempts: []Attempt{died(1, 20, second)}, happens: leaves, illegal: 1},
+		{name: "established, its endpoint leaves", attempts: []Attempt{died(1, 20, first)}, happens: leaves},
+		{name: "established, its endpoint dies", attempts: []Attempt{died(1, 20, first), died(1, 9, first)}, happens: dies, illegal: 1},
+		{name: "established, beside damage", attempts: []Attempt{died(1, 20, first)}, illegal: 1,
+			happens: func(h *History) { h.damages = []*Span{{at(4), at(6)}} }},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			svc := tt.service
+			if svc == nil {
+				svc = serving(first, second)
+			}
+			h := newHistory(svc)
+			if tt.happens != nil {
+				tt.happens(h)
+			}
+			h.attempts = tt.attempts
+			if errs := NewJudge(h).Illegal(); len(errs) != tt.illegal {
+				t.Errorf("%d illegal: %v; want %d", len(errs), errs, tt.illegal)
+			}
+		})
+	}
+}
+
+// A list is shortened to what fails together.
+func TestShrink(t *testing.T) {
+	letters := strings.Split("abcdefghijklmnopqrstuvwxyz", "")
+	for _, want := range []string{"", "q", "az", "cdx", "aeiouy"} {
+		asked := 0
+		got := Shrink(letters, func(some []string) bool {
+			asked++
+			return !slices.ContainsFunc(strings.Split(want, ""), func(s string) bool { return s != "" && !slices.Contains(some, s) })
+		})
+		if text := strings.Join(got, ""); want != "" && text != want {
+			t.Errorf("shrunk to %q; want %q", text, want)
+		}
+		if asked > 200 {
+			t.Errorf("%q took %d runs", want, asked)
+		}
+	}
+}
