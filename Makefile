@@ -21,7 +21,7 @@ LDFLAGS     = -s -w -X main.version=$(VERSION)
 export CGO_ENABLED = 0
 export GOFLAGS    := $(shell $(GO) env GOFLAGS) -trimpath -vet=off
 
-.PHONY: help build sizes install packages release check-release image manual demo test test-netns test-packages test-lab test-vm vagrant test-vagrant test-nokubernetes test-templates test-kubernetes kubernetes-programs bench-kubernetes bench-peers bench-peers-vm stress soak soak-vm bench fuzz lint fmt clean
+.PHONY: help build sizes install packages release check-release image manual demo test test-netns test-packages test-lab test-vm vagrant test-vagrant judge judge-soak judge-vm test-nokubernetes test-templates test-kubernetes kubernetes-programs bench-kubernetes bench-peers bench-peers-vm stress soak soak-vm bench fuzz lint fmt clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -87,10 +87,22 @@ PACKAGES_OF = $$({ $(GO) list -f '$(PACKAGES)' ./...; $(GO) list -tags $(1) -f '
 TESTS_OF = ^($$(grep -rl --include='*_test.go' '^//go:build $(1)' . | xargs sed -n 's/^func \(Test[A-Za-z0-9_]*\|Example[A-Za-z0-9_]*\)(.*/\1/p' | sort -u | paste -sd '|'))\$$
 
 test-packages: ## those of packages (root)
-	$(GO) test -tags netns -count=1 -p 2 -timeout 20m -run "$(call TESTS_OF,netns)" $$(echo "$(call PACKAGES_OF,netns)" | grep -v '/test/lab$$')
+	$(GO) test -tags netns -count=1 -p 2 -timeout 20m -run "$(call TESTS_OF,netns)" $$(echo "$(call PACKAGES_OF,netns)" | grep -vE '/test/(lab|history)$$')
 
 test-lab: ## those of the real binary, in every mode (root)
 	$(GO) test -tags netns -count=1 -timeout 30m ./test/lab
+
+# An episode that has begun is finished, so it takes a little longer.
+judge: ## random services, packets and faults, judged by an independent model; three times JUDGE (3m), for each mode (root)
+	$(GO) test -count=1 -v -run TestResolve ./test/policy -worlds 100000
+	$(GO) test -tags netns -count=1 -v -timeout 24h -run TestHistory ./test/history -for $(or $(JUDGE),3m)
+
+judge-soak: ## the same for eight hours, or for three times JUDGE (root)
+	$(MAKE) judge JUDGE=$(or $(JUDGE),160m)
+
+judge-vm: build ## histories of ipvs mode, for JUDGE (30m), in a guest (as test-vm)
+	$(GO) test -c -tags netns,vm -o bin/history.test ./test/history
+	$(GUEST) -- bin/history.test -test.v -test.timeout 4h -test.run '^TestHistory$$' -for $(or $(JUDGE),30m)
 
 # -v, because second tries are to be seen also where all passed.
 test-vm: ## tests in virtual machines: IPVS, another kernel, the unit (qemu-system-x86, mmdebstrap, squashfs-tools, kmod, e2fsprogs)
