@@ -15,7 +15,10 @@ import (
 // A History is all that happened in one episode.
 type History struct {
 	Clock Clock
-	Bound bool // external addresses are ones of the host, as in ipvs mode
+
+	// What modes cannot have in common, see docs/packets.md.
+	Bound bool // external addresses are ones of the host: ipvs mode
+	Steps bool // the parts of a change are written one after the other: all modes but nftables
 
 	Host     *Fact[policy.Host]
 	Services map[string]*Fact[*source.Service] // nil: there is none

@@ -228,7 +228,7 @@ const mostWorlds = 1 << 12
 // It returns false if there are too many of them.
 func (j *Judge) worlds(name string, begin, end time.Time, try func(*policy.World) bool) bool {
 	for _, host := range between(j.host, begin, end) {
-		for _, s := range between(j.services[name], begin, end) {
+		for _, s := range j.versions(name, begin, end) {
 			w := &policy.World{Host: host, Known: map[source.Key]map[netip.AddrPort]policy.Known{}}
 			if s == nil {
 				if !try(w) {
@@ -250,6 +250,32 @@ func (j *Judge) worlds(name string, begin, end time.Time, try func(*policy.World
 		}
 	}
 	return true
+}
+
+// versions returns those of a service that may have counted; also what is half one and half the other where
+// a change has steps: the endpoints of one version, and the source ranges of another.
+func (j *Judge) versions(name string, begin, end time.Time) []*source.Service {
+	list := between(j.services[name], begin, end)
+	if !j.h.Steps {
+		return list
+	}
+	mixed := slices.Clone(list)
+	for _, a := range list {
+		for _, b := range list {
+			switch {
+			case a == b || a == nil:
+			case b == nil: // it comes or goes
+				empty := *a
+				empty.Endpoints = nil
+				mixed = append(mixed, &empty)
+			default:
+				both := *a
+				both.SourceRanges, both.LoadBalancerSourceRanges = b.SourceRanges, b.LoadBalancerSourceRanges
+				mixed = append(mixed, &both)
+			}
+		}
+	}
+	return mixed
 }
 
 // vary calls try with all that may be known of the endpoints of a service.

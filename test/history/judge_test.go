@@ -102,6 +102,12 @@ func TestJudge(t *testing.T) {
 			happens: func(h *History) { leaves(h); h.Clock.loads = []load{{at(10), 3}} }},
 		{name: "before it came", service: serving(first), attempts: []Attempt{try(9.9, lab.Answered, second), try(10.001, lab.Answered, second)}, illegal: 1,
 			happens: func(h *History) { then(h.Services["svc"], 10, serving(first, second)) }},
+		{name: "in steps, endpoints of one and sources of the other", illegal: 2,
+			attempts: []Attempt{try(9.9, lab.Answered, second), try(10.3, lab.Answered, second), try(10.3, lab.Dropped, none), try(12, lab.Dropped, none)},
+			service:  with(serving(second), func(s *source.Service) { s.SourceRanges = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")} }),
+			happens:  func(h *History) { h.Steps = true; then(h.Services["svc"], 10, serving(first)) }},
+		{name: "in steps, removed", attempts: []Attempt{try(10.3, lab.Refused, none), try(12, lab.Refused, none)}, illegal: 1,
+			happens: func(h *History) { h.Steps = true; then(h.Services["svc"], 10, nil) }},
 		{name: "a change that failed", attempts: []Attempt{try(20, lab.Answered, first), try(30, lab.Answered, first)}, illegal: 1,
 			happens: func(h *History) {
 				leaves(h)

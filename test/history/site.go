@@ -1,5 +1,3 @@
-//go:build netns
-
 package history
 
 import (
@@ -8,75 +6,45 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
-	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/test/lab"
 	"svcproxy.dev/svcproxy/test/policy"
 )
 
-// A site is a lab in which svcproxy runs, and what is known of it.
-type site struct {
-	*lab.Lab
-	*History // of the episode
-	daemon   *lab.Daemon
-	mode     string
-	binaries []string // two builds
-	files    map[string]lab.Service
-	full     string // a file that fills the file system of the state directory
+// A Balancer is a program that is judged, on the node of a lab.
+type Balancer interface {
+	Put(svc lab.Service) error // gives a service a version
+	Delete(name string) error
+
+	Start() error // and waits until it is ready
+	Stop() error  // as a service manager does
+	Kill() error
+	Freeze() error // by SIGSTOP
+	Thaw() error
 }
 
-// settings are those of svcproxy in each mode. All addresses of the node serve node ports.
-const settings = `mode = %q
-node_name = "node"
-zone = "here"
-node_port_addresses = ["all"]
-[sync]
-resync_interval = "5s"
-`
+// A Site is a lab in which a balancer is judged.
+type Site struct {
+	*lab.Lab
+	*History // of the episode
+	Balancer
+
+	Mode  string
+	Kinds []Kind // of services
+	Lanes []Lane // of faults
+
+	// Adapt changes what package policy is told of a version, where the balancer takes it for something else; nil: it does not.
+	Adapt func(*source.Service)
+
+	Log func() string // what the balancer wrote last
+
+	versions map[string]lab.Service
+}
 
 // extraAddr is one that the node sometimes has.
 var extraAddr = netip.MustParseAddr("203.0.113.9")
-
-// newSite builds a lab and starts svcproxy with all services.
-func newSite(t *testing.T, mode string, binaries []string) *site {
-	t.Helper()
-	l, err := lab.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { check(t, l.Close()) })
-	s := &site{Lab: l, mode: mode, binaries: binaries, files: map[string]lab.Service{}}
-	s.daemon, err = lab.NewDaemon(l, binaries[0])
-	must(t, err)
-	t.Cleanup(func() { check(t, s.daemon.Remove()) })
-	must(t, unix.Mount("state", s.daemon.StateDir(), "tmpfs", 0, "size=16m,mode=755"))
-	s.full = filepath.Join(s.daemon.StateDir(), "full")
-	must(t, s.prepare(mode))
-	must(t, s.daemon.Settings(fmt.Sprintf(settings, modeName(mode))))
-	must(t, s.writeAll())
-	must(t, s.daemon.Start())
-	return s
-}
-
-// writeAll gives all services the versions that each episode begins with.
-func (s *site) writeAll() error {
-	r := rand.New(rand.NewPCG(0, 0))
-	for i := range kinds {
-		name := serviceName(i)
-		s.files[name] = s.version(r, i, slices.Concat(s.Local, s.Remote))
-		text, err := lab.File(s.files[name])
-		if err = errors.Join(err, s.daemon.WriteFile(name+".json", text)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
 
 // Modes that have no variants.
 const (
@@ -84,16 +52,43 @@ const (
 	ipvs     = "ipvs"
 )
 
-// modeName is a mode as the setting has it.
-func modeName(mode string) string {
-	if mode == nftables || mode == ipvs {
-		return mode
+// NewSite builds a lab for a mode. The rules of others in it choose the variant of iptables.
+func NewSite(mode string) (*Site, error) {
+	l, err := lab.New()
+	if err != nil {
+		return nil, err
 	}
-	return "iptables"
+	s := &Site{Lab: l, Mode: mode, versions: map[string]lab.Service{}}
+	if err := s.prepare(mode); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return s, nil
+}
+
+// PutAll gives all services the versions that each episode begins with.
+func (s *Site) PutAll() error {
+	r := rand.New(rand.NewPCG(0, 0))
+	for i := range s.Kinds {
+		svc := s.version(r, i, slices.Concat(s.Local, s.Remote))
+		s.versions[svc.Name] = svc
+		if err := s.Put(svc); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// model is a version as package policy has it.
+func (s *Site) model(svc lab.Service) *source.Service {
+	m := svc.Model()
+	if s.Adapt != nil {
+		s.Adapt(m)
+	}
+	return m
 }
 
 // prepare makes the rules of others, which choose the variant of iptables.
-func (s *site) prepare(mode string) error {
+func (s *Site) prepare(mode string) error {
 	if mode == ipvs {
 		if err := lab.PrepareIPVS(s.Node); err != nil {
 			return err
@@ -116,14 +111,14 @@ func (s *site) prepare(mode string) error {
 func serviceName(i int) string { return fmt.Sprint("svc-", i) }
 
 // begin begins an episode: a history whose facts are as they are now.
-func (s *site) begin(ctx context.Context) error {
-	if err := s.writeAll(); err != nil {
+func (s *Site) begin(ctx context.Context) error {
+	if err := s.PutAll(); err != nil {
 		return err
 	}
 	quiet(ctx)
-	h := &History{Bound: s.mode == ipvs, Host: NewFact(s.host(false)), Services: map[string]*Fact[*source.Service]{}, Hosts: map[netip.Addr]*Endpoint{}}
-	for name, f := range s.files {
-		h.Services[name] = NewFact(f.Model())
+	h := &History{Bound: s.Mode == ipvs, Steps: s.Mode != nftables, Host: NewFact(s.host(false)), Services: map[string]*Fact[*source.Service]{}, Hosts: map[netip.Addr]*Endpoint{}}
+	for name, f := range s.versions {
+		h.Services[name] = NewFact(s.model(f))
 	}
 	for _, host := range slices.Concat(s.Local, s.Remote) {
 		e := &Endpoint{NewFact(true), NewFact(false)}
@@ -136,7 +131,7 @@ func (s *site) begin(ctx context.Context) error {
 }
 
 // host is the node as package policy has it, with the extra address or without.
-func (s *site) host(extra bool) policy.Host {
+func (s *Site) host(extra bool) policy.Host {
 	h := policy.Host{Name: "node", Zone: "here", NodePortAddresses: source.SelectAddresses([]string{"all"})}
 	for _, d := range s.Node.Addrs {
 		for _, a := range d.Each() {
@@ -149,32 +144,35 @@ func (s *site) host(extra bool) policy.Host {
 	return h
 }
 
-// The kinds of services: each has an address of its own, and what makes it one.
-var kinds = []func(s *site, r *rand.Rand, svc *lab.Service){
-	func(*site, *rand.Rand, *lab.Service) {},
-	func(s *site, _ *rand.Rand, svc *lab.Service) { svc.SessionAffinity = "client_ip" },
-	func(s *site, r *rand.Rand, svc *lab.Service) { // sources
+// A Kind makes a version of a service one of its kind.
+type Kind func(s *Site, r *rand.Rand, svc *lab.Service)
+
+// Kinds are those that svcproxy has. The clients know the numbers of some.
+var Kinds = []Kind{
+	func(*Site, *rand.Rand, *lab.Service) {},
+	func(s *Site, _ *rand.Rand, svc *lab.Service) { svc.SessionAffinity = "client_ip" },
+	func(s *Site, r *rand.Rand, svc *lab.Service) { // sources
 		svc.SourceRanges = pick(r, nil, prefixes(s.Client.Addrs[:8]), prefixes(s.Client.Addrs[4:]), prefixes([]lab.Dual{lab.FrontAddr}))
 	},
-	func(s *site, r *rand.Rand, svc *lab.Service) { // every kind of address
+	func(s *Site, r *rand.Rand, svc *lab.Service) { // every kind of address
 		svc.ExternalIPs, svc.LoadBalancerIPs = address(198, 18, 0x98, 3).Each(), address(198, 19, 0x99, 3).Each()
 		for i := range svc.Ports {
 			svc.Ports[i].NodePort = nodePort
 		}
 		svc.LoadBalancerSourceRanges = pick(r, nil, prefixes(s.Client.Addrs[:8]))
 	},
-	func(s *site, r *rand.Rand, svc *lab.Service) { // for this node alone
+	func(s *Site, r *rand.Rand, svc *lab.Service) { // for this node alone
 		svc.ExternalIPs, svc.ExternalTrafficPolicy = address(198, 18, 0x98, 4).Each(), "local"
 		svc.InternalTrafficPolicy = pick(r, "", "local")
 	},
-	func(_ *site, _ *rand.Rand, svc *lab.Service) { svc.HealthCheck = asked("use_all") },
-	func(_ *site, r *rand.Rand, svc *lab.Service) { // a second tier
+	func(_ *Site, _ *rand.Rand, svc *lab.Service) { svc.HealthCheck = asked("use_all") },
+	func(_ *Site, r *rand.Rand, svc *lab.Service) { // a second tier
 		svc.HealthCheck = asked("refuse")
 		for i := range svc.Endpoints {
 			svc.Endpoints[i].Tier = r.IntN(2)
 		}
 	},
-	func(_ *site, r *rand.Rand, svc *lab.Service) { // weights, and those that leave
+	func(_ *Site, r *rand.Rand, svc *lab.Service) { // weights, and those that leave
 		for i := range svc.Endpoints {
 			e := &svc.Endpoints[i]
 			e.Weight = pick(r, nil, new(uint16(0)), new(uint16(3)))
@@ -183,7 +181,7 @@ var kinds = []func(s *site, r *rand.Rand, svc *lab.Service){
 			}
 		}
 	},
-	func(_ *site, r *rand.Rand, svc *lab.Service) {
+	func(_ *Site, r *rand.Rand, svc *lab.Service) {
 		svc.TrafficDistribution, svc.Masquerade = pick(r, "", "prefer_same_node"), pick(r, "", "all", "never")
 	},
 }
@@ -197,7 +195,7 @@ func asked(allFailed string) map[string]any {
 }
 
 // version is a random version of the i-th service, with endpoints on some hosts.
-func (s *site) version(r *rand.Rand, i int, on []*lab.Host) lab.Service {
+func (s *Site) version(r *rand.Rand, i int, on []*lab.Host) lab.Service {
 	svc := lab.Service{Name: serviceName(i), VIPs: address(10, 96, 0x96, byte(i)).Each(), Ports: []lab.Port{
 		{Name: "stream", Protocol: "tcp", Port: 80, TargetPort: lab.EndpointPorts[0]},
 		{Name: "packets", Protocol: "udp", Port: 80, TargetPort: lab.EndpointPorts[0]},
@@ -211,7 +209,7 @@ func (s *site) version(r *rand.Rand, i int, on []*lab.Host) lab.Service {
 			svc.Endpoints = append(svc.Endpoints, lab.Endpoint{Address: a, Node: node})
 		}
 	}
-	kinds[i](s, r, &svc)
+	s.Kinds[i](s, r, &svc)
 	return svc
 }
 
@@ -232,29 +230,7 @@ func prefixes(addrs []lab.Dual) (list []netip.Prefix) {
 
 func pick[T any](r *rand.Rand, values ...T) T { return values[r.IntN(len(values))] }
 
-func (s *site) iptables(tool, rule string) error {
+func (s *Site) iptables(tool, rule string) error {
 	_, err := s.Node.Run(tool, append([]string{"-w"}, fields(rule)...)...)
 	return err
-}
-
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Error(err)
-	}
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// freeDisk removes what fills the state directory.
-func (s *site) freeDisk() error {
-	if err := os.Remove(s.full); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	return nil
 }

@@ -1,5 +1,3 @@
-//go:build netns
-
 package history
 
 import (
@@ -11,6 +9,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/test/lab"
@@ -38,7 +38,7 @@ var clientKinds = []clientKind{
 
 // A client is one of them.
 type client struct {
-	*site
+	*Site
 	r     *rand.Rand
 	ctx   context.Context
 	kind  string
@@ -46,13 +46,13 @@ type client struct {
 }
 
 // clients run until stop is called.
-func (s *site) clients(ctx context.Context) (stop func()) {
+func (s *Site) clients(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	n := 0
 	for _, k := range clientKinds {
 		for range k.count {
-			c := &client{site: s, r: rand.New(rand.NewPCG(uint64(n), 1)), ctx: ctx, kind: k.name, index: n}
+			c := &client{Site: s, r: rand.New(rand.NewPCG(uint64(n), 1)), ctx: ctx, kind: k.name, index: n}
 			n++
 			wg.Go(func() {
 				for ctx.Err() == nil {
@@ -73,7 +73,7 @@ func (c *client) wait(d time.Duration) {
 
 // question is to one of the addresses of a service, from some host.
 func (c *client) question(protocol source.Protocol) lab.Question {
-	i := c.r.IntN(len(kinds))
+	i := c.r.IntN(len(c.Kinds))
 	return c.questionTo(i, protocol)
 }
 
@@ -98,7 +98,7 @@ func (c *client) questionTo(i int, protocol source.Protocol) lab.Question {
 }
 
 // service returns the name of the service that has an address.
-func (s *site) service(to netip.AddrPort) string {
+func (s *Site) service(to netip.AddrPort) string {
 	if to.Port() == nodePort {
 		return serviceName(3)
 	}
@@ -116,7 +116,7 @@ func (c *client) attempt(q lab.Question) *Attempt {
 }
 
 func (c *client) done(a *Attempt, got lab.Answer) {
-	if a == nil {
+	if a == nil || errors.Is(got.Err, unix.EADDRINUSE) { // its port is in use by its own last connection
 		return
 	}
 	a.End, a.Got = time.Now(), got
@@ -131,7 +131,7 @@ func (c *client) ask(q lab.Question) {
 
 // samePort connects from one port again and again, and resets each connection.
 func (c *client) samePort() time.Duration {
-	q := c.questionTo(c.r.IntN(len(kinds)), source.TCP)
+	q := c.questionTo(c.r.IntN(len(c.Kinds)), source.TCP)
 	q.From, q.Port = c.Client, uint16(20000+c.index)
 	q.Source = ofFamily(c.Client.Addrs[lab.ClientAddresses/2+c.index%8], q.To.Addr())
 	end := time.Now().Add(2 * time.Second)
@@ -238,11 +238,11 @@ func (c *client) returning() time.Duration {
 }
 
 // probes asks many questions at once, of all kinds, and judges what they meet.
-func (s *site) probes(ctx context.Context, count int) {
+func (s *Site) probes(ctx context.Context, count int) {
 	const workers = 16
 	var wg sync.WaitGroup
 	for w := range workers {
-		c := &client{site: s, r: rand.New(rand.NewPCG(uint64(w), 2)), ctx: ctx, kind: "after quiet", index: w}
+		c := &client{Site: s, r: rand.New(rand.NewPCG(uint64(w), 2)), ctx: ctx, kind: "after quiet", index: w}
 		wg.Go(func() {
 			for range count / workers {
 				if ctx.Err() == nil {

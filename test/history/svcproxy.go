@@ -1,0 +1,314 @@
+package history
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/test/lab"
+)
+
+// Svcproxy is svcproxy as a Balancer, with what can happen to it alone.
+type Svcproxy struct {
+	*lab.Daemon
+	mode     string
+	binaries []string // builds, of which any may be started
+}
+
+// settings are those of svcproxy.toml. All addresses of the node serve node ports.
+const settings = `mode = %q
+node_name = "node"
+zone = "here"
+node_port_addresses = ["all"]
+[sync]
+resync_interval = "5s"
+`
+
+// NewSvcproxy prepares svcproxy on the node of a site. Its state directory is a small file system of its own.
+func NewSvcproxy(s *Site, binaries []string) (*Svcproxy, error) {
+	d, err := lab.NewDaemon(s.Lab, binaries[0])
+	if err != nil {
+		return nil, err
+	}
+	p := &Svcproxy{d, s.Mode, binaries}
+	err = unix.Mount("state", d.StateDir(), "tmpfs", 0, "size=16m,mode=755")
+	if err = errors.Join(err, d.Settings(p.settings())); err != nil {
+		return nil, errors.Join(err, d.Remove())
+	}
+	return p, nil
+}
+
+func (p *Svcproxy) settings() string {
+	mode, _, _ := strings.Cut(p.mode, "-")
+	return fmt.Sprintf(settings, mode)
+}
+
+// Put implements Balancer.
+func (p *Svcproxy) Put(svc lab.Service) error { return p.putBy(svc, rename) }
+
+// putBy writes a version to the file of its service in a way.
+func (p *Svcproxy) putBy(svc lab.Service, write func(path, text string) error) error {
+	text, err := lab.File(svc)
+	if err != nil {
+		return err
+	}
+	return write(p.path(svc.Name), text)
+}
+
+func (p *Svcproxy) path(name string) string { return filepath.Join(p.ConfigDir(), name+".json") }
+
+// Delete implements Balancer.
+func (p *Svcproxy) Delete(name string) error { return os.Remove(p.path(name)) }
+
+// Thaw implements Balancer.
+func (p *Svcproxy) Thaw() error { return p.Signal(unix.SIGCONT) }
+
+func rename(path, text string) error {
+	return errors.Join(os.WriteFile(path+".new", []byte(text), 0o644), os.Rename(path+".new", path))
+}
+
+// Lanes are what can happen to svcproxy: to its files, and to everything else.
+func (p *Svcproxy) Lanes() []Lane {
+	return []Lane{slices.Concat(ServiceFaults, p.fileFaults()), slices.Concat(HostFaults, p.hostFaults())}
+}
+
+// fileFaults write service files in all ways.
+func (p *Svcproxy) fileFaults() Lane {
+	return Lane{
+		{Name: "written in place", Do: func(n *Nemesis) error {
+			return p.rewrite(n, func(path, text string) error { return os.WriteFile(path, []byte(text), 0o644) })
+		}},
+		{Name: "written in pieces", Do: func(n *Nemesis) error { return p.rewrite(n, n.inPieces) }},
+		{Name: "removed and written", Do: func(n *Nemesis) error {
+			return p.rewrite(n, func(path, text string) error {
+				return errors.Join(os.Remove(path), os.WriteFile(path, []byte(text), 0o644))
+			})
+		}},
+		{Name: "backup beside it", Do: func(n *Nemesis) error {
+			return p.rewrite(n, func(path, text string) error {
+				return errors.Join(os.Rename(path, path+"~"), os.WriteFile(path, []byte(text), 0o644), os.Remove(path+"~"))
+			})
+		}},
+		{Name: "link exchanged", Do: func(n *Nemesis) error {
+			return p.rewrite(n, func(path, text string) error {
+				target := filepath.Join(p.Dir, fmt.Sprintf("%x.json", n.r.Uint64()))
+				return errors.Join(os.WriteFile(target, []byte(text), 0o644), os.Symlink(target, path+".new"), os.Rename(path+".new", path))
+			})
+		}},
+		{Name: "hard link", Do: func(n *Nemesis) error {
+			return p.rewrite(n, func(path, text string) error {
+				other := filepath.Join(p.Dir, fmt.Sprintf("%x.json", n.r.Uint64()))
+				return errors.Join(os.WriteFile(other, []byte(text), 0o644), os.Link(other, path+".new"), os.Rename(path+".new", path))
+			})
+		}},
+		{Name: "older than it was", Do: func(n *Nemesis) error {
+			return p.rewrite(n, func(path, text string) error {
+				old := time.Now().Add(-time.Duration(n.r.IntN(1000)) * time.Hour)
+				return errors.Join(os.WriteFile(path+".new", []byte(text), 0o644), os.Chtimes(path+".new", old, old), os.Rename(path+".new", path))
+			})
+		}},
+		{Name: "cut off for a while", Do: func(n *Nemesis) error {
+			return p.spoil(n, func(path, text string) error { return os.WriteFile(path, []byte(text[:n.r.IntN(len(text))]), 0o644) })
+		}},
+		{Name: "broken for a while", Do: func(n *Nemesis) error {
+			return p.spoil(n, func(path, text string) error {
+				return os.WriteFile(path, []byte(strings.Replace(text, "endpoints", "endpionts", 1)), 0o644)
+			})
+		}},
+		{Name: "a directory in its place", Do: func(n *Nemesis) error {
+			return p.spoil(n, func(path, _ string) error { return errors.Join(os.Remove(path), os.Mkdir(path, 0o755)) })
+		}},
+		{Name: "reconfigured", Do: func(n *Nemesis) error {
+			text := p.settings() + fmt.Sprintf("# %x\n", n.r.Uint64())
+			return errors.Join(p.Settings(text), p.Signal(unix.SIGHUP))
+		}},
+		{Name: "directory moved away", Do: func(n *Nemesis) error {
+			dir := p.ConfigDir()
+			err := os.Rename(dir, dir+".away")
+			n.pause(300*time.Millisecond, 1500*time.Millisecond)
+			return errors.Join(err, os.Rename(dir+".away", dir))
+		}},
+	}
+}
+
+// late is how long a writer may leave a file half done that svcproxy must not take for complete.
+const late = 100 * time.Millisecond
+
+// rewrite writes another version of a service in a way. Where the machine kept the writer in the middle of it, what
+// others meet meanwhile is not judged.
+func (p *Svcproxy) rewrite(n *Nemesis, write func(path, text string) error) error {
+	return n.give(n.another(), func(svc lab.Service) error {
+		start, damage := time.Now(), n.Damage()
+		err := p.putBy(svc, write)
+		if time.Since(start) > late {
+			damage.Over()
+		} else {
+			damage.Withdraw()
+		}
+		return err
+	})
+}
+
+// inPieces writes a file piece by piece.
+func (n *Nemesis) inPieces(path, text string) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	for len(text) > 0 {
+		k := 1 + n.r.IntN(len(text))
+		if _, err := f.WriteString(text[:k]); err != nil {
+			return err
+		}
+		text = text[k:]
+		time.Sleep(time.Duration(n.r.IntN(5)) * time.Millisecond)
+	}
+	return nil
+}
+
+// spoil leaves something in the place of a service file for a while that cannot be used.
+func (p *Svcproxy) spoil(n *Nemesis, how func(path, text string) error) error {
+	return p.putBy(n.versions[serviceName(n.r.IntN(len(n.Kinds)))], func(path, text string) error {
+		err := how(path, text)
+		n.pause(500*time.Millisecond, 1500*time.Millisecond)
+		if is, statErr := os.Lstat(path); statErr == nil && is.IsDir() {
+			err = errors.Join(err, os.Remove(path))
+		}
+		return errors.Join(err, os.WriteFile(path, []byte(text), 0o644))
+	})
+}
+
+// hostFaults are what happens to svcproxy alone.
+func (p *Svcproxy) hostFaults() Lane {
+	return Lane{
+		{Name: "killed as it starts", Do: func(n *Nemesis) error {
+			return n.away(func() error {
+				if err := errors.Join(p.Kill(), p.Launch()); err != nil {
+					return err
+				}
+				n.pause(0, 300*time.Millisecond)
+				return p.Kill()
+			})
+		}},
+		{Name: "another build", Do: func(n *Nemesis) error {
+			return n.away(func() error {
+				p.Use(pick(n.r, p.binaries...))
+				return p.Stop()
+			})
+		}},
+		{Name: "SIGHUP", Do: func(n *Nemesis) error { return p.Signal(unix.SIGHUP) }},
+		{Name: "tables removed", Modes: nftables, Do: func(n *Nemesis) error {
+			return n.damage("delete table ip svcproxy\ndelete table ip6 svcproxy")
+		}},
+		{Name: "one rule removed", Modes: "tables", Do: (*Nemesis).removeRule},
+		{Name: "virtual servers removed", Modes: ipvs, Do: func(n *Nemesis) error {
+			defer n.Damage().Over()
+			_, err := n.Node.Run("ipvsadm", "-C")
+			return err
+		}},
+		{Name: "addresses removed", Modes: ipvs, Do: func(n *Nemesis) error {
+			defer n.Damage().Over()
+			_, err := n.Node.Run("ip", "addr", "flush", "dev", "svcproxy0")
+			return err
+		}},
+		{Name: "foreign drop first", Modes: "iptables", Do: (*Nemesis).foreignDrop},
+		{Name: "drained", Do: p.drain},
+		{Name: "disk full", Do: p.fillDisk},
+	}
+}
+
+// removeRule removes a jump to our rules, or all that a map has.
+func (n *Nemesis) removeRule() error {
+	if n.Mode != nftables {
+		defer n.Damage().Over()
+		_ = n.iptables(pick(n.r, n.tools()...), "-t nat -D PREROUTING -j SVCP-SERVICES") // it may be missing, after other damage
+		return nil
+	}
+	family := pick(n.r, "ip", "ip6")
+	out, err := n.Node.Run("nft", "list", "table", family, "svcproxy")
+	if err != nil {
+		return err
+	}
+	var maps []string
+	for line := range strings.Lines(out) {
+		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "map "); ok {
+			maps = append(maps, strings.TrimSuffix(name, " {"))
+		}
+	}
+	if len(maps) == 0 {
+		return nil
+	}
+	err = n.damage("flush map " + family + " svcproxy " + pick(n.r, maps...))
+	if err != nil && strings.Contains(err.Error(), "No such file") {
+		return nil // svcproxy has replaced it meanwhile
+	}
+	return err
+}
+
+// foreignDrop puts a rule before ours that drops what goes to endpoints. svcproxy steps over it.
+func (n *Nemesis) foreignDrop() error {
+	damage := n.Damage()
+	var err error
+	for _, tool := range n.tools() {
+		err = errors.Join(err, n.iptables(tool, "-I FORWARD -p tcp --dport 8080 -j DROP"))
+	}
+	damage.Over()
+	n.pause(time.Second, 2*time.Second)
+	for _, tool := range n.tools() {
+		err = errors.Join(err, n.iptables(tool, "-D FORWARD -p tcp --dport 8080 -j DROP"))
+	}
+	return err
+}
+
+// drain drains a host of endpoints for a while.
+func (p *Svcproxy) drain(n *Nemesis) error {
+	h := pick(n.r, slices.Concat(n.Local, n.Remote)...)
+	tell := func(word string, drained bool) (err error) {
+		_ = n.Hosts[h.Addr().V4].Drained.Change(drained, 0, func() error {
+			for _, a := range h.Addr().Each() {
+				out, toldErr := p.Command(word, a.String())
+				if toldErr != nil && !isNobodys(toldErr, out) {
+					err = fmt.Errorf("%w: %s", toldErr, out)
+				}
+				if toldErr != nil {
+					return toldErr // it is not known whether it is drained
+				}
+			}
+			return nil
+		})
+		return err
+	}
+	err := tell("drain", true)
+	n.pause(500*time.Millisecond, 2*time.Second)
+	return errors.Join(err, tell("undrain", false))
+}
+
+// isNobodys reports whether a drain was refused because no service has the endpoint just now.
+func isNobodys(err error, out string) bool {
+	return strings.Contains(err.Error()+out, "no service has") || strings.Contains(err.Error()+out, "no endpoint")
+}
+
+// fillDisk leaves no room in the state directory for a while.
+func (p *Svcproxy) fillDisk(n *Nemesis) error {
+	f, err := os.Create(filepath.Join(p.StateDir(), "full"))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	chunk := make([]byte, 1<<20)
+	for err == nil {
+		_, err = f.Write(chunk)
+	}
+	if !errors.Is(err, unix.ENOSPC) {
+		return err
+	}
+	n.pause(500*time.Millisecond, 2*time.Second)
+	return os.Remove(f.Name())
+}
