@@ -1,11 +1,12 @@
 // Package policy is what happens to packets, as one pure function: an independent reading of
 // docs/packets.md. It imports nothing that decides or programs anything, so that a mistake there is
-// not repeated here. The test compares it with what the program decides.
+// not repeated here. Package program says what the program decides, and the test compares the two.
 //
 // The names follow the page: a frontend is an address, port and protocol of a service, or a node port.
 package policy
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -37,6 +38,24 @@ type Outcome struct {
 
 // Outcomes are all that may happen to a packet, with the share of packets that meet each, relative to the others.
 type Outcomes map[Outcome]int
+
+// Equal reports whether two packets meet the same outcomes, with the same shares.
+func (o Outcomes) Equal(p Outcomes) bool { return maps.Equal(o.reduced(), p.reduced()) }
+
+// reduced returns outcomes with the least whole numbers that are in proportion to their shares.
+func (o Outcomes) reduced() Outcomes {
+	divisor := 0
+	for _, n := range o {
+		for a := n; a != 0; {
+			a, divisor = divisor%a, a
+		}
+	}
+	out := Outcomes{}
+	for k, n := range o {
+		out[k] = n / max(divisor, 1)
+	}
+	return out
+}
 
 func only(v Verdict) Outcomes { return Outcomes{{Verdict: v}: 1} }
 

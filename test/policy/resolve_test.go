@@ -1,15 +1,15 @@
-package policy
+package policy_test
 
 import (
 	"encoding/json"
 	"flag"
 	"fmt"
-	"net/netip"
 	"regexp"
-	"slices"
 	"testing"
 
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/test/policy"
+	"svcproxy.dev/svcproxy/test/policy/program"
 )
 
 var (
@@ -22,23 +22,23 @@ const packetsOfWorld = 20
 
 // TestResolve compares what Resolve decides with what is legal, for random packets in random worlds.
 func TestResolve(t *testing.T) {
-	verdicts := map[Verdict]int{}
+	verdicts := map[policy.Verdict]int{}
 	for n := *seed; n < *seed+uint64(*worlds); n++ {
-		d := draw(n)
-		w := d.world()
+		d := policy.Draw(n)
+		w := d.World()
 		states := statesOf(w)
 		for range packetsOfWorld {
-			p := d.packet(w)
-			legal, got := Legal(w, p), answer(states, p)
+			p := d.Packet(w)
+			legal, got := policy.Legal(w, p), program.Answer(states[p.To.Addr().Is4()], p)
 			for o := range legal {
 				verdicts[o.Verdict]++
 			}
-			if !same(legal, got) {
+			if !legal.Equal(got) {
 				t.Fatalf("seed %d: %+v\nlegal %v\n  got %v\n%s", n, p, legal, got, describe(w))
 			}
 		}
 	}
-	for _, v := range []Verdict{Balanced, Refused, Dropped, Untouched} {
+	for _, v := range []policy.Verdict{policy.Balanced, policy.Refused, policy.Dropped, policy.Untouched} {
 		if verdicts[v] == 0 {
 			t.Errorf("no packet was %s", v)
 		}
@@ -46,25 +46,7 @@ func TestResolve(t *testing.T) {
 	t.Log(*worlds, "worlds,", *worlds*packetsOfWorld, "packets:", verdicts)
 }
 
-// same reports whether two sides have the same outcomes, with the same shares.
-func same(a, b Outcomes) bool { return fmt.Sprint(reduced(a)) == fmt.Sprint(reduced(b)) }
-
-// reduced returns outcomes with the least whole numbers that are in proportion to their shares.
-func reduced(o Outcomes) Outcomes {
-	divisor := 0
-	for _, n := range o {
-		for a := n; a != 0; {
-			a, divisor = divisor%a, a
-		}
-	}
-	out := Outcomes{}
-	for k, n := range o {
-		out[k] = n / max(divisor, 1)
-	}
-	return out
-}
-
-func describe(w *World) (text string) {
+func describe(w *policy.World) (text string) {
 	text = fmt.Sprintf("host %+v\n", w.Host)
 	for _, s := range w.Services {
 		fields, _ := json.Marshal(s)
@@ -75,8 +57,8 @@ func describe(w *World) (text string) {
 }
 
 // statesOf resolves a world for both families.
-func statesOf(w *World) map[bool]*proxier.State {
-	node := nodeOf(w)
+func statesOf(w *policy.World) map[bool]*proxier.State {
+	node := program.Node(&w.Host)
 	states := map[bool]*proxier.State{}
 	for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
 		st := proxier.NewState(fam, node, nil)
@@ -106,73 +88,4 @@ func put(st *proxier.State, res *proxier.Resolved) {
 			st.Hairpins[proxier.NewHairpin(target.AddrPort, pool.Protocol)]++
 		}
 	}
-}
-
-func nodeOf(w *World) *proxier.Node {
-	h := &w.Host
-	n := &proxier.Node{Name: h.Name, Zone: h.Zone, LocalCIDRs: h.LocalCIDRs, LocalInterfaces: h.LocalInterfaces,
-		Masquerade: h.Masquerade, MarkBit: 14, ServiceCIDRs: h.ServiceCIDRs}
-	for _, a := range h.Addresses {
-		n.Addrs = append(n.Addrs, a.Addr)
-		if a.Up {
-			n.UpAddrs = append(n.UpAddrs, a.Addr)
-		}
-		if a.Primary {
-			n.PrimaryAddrs = append(n.PrimaryAddrs, a.Addr)
-		}
-	}
-	for _, list := range []*[]netip.Addr{&n.Addrs, &n.UpAddrs, &n.PrimaryAddrs} {
-		slices.SortFunc(*list, netip.Addr.Compare)
-	}
-	n.NodePortAddrs = n.NodePortAddrsOf(h.NodePortAddresses)
-	return n
-}
-
-// answer returns what a State says of a packet, as backends put it into the kernel.
-func answer(states map[bool]*proxier.State, p Packet) Outcomes {
-	st := states[p.To.Addr().Is4()]
-	if frontends := frontendsAt(st, p); len(frontends) > 0 {
-		return answerOf(frontends[0], st, p)
-	}
-	a := p.To.Addr()
-	inCIDRs := slices.ContainsFunc(st.Host.ServiceCIDRs, func(r netip.Prefix) bool { return r.Contains(a) })
-	exempt := slices.Contains(st.Host.ServiceCIDRExempt, a)
-	if st.RefusedVIPs[a] > 0 || inCIDRs && !exempt {
-		return only(Refused)
-	}
-	return only(Untouched)
-}
-
-// answerOf returns what a frontend does with a packet.
-func answerOf(f *proxier.Frontend, st *proxier.State, p Packet) Outcomes {
-	if !f.Admits(p.From) {
-		return only(Dropped)
-	}
-	sender := proxier.Sender{Addr: p.From, Host: p.Process, Interface: p.Interface}
-	r := f.RouteOf(sender, &st.Host)
-	switch r.Action {
-	case proxier.Drop:
-		return only(Dropped)
-	case proxier.Reject:
-		return only(Refused)
-	}
-	out := Outcomes{}
-	for _, target := range r.Pool.Targets {
-		hairpin := target.Addr() == p.From && st.Hairpins[proxier.NewHairpin(target.AddrPort, r.Pool.Protocol)] > 0
-		out[Outcome{Balanced, target.AddrPort, hairpin || r.Masquerade.Covers(sender, &st.Host)}] = int(target.Weight)
-	}
-	return out
-}
-
-// frontendsAt returns the frontends that a packet is addressed to, node ports last.
-func frontendsAt(st *proxier.State, p Packet) (list []*proxier.Frontend) {
-	for _, res := range st.Services {
-		for _, f := range res.Frontends {
-			if f.Key.Protocol == p.Protocol && f.Key.Port == p.To.Port() && slices.Contains(st.Host.Addrs(f), p.To.Addr()) {
-				list = append(list, f)
-			}
-		}
-	}
-	slices.SortFunc(list, func(a, b *proxier.Frontend) int { return int(a.Key.Kind) - int(b.Key.Kind) })
-	return list
 }

@@ -37,32 +37,34 @@ func prefixes(texts ...string) (list []netip.Prefix) {
 	return list
 }
 
-// A drawer draws worlds and packets.
-type drawer struct{ *rand.Rand }
+// A Drawer draws worlds and packets.
+type Drawer struct{ *rand.Rand }
 
-func draw(seed uint64) drawer { return drawer{rand.New(rand.NewPCG(seed, 0))} }
+// Draw returns a Drawer that draws the same for the same seed.
+func Draw(seed uint64) Drawer { return Drawer{rand.New(rand.NewPCG(seed, 0))} }
 
 // one reports true once in n times.
-func (d drawer) one(n int) bool { return d.IntN(n) == 0 }
+func (d Drawer) one(n int) bool { return d.IntN(n) == 0 }
 
-func pick[T any](d drawer, list []T) T { return list[d.IntN(len(list))] }
+func pick[T any](d Drawer, list []T) T { return list[d.IntN(len(list))] }
 
 // some returns up to most elements of a list, each once.
-func some[T any](d drawer, list []T, most int) []T {
+func some[T any](d Drawer, list []T, most int) []T {
 	list = slices.Clone(list)
 	d.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
 	return list[:d.IntN(min(most, len(list))+1)]
 }
 
-func (d drawer) world() *World {
-	w := &World{Host: d.host(), Known: map[source.Key]map[netip.AddrPort]Known{}}
+// World draws services that do not claim the same thing, a host, and what is known of endpoints.
+func (d Drawer) World() *World {
+	w := &World{Host: d.Host(), Known: map[source.Key]map[netip.AddrPort]Known{}}
 	taken := map[source.PortAddr]bool{}
 	for i := range 1 + d.IntN(3) {
-		s := d.service(i)
-		if isFaulty(s) {
+		s := d.Service(i)
+		if IsFaulty(s) {
 			continue
 		}
-		for _, c := range claimsOf(s) {
+		for _, c := range Claims(s) {
 			if taken[c] {
 				s.Without = append(s.Without, c)
 			}
@@ -74,7 +76,8 @@ func (d drawer) world() *World {
 	return w
 }
 
-func (d drawer) host() Host {
+// Host draws a host.
+func (d Drawer) Host() Host {
 	h := Host{Name: "a", Zone: pick(d, zones), NodePortAddresses: d.nodeAddresses()}
 	for _, a := range some(d, hostAddrs, len(hostAddrs)) {
 		up := !d.one(5)
@@ -93,11 +96,12 @@ func (d drawer) host() Host {
 	return h
 }
 
-func (d drawer) nodeAddresses() *source.NodeAddresses {
+func (d Drawer) nodeAddresses() *source.NodeAddresses {
 	return source.SelectAddresses(some(d, []string{"all", "primary", "192.0.2.0/24", "2001:db8::/48"}, 2))
 }
 
-func (d drawer) service(i int) *source.Service {
+// Service draws a service of a number. It may be faulty.
+func (d Drawer) Service(i int) *source.Service {
 	s := &source.Service{Key: source.Key{Namespace: "default", Name: fmt.Sprintf("s%d", i)}, Labels: map[string]string{}}
 	for _, a := range some(d, serviceAddrs, 4) {
 		list := pick(d, []*[]netip.Addr{&s.VIPs, &s.ExternalIPs, &s.LoadBalancerIPs})
@@ -143,7 +147,7 @@ func (d drawer) service(i int) *source.Service {
 	return s
 }
 
-func (d drawer) endpoint(a netip.Addr) source.Endpoint {
+func (d Drawer) endpoint(a netip.Addr) source.Endpoint {
 	e := source.Endpoint{Addr: a, Node: pick(d, nodes), Zone: pick(d, zones), Weight: uint16(d.IntN(4)),
 		Ready: !d.one(3), Serving: !d.one(3), Terminating: d.one(3), Disabled: d.one(10)}
 	if d.one(4) {
@@ -158,7 +162,7 @@ func (d drawer) endpoint(a netip.Addr) source.Endpoint {
 	return e
 }
 
-func (d drawer) known(s *source.Service) map[netip.AddrPort]Known {
+func (d Drawer) known(s *source.Service) map[netip.AddrPort]Known {
 	all := map[netip.AddrPort]Known{}
 	for i := range s.Endpoints {
 		k := Known{Drained: d.one(8)}
@@ -173,8 +177,8 @@ func (d drawer) known(s *source.Service) map[netip.AddrPort]Known {
 	return all
 }
 
-// packet draws a packet, in nine of ten cases to something that a service has.
-func (d drawer) packet(w *World) Packet {
+// Packet draws a packet, in nine of ten cases to something that a service has.
+func (d Drawer) Packet(w *World) Packet {
 	for {
 		p := Packet{Protocol: pick(d, protocols), To: d.anywhere(), Process: d.one(4)}
 		if len(w.Services) > 0 && !d.one(10) {
@@ -202,12 +206,12 @@ func (d drawer) packet(w *World) Packet {
 	}
 }
 
-func (d drawer) anywhere() netip.AddrPort {
+func (d Drawer) anywhere() netip.AddrPort {
 	return netip.AddrPortFrom(pick(d, slices.Concat(serviceAddrs, hostAddrs)), pick(d, []uint16{80, 81, 82, 30000, 30001, 30002, 30003}))
 }
 
 // frontend draws one port of a service, on one of its addresses or of those of the host.
-func (d drawer) frontend(w *World) (source.Protocol, netip.AddrPort) {
+func (d Drawer) frontend(w *World) (source.Protocol, netip.AddrPort) {
 	s := pick(d, w.Services)
 	port := pick(d, s.Ports)
 	own := slices.Concat(s.VIPs, s.ExternalIPs, s.LoadBalancerIPs)
@@ -220,8 +224,8 @@ func (d drawer) frontend(w *World) (source.Protocol, netip.AddrPort) {
 	return port.Protocol, netip.AddrPortFrom(pick(d, own), port.Port)
 }
 
-// claimsOf returns what no other service may have.
-func claimsOf(s *source.Service) (list []source.PortAddr) {
+// Claims returns what no other service may have.
+func Claims(s *source.Service) (list []source.PortAddr) {
 	for _, port := range s.Ports {
 		for _, l := range s.AddressLists() {
 			for _, a := range l.Addrs {
@@ -235,6 +239,7 @@ func claimsOf(s *source.Service) (list []source.PortAddr) {
 	return list
 }
 
-func isFaulty(s *source.Service) bool {
+// IsFaulty reports whether a service is invalid.
+func IsFaulty(s *source.Service) bool {
 	return slices.ContainsFunc(source.Validate(s), func(p source.Problem) bool { return !p.Warning })
 }
