@@ -102,6 +102,9 @@ func (f *family) run(ctx context.Context) {
 		case q := <-f.questions:
 			f.answer(ctx, q)
 		}
+		if ctx.Err() != nil { // a Sync that it ended was not noted as failed
+			return
+		}
 		f.absorb(f.orders.take())
 		if !f.open {
 			continue

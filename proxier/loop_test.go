@@ -822,3 +822,36 @@ func TestLoopReserved(t *testing.T) {
 		k.expect(t, "x")
 	})
 }
+
+// A Sync that the end of the Loop has interrupted is the last one: another would get a delta after an error.
+func TestLoopEndsWithSync(t *testing.T) {
+	for range 20 { // the end and an order come at once
+		synctest.Test(t, func(t *testing.T) {
+			k := &interrupted{}
+			l := NewLoop(Config{Backends: map[Family]Backend{IPv4: k}, Node: testNode(), SyncTimeout: time.Minute, Log: slog.New(slog.DiscardHandler)})
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error)
+			go func() { ended <- l.Run(ctx) }()
+			synctest.Wait()
+			l.Resync()
+			synctest.Wait()
+			cancel()
+			<-ended
+			if k.syncs != 1 {
+				t.Errorf("%d Syncs, want 1", k.syncs)
+			}
+		})
+	}
+}
+
+// interrupted is a kernel whose Syncs last until they are interrupted.
+type interrupted struct {
+	kernel
+	syncs int
+}
+
+func (k *interrupted) Sync(ctx context.Context, _ *State, _ *Delta) error {
+	k.syncs++
+	<-ctx.Done()
+	return ctx.Err()
+}
