@@ -35,3 +35,8 @@ func newAsker(check *source.HealthCheck, execUser string) (asker, error) {
 type unaskable struct{ err error }
 
 func (u unaskable) ask(context.Context, Question) error { return u.err }
+
+// asking asks by a function.
+type asking func(context.Context, Question) error
+
+func (a asking) ask(ctx context.Context, q Question) error { return a(ctx, q) }
