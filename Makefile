@@ -21,7 +21,7 @@ LDFLAGS     = -s -w -X main.version=$(VERSION)
 export CGO_ENABLED = 0
 export GOFLAGS    := $(shell $(GO) env GOFLAGS) -trimpath -vet=off
 
-.PHONY: help build sizes install packages release check-release image manual demo test test-netns test-packages test-lab test-vm vagrant test-vagrant judge judge-soak judge-vm test-nokubernetes test-templates test-kubernetes kubernetes-programs bench-kubernetes bench-peers bench-peers-vm stress soak soak-vm bench fuzz lint fmt clean
+.PHONY: help build sizes install packages release check-release image manual demo test test-netns test-packages test-lab test-vm vagrant test-vagrant judge judge-soak judge-vm test-nokubernetes test-templates test-kubernetes kubernetes-programs judge-kubeproxy bench-kubernetes bench-peers bench-peers-vm stress soak soak-vm bench fuzz lint fmt clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -95,6 +95,7 @@ test-lab: ## those of the real binary, in every mode (root)
 # An episode that has begun is finished, so it takes a little longer.
 judge: ## random services, packets and faults, judged by an independent model; three times JUDGE (3m), for each mode (root)
 	$(GO) test -count=1 -v -run TestResolve ./test/policy -worlds 100000
+	$(GO) test -count=1 -v -run TestHours ./test/simulate -hours 40
 	$(GO) test -tags netns -count=1 -v -timeout 24h -run TestHistory ./test/history -for $(or $(JUDGE),3m)
 
 judge-soak: ## the same for eight hours, or for three times JUDGE (root)
@@ -128,6 +129,9 @@ test-kubernetes: ## against a real API server in namespaces, and against kube-pr
 
 kubernetes-programs: ## the API server, etcd and kube-proxy for that, ahead of it
 	cd test/kubernetes && $(GO) test -tags netns -count=1 -v -timeout 1h -run TestPrograms ./...
+
+judge-kubeproxy: ## kube-proxy under the same judge, JUDGE (10m) in each mode (root; builds kube-proxy)
+	cd test/kubernetes && $(GO) test -tags netns -count=1 -v -timeout 24h -run TestJudgeKubeProxy . -for $(or $(JUDGE),10m) -go-on -shrink 0
 
 bench-kubernetes: ## memory and first sync of 10,000 services by API, beside kube-proxy (root)
 	cd test/kubernetes && $(GO) test -tags netns -count=1 -v -timeout 1h -run TestBench .

@@ -2,8 +2,6 @@ package history
 
 import (
 	"net/netip"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -149,23 +147,5 @@ func TestJudge(t *testing.T) {
 				t.Errorf("%d illegal: %v; want %d", len(errs), errs, tt.illegal)
 			}
 		})
-	}
-}
-
-// A list is shortened to what fails together.
-func TestShrink(t *testing.T) {
-	letters := strings.Split("abcdefghijklmnopqrstuvwxyz", "")
-	for _, want := range []string{"", "q", "az", "cdx", "aeiouy"} {
-		asked := 0
-		got := Shrink(letters, func(some []string) bool {
-			asked++
-			return !slices.ContainsFunc(strings.Split(want, ""), func(s string) bool { return s != "" && !slices.Contains(some, s) })
-		})
-		if text := strings.Join(got, ""); want != "" && text != want {
-			t.Errorf("shrunk to %q; want %q", text, want)
-		}
-		if asked > 200 {
-			t.Errorf("%q took %d runs", want, asked)
-		}
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"svcproxy.dev/svcproxy/internal/shrink"
 )
 
 var (
@@ -43,7 +45,7 @@ func Run(t *testing.T, mode string, newSite func(t *testing.T) *Site) *Site {
 		}
 		if len(illegal) > 0 {
 			s.report(t, seed, steps, illegal)
-			shrink(t, newSite, steps)
+			fewest(t, newSite, steps)
 		}
 	}
 	t.Log(sum)
@@ -81,12 +83,12 @@ func (s *Site) report(t *testing.T, seed uint64, steps []Step, illegal []error) 
 		errors.Join(illegal[:min(most, len(illegal))]...), path, s.Story())
 }
 
-// shrink looks for fewer steps that fail, each time in a lab of its own. What depends on a moment may not fail again: then
+// fewest looks for fewer steps that fail, each time in a lab of its own. What depends on a moment may not fail again: then
 // all steps are left.
-func shrink(t *testing.T, newSite func(t *testing.T) *Site, steps []Step) {
+func fewest(t *testing.T, newSite func(t *testing.T) *Site, steps []Step) {
 	end := time.Now().Add(*shrinkFlag)
 	var last []error
-	fewer := Shrink(steps, func(some []Step) (fails bool) {
+	fewer := shrink.Fewest(steps, func(some []Step) (fails bool) {
 		for range 2 {
 			if time.Now().After(end) {
 				return false

@@ -35,8 +35,9 @@ type Site struct {
 	Kinds []Kind // of services
 	Lanes []Lane // of faults
 
-	// Adapt changes what package policy is told of a version, where the balancer takes it for something else; nil: it does not.
-	Adapt func(*source.Service)
+	// What package policy is told beside what all balancers have in common; nil: nothing.
+	Adapt     func(*source.Service)
+	AdaptHost func(*policy.Host)
 
 	Log func() string // what the balancer wrote last
 
@@ -140,6 +141,9 @@ func (s *Site) host(extra bool) policy.Host {
 	}
 	if extra {
 		h.Addresses = append(h.Addresses, policy.Address{Addr: extraAddr, Up: true})
+	}
+	if s.AdaptHost != nil {
+		s.AdaptHost(&h)
 	}
 	return h
 }

@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"svcproxy.dev/svcproxy/test/history"
+	"svcproxy.dev/svcproxy/internal/shrink"
 )
 
 var (
@@ -32,7 +32,7 @@ func TestHours(t *testing.T) {
 			continue
 		}
 		t.Logf("seed %d fails after %s in all, shrinking: %v", n, simulated, err)
-		steps = history.Shrink(steps, func(some []step) bool {
+		steps = shrink.Fewest(steps, func(some []step) bool {
 			_, _, err := simulate(t, n, some, io.Discard)
 			return err != nil
 		})

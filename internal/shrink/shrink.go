@@ -1,10 +1,11 @@
-package history
+// Package shrink finds the part of a list that makes something fail.
+package shrink
 
 import "slices"
 
-// Shrink returns a part of a list that still fails, and of which no element can be left out, by delta debugging
+// Fewest returns a part of a list that still fails, and of which no element can be left out, by delta debugging
 // (Zeller and Hildebrandt, 2002). fails is asked for lists that are shorter than the last one that failed.
-func Shrink[T any](list []T, fails func([]T) bool) []T {
+func Fewest[T any](list []T, fails func([]T) bool) []T {
 	for parts := 2; len(list) > 1; {
 		size := (len(list) + parts - 1) / parts
 		shrunk := false
