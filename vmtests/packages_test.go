@@ -112,7 +112,7 @@ const atRest = "^(addresses|masquerade.*|policy|local sources.*|.*node ports|ser
 
 // atLeisure are cases of ipvs mode that take minutes where the processor is emulated and whose way through the
 // program others take too: make soak-vm runs them.
-const atLeisure = "^same source port$/^(weight 0|disabled|not ready|drained for too long|queries under way|unanswered|sent before the service|rolling replacement)$"
+const atLeisure = "^same source port$/^(weight 0|disabled|not ready|drained for too long|unanswered|sent before the service|rolling replacement)$"
 
 // labRuns are parts of the packet lab: ipvs mode in two guests, the one that takes
 // longest first, and a little of nftables mode on another kernel than the host's; and

@@ -46,7 +46,7 @@ var samePortGroups = []group{{
 		{name: "service is removed and comes back", run: testSamePort(sameChange{gone: true, do: func(t *testing.T, e *env, _ Service) {
 			e.apply(t)
 		}})},
-		{name: "queries under way", run: testQueriesUnderWay},
+		{name: "queries under way", run: testQueriesUnderWay, except: []string{"ipvs"}}, // there they are lost
 		{name: "unanswered", run: testUnansweredOfRemoved},
 		{name: "sent before the service", run: testSentBeforeService},
 		{name: "rolling replacement", run: testRollingSamePorts},
