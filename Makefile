@@ -21,7 +21,7 @@ LDFLAGS     = -s -w -X main.version=$(VERSION)
 export CGO_ENABLED = 0
 export GOFLAGS    := $(shell $(GO) env GOFLAGS) -trimpath -vet=off
 
-.PHONY: help build sizes install packages release check-release image manual demo test test-netns test-packages test-lab test-vm vagrant test-vagrant judge judge-soak judge-vm test-nokubernetes test-templates test-kubernetes kubernetes-programs judge-kubeproxy bench-kubernetes bench-peers bench-peers-vm stress soak soak-vm bench fuzz lint fmt clean
+.PHONY: help build sizes install packages release check-release image manual demo test test-netns test-packages test-lab test-vm vagrant test-vagrant worlds judge judge-soak judge-vm test-nokubernetes test-templates test-kubernetes kubernetes-programs judge-kubeproxy bench-kubernetes bench-peers bench-peers-vm stress soak soak-vm bench fuzz lint fmt clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -92,10 +92,12 @@ test-packages: ## those of packages (root)
 test-lab: ## those of the real binary, in every mode (root)
 	$(GO) test -tags netns -count=1 -timeout 30m ./test/lab
 
-# An episode that has begun is finished, so it takes a little longer.
-judge: ## random services, packets and faults, judged by an independent model; three times JUDGE (3m), for each mode (root)
+worlds: ## random services and packets, 100,000 of them, and 40 simulated hours, judged by an independent model
 	$(GO) test -count=1 -v -run TestResolve ./test/policy -worlds 100000
 	$(GO) test -count=1 -v -run TestHours ./test/simulate -hours 40
+
+# An episode that has begun is finished, so it takes a little longer.
+judge: worlds ## clients under random faults, judged by that model; three times JUDGE (3m), for each mode (root)
 	$(GO) test -tags netns -count=1 -v -timeout 24h -run TestHistory ./test/history -for $(or $(JUDGE),3m)
 
 judge-soak: ## the same for eight hours, or for three times JUDGE (root)

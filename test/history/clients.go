@@ -31,7 +31,8 @@ var clientKinds = []clientKind{
 	{"UDP", 10, func(c *client) time.Duration { c.ask(c.question(source.UDP)); return 60 * time.Millisecond }},
 	{"one source port", 8, (*client).samePort},
 	{"UDP flow", 6, (*client).flow},
-	{"held TCP", 10, (*client).held},
+	{"held TCP", 8, (*client).held},
+	{"held TCP, one source port", 6, (*client).heldSamePort},
 	{"half-closed TCP", 3, (*client).halfClosed},
 	{"affinity", 4, (*client).returning},
 }
@@ -157,7 +158,7 @@ func (c *client) flow() time.Duration {
 		return 100 * time.Millisecond
 	}
 	defer f.Close()
-	end := time.Now().Add(3 * time.Second)
+	end := time.Now().Add(8 * time.Second)
 	for first := true; time.Now().Before(end) && c.ctx.Err() == nil; first = false {
 		a := c.attempt(q)
 		if a != nil {
@@ -171,7 +172,23 @@ func (c *client) flow() time.Duration {
 
 // held makes a connection and uses it for some seconds.
 func (c *client) held() time.Duration {
-	q := c.question(source.TCP)
+	return c.hold(c.question(source.TCP), time.Duration(1+c.r.IntN(8))*time.Second)
+}
+
+// heldSamePort does it from the same port each time, at once after its endpoint has reset the connection.
+func (c *client) heldSamePort() time.Duration {
+	q := c.questionTo(c.r.IntN(len(c.Kinds)), source.TCP)
+	q.From, q.Port = c.Client, uint16(20000+c.index)
+	q.Source = ofFamily(c.Client.Addrs[lab.ClientAddresses/2+c.index%8], q.To.Addr())
+	end := time.Now().Add(12 * time.Second)
+	for time.Now().Before(end) && c.ctx.Err() == nil {
+		c.wait(c.hold(q, time.Until(end)))
+	}
+	return 10 * time.Millisecond
+}
+
+// hold makes a connection and uses it for a while.
+func (c *client) hold(q lab.Question, d time.Duration) time.Duration {
 	a := c.attempt(q)
 	conn, got := lab.Connect(q)
 	c.done(a, got)
@@ -179,23 +196,27 @@ func (c *client) held() time.Duration {
 		return 100 * time.Millisecond
 	}
 	defer conn.Close()
-	if c.r.IntN(2) == 0 {
+	if q.Port != 0 || c.r.IntN(2) == 0 {
 		conn.SetLinger(0)
 	}
-	end := time.Now().Add(time.Duration(1+c.r.IntN(8)) * time.Second)
-	for time.Now().Before(end) && c.ctx.Err() == nil {
+	for end := time.Now().Add(d); time.Now().Before(end) && c.ctx.Err() == nil; c.wait(150 * time.Millisecond) {
 		if err := conn.Echo(2 * patience); err != nil {
-			if a != nil && got.Outcome == lab.Answered {
-				died := *a
-				died.Died, died.End, died.Got = true, time.Now(), lab.Answer{Outcome: lab.Broken, Err: err}
-				died.By = c.EndpointOf(got, a.Packet)
-				c.Add(died)
-			}
-			return 10 * time.Millisecond
+			c.died(a, got, err)
+			return 20 * time.Millisecond
 		}
-		c.wait(150 * time.Millisecond)
 	}
 	return 10 * time.Millisecond
+}
+
+// died writes down that an established connection ended.
+func (c *client) died(a *Attempt, got lab.Answer, err error) {
+	if a == nil || got.Outcome != lab.Answered {
+		return
+	}
+	died := *a
+	died.Died, died.End, died.Got = true, time.Now(), lab.Answer{Outcome: lab.Broken, Err: err}
+	died.By = c.EndpointOf(got, a.Packet)
+	c.Add(died)
 }
 
 // halfClosed sends a line, closes its side, and reads to the end.
@@ -220,11 +241,8 @@ func (c *client) halfClosed() time.Duration {
 	if err = errors.Join(err, readErr); err == nil && string(text) != line {
 		err = fmt.Errorf("read %q after half of the connection was closed", text)
 	}
-	if err != nil && a != nil {
-		died := *a
-		died.Died, died.End, died.Got = true, time.Now(), lab.Answer{Outcome: lab.Broken, Err: err}
-		died.By = c.EndpointOf(got, a.Packet)
-		c.Add(died)
+	if err != nil {
+		c.died(a, got, err)
 	}
 	return 50 * time.Millisecond
 }

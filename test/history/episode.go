@@ -16,7 +16,7 @@ import (
 
 // Totals are what the episodes of a mode had.
 type Totals struct {
-	Episodes, Attempts, Judged, Unjudged int
+	Episodes, Attempts, Judged, Unjudged, Busy int
 
 	faults map[string]int
 }
@@ -34,7 +34,8 @@ func (s *Totals) String() string {
 		faults = append(faults, fmt.Sprintf("%d %s", n, name))
 	}
 	slices.Sort(faults)
-	return fmt.Sprintf("%d episodes, %d attempts, %d judged, %d with too many worlds, faults: %s", s.Episodes, s.Attempts, s.Judged, s.Unjudged, strings.Join(faults, "; "))
+	return fmt.Sprintf("%d episodes, %d attempts: %d judged, %d while others broke something, %d on a busy machine, %d with too many worlds; faults: %s", s.Episodes, s.Attempts, s.Judged,
+		s.Attempts-s.Judged-s.Busy-s.Unjudged, s.Busy, s.Unjudged, strings.Join(faults, "; "))
 }
 
 // probesAfter is how many questions follow when it is quiet.
@@ -80,6 +81,7 @@ func (s *Site) Episode(ctx context.Context, steps []Step, sum *Totals) (illegal 
 	sum.Attempts += len(s.attempts)
 	sum.Judged += j.Judged
 	sum.Unjudged += j.Unjudged
+	sum.Busy += j.Busy
 	return illegal, nil
 }
 

@@ -38,17 +38,33 @@ func (c *Clock) Load(is float64) {
 	c.loads = append(c.loads, load{time.Now(), is})
 }
 
-// scale returns how long something takes that takes d on an idle machine, at a time.
-func (c *Clock) scale(d time.Duration, at time.Time) time.Duration {
+// mostLoad is how busy the machine may be for a judgement to mean something: what the nemesis does lasts a second or
+// two, so a reaction that may take longer excuses everything.
+const mostLoad = 3
+
+// TooBusy reports whether the machine was too busy between two moments.
+func (c *Clock) TooBusy(begin, end time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mostLoad(begin, end) > mostLoad
+}
+
+// mostLoad returns how busy the machine was between two moments.
+func (c *Clock) mostLoad(begin, end time.Time) float64 {
 	most := 1.0
-	i, _ := slices.BinarySearchFunc(c.loads, at.Add(-reaction), func(l load, t time.Time) int { return l.at.Compare(t) })
-	for _, l := range c.loads[i:] {
-		if l.at.After(at.Add(2 * reaction)) {
+	i, _ := slices.BinarySearchFunc(c.loads, begin, func(l load, t time.Time) int { return l.at.Compare(t) })
+	for _, l := range c.loads[max(0, i-1):] { // the sample before counts until the next
+		if l.at.After(end) {
 			break
 		}
 		most = max(most, l.is)
 	}
-	return time.Duration(float64(d) * most)
+	return most
+}
+
+// scale returns how long something takes that takes d on an idle machine, at a time.
+func (c *Clock) scale(d time.Duration, at time.Time) time.Duration {
+	return time.Duration(float64(d) * min(mostLoad, c.mostLoad(at, at.Add(2*reaction))))
 }
 
 // Disturb notes that svcproxy cannot react from now on, until end is called.

@@ -23,7 +23,8 @@ type Judge struct {
 	checked  map[netip.Addr][]period[bool] // alive, as checks know it
 	damages  []Span
 
-	Judged, Unjudged int
+	// How many attempts were compared; had too many worlds; were made while the machine was too busy.
+	Judged, Unjudged, Busy int
 }
 
 // NewJudge returns a judge of a history that is over.
@@ -62,8 +63,13 @@ func (j *Judge) Illegal() (errs []error) {
 	return append(errs, j.unsteady()...)
 }
 
-// judge returns why an attempt was illegal.
+// judge returns why an attempt was illegal. What svcproxy did some seconds before may be the reason for what it met,
+// so the machine must have had time for svcproxy since then.
 func (j *Judge) judge(a *Attempt) error {
+	if j.h.Clock.TooBusy(a.Start.Add(-mostLoad*reaction), a.End) {
+		j.Busy++
+		return nil
+	}
 	if j.damaged(a.Start, a.End) && !a.Died {
 		return nil // a connection that was established lives on, whatever others break
 	}
@@ -99,7 +105,8 @@ func (j *Judge) judge(a *Attempt) error {
 // flowGrace is how long a flow may stay with an endpoint that lives, but gets no new ones.
 const flowGrace = time.Second
 
-// kept is a world as flows see it that go on: they stay with endpoints that are drained, disabled or of weight 0.
+// kept is a world as flows see it that go on: they stay with endpoints that are drained, disabled, not ready but serving,
+// of weight 0 or of a tier that is not needed.
 func kept(w *policy.World) *policy.World {
 	out := *w
 	out.Known, out.Services = map[source.Key]map[netip.AddrPort]policy.Known{}, nil
@@ -114,7 +121,8 @@ func kept(w *policy.World) *policy.World {
 		clone := *s
 		clone.Endpoints = slices.Clone(s.Endpoints)
 		for i := range clone.Endpoints {
-			clone.Endpoints[i].Weight, clone.Endpoints[i].Disabled = max(1, clone.Endpoints[i].Weight), false
+			e := &clone.Endpoints[i]
+			e.Weight, e.Disabled, e.Tier, e.Ready = max(1, e.Weight), false, 0, e.Ready || e.Serving
 		}
 		out.Services = append(out.Services, &clone)
 	}
@@ -361,7 +369,7 @@ func (j *Judge) unsteady() (errs []error) {
 		if before == nil || a.Start.After(before.End) { // not one beside the other
 			last[c] = a
 		}
-		if before == nil || before.By == a.By || a.Start.Before(before.End) || j.damaged(before.Start, a.End) {
+		if before == nil || before.By == a.By || a.Start.Before(before.End) || j.damaged(before.Start, a.End) || j.h.Clock.TooBusy(before.Start, a.End) {
 			continue
 		}
 		if j.mayMove(before, a) {

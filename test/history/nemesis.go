@@ -103,12 +103,44 @@ var ServiceFaults = Lane{
 		n.pause(500*time.Millisecond, 1500*time.Millisecond)
 		return errors.Join(err, n.give(n.version(n.r, i, n.someHosts()), n.Put))
 	}},
+	{Name: "an endpoint leaves, and dies", Do: (*Nemesis).leaveAndDie},
 	{Name: "no endpoints for a while", Do: func(n *Nemesis) error {
 		i := n.r.IntN(len(n.Kinds))
 		err := n.give(n.version(n.r, i, nil), n.Put)
 		n.pause(500*time.Millisecond, 1500*time.Millisecond)
 		return errors.Join(err, n.give(n.version(n.r, i, n.someHosts()), n.Put))
 	}},
+}
+
+// leaveAndDie takes a host out of all services, and a little later has it reset the connections that it still has: what
+// rolling updates do. Clients that connect again from the same port must not come to it.
+func (n *Nemesis) leaveAndDie() error {
+	gone := pick(n.r, slices.Concat(n.Local, n.Remote)...)
+	for i := range n.Kinds {
+		svc := n.versions[serviceName(i)]
+		svc.Endpoints = slices.DeleteFunc(slices.Clone(svc.Endpoints), func(e lab.Endpoint) bool { return gone.Addr().Is(e.Address) })
+		if len(svc.Endpoints) == 0 {
+			svc = n.version(n.r, i, slices.DeleteFunc(slices.Concat(n.Local, n.Remote), func(h *lab.Host) bool { return h == gone }))
+		}
+		if err := n.give(svc, n.Put); err != nil {
+			return err
+		}
+	}
+	n.pause(1500*time.Millisecond, 2500*time.Millisecond)
+	return n.killHosts("reject with tcp reset", gone)
+}
+
+// exclude has the service with source ranges admit everybody, and then only some.
+func (n *Nemesis) exclude() error {
+	const i = 2
+	svc := n.version(n.r, i, n.someHosts())
+	svc.SourceRanges = nil
+	err := n.give(svc, n.Put)
+	n.pause(2*time.Second, 3*time.Second)
+	svc.SourceRanges = prefixes(n.Client.Addrs[:4])
+	err = errors.Join(err, n.give(svc, n.Put))
+	n.pause(4*time.Second, 5*time.Second)
+	return err
 }
 
 // change gives a service another version.
@@ -160,8 +192,9 @@ var HostFaults = Lane{
 	{Name: "the way to some is lost", Do: func(n *Nemesis) error { return n.killEndpoints("drop", 3) }},
 	{Name: "an address more", Do: (*Nemesis).addAddress},
 	{Name: "busy neighbours", Do: func(n *Nemesis) error {
-		_, _ = n.Node.Run("timeout", "1", "sh", "-c", "while :; do :; done & while :; do :; done") // it is ended
-		return nil
+		const loop = "i=0; while [ $i -lt 1000000 ]; do i=$((i+1)); done"
+		_, err := n.Node.Run("sh", "-c", "("+loop+") & "+loop+"; wait")
+		return err
 	}},
 }
 
@@ -223,10 +256,23 @@ func (n *Nemesis) restartFirewall() error {
 	return nil
 }
 
+// mayContend reports whether rules may be put before those of the balancer: svcproxy gives way to what does it more than
+// three times a minute.
+func (n *Nemesis) mayContend() bool {
+	if time.Since(n.contended) < 25*time.Second {
+		return false
+	}
+	n.contended = time.Now()
+	return true
+}
+
 // startContainers does as Docker does when it starts: chains of its own, whose jumps come first.
 func (n *Nemesis) startContainers() error {
 	tools := n.tools()
 	if n.Mode != nftables {
+		if !n.mayContend() {
+			return nil
+		}
 		defer n.Damage().Over()
 	}
 	for _, tool := range tools {
@@ -251,7 +297,13 @@ func (n *Nemesis) startContainers() error {
 func (n *Nemesis) killEndpoints(how string, count int) error {
 	hosts := slices.Concat(n.Local, n.Remote)
 	n.r.Shuffle(len(hosts), func(i, j int) { hosts[i], hosts[j] = hosts[j], hosts[i] })
-	hosts = hosts[:count]
+	return n.killHosts(how, hosts[:count]...)
+}
+
+// killHosts is killEndpoints for these hosts.
+func (n *Nemesis) killHosts(how string, hosts ...*lab.Host) error {
+	n.killing.Lock() // the lanes do not kill the same host
+	defer n.killing.Unlock()
 	each := func(alive bool, do func(*lab.Host) error) error {
 		var err error
 		for _, h := range hosts {
@@ -269,7 +321,11 @@ func (n *Nemesis) killEndpoints(how string, count int) error {
 		_, err := h.RunInput(script, "nft", "-f", "-")
 		return err
 	})
-	n.pause(200*time.Millisecond, 2*time.Second)
+	if n.r.IntN(3) == 0 { // long enough for checks to have found out, and for nobody to be excused
+		n.pause(3*time.Second, 5*time.Second)
+	} else {
+		n.pause(200*time.Millisecond, 2*time.Second)
+	}
 	return errors.Join(err, each(true, func(h *lab.Host) error {
 		_, err := h.RunInput("delete table inet dead\n", "nft", "-f", "-")
 		return err

@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"sync"
+	"time"
 
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/test/lab"
@@ -41,7 +43,9 @@ type Site struct {
 
 	Log func() string // what the balancer wrote last
 
-	versions map[string]lab.Service
+	versions  map[string]lab.Service
+	killing   sync.Mutex
+	contended time.Time // when another program last put rules before those of the balancer
 }
 
 // extraAddr is one that the node sometimes has.

@@ -1,6 +1,7 @@
 package history
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/BurntSushi/toml"
 	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/test/lab"
@@ -36,7 +38,7 @@ func NewSvcproxy(s *Site, binaries []string) (*Svcproxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Svcproxy{d, s.Mode, binaries}
+	p := &Svcproxy{Daemon: d, mode: s.Mode, binaries: binaries}
 	err = unix.Mount("state", d.StateDir(), "tmpfs", 0, "size=16m,mode=755")
 	if err = errors.Join(err, d.Settings(p.settings())); err != nil {
 		return nil, errors.Join(err, d.Remove())
@@ -55,13 +57,37 @@ func (p *Svcproxy) Put(svc lab.Service) error { return p.putBy(svc, rename) }
 // putBy writes a version to the file of its service in a way.
 func (p *Svcproxy) putBy(svc lab.Service, write func(path, text string) error) error {
 	text, err := lab.File(svc)
+	if err == nil && isTOML(svc.Name) {
+		text, err = toTOML(text)
+	}
 	if err != nil {
 		return err
 	}
 	return write(p.path(svc.Name), text)
 }
 
-func (p *Svcproxy) path(name string) string { return filepath.Join(p.ConfigDir(), name+".json") }
+// isTOML reports whether the file of a service is in TOML: half of them are. A beginning of TOML can be valid.
+func isTOML(name string) bool { return (name[len(name)-1]-'0')%2 == 1 }
+
+func (p *Svcproxy) path(name string) string {
+	if isTOML(name) {
+		return filepath.Join(p.ConfigDir(), name+".toml")
+	}
+	return filepath.Join(p.ConfigDir(), name+".json")
+}
+
+// toTOML returns what a text in JSON says in TOML.
+func toTOML(text string) (string, error) {
+	d := json.NewDecoder(strings.NewReader(text))
+	d.UseNumber()
+	var all map[string]any
+	if err := d.Decode(&all); err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	err := toml.NewEncoder(&b).Encode(all)
+	return b.String(), err
+}
 
 // Delete implements Balancer.
 func (p *Svcproxy) Delete(name string) error { return os.Remove(p.path(name)) }
@@ -73,14 +99,17 @@ func rename(path, text string) error {
 	return errors.Join(os.WriteFile(path+".new", []byte(text), 0o644), os.Rename(path+".new", path))
 }
 
-// Lanes are what can happen to svcproxy: to its files, and to everything else.
+// Lanes are what can happen to svcproxy: to its files, to everything else, and drains.
 func (p *Svcproxy) Lanes() []Lane {
-	return []Lane{slices.Concat(ServiceFaults, p.fileFaults()), slices.Concat(HostFaults, p.hostFaults())}
+	drains := Lane{{Name: "drained", Do: p.drain}, {Name: "nothing", Do: func(n *Nemesis) error { n.pause(time.Second, 3*time.Second); return nil }}}
+	return []Lane{slices.Concat(ServiceFaults, p.fileFaults()), slices.Concat(HostFaults, p.hostFaults()), drains}
 }
 
 // fileFaults write service files in all ways.
 func (p *Svcproxy) fileFaults() Lane {
 	return Lane{
+		{Name: "sources excluded", Do: (*Nemesis).exclude},
+		{Name: "written slowly", Do: func(n *Nemesis) error { return p.writeSlowly(n) }},
 		{Name: "written in place", Do: func(n *Nemesis) error {
 			return p.rewrite(n, func(path, text string) error { return os.WriteFile(path, []byte(text), 0o644) })
 		}},
@@ -173,9 +202,26 @@ func (n *Nemesis) inPieces(path, text string) error {
 	return nil
 }
 
-// spoil leaves something in the place of a service file for a while that cannot be used.
+// writeSlowly writes another version of a service, and keeps the file open in the middle of it for a moment.
+func (p *Svcproxy) writeSlowly(n *Nemesis) error {
+	return n.give(n.another(), func(svc lab.Service) error {
+		return p.putBy(svc, func(path, text string) error {
+			f, err := os.Create(path)
+			if err != nil {
+				return err
+			}
+			k := n.r.IntN(len(text))
+			_, err = f.WriteString(text[:k])
+			n.pause(200*time.Millisecond, 800*time.Millisecond)
+			_, err2 := f.WriteString(text[k:])
+			return errors.Join(err, err2, f.Close())
+		})
+	})
+}
+
+// spoil leaves something in the place of a service file in JSON for a while that cannot be used.
 func (p *Svcproxy) spoil(n *Nemesis, how func(path, text string) error) error {
-	return p.putBy(n.versions[serviceName(n.r.IntN(len(n.Kinds)))], func(path, text string) error {
+	return p.putBy(n.versions[serviceName(2*n.r.IntN((len(n.Kinds)+1)/2))], func(path, text string) error {
 		err := how(path, text)
 		n.pause(500*time.Millisecond, 1500*time.Millisecond)
 		if is, statErr := os.Lstat(path); statErr == nil && is.IsDir() {
@@ -218,8 +264,7 @@ func (p *Svcproxy) hostFaults() Lane {
 			_, err := n.Node.Run("ip", "addr", "flush", "dev", "svcproxy0")
 			return err
 		}},
-		{Name: "foreign drop first", Modes: "iptables", Do: (*Nemesis).foreignDrop},
-		{Name: "drained", Do: p.drain},
+		{Name: "foreign drop first", Modes: "iptables", Do: p.foreignDrop},
 		{Name: "disk full", Do: p.fillDisk},
 	}
 }
@@ -253,47 +298,46 @@ func (n *Nemesis) removeRule() error {
 }
 
 // foreignDrop puts a rule before ours that drops what goes to endpoints. svcproxy steps over it.
-func (n *Nemesis) foreignDrop() error {
+func (p *Svcproxy) foreignDrop(n *Nemesis) error {
+	if !n.mayContend() {
+		return nil
+	}
 	damage := n.Damage()
 	var err error
 	for _, tool := range n.tools() {
 		err = errors.Join(err, n.iptables(tool, "-I FORWARD -p tcp --dport 8080 -j DROP"))
 	}
 	damage.Over()
-	n.pause(time.Second, 2*time.Second)
+	n.pause(4*time.Second, 5*time.Second)
 	for _, tool := range n.tools() {
 		err = errors.Join(err, n.iptables(tool, "-D FORWARD -p tcp --dport 8080 -j DROP"))
 	}
 	return err
 }
 
-// drain drains a host of endpoints for a while.
+// drain drains a host of endpoints for a while. It is asked again where svcproxy does not answer, or no service has the
+// endpoint just now.
 func (p *Svcproxy) drain(n *Nemesis) error {
 	h := pick(n.r, slices.Concat(n.Local, n.Remote)...)
-	tell := func(word string, drained bool) (err error) {
-		_ = n.Hosts[h.Addr().V4].Drained.Change(drained, 0, func() error {
-			for _, a := range h.Addr().Each() {
-				out, toldErr := p.Command(word, a.String())
-				if toldErr != nil && !isNobodys(toldErr, out) {
-					err = fmt.Errorf("%w: %s", toldErr, out)
+	tell := func(word string, drained bool) error {
+		return n.Hosts[h.Addr().V4].Drained.Change(drained, 0, func() error {
+			return lab.Poll(drainPatience, func() error {
+				for _, a := range h.Addr().Each() {
+					if out, err := p.Command(word, a.String()); err != nil && !strings.Contains(err.Error()+out, "is not drained") {
+						return fmt.Errorf("%w: %s", err, out)
+					}
 				}
-				if toldErr != nil {
-					return toldErr // it is not known whether it is drained
-				}
-			}
-			return nil
+				return nil
+			})
 		})
-		return err
 	}
-	err := tell("drain", true)
-	n.pause(500*time.Millisecond, 2*time.Second)
-	return errors.Join(err, tell("undrain", false))
+	_ = tell("drain", true) // without it, the history knows that both is possible
+	n.pause(time.Second, 4*time.Second)
+	return tell("undrain", false)
 }
 
-// isNobodys reports whether a drain was refused because no service has the endpoint just now.
-func isNobodys(err error, out string) bool {
-	return strings.Contains(err.Error()+out, "no service has") || strings.Contains(err.Error()+out, "no endpoint")
-}
+// drainPatience is how long a drain is asked for, while svcproxy is ended, killed or frozen.
+const drainPatience = 10 * time.Second
 
 // fillDisk leaves no room in the state directory for a while.
 func (p *Svcproxy) fillDisk(n *Nemesis) error {
