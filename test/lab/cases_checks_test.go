@@ -67,7 +67,7 @@ func testCheckTypes(t *testing.T, e *env) {
 		checks = append(checks, check{from: e.Client, to: e.vip(byte(i + 1)), protocols: c.protocols(), want: by(e.Remote[0])})
 	}
 	e.apply(t, services...)
-	err := Poll(checkPatience, func() error {
+	err := Poll(patienceFor(programTimeout), func() error {
 		var wrong []error
 		for _, c := range types {
 			wrong = append(wrong, e.matchChecks(c))
@@ -168,11 +168,14 @@ func (e *env) checkTypes(t *testing.T) []checkType {
 		},
 		errors: [3]string{"", "answer timed out", "the answer does not match"},
 	}, {
-		keys:   map[string]any{"type": "exec", "command": []string{"/bin/bash", e.program(t)}, "timeout": brief},
+		keys:   map[string]any{"type": "exec", "command": []string{"/bin/bash", e.program(t)}, "timeout": programTimeout.String()},
 		serve:  func(*testing.T, *Host, uint16, int) {},
 		errors: [3]string{"", "exit code 1: remote2 is not alive", "the program timed out"},
 	}}
 }
+
+// programTimeout is how long a program of a check may take: on a busy machine it takes a second to start some at once.
+var programTimeout = slow(4 * time.Second)
 
 // program returns a script that asks an endpoint who it is.
 func (e *env) program(t *testing.T) string {

@@ -181,8 +181,8 @@ func testWeightZero(t *testing.T, e *env) {
 // weightTolerance is how far a share may be off, of itself.
 const weightTolerance = 0.10
 
-// testWeights counts 2,000 connections at a time, 10,000 at most. By chance alone the least share
-// of 2,000 is off by more than a tenth in 9 of 100; of 10,000, in 1 of 6,000. In guests the scheduler goes by turns.
+// testWeights counts 2,000 connections at a time, 20,000 at most. By chance alone the least share
+// of 2,000 is off by more than a tenth in 9 of 100; of 20,000, in 1 of 10 million. In guests the scheduler goes by turns.
 func testWeights(t *testing.T, e *env) {
 	s := e.service(with(weight(1), e.Local[0])...)
 	s.Endpoints = append(s.Endpoints, with(weight(2), e.Remote[0])...)
@@ -192,7 +192,7 @@ func testWeights(t *testing.T, e *env) {
 	for _, q := range (check{from: e.Client, to: e.vip(1)}).questions() {
 		counts := make(map[string]int)
 		var err error
-		for each, total := fewer(2000), 0; total < 10_000; {
+		for each, total := fewer(2000), 0; total < 20_000; {
 			for range each {
 				counts[mustAnswer(t, q).By]++
 			}
