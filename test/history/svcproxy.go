@@ -155,7 +155,7 @@ func (p *Svcproxy) fileFaults() Lane {
 		}},
 		{Name: "reconfigured", Do: func(n *Nemesis) error {
 			text := p.settings() + fmt.Sprintf("# %x\n", n.r.Uint64())
-			return errors.Join(p.Settings(text), p.Signal(unix.SIGHUP))
+			return p.Settings(text)
 		}},
 		{Name: "directory moved away", Do: func(n *Nemesis) error {
 			dir := p.ConfigDir()
