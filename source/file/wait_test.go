@@ -157,6 +157,8 @@ func (f *fixture) told(w *watcher) chan<- fsnotify.Event {
 	f.src.watcher = w
 	f.stop = f.loop()
 	synctest.Wait()
+	time.Sleep(unwatchedPoll * 3 / 2) // not just after a step
+	f.sink.start = time.Now()
 	return events
 }
 
@@ -178,8 +180,6 @@ func TestMovedWithoutEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := blind(t, dir)
 		events := f.told(w)
-		time.Sleep(unwatchedPoll * 3 / 2) // not just after a step
-		f.sink.start = time.Now()
 		for i, move := range []struct{ file, text string }{{"from.toml", "a 1\n"}, {"to.toml", "b 1\nc 1\n"}} {
 			f.write(move.file, move.text)
 			at := time.Unix(1e9+int64(i), 0) // its own for each, see move
@@ -234,8 +234,6 @@ func TestMerge(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := blind(t, dir)
 				events := f.told(w)
-				time.Sleep(unwatchedPoll * 3 / 2) // not just after a step
-				f.sink.start = time.Now()
 				for i, e := range tt.events {
 					time.Sleep(e.at - time.Since(f.sink.start))
 					if e.from != "" {

@@ -68,7 +68,7 @@ func chosen(steps []Step) (list []Step) {
 	return list
 }
 
-// report tells of what was illegal, and how to have it again.
+// report fails the test with the illegal attempts and the flags that repeat the episode.
 func (s *Site) report(t *testing.T, seed uint64, steps []Step, illegal []error) {
 	const most = 12 // attempts that are shown
 	var names []string

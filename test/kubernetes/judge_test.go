@@ -124,7 +124,7 @@ func (p *kubeProxy) end(sig unix.Signal) error {
 		return nil
 	}
 	err := p.cmd.Process.Signal(sig)
-	_ = p.cmd.Wait() // it tells of the signal
+	_ = p.cmd.Wait() // its error is the signal
 	p.cmd = nil
 	return err
 }

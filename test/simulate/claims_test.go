@@ -22,7 +22,7 @@ type unit struct {
 	pending  bool              // Services is not
 }
 
-// Claims are a model of who has what. A file has all that it names or nothing; files that exchange claims change
+// Claims are a model of which unit owns which claim. A file has all that it names or nothing; files that exchange claims change
 // together. Of what files leave, an object has what no object before it has.
 type claims struct{ units map[source.UnitID]*unit }
 
