@@ -108,8 +108,10 @@ func TestOverflow(t *testing.T) {
 	w, err := newWatcher(dir)
 	check(t, err)
 	defer w.Close()
+	w.closeEvents.close()
+	w.closeEvents.fd = -1
 	errs := make(chan error)
-	w.Events, w.Errors = nil, errs // it is deaf; losses are ours to report
+	w.Events, w.Errors = nil, errs // it hears nothing; losses are ours to report
 
 	f := &fixture{T: t, dir: dir, src: New(Options{Dir: dir, Poll: time.Hour}), sink: newRecorder(t, dir)}
 	f.src.parse, f.src.parseCopy, f.src.watcher = parseLines, parseLines, w
@@ -118,8 +120,10 @@ func TestOverflow(t *testing.T) {
 	f.sink.await("start", "a.toml: a 1")
 	write(t, dir+"/a.toml", "a 2\n")
 	write(t, dir+"/b.toml", "b 1\n")
-	time.Sleep(50 * time.Millisecond)
-	f.sink.await("unheard", "a.toml: a 1")
+	time.Sleep(unwatchedPoll)
+	if got, want := f.sink.state(), "a.toml: a 1"; got != want {
+		t.Fatalf("without events the sink holds %q; want %q", got, want)
+	}
 	errs <- fsnotify.ErrEventOverflow
 	f.sink.await("after an overflow", "a.toml: a 2; b.toml: b 1")
 }

@@ -141,7 +141,7 @@ func (r *recorder) state() string {
 // await waits until the sink holds want.
 func (r *recorder) await(when, want string) {
 	r.t.Helper()
-	deadline := time.After(pace.Scale(30 * time.Second))
+	deadline := time.After(pace.Scale(10 * time.Second))
 	for {
 		got := r.state()
 		if got == want {
