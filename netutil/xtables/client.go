@@ -29,19 +29,6 @@ func (t *Tool) client() (*iptables.IPTables, error) {
 	return c, nil
 }
 
-// RuleExists reports whether a chain has the rule with the given words.
-func (t *Tool) RuleExists(table, chain string, words ...string) (bool, error) {
-	c, err := t.client()
-	if err != nil {
-		return false, err
-	}
-	exists, err := c.Exists(table, chain, words...)
-	if err != nil {
-		return false, fmt.Errorf("looking for a rule of chain %s of table %s: %w", chain, table, err)
-	}
-	return exists, nil
-}
-
 // ChainExists reports whether a table has a chain.
 func (t *Tool) ChainExists(table, chain string) (bool, error) {
 	c, err := t.client()

@@ -1,6 +1,7 @@
 package filter
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -189,21 +190,44 @@ func (k *Kernel) movedAhead(d *difference) {
 	}
 }
 
-// overtaken reports whether a built-in chain of the nft variant does not lead to ours as it
-// should. It costs a few messages, where a look reads everything. An error counts as yes.
-func (k *Kernel) overtaken() bool {
+// overtaken reports whether a built-in chain does not lead to ours as it should. It costs a few
+// messages, or a process for each table of the legacy variant, where a look reads everything. An
+// error counts as yes.
+func (k *Kernel) overtaken(ctx context.Context) bool {
 	now := k.mirror.now()
 	if !now.known { // a sync is comparing everything, and may have read before the change
 		k.forceRead()
 	}
-	jumps := now.jumps
-	for _, j := range jumps {
-		id := chainID{j.Table, j.Chain}
-		tab, err := k.tool.ReadNative(j.Table, []string{j.Chain}, Prefix)
-		if err != nil || !k.order.inPlace(tab, id, wantedJumps(jumps, id)) {
+	for table, chains := range chainsWithJumps(now.jumps) {
+		tab, err := k.readBuiltIn(ctx, table, chains)
+		if err != nil {
 			return true
 		}
-		k.order.observe(j.Table, tab)
+		for _, chain := range chains {
+			id := chainID{table, chain}
+			if !k.order.inPlace(tab, id, wantedJumps(now.jumps, id)) {
+				return true
+			}
+		}
+		k.order.observe(table, tab)
 	}
 	return false
+}
+
+// chainsWithJumps returns the built-in chains of each table that have jumps.
+func chainsWithJumps(jumps []Jump) map[string][]string {
+	chains := map[string][]string{}
+	for _, j := range jumps {
+		if !slices.Contains(chains[j.Table], j.Chain) {
+			chains[j.Table] = append(chains[j.Table], j.Chain)
+		}
+	}
+	return chains
+}
+
+func (k *Kernel) readBuiltIn(ctx context.Context, table string, chains []string) (*xtables.Table, error) {
+	if k.events == nil {
+		return k.tool.ReadChains(ctx, table, chains, Prefix)
+	}
+	return k.tool.ReadNative(table, chains, Prefix)
 }

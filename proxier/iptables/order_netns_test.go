@@ -104,9 +104,16 @@ func TestHarmlessRulesStayInFront(t *testing.T) {
 	})
 }
 
-// The kernel tells of a rule that another program puts in front in the nft variant.
+// A rule that another program puts in front is heard of: by an event in the nft variant, by the size of
+// its table in the legacy variant.
 func TestHearsOfRulesInFront(t *testing.T) {
-	h := newHost(t, "nft", proxier.IPv4)
+	for _, variant := range []string{"nft", "legacy"} {
+		t.Run(variant, func(t *testing.T) { testHearsOfRulesInFront(t, variant) })
+	}
+}
+
+func testHearsOfRulesInFront(t *testing.T, variant string) {
+	h := newHost(t, variant, proxier.IPv4)
 	h.Fill(seeded(13), 3)
 	h.Sync(nil)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -121,7 +128,7 @@ func TestHearsOfRulesInFront(t *testing.T) {
 			h.Repair(&proxier.Delta{})
 			h.comesAfter("the event", "-j DROP")
 			return
-		case <-time.After(time.Second): // it may not listen yet
+		case <-time.After(2 * time.Second): // it may not listen yet
 			h.iptables("-D FORWARD -j DROP")
 		}
 		if pace.Over(begun, 20*time.Second) {
