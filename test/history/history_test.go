@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 }
 
 // modes are those that this kernel can be tried in.
-var modes = []string{nftables, "iptables-nft", "iptables-legacy"}
+var modes = []string{nftables, "iptables-nft", iptablesLegacy}
 
 // builds are two programs of the same sources.
 var builds = sync.OnceValues(func() ([]string, error) {

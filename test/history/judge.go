@@ -219,11 +219,11 @@ func (j *Judge) carried(a *Attempt) bool {
 	})
 }
 
-// answers reports whether an attempt may have been at an endpoint.
+// answers reports whether an attempt may have been at an endpoint. A flow keeps the source that it began with.
 func (j *Judge) answers(o policy.Outcome, a *Attempt) bool {
 	alive := between(j.alive[o.Endpoint.Addr()], a.Start, a.End)
 	if a.Got.Outcome == lab.Answered {
-		masqueraded := a.Packet.Process || o.Masqueraded != a.Own
+		masqueraded := a.Packet.Process || a.Flow || o.Masqueraded != a.Own
 		return a.By == o.Endpoint.Addr() && a.Got.Port == o.Endpoint.Port() && masqueraded && slices.Contains(alive, true)
 	}
 	return a.Got.Outcome != lab.Untouched && slices.Contains(alive, false)

@@ -51,10 +51,11 @@ type Site struct {
 // extraAddr is one that the node sometimes has.
 var extraAddr = netip.MustParseAddr("203.0.113.9")
 
-// Modes that have no variants.
+// Modes that are treated apart.
 const (
-	nftables = "nftables"
-	ipvs     = "ipvs"
+	nftables       = "nftables"
+	iptablesLegacy = "iptables-legacy"
+	ipvs           = "ipvs"
 )
 
 // NewSite builds a lab for a mode. The rules of others in it choose the variant of iptables.
@@ -100,7 +101,7 @@ func (s *Site) prepare(mode string) error {
 		}
 	}
 	variant := "nft"
-	if mode == "iptables-legacy" {
+	if mode == iptablesLegacy {
 		variant = "legacy"
 	}
 	for _, tool := range []string{"iptables-" + variant, "ip6tables-" + variant} {

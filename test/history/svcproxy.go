@@ -158,6 +158,7 @@ func (p *Svcproxy) fileFaults() Lane {
 			return p.Settings(text)
 		}},
 		{Name: "directory moved away", Do: func(n *Nemesis) error {
+			defer n.Clock.Disturb()() // no change of a file counts while it is away
 			dir := p.ConfigDir()
 			err := os.Rename(dir, dir+".away")
 			n.pause(300*time.Millisecond, 1500*time.Millisecond)
@@ -297,6 +298,9 @@ func (n *Nemesis) removeRule() error {
 	return err
 }
 
+// canary is how long svcproxy may take to find a rule of iptables-legacy, which tells of nothing.
+const canary = 5 * time.Second
+
 // foreignDrop puts a rule before ours that drops what goes to endpoints. svcproxy steps over it.
 func (p *Svcproxy) foreignDrop(n *Nemesis) error {
 	if !n.mayContend() {
@@ -306,6 +310,9 @@ func (p *Svcproxy) foreignDrop(n *Nemesis) error {
 	var err error
 	for _, tool := range n.tools() {
 		err = errors.Join(err, n.iptables(tool, "-I FORWARD -p tcp --dport 8080 -j DROP"))
+	}
+	if n.Mode == iptablesLegacy {
+		n.pause(canary, canary+time.Second)
 	}
 	damage.Over()
 	n.pause(4*time.Second, 5*time.Second)
