@@ -24,9 +24,6 @@ type Flow struct {
 	Movable   bool // MoveFlow is more than RemoveFlow
 }
 
-// waits reports whether an answer may be under way, from an endpoint.
-func (f *Flow) waits() bool { return f.Unreplied && f.Reply != f.Dst }
-
 // A FlowQuery says which flows of a protocol to look at: those that a client sent to one of
 // To, or that were sent from one of From; if both are empty, all. Of these only those whose
 // replies come from one of At, unless that is empty.
@@ -57,11 +54,13 @@ type Flows interface {
 // last every retryMax.
 //
 // A half-open connection to an endpoint that may still be there has until halfOpenLooks have been made,
-// one second, to be established.
+// one second, to be established. A UDP flow of ipvs mode, which cannot move, is left alone for graceLooks: its
+// destination goes after a second, and the flow with it.
 const (
 	secondLook    = 300 * time.Millisecond
 	quickLooks    = 10
 	halfOpenLooks = 3
+	graceLooks    = 4
 )
 
 // An association of SCTP whose endpoint has left is looked at every awaitLook until it ends, or more rarely, so that
@@ -239,7 +238,7 @@ func (w *flowWorker) look(ctx context.Context, l *look) {
 	switch {
 	case l.done == 1 || n > 0:
 		w.later(l, secondLook)
-	case seen.awaited > 0 && w.proto == source.TCP:
+	case seen.awaited > 0 && w.proto != source.SCTP:
 		w.later(l, secondLook)
 	case seen.awaited > 0:
 		w.later(l, max(awaitLook, awaitShare*took))

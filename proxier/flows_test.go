@@ -36,6 +36,7 @@ type tracking struct {
 	unreplied bool // no flow has been answered yet
 	opening   bool // all are half-open connections
 	ended     bool // all are over
+	fixed     bool // none can move, as in ipvs mode
 
 	reopened []testFlow // those of which that was said
 }
@@ -61,7 +62,7 @@ func (c *tracking) Prune(ctx context.Context, _ Family, q FlowQuery, judge func(
 	all := len(q.From)+len(q.To) == 0
 	c.flows = slices.DeleteFunc(c.flows, func(f testFlow) bool {
 		fl := f.flow()
-		fl.Unreplied, fl.Opening, fl.Ended = c.unreplied, c.opening, c.ended
+		fl.Unreplied, fl.Opening, fl.Ended, fl.Movable = c.unreplied, c.opening, c.ended, !c.fixed
 		if !all && !slices.Contains(q.To, fl.Dst) && !slices.Contains(q.From, fl.Src) {
 			return false
 		}
@@ -159,16 +160,17 @@ func toDNS(n int, endpoint string) testFlow {
 	return testFlow{"", fmt.Sprintf("10.96.0.%d:53", n), endpoint + ":5353"}
 }
 
-// A flow whose answer may be under way is left alone for a moment; one that no
-// endpoint answers, as it was not translated, moves at once.
+// A flow that cannot move is left alone for a second, as an answer may be under way; one that no
+// endpoint answers, as it was not translated, goes at once.
 func TestFlowWorkerSparesAnswersUnderWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := startWorker(t)
 		w.dns(1, "10.0.0.1")
 		time.Sleep(time.Minute)
 		untouched := testFlow{"", "10.96.0.1:53", "10.96.0.1:53"}
-		w.track.set(func() { w.track.unreplied, w.track.flows = true, []testFlow{toDNS(1, "10.0.0.1"), untouched} })
+		w.track.set(func() { w.track.fixed, w.track.flows = true, []testFlow{toDNS(1, "10.0.0.1"), untouched} })
 		w.dns(1, "10.0.0.2")
+		time.Sleep(3 * secondLook)
 		w.track.expect(t, toDNS(1, "10.0.0.1"))
 		time.Sleep(2 * secondLook)
 		w.track.expect(t)
@@ -184,7 +186,7 @@ func TestFlowWorkerEndpointThenService(t *testing.T) {
 				w.dns(1, "10.0.0.1")
 				time.Sleep(time.Minute)
 				w.track.set(func() {
-					w.track.unreplied, w.track.took = took == 0, took
+					w.track.fixed, w.track.took = took == 0, took
 					w.track.flows = []testFlow{toDNS(1, "10.0.0.1")}
 				})
 				w.dns(1, left...)

@@ -131,7 +131,7 @@ const (
 	RemoveFlow         // its next packet is a new flow to the rules
 	MoveFlow           // the same, and answers under way still find the client
 	ReopenFlow         // a connection of TCP: it goes on, and the first SYN after its end is a new one to the rules
-	AwaitFlow          // a connection that is looked at again: half-open, or one of SCTP until it ends
+	AwaitFlow          // it is looked at again: half-open, one of SCTP until it ends, or one of UDP that cannot move
 )
 
 // judge returns what becomes of a flow.
@@ -139,8 +139,8 @@ func (t *flowTable) judge(l *look, fl Flow) Verdict {
 	switch where := t.standing(l, fl); {
 	case where == fits, where == lingering && t.proto == source.UDP:
 		return KeepFlow
-	case t.proto == source.UDP && l.done == 0 && fl.waits() && !fl.Movable:
-		return KeepFlow // its endpoint may have left and still answer
+	case where == strays && t.proto == source.UDP && l.done < graceLooks && !fl.Movable && t.mayAnswer(fl):
+		return AwaitFlow
 	case t.proto == source.UDP:
 		return MoveFlow
 	case where == isClosed, fl.Unreplied, fl.Ended:
@@ -199,6 +199,15 @@ func (t *flowTable) closes(was frontendChange, addressed, nodePort *Frontend, fl
 		closed = closed || inSorted(f.closed(), fl.Reply)
 	}
 	return closed
+}
+
+// mayAnswer reports whether a flow that strays has been translated, to an endpoint that may still answer, and
+// the next one of its client would be balanced.
+func (t *flowTable) mayAnswer(fl Flow) bool {
+	addressed, nodePort := t.at(fl.Dst)
+	return fl.Reply != fl.Dst && slices.ContainsFunc([]*Frontend{addressed, nodePort}, func(f *Frontend) bool {
+		return f != nil && f.admits(fl.Src.Addr()) && t.origin(fl).takenBy(f)
+	})
 }
 
 // dead reports whether the endpoint of a flow may not answer any more.

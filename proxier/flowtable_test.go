@@ -112,6 +112,43 @@ func TestStaleFlows(t *testing.T) {
 	}
 }
 
+// A UDP flow that cannot move stays for a while where its endpoint may still answer, and no longer.
+func TestStrayFlowsThatCannotMove(t *testing.T) {
+	one, other := dns(testEndpoints("10.0.0.1")), dns(testEndpoints("10.0.0.2"))
+	excludes := dns(testEndpoints("10.0.0.2"))
+	excludes.SourceRanges = []netip.Prefix{netip.MustParsePrefix("10.8.0.0/16")}
+	stray := testFlow{"", "10.96.0.10:53", "10.0.0.1:5353"}
+	movable := stray.flow()
+	movable.Movable = true
+	for _, tt := range []struct {
+		name string
+		now  *source.Service
+		flow Flow
+		done int
+		want Verdict
+	}{
+		{"at first", other, stray.flow(), 0, AwaitFlow},
+		{"nearly for its time", other, stray.flow(), graceLooks - 1, AwaitFlow},
+		{"for its time", other, stray.flow(), graceLooks, MoveFlow},
+		{"it can move", other, movable, 0, MoveFlow},
+		{"there was no endpoint", other, testFlow{"", "10.96.0.10:53", "10.96.0.10:53"}.flow(), 0, MoveFlow},
+		{"the source is excluded", excludes, stray.flow(), 0, MoveFlow},
+		{"all endpoints have left", dns(testEndpoints()), stray.flow(), 0, MoveFlow},
+		{"the service has gone", nil, stray.flow(), 0, MoveFlow},
+		{"its endpoint is back", one, stray.flow(), 0, KeepFlow},
+	} {
+		tbl := newFlowTable(source.UDP)
+		tbl.sync(testNode(), map[string]*source.Service{"dns": one})
+		l := tbl.sync(testNode(), map[string]*source.Service{"dns": tt.now})
+		if l.done = tt.done; tt.now == one {
+			l.all = true
+		}
+		if got := tbl.judge(l, tt.flow); got != tt.want {
+			t.Errorf("%s: verdict %d, want %d", tt.name, got, tt.want)
+		}
+	}
+}
+
 // A node port that gets other addresses loses the flows to those before, and those that were at
 // the others before it.
 func TestStaleFlowsOfPlacedNodePorts(t *testing.T) {

@@ -15,6 +15,10 @@ import (
 // timer moves connections from active to inactive, and idle ones were seen for 2 s.
 const counterLag = 3 * time.Second
 
+// datagramGrace is how long a removed UDP destination keeps its flows, whose end is unknown: time
+// enough for the answers that are under way. It is less than the looks of proxier wait for such a flow.
+const datagramGrace = time.Second
+
 // A step is one message to IPVS.
 type step struct {
 	op   op
@@ -131,9 +135,9 @@ func (d *difference) server(key lvs.Key, have, want *server) *server {
 
 // removeOrDrain notes how to change a server that is no longer desired.
 func (d *difference) removeOrDrain(key lvs.Key, have *server) *server {
-	n := len(d.last)
-	left := d.dests(key, have.dests, nil, have)
-	if len(left) > 0 {
+	n, says := len(d.last), *have
+	says.closeRemoved = have.closeRemoved || isDatagrams(key) // a UDP flow must not go on where no service is
+	if left := d.dests(key, have.dests, nil, &says); len(left) > 0 {
 		return &server{Server: have.Server, name: have.name, dests: left, orphan: true}
 	}
 	d.last = append(d.last[:n], step{op: deleteServer, key: key}) // with its destinations
@@ -185,16 +189,15 @@ func (d *difference) keepDest(key lvs.Key, have, want dest) {
 }
 
 // drain notes how to change a removed destination, and reports whether it stays for a
-// while, with weight 0. Its connections continue until they end or time out; the end of
-// a UDP flow is unknown, so those do not drain, and neither do those to be closed: the
-// kernel ends a connection whose destination is gone at its next packet.
+// while, with weight 0. Its connections continue until they end or time out; those to be
+// closed do not: the kernel ends a connection whose destination is gone at its next packet.
 func (d *difference) drain(key lvs.Key, have dest, closed bool) bool {
 	since, draining := d.drains.since(key, have.AddrPort)
 	if !draining || since.After(d.now) {
 		since = d.now
 	}
 	waited := d.now.Sub(since)
-	if closed || !canDrain(key) || waited >= d.timeout || have.idle && draining && waited >= counterLag {
+	if closed || waited >= drainTime(key, d.timeout) || have.idle && draining && waited >= counterLag {
 		d.undrain(key, have.AddrPort)
 		d.last = append(d.last, step{op: deleteDest, key: key, dest: have})
 		return false

@@ -81,7 +81,7 @@ func drawServer(rt *rapid.T, key lvs.Key) *server {
 }
 
 // Steps lead from anything to anything: what is wanted is there, what has left
-// drains unless it is UDP, and no moment is without destinations that need not be.
+// drains, UDP for a moment and where the server stays, and no moment is without destinations that need not be.
 func TestStepsLeadToWhatIsWanted(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		proto := rapid.SampledFrom([]source.Protocol{source.TCP, source.UDP, source.SCTP}).Draw(rt, "protocol")
@@ -109,7 +109,7 @@ func TestStepsLeadToWhatIsWanted(t *testing.T) {
 			if !maps.Equal(k[key], weights(held)) {
 				rt.Fatalf("the kernel holds %v, not %v", k[key], weights(held))
 			}
-			checkHeld(rt, k[key], want, rec.drains[key], proto, now)
+			checkHeld(rt, key, k[key], want, rec.drains[key], now)
 			if want != nil && want.closeRemoved && len(k[key]) > len(want.dests) {
 				rt.Fatalf("destinations drain, %v beside %v, where they are to be closed", k[key], weights(want))
 			}
@@ -117,8 +117,8 @@ func TestStepsLeadToWhatIsWanted(t *testing.T) {
 	})
 }
 
-func checkHeld(rt *rapid.T, have map[netip.AddrPort]uint32, want *server, draining map[netip.AddrPort]time.Time, proto source.Protocol, now time.Time) {
-	wanted := weights(want)
+func checkHeld(rt *rapid.T, key lvs.Key, have map[netip.AddrPort]uint32, want *server, draining map[netip.AddrPort]time.Time, now time.Time) {
+	wanted, atOnce := weights(want), want == nil && isDatagrams(key)
 	for at, w := range wanted {
 		if got, ok := have[at]; !ok || got != w {
 			rt.Fatalf("destination %v has weight %d (there: %v), want %d", at, got, ok, w)
@@ -129,7 +129,7 @@ func checkHeld(rt *rapid.T, have map[netip.AddrPort]uint32, want *server, draini
 			continue
 		}
 		since, ok := draining[at]
-		if w != 0 || !ok || proto == source.UDP || now.Sub(since) >= 20*time.Second {
+		if w != 0 || !ok || atOnce || now.Sub(since) >= drainTime(key, 20*time.Second) {
 			rt.Fatalf("destination %v of nobody: weight %d, drains %v since %v", at, w, ok, now.Sub(since))
 		}
 	}

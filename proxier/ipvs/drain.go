@@ -69,7 +69,7 @@ func (b *Backend) queueDrain(key lvs.Key, now time.Time) {
 	}
 	soonest := maxDrainLook
 	for _, since := range b.record.drains[key] {
-		soonest = min(soonest, nextLook(since, now, b.opts.DrainTimeout))
+		soonest = min(soonest, nextLook(since, now, drainTime(key, b.opts.DrainTimeout)))
 	}
 	b.drainQueue.set(key, now.Add(soonest))
 }

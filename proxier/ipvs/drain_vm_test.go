@@ -268,13 +268,20 @@ func TestRestartKnowsDrains(t *testing.T) {
 	})
 }
 
-// UDP knows no end of a connection: destinations and servers go at once.
-func TestUDPDoesNotDrain(t *testing.T) {
+// UDP knows no end of a connection: a destination goes after a moment, and with its server at once.
+func TestUDPDrainsForAMoment(t *testing.T) {
 	everywhere(t, func(h *host) {
 		h.Put(h.service("dns", 1, source.UDP, 0, 1))
 		h.Put(h.service("dns", 1, source.UDP, 1))
+		drains := strings.Replace(h.draining(1, 0), "-t", "-u", 1)
+		h.wantState(drains)
+		if due := h.Backend.NextDue(); time.Until(due) > datagramGrace {
+			h.Errorf("it is to go in %v", time.Until(due))
+		}
+		h.dueUntil("the destination has gone", func() bool { return !slices.Contains(h.servers(), drains) })
 		h.wantState()
-		h.Remove(h.service("dns", 1, source.UDP, 1))
+		h.Put(h.service("dns", 1, source.UDP, 0))
+		h.Remove(h.service("dns", 1, source.UDP, 0))
 		h.want()
 		h.settled()
 	})

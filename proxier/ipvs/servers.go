@@ -201,9 +201,15 @@ func limitsOf(p *proxier.Pool, at netip.AddrPort) lvs.Limits {
 	return lvs.Limits{Upper: p.Limits[at].Max, Lower: p.Limits[at].Min}
 }
 
-// canDrain reports whether connections to a server may continue when their destination
-// is removed: its protocol must have connections.
-func canDrain(k lvs.Key) bool { return k.Protocol != uint8(source.UDP) }
+func isDatagrams(k lvs.Key) bool { return k.Protocol == uint8(source.UDP) }
+
+// drainTime returns how long a removed destination of a server drains, where connections have timeout.
+func drainTime(k lvs.Key, timeout time.Duration) time.Duration {
+	if isDatagrams(k) {
+		return datagramGrace
+	}
+	return timeout
+}
 
 // compareKeys orders servers by address, protocol and port.
 func compareKeys(a, b lvs.Key) int {
