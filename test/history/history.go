@@ -20,6 +20,10 @@ type History struct {
 	Bound bool // external addresses are ones of the host: ipvs mode
 	Steps bool // the parts of a change are written one after the other: all modes but nftables
 
+	// Unseen is for how long what others break may not be seen: five seconds in iptables-legacy, whose rules are looked at
+	// more rarely the longer it takes.
+	Unseen time.Duration
+
 	Host     *Fact[policy.Host]
 	Services map[string]*Fact[*source.Service] // nil: there is none
 	Hosts    map[netip.Addr]*Endpoint          // by the addresses of endpoints

@@ -46,7 +46,7 @@ func NewJudge(h *History) *Judge {
 		}
 		span := *d
 		if !span.Until.IsZero() {
-			span.Until = h.Clock.Settled(span.Until, reaction)
+			span.Until = h.Clock.Settled(span.Until, h.Unseen+reaction)
 		}
 		j.damages = append(j.damages, span)
 	}

@@ -116,6 +116,8 @@ func TestJudge(t *testing.T) {
 			}},
 		{name: "while it is broken", attempts: []Attempt{try(5, lab.Untouched, none), try(6.5, lab.Untouched, none), try(8, lab.Untouched, none)}, illegal: 1,
 			happens: func(h *History) { h.damages = []*Span{{at(4), at(6)}} }},
+		{name: "while it is broken unseen", attempts: []Attempt{try(8, lab.Untouched, none), try(13, lab.Untouched, none)}, illegal: 1,
+			happens: func(h *History) { h.Unseen, h.damages = 5*time.Second, []*Span{{at(4), at(6)}} }},
 		{name: "dead, without a check", happens: dies, attempts: []Attempt{try(11, lab.Refused, none), try(19, lab.Refused, none), try(19, lab.Answered, second)}},
 		{name: "dead, with a check", service: checked, happens: dies, attempts: []Attempt{try(11, lab.Refused, none), try(19, lab.Refused, none)}, illegal: 1},
 		{name: "answered by the dead", happens: dies, attempts: []Attempt{try(19, lab.Answered, first)}, illegal: 1},

@@ -123,6 +123,9 @@ func (s *Site) begin(ctx context.Context) error {
 	}
 	quiet(ctx)
 	h := &History{Bound: s.Mode == ipvs, Steps: s.Mode != nftables, Host: NewFact(s.host(false)), Services: map[string]*Fact[*source.Service]{}, Hosts: map[netip.Addr]*Endpoint{}}
+	if s.Mode == iptablesLegacy {
+		h.Unseen = 5 * time.Second
+	}
 	for name, f := range s.versions {
 		h.Services[name] = NewFact(s.model(f))
 	}

@@ -298,9 +298,6 @@ func (n *Nemesis) removeRule() error {
 	return err
 }
 
-// canary is how long svcproxy may take to find a rule of iptables-legacy, which tells of nothing.
-const canary = 5 * time.Second
-
 // foreignDrop puts a rule before ours that drops what goes to endpoints. svcproxy steps over it.
 func (p *Svcproxy) foreignDrop(n *Nemesis) error {
 	if !n.mayContend() {
@@ -311,11 +308,8 @@ func (p *Svcproxy) foreignDrop(n *Nemesis) error {
 	for _, tool := range n.tools() {
 		err = errors.Join(err, n.iptables(tool, "-I FORWARD -p tcp --dport 8080 -j DROP"))
 	}
-	if n.Mode == iptablesLegacy {
-		n.pause(canary, canary+time.Second)
-	}
 	damage.Over()
-	n.pause(4*time.Second, 5*time.Second)
+	n.pause(n.Unseen+4*time.Second, n.Unseen+5*time.Second)
 	for _, tool := range n.tools() {
 		err = errors.Join(err, n.iptables(tool, "-D FORWARD -p tcp --dport 8080 -j DROP"))
 	}
