@@ -5,7 +5,7 @@ VERSION    ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo u
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 NFPM        = github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.1
 MISSPELL    = github.com/golangci/misspell/cmd/misspell@v0.7.0
-SOAK        = (TestCases|TestLegal)/.*/(rewriting|moving|restarts|kills|faults|affinity under a flood|health|uplink)|TestStops|TestWays
+SOAK        = (TestCases|TestLegal)/.*/(same source port|held connections|rewriting|moving|restarts|kills|faults|affinity under a flood|health|uplink)|TestStops|TestWays
 GUEST       = $(GO) run ./vmtests/cmd/guest -timeout 4h -cpus 2 -memory 2048 -file bin/svcproxy -env SVCPROXY_LAB_BINARY=/root/svcproxy -env SVCPROXY_LAB_SLOW=5
 TAGS       ?=
 IMAGE      ?= dist/svcproxy-$(VERSION).tar
@@ -153,7 +153,7 @@ stress: ## how long a change takes while tables are full and others write rules,
 soak: ## what is random, many times: files, services and faults while svcproxy runs and is killed, power failures, plans, and all of stress; hours of it (root)
 	SVCPROXY_SOAK=1 $(GO) test -tags netns -count=1 -v -timeout 4h -run '$(SOAK)' ./test/lab
 	SVCPROXY_SOAK=1 $(GO) test -tags netns -count=1 -v -timeout 1h ./test/hosts
-	SVCPROXY_SOAK=1 $(GO) test -tags bench -count=1 -v -timeout 2h -run 'TestStress|TestRepair' ./test/bench
+	SVCPROXY_SOAK=1 $(GO) test -tags bench -count=1 -v -timeout 2h -run 'TestStress|TestRepair|TestFlush' ./test/bench
 	SVCPROXY_SOAK=1 $(GO) test -tags netns -count=1 -v -timeout 1h -run TestPowerFailure ./source/file
 	SVCPROXY_TRANSITIONS=500 $(GO) test -tags netns -count=1 -v -timeout 2h -run 'TestConformance/transitions' ./proxier/nftables ./proxier/iptables
 	SVCPROXY_SOAK=1 $(GO) test -tags bench -count=1 -v -timeout 2h -run TestHour ./proxier/healthcheck
@@ -162,6 +162,7 @@ soak: ## what is random, many times: files, services and faults while svcproxy r
 soak-vm: build ## the stops of ipvs mode at random moments, its changes under stress, the flow table's worth, and the whole life of packages, in guests; an hour and more (as test-vm)
 	$(GO) test -c -tags bench,vm -o bin/bench.test ./test/bench
 	$(GUEST) -- bin/bench.test -test.v -test.run '^TestStress$$/^ipvs'
+	$(GUEST) -env SVCPROXY_SOAK=1 -- bin/bench.test -test.v -test.timeout 4h -test.run '^TestFlush$$'
 	$(GO) test -c -tags netns,vm -o bin/lab.test ./test/lab
 	$(GUEST) -env SVCPROXY_SOAK=1 -- bin/lab.test -test.v -test.run '^TestCases$$/^ipvs/^(explain|trace|files|restarts|rewriting|same source port)$$'
 	$(GUEST) -env SVCPROXY_SOAK=1 -- bin/lab.test -test.v -test.run '^TestStops$$/^ipvs'

@@ -47,7 +47,7 @@ func (v variant) breakages() []breakage {
 
 // flushTables removes all rules and chains. One that is repaired meanwhile cannot be deleted.
 func (n *node) flushTables() error {
-	tool := fmt.Sprintf("iptables-%s", n.variant)
+	tool := n.variant.tool("iptables")
 	for _, table := range []string{"nat", "filter", "mangle"} {
 		if _, err := n.run(tool, "-w", "-t", table, "-F"); err != nil {
 			return err
