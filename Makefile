@@ -21,7 +21,7 @@ LDFLAGS     = -s -w -X main.version=$(VERSION)
 export CGO_ENABLED = 0
 export GOFLAGS    := $(shell $(GO) env GOFLAGS) -trimpath -vet=off
 
-.PHONY: help build sizes install packages release check-release image manual demo test test-netns test-packages test-lab test-vm vagrant test-vagrant worlds judge judge-soak judge-vm test-nokubernetes test-templates test-kubernetes kubernetes-programs judge-kubeproxy bench-kubernetes bench-peers bench-peers-vm stress soak soak-vm bench fuzz lint fmt clean
+.PHONY: help build sizes install packages release check-release image manual demo test test-netns test-packages test-lab test-vm vagrant test-vagrant worlds judge judge-soak judge-vm test-nokubernetes test-templates test-kubernetes kubernetes-programs judge-keepalived judge-kubeproxy bench-kubernetes bench-peers bench-peers-vm stress soak soak-vm bench fuzz lint fmt clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -132,6 +132,14 @@ test-kubernetes: ## against a real API server in namespaces, and against kube-pr
 kubernetes-programs: ## the API server, etcd and kube-proxy for that, ahead of it
 	cd test/kubernetes && $(GO) test -tags netns -count=1 -v -timeout 1h -run TestPrograms ./...
 
+judge-keepalived: build bin/keepalived.tar ## keepalived under the same judge, for JUDGE (10m), in a guest (as test-vm, and keepalived)
+	$(GO) test -c -tags netns,vm -o bin/history.test ./test/history
+	$(GUEST) -file bin/keepalived.tar -env SVCPROXY_PEERS_KEEPALIVED=/root/keepalived.tar -- bin/history.test -test.v -test.timeout 4h -test.run '^TestJudgeKeepalived$$' -for $(or $(JUDGE),10m) -go-on -shrink 0
+
+# keepalived of this host, with its libraries, for guests.
+bin/keepalived.tar:
+	tar -chPf $@ --transform 's,^/,,' $$(command -v keepalived) $$(ldd $$(command -v keepalived) | grep -o '/[^ ]*')
+
 judge-kubeproxy: ## kube-proxy under the same judge, JUDGE (10m) in each mode (root; builds kube-proxy)
 	cd test/kubernetes && $(GO) test -tags netns -count=1 -v -timeout 24h -run TestJudgeKubeProxy . -for $(or $(JUDGE),10m) -go-on -shrink 0
 
@@ -142,9 +150,8 @@ PEERS ?= TestBenchPeers
 bench-peers: ## svcproxy beside kube-proxy in all modes, into docs/bench-peers.md; some two hours, goes on where it was ended (root; builds kube-proxy)
 	cd test/kubernetes && $(GO) test -tags netns -count=1 -v -timeout 24h -run '$(PEERS)' ./peers
 
-bench-peers-vm: build ## keepalived beside svcproxy in ipvs mode, in a guest, as a table (as test-vm, and keepalived); an hour
+bench-peers-vm: build bin/keepalived.tar ## keepalived beside svcproxy in ipvs mode, in a guest, as a table (as test-vm, and keepalived); an hour
 	$(GO) test -c -tags bench,vm -o bin/bench.test ./test/bench
-	tar -chPf bin/keepalived.tar --transform 's,^/,,' $$(command -v keepalived) $$(ldd $$(command -v keepalived) | grep -o '/[^ ]*')
 	$(GUEST) -file bin/keepalived.tar -env SVCPROXY_PEERS_KEEPALIVED=/root/keepalived.tar -env SVCPROXY_PEERS_IPVS=$(SVCPROXY_PEERS_IPVS) -env SVCPROXY_PEERS_ROUNDS=$(SVCPROXY_PEERS_ROUNDS) -- bin/bench.test -test.v -test.timeout 4h -test.run '^TestPeersIPVS$$'
 
 stress: ## how long a change takes while tables are full and others write rules, in one table; some five minutes of it (root)

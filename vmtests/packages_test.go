@@ -49,13 +49,14 @@ func TestPackages(t *testing.T) {
 	}
 }
 
-// vmTests returns patterns of the tests with the tag vm, by package, except for those of this one, and of svcproxy itself.
+// vmTests returns patterns of the tests with the tag vm, by package, except for those of this one, of svcproxy itself, and
+// of its peers.
 func vmTests(t *testing.T) map[string]string {
 	t.Helper()
 	patterns := make(map[string]string)
 	without := testFiles(t, "netns")
 	for pkg, files := range testFiles(t, tags) {
-		if pkg == labPackage || pkg == hostsPackage || strings.HasPrefix(pkg, "svcproxy.dev/svcproxy/vmtests") {
+		if pkg == labPackage || pkg == hostsPackage || pkg == historyPackage || strings.HasPrefix(pkg, "svcproxy.dev/svcproxy/vmtests") {
 			continue
 		}
 		files = slices.DeleteFunc(files, func(name string) bool { return slices.Contains(without[pkg], name) })
@@ -101,10 +102,11 @@ func testNames(t *testing.T, files []string) (names []string) {
 	return names
 }
 
-// Packages whose tests are of svcproxy itself.
+// Packages whose tests are of svcproxy itself, or of peers.
 const (
-	labPackage   = "svcproxy.dev/svcproxy/test/lab"
-	hostsPackage = "svcproxy.dev/svcproxy/test/hosts"
+	labPackage     = "svcproxy.dev/svcproxy/test/lab"
+	hostsPackage   = "svcproxy.dev/svcproxy/test/hosts"
+	historyPackage = "svcproxy.dev/svcproxy/test/history"
 )
 
 // atRest are the groups of cases in which nothing goes wrong and little changes.

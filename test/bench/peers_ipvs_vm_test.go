@@ -25,9 +25,8 @@ import (
 
 // Environment variables of TestPeersIPVS.
 const (
-	envKeepalived = "SVCPROXY_PEERS_KEEPALIVED" // an archive with keepalived and its libraries; else it is in PATH
-	envPeersIPVS  = "SVCPROXY_PEERS_IPVS"       // how many services
-	envRounds     = "SVCPROXY_PEERS_ROUNDS"
+	envPeersIPVS = "SVCPROXY_PEERS_IPVS" // how many services
+	envRounds    = "SVCPROXY_PEERS_ROUNDS"
 )
 
 const (
@@ -48,7 +47,7 @@ type ipvsPeer struct {
 // kernel, of both alike. It compares nothing with a promise.
 func TestPeersIPVS(t *testing.T) {
 	logMachine(t)
-	keepalived, err := unpackKeepalived(t)
+	keepalived, err := lab.Keepalived(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -394,22 +393,4 @@ func keepalivedConf(all []lab.Service) []byte {
 		w.WriteString("}\n")
 	}
 	return []byte(w.String())
-}
-
-// unpackKeepalived returns the command that starts keepalived. The archive is of a host
-// like the guest: it brings its libraries along.
-func unpackKeepalived(t *testing.T) ([]string, error) {
-	archive := os.Getenv(envKeepalived)
-	if archive == "" {
-		path, err := exec.LookPath("keepalived")
-		return []string{path}, err
-	}
-	dir := t.TempDir()
-	if out, err := exec.Command("tar", "-xf", archive, "-C", dir).CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("unpacking keepalived: %w\n%s", err, out)
-	}
-	return []string{
-		filepath.Join(dir, "lib64/ld-linux-x86-64.so.2"), "--library-path", filepath.Join(dir, "lib/x86_64-linux-gnu"),
-		filepath.Join(dir, "usr/sbin/keepalived"),
-	}, nil
 }
