@@ -106,7 +106,7 @@ func (j *Judge) judge(a *Attempt) error {
 const flowGrace = time.Second
 
 // kept is a world as flows see it that go on: they stay with endpoints that are drained, disabled, not ready but serving,
-// of weight 0 or of a tier that is not needed.
+// of weight 0, of a tier that is not needed, or farther away than others.
 func kept(w *policy.World) *policy.World {
 	out := *w
 	out.Known, out.Services = map[source.Key]map[netip.AddrPort]policy.Known{}, nil
@@ -119,7 +119,7 @@ func kept(w *policy.World) *policy.World {
 	}
 	for _, s := range w.Services {
 		clone := *s
-		clone.Endpoints = slices.Clone(s.Endpoints)
+		clone.Endpoints, clone.TrafficDistribution = slices.Clone(s.Endpoints), source.Evenly
 		for i := range clone.Endpoints {
 			e := &clone.Endpoints[i]
 			e.Weight, e.Disabled, e.Tier, e.Ready = max(1, e.Weight), false, 0, e.Ready || e.Serving

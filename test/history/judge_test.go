@@ -124,6 +124,10 @@ func TestJudge(t *testing.T) {
 		{name: "drained", happens: drains, attempts: []Attempt{try(10.5, lab.Answered, first), try(12, lab.Answered, first), flow(try(12, lab.Answered, first))}, illegal: 1},
 		{name: "a flow after its endpoint left", happens: leaves, attempts: []Attempt{flow(try(11.5, lab.Answered, first)), flow(try(12.5, lab.Answered, first))}, illegal: 1},
 		{name: "a flow that began before others were masqueraded", attempts: []Attempt{own(flow(try(1, lab.Answered, first)))}},
+		{name: "a flow to an endpoint that others are nearer than", attempts: []Attempt{flow(try(1, lab.Answered, second)), try(1, lab.Answered, second)}, illegal: 1,
+			service: with(serving(first, second), func(s *source.Service) {
+				s.TrafficDistribution, s.Endpoints[0].Node = source.PreferSameNode, "node"
+			})},
 		{name: "a flow to a weight of 0", attempts: []Attempt{flow(try(1, lab.Refused, none)), flow(try(1, lab.Answered, first))},
 			service: with(serving(first), func(s *source.Service) { s.Endpoints[0].Weight = 0 })},
 		{name: "affinity", service: sticky, attempts: []Attempt{try(1, lab.Answered, first), try(2, lab.Answered, first), try(3, lab.Answered, second)}, illegal: 1},
