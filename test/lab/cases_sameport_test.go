@@ -43,9 +43,7 @@ var samePortGroups = []group{{
 			s.Endpoints = nil
 			e.apply(t, s)
 		}})},
-		{name: "service is removed and comes back", run: testSamePort(sameChange{gone: true, do: func(t *testing.T, e *env, _ Service) {
-			e.apply(t)
-		}})},
+		{name: "file is deleted and comes back", run: testSamePort(sameChange{gone: true, do: deleteFile})},
 		{name: "queries under way", run: testQueriesUnderWay},
 		{name: "unanswered", run: testUnansweredOfRemoved},
 		{name: "sent before the service", run: testSentBeforeService},
@@ -82,6 +80,20 @@ func endpointBecomes(change func(*Endpoint)) func(*testing.T, *env, Service) {
 func drainVictim(t *testing.T, e *env, _ Service) { e.drain(t) }
 
 func drainVictimBriefly(t *testing.T, e *env, _ Service) { e.drain(t, "--wait", "--timeout", "1s") }
+
+// deleteFile deletes the file of the case, and waits until its service has gone everywhere.
+func deleteFile(t *testing.T, e *env, _ Service) {
+	if err := e.daemon.RemoveFile(e.name() + ".json"); err != nil {
+		t.Fatal(err)
+	}
+	gone := e.sameAddresses()
+	for i := range gone {
+		if gone[i].want = e.givenUp(); gone[i].port == e.nodePort() {
+			gone[i].want = refused
+		}
+	}
+	e.expect(t, gone...)
+}
 
 // drain drains the victim.
 func (e *env) drain(t *testing.T, args ...string) {
