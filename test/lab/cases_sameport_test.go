@@ -23,10 +23,7 @@ import (
 var samePortGroups = []group{{
 	name: "same source port",
 	cases: []testCase{
-		{name: "endpoint is removed", run: leavesAfter(func(t *testing.T, e *env, s Service) {
-			s.Endpoints = at(e.Remote[1])
-			e.apply(t, s)
-		})},
+		{name: "endpoint is removed", run: leavesAfter(removeVictim)},
 		{name: "weight 0", run: testSamePort(sameChange{datagramsStay: true, do: endpointBecomes(weight(0))})},
 		{name: "disabled", run: testSamePort(sameChange{datagramsStay: true, do: endpointBecomes(disabled)})},
 		{name: "not ready", run: leavesAfter(endpointBecomes(notReady))},
@@ -45,6 +42,8 @@ var samePortGroups = []group{{
 		}})},
 		{name: "file is deleted and comes back", run: testSamePort(sameChange{gone: true, do: deleteFile})},
 		{name: "queries under way", run: testQueriesUnderWay},
+		{name: "half-closed and removed", run: testHalfClosed(removeVictim)},
+		{name: "half-closed and drained", run: testHalfClosed(drainVictim)},
 		{name: "unanswered", run: testUnansweredOfRemoved},
 		{name: "sent before the service", run: testSentBeforeService},
 		{name: "rolling replacement", run: testRollingSamePorts},
@@ -75,6 +74,11 @@ func endpointBecomes(change func(*Endpoint)) func(*testing.T, *env, Service) {
 		s.Endpoints = append(with(change, e.Remote[0]), at(e.Remote[1])...)
 		e.apply(t, s)
 	}
+}
+
+func removeVictim(t *testing.T, e *env, s Service) {
+	s.Endpoints = at(e.Remote[1])
+	e.apply(t, s)
 }
 
 func drainVictim(t *testing.T, e *env, _ Service) { e.drain(t) }
