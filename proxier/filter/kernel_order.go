@@ -191,8 +191,8 @@ func (k *Kernel) movedAhead(d *difference) {
 }
 
 // overtaken reports whether a built-in chain does not lead to ours as it should. It costs a few
-// messages, or a process for each table of the legacy variant, where a look reads everything. An
-// error counts as yes.
+// messages, and a process for each table that has rules in front of ours, or of the legacy variant,
+// where a look reads everything. An error counts as yes.
 func (k *Kernel) overtaken(ctx context.Context) bool {
 	now := k.mirror.now()
 	if !now.known { // a sync is comparing everything, and may have read before the change
@@ -209,9 +209,22 @@ func (k *Kernel) overtaken(ctx context.Context) bool {
 				return true
 			}
 		}
-		k.order.observe(table, tab)
+		k.order.observe(table, k.inWords(ctx, table, chains, tab))
 	}
 	return false
+}
+
+// inWords returns chains that were read as tab, with the text of the rules in front of our jumps:
+// nf_tables does not tell it. It starts a program only where there are such rules.
+func (k *Kernel) inWords(ctx context.Context, table string, chains []string, tab *xtables.Table) *xtables.Table {
+	if k.events == nil || len(tab.Ahead)+len(tab.AheadOfUser) == 0 {
+		return tab
+	}
+	printed, err := k.tool.ReadChains(ctx, table, chains, Prefix)
+	if err != nil { // a rule has its handle, then
+		return tab
+	}
+	return printed
 }
 
 // chainsWithJumps returns the built-in chains of each table that have jumps.
