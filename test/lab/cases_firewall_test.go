@@ -3,10 +3,13 @@
 package lab
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/netip"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -34,11 +37,19 @@ var firewallGroups = []group{
 			{name: "another bit", run: testAnotherBit},
 			{name: "reject at the end of forward", run: testForwardReject},
 			{name: "rules that iptables cannot print", run: testUnprintable},
-			{name: "rules inserted in front", run: testInFront},
 			// Packets to services do not pass FORWARD in ipvs mode, their answers do.
 			{name: "chain of the user", run: testUserChain, except: []string{"ipvs"}},
 		},
 		except: []string{"nftables"}, // no table can overrule another
+	},
+	{
+		name:     "order of rules",
+		settings: "[sync]\nresync_interval = \"1h\"\n", // what is noticed is not noticed by a resync
+		cases: []testCase{
+			{name: "rules inserted in front", run: testInFront},
+			{name: "rules inserted again and again", run: testFight},
+		},
+		except: []string{"nftables"},
 	},
 }
 
@@ -428,8 +439,8 @@ func (e *env) unprintableRule(t *testing.T, chain string) {
 }
 
 // testInFront: rules that drop or pass over services, and that others insert in front of
-// ours, do not stop them for longer than until the next look, or a start, and status names
-// them. For other traffic they hold.
+// ours, do not stop them for longer than until svcproxy hears of them, or a start, and status
+// names them. For other traffic they hold.
 func testInFront(t *testing.T, e *env) {
 	s := e.everywhere(at(e.Local[0], e.Remote[0])...)
 	e.apply(t, s)
@@ -457,11 +468,15 @@ func testInFront(t *testing.T, e *env) {
 	e.expect(t, served...)
 }
 
+// overtakePatience is how long a rule in front of ours may stop services. The legacy variant has no
+// events, and reads its rules at most once in 5 s.
+var overtakePatience = 2 * expectPatience
+
 // oursFirst waits until the first rules of FORWARD are ours.
 func (e *env) oursFirst(t *testing.T, when string) {
 	t.Helper()
 	for _, f := range foreigns {
-		err := Poll(expectPatience, func() error {
+		err := Poll(overtakePatience, func() error {
 			rules, err := e.Node.Run(f.tool+e.mode.variant, "-w", "-S", "FORWARD")
 			lines := strings.Split(rules, "\n")
 			if err == nil && (len(lines) < 3 || !strings.Contains(lines[1], "SVCP-") || !strings.Contains(lines[2], "SVCP-")) {
@@ -473,6 +488,52 @@ func (e *env) oursFirst(t *testing.T, when string) {
 			t.Error(err)
 		}
 	}
+}
+
+// testFight: a program that puts its rule in front of ours again and again has it left there, for a
+// while, after a few moves. Status names the rule, and says until when.
+func testFight(t *testing.T, e *env) {
+	e.apply(t, e.service(at(e.Local[0])...))
+	before := e.moves()
+	e.mustFirewall(t, "-I FORWARD -j DROP", "-D FORWARD -j DROP")
+	again := func() error {
+		return errors.Join(e.firewall("-D FORWARD -j DROP"), e.firewall("-I FORWARD -j DROP"))
+	}
+	left := regexp.MustCompile(`ip6?tables-\w+ filter FORWARD: another program keeps putting rules before svcproxy's, which may stop services: "-j DROP"; they are passed again at \d\d:\d\d:\d\d`)
+	err := Poll(slow(time.Minute), func() error {
+		status, err := e.daemon.Command("status")
+		if err == nil && len(left.FindAllString(status, -1)) < len(foreigns) {
+			err = cmp.Or(again(), fmt.Errorf("status does not say of each family %q:\n%s", left, status))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	moves := e.moves() - before
+	if most := 3 * len(foreigns); moves > most {
+		t.Errorf("%d moves, want at most %d", moves, most)
+	}
+	for range 3 {
+		time.Sleep(time.Second) // between two looks after events
+		if err := again(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if more := e.moves() - before - moves; more > 0 {
+		t.Errorf("%d moves more while rules are left in front", more)
+	}
+	for _, f := range foreigns {
+		rules, err := e.Node.Run(f.tool+e.mode.variant, "-w", "-S", "FORWARD")
+		if err != nil || !strings.HasPrefix(rules, "-P FORWARD ACCEPT\n-A FORWARD -j DROP\n") {
+			t.Errorf("error %v, want the other rule first:\n%s", err, rules)
+		}
+	}
+}
+
+// moves returns how many moves of jumps the log tells of.
+func (e *env) moves() int {
+	return strings.Count(e.daemon.LogTail(math.MaxInt), "moved the jumps to our chains before foreign rules")
 }
 
 // testUserChain: whom Docker's chain for rules of the admin drops, we do not let
