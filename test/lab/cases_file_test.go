@@ -3,8 +3,12 @@
 package lab
 
 import (
+	"errors"
 	"fmt"
+	"os"
 	"testing"
+
+	"svcproxy.dev/svcproxy/source"
 )
 
 var fileGroups = []group{{
@@ -12,6 +16,7 @@ var fileGroups = []group{{
 	except: inSoakOnly,
 	cases: []testCase{
 		{name: "broken file", run: testBrokenFile},
+		{name: "directory in the place of a file", run: testDirectoryForFile},
 		{name: "claim clash", run: testClaimClash},
 		{name: "service moves to another file", run: testServiceMoves},
 		{name: "toml", run: testTOML},
@@ -60,6 +65,29 @@ func testBrokenFile(t *testing.T, e *env) {
 	}
 	e.file(t, "fragile", e.named("fragile", 2, at(e.Local[1])...))
 	e.expect(t, check{from: e.Client, to: e.vip(2), want: by(e.Local[1])})
+}
+
+// testDirectoryForFile: where a directory, or a link to one, comes in the place of a file, its services stay.
+func testDirectoryForFile(t *testing.T, e *env) {
+	path := e.daemon.path("fragile.json")
+	t.Cleanup(func() { _ = os.RemoveAll(path) })
+	for i, replace := range []func() error{
+		func() error { return errors.Join(os.Remove(path), os.Mkdir(path, 0o755)) },
+		func() error {
+			_, err := e.Node.Run("ln", "-sfn", e.daemon.StateDir(), path)
+			return err
+		},
+	} {
+		e.file(t, "fragile", e.named("fragile", 1, at(e.Local[i])...))
+		if err := replace(); err != nil {
+			t.Fatal(err)
+		}
+		e.expectState(t, "fragile.json", source.Stale, "cannot be read: it is a directory")
+		e.expect(t, check{from: e.Client, to: e.vip(1), want: by(e.Local[i])})
+		if err := os.RemoveAll(path); err != nil { // nothing is renamed over a directory
+			t.Fatal(err)
+		}
+	}
 }
 
 // testClaimClash: of two files that claim one address and port, the one that
