@@ -163,23 +163,42 @@ func (e *env) cleanKernel() error {
 	return err
 }
 
-// testBootDamaged: a copy that is not what was kept, with no other in the history, is reported, and not used. The file itself still is, once it is corrected.
+// testBootDamaged: where a copy is not what was kept, the same text in the history is used. If that is gone too, the file
+// has no services until it is corrected.
 func testBootDamaged(t *testing.T, e *env) {
-	e.file(t, "fragile", e.named("fragile", 1, at(e.Local[0])...))
 	e.remove(t, "fragile.json")
-	lastGood, text := e.lastGood(t, "fragile.json")
-	damaged := strings.Replace(text, e.Local[0].Addr().V4.String(), e.Local[1].Addr().V4.String(), 1)
-	err := errors.Join(
-		e.daemon.Stop(), os.RemoveAll(filepath.Join(filepath.Dir(filepath.Dir(lastGood)), "history")), write(lastGood, damaged), write(e.daemon.path("fragile.json"), "{"), e.daemon.Start())
-	if err != nil {
-		t.Fatal(err)
+	const damage = "the copy of the last good version cannot be used: its checksum is not the recorded one; "
+	for _, tt := range []struct {
+		name  string
+		lose  bool // the history too
+		want  want
+		state source.FileState
+		fault string
+		log   string
+	}{
+		{"history", false, by(e.Local[0]), source.Stale, "the text ends within a value", damage + "the same text in the history is used"},
+		{"no history", true, e.givenUp(), source.Refused, damage, damage + "no older one is kept"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			e.file(t, "fragile", e.named("fragile", 1, at(e.Local[0])...))
+			lastGood, text := e.lastGood(t, "fragile.json")
+			damaged := strings.Replace(text, e.Local[0].Addr().V4.String(), e.Local[1].Addr().V4.String(), 1)
+			// The history has it as a link, which stays.
+			err := errors.Join(e.daemon.Stop(), os.Remove(lastGood), write(lastGood, damaged), write(e.daemon.path("fragile.json"), "{"))
+			if tt.lose {
+				err = errors.Join(err, os.RemoveAll(filepath.Join(e.daemon.StateDir(), "history")))
+			}
+			if err = errors.Join(err, e.daemon.Start()); err != nil {
+				t.Fatal(err)
+			}
+			e.expect(t, check{from: e.Client, to: e.vip(1), want: tt.want})
+			e.expectState(t, "fragile.json", tt.state, tt.fault)
+			e.expectLog(t, tt.log)
+			e.file(t, "fragile", e.named("fragile", 1, at(e.Local[2])...))
+			e.expect(t, check{from: e.Client, to: e.vip(1), want: by(e.Local[2])})
+			e.expectState(t, "fragile.json", source.Accepted, "[]")
+		})
 	}
-	e.expect(t, check{from: e.Client, to: e.vip(1), want: e.givenUp()})
-	e.expectState(t, "fragile.json", source.Refused, "the copy of the last good version cannot be used: its checksum is not the recorded one")
-
-	e.file(t, "fragile", e.named("fragile", 1, at(e.Local[2])...))
-	e.expect(t, check{from: e.Client, to: e.vip(1), want: by(e.Local[2])})
-	e.expectState(t, "fragile.json", source.Accepted, "[]")
 }
 
 // lastGood waits until the one copy of a file says what the file does: it is
