@@ -165,28 +165,40 @@ func TestProgramThatHangs(t *testing.T) {
 	}
 }
 
-// TestLockThatIsHeld: status names the process that holds the lock of legacy iptables.
+// TestLockThatIsHeld: status names the process that holds the lock of legacy iptables, at a start too.
 func TestLockThatIsHeld(t *testing.T) {
 	t.Parallel()
 	s := prepareFaulty(t, "legacy", "iptables")
+	holder := fmt.Sprintf("the lock %s is held by process %d", s.lock(), os.Getpid())
 	s.write(t, at(s.Local[0])...)
-	if err := s.daemon.Start(); err != nil {
+	release := s.holdLock(t)
+	if err := s.daemon.Launch(); err != nil {
 		t.Fatal(err)
 	}
+	s.page(t, "/livez", 200, "")
+	s.reports(t, []string{"is not in use yet", holder}, "status", "--problems")
+	release()
+	s.serves(t, by(s.Local[0]), by(s.Local[0]))
+
+	release = s.holdLock(t)
+	s.write(t, at(s.Local[1])...)
+	s.reports(t, []string{"STALLED", holder}, "status", "--problems")
+	release()
+	s.serves(t, by(s.Local[1]), by(s.Local[1]))
+}
+
+// holdLock takes the lock of legacy iptables, until it is released or the test ends.
+func (s *faulty) holdLock(t *testing.T) (release func()) {
+	t.Helper()
 	lock, err := os.OpenFile(s.lock(), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer lock.Close()
+	t.Cleanup(func() { lock.Close() })
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		t.Fatal(err)
 	}
-	s.write(t, at(s.Local[1])...)
-	s.reports(t, []string{"STALLED", fmt.Sprintf("the lock %s is held by process %d", s.lock(), os.Getpid())}, "status", "--problems")
-	if err := lock.Close(); err != nil {
-		t.Fatal(err)
-	}
-	s.serves(t, by(s.Local[1]), by(s.Local[1]))
+	return func() { lock.Close() }
 }
 
 // TestProgramThatDoesNothing: an iptables-restore that ends without an error and writes nothing makes nobody ready.
