@@ -5,6 +5,7 @@ package lab
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,13 +23,17 @@ type faulty struct {
 	dir     string // has the program, and a file that says how it is
 }
 
-// prepareFaulty prepares a daemon whose restore of a family is faulty, and does not start it.
-func prepareFaulty(t *testing.T, variant, base string) *faulty {
+// prepareFaulty prepares a daemon whose restore of some families is faulty, and does not start it.
+func prepareFaulty(t *testing.T, variant string, bases ...string) *faulty {
 	m := iptablesMode(variant)
 	s := &faulty{env: &env{Lab: newLab(t), mode: m, number: 1}, variant: variant, dir: t.TempDir()}
 	s.daemon = newDaemon(t, s.Lab, m)
 	s.daemon.Env = []string{"PATH=" + s.dir + ":" + os.Getenv("PATH"), "XTABLES_LOCKFILE=" + s.lock()}
-	for _, name := range []string{base + "-restore", base + "-" + variant + "-restore"} {
+	var names []string
+	for _, base := range bases {
+		names = append(names, base+"-restore", base+"-"+variant+"-restore")
+	}
+	for _, name := range names {
 		program, err := exec.LookPath(name)
 		if err != nil {
 			t.Fatal(err)
@@ -201,7 +206,7 @@ func (s *faulty) holdLock(t *testing.T) (release func()) {
 	return func() { lock.Close() }
 }
 
-// TestProgramThatDoesNothing: an iptables-restore that ends without an error and writes nothing makes nobody ready.
+// TestProgramThatDoesNothing: an iptables-restore that ends without an error and writes nothing makes no family work.
 func TestProgramThatDoesNothing(t *testing.T) {
 	for _, variant := range []string{"nft", "legacy"} {
 		t.Run(variant, func(t *testing.T) {
@@ -221,4 +226,35 @@ func TestProgramThatDoesNothing(t *testing.T) {
 			s.recovers(t, by(s.Local[0]))
 		})
 	}
+}
+
+// TestNoFamilyWorks: svcproxy is not ready, however often it has tried, while neither family can be written.
+func TestNoFamilyWorks(t *testing.T) {
+	t.Parallel()
+	s := prepareFaulty(t, "legacy", "iptables", "ip6tables") // where the nft variant cannot be written it does not open
+	s.become(t, "idles")
+	s.write(t, at(s.Local[0])...)
+	if err := s.daemon.Launch(); err != nil {
+		t.Fatal(err)
+	}
+	err := Poll(startPatience, func() error { // beside one that works a family that failed three times would not be waited for
+		for _, family := range []string{"ipv4", "ipv6"} {
+			if n := strings.Count(s.daemon.LogTail(math.MaxInt), `"sync failed" family=`+family); n < 4 {
+				return fmt.Errorf("%s failed %d times, want 4", family, n)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatalf("%v\n%s", err, s.daemon.LogTail(logLines))
+	}
+	s.page(t, "/readyz", 503, "not ready")
+	s.reports(t, []string{"  starting  ", "no sync yet"}, "status")
+	const ready = "first sync complete" // with READY=1 for systemd
+	if log := s.daemon.LogTail(math.MaxInt); strings.Contains(log, ready) {
+		t.Errorf("the log says %q:\n%s", ready, log)
+	}
+	s.become(t, "")
+	s.page(t, "/readyz", 200, "")
+	s.serves(t, by(s.Local[0]), by(s.Local[0]))
 }
