@@ -61,6 +61,7 @@ type apiServer struct {
 	epoch   int                      // watches of earlier ones end
 	gates   map[string]chan struct{} // of resources whose answers wait
 	streams bool                     // lists may be streamed, as since 1.34
+	nulls   bool                     // items of an empty list are null
 	lists   int                      // answered, of all resources
 	token   string                   // asked for; empty: none
 	busy    int                      // says to ask again after so many seconds; 0: answers
@@ -304,6 +305,9 @@ func (a *apiServer) list(w http.ResponseWriter, resource string, match func(obje
 		kind = "NodeList"
 	}
 	items := a.matching(resource, match)
+	if a.nulls && len(items) == 0 {
+		items = nil
+	}
 	version := strconv.Itoa(a.version)
 	a.mu.Unlock()
 	_ = json.NewEncoder(w).Encode(map[string]any{

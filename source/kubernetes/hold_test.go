@@ -24,6 +24,14 @@ func (a *apiServer) wiped(resources ...string) {
 	a.oldest, a.events = a.version, nil
 }
 
+// nulled is wiped, of a server that streams no lists and writes null for the items of an empty one.
+func (a *apiServer) nulled(resources ...string) {
+	a.wiped(resources...)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.streams, a.nulls = false, true
+}
+
 // restored gives an API server another version, as one whose database is from a backup.
 func (a *apiServer) restored(version int) {
 	a.mu.Lock()
@@ -68,6 +76,8 @@ func TestHeldLists(t *testing.T) {
 		}, "no services, and 2 were known"},
 		{"services", func(a *apiServer) { a.wiped("services") }, "no services, and 2 were known"},
 		{"slices", func(a *apiServer) { a.wiped("endpointslices") }, "no endpointslices, and 2 were known"},
+		{"all, items are null", func(a *apiServer) { a.nulled("services", "endpointslices", "nodes") }, "no services, and 2 were known"},
+		{"slices, items are null", func(a *apiServer) { a.nulled("endpointslices") }, "no endpointslices, and 2 were known"},
 		{"a backup", func(a *apiServer) { delete(a.objects["services"], "default/b"); a.restored(50) }, "services is of version 50, before 107, and lacks 1 of 2"},
 	} {
 		for _, streams := range []bool{true, false} {
