@@ -22,7 +22,7 @@ var loopGroups = []group{{
 	},
 }}
 
-// A stray is a packet that is of no connection, and how to send it, by IPv4.
+// A stray is a packet that is of no connection, and how to send it.
 type stray struct {
 	name string
 	send func(f *Forger, from, to netip.AddrPort) error
@@ -34,22 +34,29 @@ var strays = []stray{
 	{"ICMP error", (*Forger).Unreachable},
 }
 
-// testAnnouncedOnce: the router sends an external address to node, and node would send it back.
+// testAnnouncedOnce: the router sends external and load-balancer addresses to node, and node would send them back.
 // What the service does not serve there is refused, and strays are dropped, at the first pass.
 func testAnnouncedOnce(t *testing.T, e *env) {
 	s := e.service(at(e.Local[0])...)
-	s.VIPs, s.ExternalIPs = nil, e.external(1).Each()
-	e.sendBack(t, e.external(1))
-	if e.mode.name != "ipvs" { // there the address is bound to node
+	s.VIPs, s.ExternalIPs, s.LoadBalancerIPs = nil, e.external(1).Each(), e.loadBalancer(1).Each()
+	outside := []Dual{e.external(1), e.loadBalancer(1)}
+	for _, to := range outside {
+		e.sendBack(t, to)
+	}
+	if e.mode.name != "ipvs" { // there the addresses are bound to node
 		e.apply(t, s)
-		if n := e.passes(t, func() { e.ask(e.external(1).V4, 81) }, e.external(1)); n < 2 {
-			t.Errorf("a packet to an address that is not announced passes the router %d times: there is no loop", n)
+		for _, to := range outside {
+			if n := e.passes(t, func() { e.ask(to.V4, 81) }, to); n < 2 {
+				t.Errorf("a packet to %s, which is not announced, passes the router %d times: there is no loop", to.V4, n)
+			}
 		}
 	}
 	s.Announce = []string{"bgp"}
 	e.apply(t, s)
-	e.expect(t, check{from: e.Client, to: e.external(1), want: by(e.Local[0])}, check{from: e.Client, to: e.external(1), port: 81, want: refused})
-	e.passOnce(t, e.external(1))
+	for _, to := range outside {
+		e.expect(t, check{from: e.Client, to: to, want: by(e.Local[0])}, check{from: e.Client, to: to, port: 81, want: refused})
+		e.passOnce(t, to)
+	}
 }
 
 // testServiceCIDRsOnce: the same holds for addresses of service_cidrs, also those of no service.
@@ -78,7 +85,7 @@ func (e *env) sendBack(t *testing.T, to Dual) {
 	}
 }
 
-// passOnce sends all kinds of packets that no endpoint takes, each of which passes the router once.
+// passOnce sends all kinds of packets that no endpoint takes, by each family, each of which passes the router once.
 func (e *env) passOnce(t *testing.T, to Dual) {
 	t.Helper()
 	f, err := NewForger(e.Client)
@@ -86,21 +93,23 @@ func (e *env) passOnce(t *testing.T, to Dual) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	for _, addr := range to.Each() {
-		if n := e.passes(t, func() { e.ask(addr, 81) }, to); n != 1 {
-			t.Errorf("a datagram to %s passes the router %d times", addr, n)
-		}
-	}
-	from := netip.AddrPortFrom(e.Client.Addr().V4, 4999)
-	for _, stray := range strays {
+	once := func(what string, send func(from, to netip.Addr)) {
 		n := e.passes(t, func() {
-			if err := stray.send(f, from, netip.AddrPortFrom(to.V4, 80)); err != nil {
-				t.Error(err)
+			for i, addr := range to.Each() {
+				send(e.Client.Addr().Each()[i], addr)
 			}
 		}, to)
-		if n != 1 {
-			t.Errorf("%s to %s passes the router %d times", stray.name, to.V4, n)
+		if n != 2 {
+			t.Errorf("%s to %s and %s pass the router %d times, want once each", what, to.V4, to.V6, n)
 		}
+	}
+	once("datagrams", func(_, to netip.Addr) { e.ask(to, 81) })
+	for _, stray := range strays {
+		once(stray.name, func(from, to netip.Addr) {
+			if err := stray.send(f, netip.AddrPortFrom(from, 4999), netip.AddrPortFrom(to, 80)); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 
