@@ -200,12 +200,16 @@ type bgpSettings struct {
 	as            int    // of all routers
 	password      string // of all routers
 	without       string // the name of a router that is left out
+	node          string // node_name
 }
 
 // settings writes svcproxy.toml.
 func (s *site) settings(b bgpSettings) {
 	s.t.Helper()
 	text := fmt.Sprintf("mode = \"nftables\"\n[bgp]\nas = 64512\nhold_time = %q\ngraceful_restart = %q\n", b.hold, b.restart)
+	if b.node != "" {
+		text = fmt.Sprintf("node_name = %q\n%s", b.node, text)
+	}
 	for _, r := range s.routers {
 		if r.name == b.without {
 			continue
