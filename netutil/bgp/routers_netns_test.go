@@ -218,3 +218,38 @@ func testRouterFaults(t *testing.T, d daemon) {
 		s.stop(false)
 	}
 }
+
+// TestTTLSecurity: a router that does the same gets a session while its packets come with a TTL of 255. With 254, as
+// those of one behind another router do, it loses the session, and does not answer when we connect.
+func TestTTLSecurity(t *testing.T) {
+	for name, addrs := range map[string][2]string{"4": {routerV4, hostV4}, "6": {routerV6, hostV6}} {
+		t.Run("ipv"+name, func(t *testing.T) { t.Parallel(); testTTLSecurity(t, name, addrs[0], addrs[1]) })
+	}
+}
+
+func testTTLSecurity(t *testing.T, name, router, host string) {
+	rns, hns := link(t, "ttl"+name)
+	r := startDaemon(t, daemons[0], rns, host, "")
+	if err := r.Configure(fmt.Sprintf("router bgp 64500\n neighbor %s ttl-security hops 1\n", host)); err != nil {
+		t.Fatal(err)
+	}
+	s := startSpeaker(t, hns, settings{AS: ourAS, ListenPort: -1, Peers: []bgp.Peer{{
+		Address: netip.MustParseAddr(router), AS: routerAS, TTLSecurity: true,
+	}}})
+	s.say("set " + v4Route)
+	eventually(t, "a route over a TTL of 255", func() bool { return has(r, v4Route) })
+
+	rule := "table inet farther { chain c { type filter hook output priority 0; meta l4proto tcp %s set 254; }; }"
+	ip(t, "netns exec "+rns+" nft "+fmt.Sprintf(rule, map[string]string{"4": "ip ttl", "6": "ip6 hoplimit"}[name]))
+	eventually(t, "lost over a TTL of 254", func() bool { return s.state()[0].State != bgp.Established })
+	eventually(t, "no answer over a TTL of 254", func() bool {
+		st := s.state()[0]
+		if st.State == bgp.Established {
+			t.Fatal("a session over a TTL of 254")
+		}
+		return strings.Contains(st.LastError, "no answer from")
+	})
+	if has(r, v4Route) {
+		t.Error("a route over a TTL of 254")
+	}
+}
