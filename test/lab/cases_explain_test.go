@@ -204,9 +204,14 @@ func testExplainBridge(t *testing.T, e *env) {
 	s := e.service(at(server)...)
 	s.Masquerade = "never"
 	e.apply(t, s)
-	q := Question{From: client, Source: client.Addr().V4, Protocol: source.TCP, To: netip.AddrPortFrom(e.vip(1).V4, 80)}
-	e.fails(t, q, server)
-	e.explain(t, q.Source, q.To.String()).names(t, "does not work", 5, "the endpoint answers past this host")
+	questions := make([]Question, 2) // of IPv4 and of IPv6
+	for i, vip := range e.vip(1).Each() {
+		q := Question{From: client, Source: client.Addr().Each()[i], Protocol: source.TCP, To: netip.AddrPortFrom(vip, 80)}
+		e.fails(t, q, server)
+		e.explain(t, q.Source, q.To.String()).names(t, "does not work", 5, "the endpoint answers past this host")
+		questions[i] = q
+	}
+	q := questions[0]
 	if err := e.Node.Sysctl("net.bridge.bridge-nf-call-iptables=1"); err == nil { // has br_netfilter
 		e.worksFor(t, q, server)
 		if err := e.Node.Sysctl("net.bridge.bridge-nf-call-iptables=0"); err != nil {
@@ -215,7 +220,9 @@ func testExplainBridge(t *testing.T, e *env) {
 	}
 	s.Masquerade = "all"
 	e.apply(t, s)
-	e.worksFor(t, q, server)
+	for _, q := range questions {
+		e.worksFor(t, q, server)
+	}
 }
 
 // worksFor wants that explain says so of a packet that is answered.
@@ -248,6 +255,7 @@ func (e *env) onBridge(t *testing.T) (client, server *Host) {
 	e.on(t, "ip link add shared type bridge", "ip link del shared")
 	e.on(t, "ip link set shared up", "true")
 	e.on(t, fmt.Sprintf("ip addr add %s/24 dev shared", dual(net, node).V4), "true")
+	e.on(t, fmt.Sprintf("ip addr add %s/64 dev shared nodad", dual(net, node).V6), "true")
 	hosts := make([]*Host, 2)
 	for i, role := range []string{"bridged1", "bridged2"} {
 		h, err := n.Host(role, dual(net, byte(10+i)))
@@ -258,15 +266,17 @@ func (e *env) onBridge(t *testing.T) (client, server *Host) {
 			t.Fatal(err)
 		}
 		e.on(t, "ip link set "+role+" master shared", "ip link del "+role)
-		if _, err := h.Run("ip", "route", "add", "default", "via", dual(net, node).V4.String()); err != nil {
-			t.Fatal(err)
+		for _, via := range dual(net, node).Each() {
+			if _, err := h.Run("ip", "route", "add", "default", "via", via.String()); err != nil {
+				t.Fatal(err)
+			}
 		}
 		hosts[i] = h
 	}
 	if err := n.Serve(hosts[1], netip.AddrPortFrom(netip.IPv6Unspecified(), 8080)); err != nil {
 		t.Fatal(err)
 	}
-	_, _ = e.Node.Run("sysctl", "-q", "-e", "-w", "net.bridge.bridge-nf-call-iptables=0") // without br_netfilter it is so
+	_, _ = e.Node.Run("sysctl", "-q", "-e", "-w", "net.bridge.bridge-nf-call-iptables=0", "net.bridge.bridge-nf-call-ip6tables=0") // without br_netfilter it is so
 	return hosts[0], hosts[1]
 }
 
