@@ -367,3 +367,22 @@ func send(t *testing.T, to string) {
 		t.Fatal(err)
 	}
 }
+
+// A rule in front of ours that comes while a sync compares everything is looked for again after it.
+func TestRuleInFrontBesideSync(t *testing.T) {
+	k, _, _, told := watched(t)
+	k.mirror.mu.Lock()
+	chains := k.mirror.chains
+	k.mirror.chains = nil // as while a sync reads
+	k.mirror.mu.Unlock()
+	command(t, "iptables-nft", "-w", "-I", "FORWARD", "-j", "DROP")
+	select {
+	case c := <-told:
+		t.Fatalf("told of %+v while nothing can be compared", c)
+	case <-time.After(2 * minLookInterval):
+	}
+	k.mirror.mu.Lock()
+	k.mirror.chains = chains
+	k.mirror.mu.Unlock()
+	until(t, "told of the rule", func() bool { return len(told) > 0 })
+}

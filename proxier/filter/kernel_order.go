@@ -192,11 +192,12 @@ func (k *Kernel) movedAhead(d *difference) {
 
 // overtaken reports whether a built-in chain does not lead to ours as it should. It costs a few
 // messages, and a process for each table that has rules in front of ours, or of the legacy variant,
-// where a look reads everything. An error counts as yes.
+// where a look reads everything. An error counts as yes, and so does that nothing is known.
 func (k *Kernel) overtaken(ctx context.Context) bool {
 	now := k.mirror.now()
 	if !now.known { // a sync is comparing everything, and may have read before the change
 		k.forceRead()
+		return true
 	}
 	for table, chains := range chainsWithJumps(now.jumps) {
 		tab, err := k.readBuiltIn(ctx, table, chains)

@@ -143,16 +143,10 @@ func (k *Kernel) lookAfterEvents(ctx context.Context, queue chan disturbance, ch
 		case e := <-k.events.touched:
 			if k.overtaken(ctx) {
 				k.events.dirty.Store(true)
-				k.lookAfter(ctx, disturbance{proxier.ForeignChange(e), k.mirror.now().resets}, changed)
+				k.lookUntilSeen(ctx, disturbance{proxier.ForeignChange(e), k.mirror.now().resets}, queue, changed)
 			}
 		case d := <-queue:
-			k.lookAfter(ctx, d, changed)
-			if !k.mirror.now().known { // the first sync is running, and nothing was compared
-				select {
-				case queue <- d:
-				default: // another one is queued
-				}
-			}
+			k.lookUntilSeen(ctx, d, queue, changed)
 		}
 		select {
 		case <-ctx.Done():
@@ -161,16 +155,30 @@ func (k *Kernel) lookAfterEvents(ctx context.Context, queue chan disturbance, ch
 	}
 }
 
+// lookUntilSeen looks at the kernel after an event, and queues the event again where the look has not seen all: a
+// sync was comparing everything, or others wrote meanwhile.
+func (k *Kernel) lookUntilSeen(ctx context.Context, d disturbance, queue chan<- disturbance, changed func(proxier.ForeignChange)) {
+	err := k.lookAfter(ctx, d, changed)
+	if err != nil || k.mirror.now().known && !k.events.dirty.Load() {
+		return
+	}
+	select {
+	case queue <- d:
+	default: // another one is queued
+	}
+}
+
 // lookAfter looks at the kernel after an event. An error is left to the next look of the
 // Loop, which reports it. A resync may have repaired everything before the look.
-func (k *Kernel) lookAfter(ctx context.Context, d disturbance, changed func(proxier.ForeignChange)) {
+func (k *Kernel) lookAfter(ctx context.Context, d disturbance, changed func(proxier.ForeignChange)) error {
 	damaged, err := k.Look(ctx)
 	if err != nil || !damaged && k.mirror.now().resets == d.resets {
-		return
+		return err
 	}
 	k.mirror.markReported()
 	d.Lost = d.Lost && !damaged // whatever events were lost: something is to be repaired
 	changed(d.ForeignChange)
+	return nil
 }
 
 // runCanary looks at the kernel when a jump of ours or the chain of services is missing, which it is after
