@@ -39,17 +39,15 @@ var firewallGroups = []group{
 			{name: "rules that iptables cannot print", run: testUnprintable},
 			// Packets to services do not pass FORWARD in ipvs mode, their answers do.
 			{name: "chain of the user", run: testUserChain, except: []string{"ipvs"}},
+			{name: "rules inserted again and again", run: testFight}, // the last: rules are left in front then
 		},
 		except: []string{"nftables"}, // no table can overrule another
 	},
 	{
 		name:     "order of rules",
 		settings: "[sync]\nresync_interval = \"1h\"\n", // what is noticed is not noticed by a resync
-		cases: []testCase{
-			{name: "rules inserted in front", run: testInFront},
-			{name: "rules inserted again and again", run: testFight},
-		},
-		except: []string{"nftables"},
+		cases:    []testCase{{name: "rules inserted in front", run: testInFront}},
+		except:   []string{"nftables"},
 	},
 }
 
@@ -531,7 +529,7 @@ func testFight(t *testing.T, e *env) {
 	}
 }
 
-// moves returns how many moves of jumps the log tells of.
+// moves returns how often the log says that jumps were moved.
 func (e *env) moves() int {
 	return strings.Count(e.daemon.LogTail(math.MaxInt), "moved the jumps to our chains before foreign rules")
 }
