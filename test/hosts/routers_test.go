@@ -29,11 +29,11 @@ func TestRouters(t *testing.T) {
 func testFaults(s *site) {
 	s.service()
 	s.serve()
-	s.settings(bgpSettings{hold: "60s", restart: "60s", as: 64999})
+	s.settings(bgpSettings{hold: "60s", restart: "60s", password: "wrong"}) // first: none of its connections is from before
 	s.must(s.d.Start())
-	s.says("wrong AS: the peer is not in AS 64999")
-	s.settings(bgpSettings{hold: "60s", restart: "60s", password: "wrong"})
 	s.says("a wrong password looks the same")
+	s.settings(bgpSettings{hold: "60s", restart: "60s", as: 64999})
+	s.says("wrong AS: the peer is not in AS 64999")
 	for _, r := range s.routers {
 		for _, a := range announced.Each() {
 			if p, err := r.routes.of(a); p.there || p.lost > 0 || err != nil {
