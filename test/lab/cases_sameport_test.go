@@ -377,38 +377,53 @@ func testUnansweredOfRemoved(t *testing.T, e *env) {
 	s := e.everywhere(at(e.Remote[0])...)
 	e.apply(t, s)
 	e.dies(t, e.Remote[0], silent)
-	e.areServed(t, e.sameAddresses(), func() {
+	err := e.areServed(e.sameAddresses(), func() {
 		s.Endpoints = at(e.Remote[1])
 		e.apply(t, s)
 	})
+	if err != nil {
+		t.Error(err)
+	}
 }
 
-// testSentBeforeService: clients that asked before there was a service are served when they ask again.
+// testSentBeforeService: clients that asked before there was a service are served when they ask again. One that asks between
+// the first rule and the end of its entry is refused, as docs/packets.md says, which may happen on a busy machine.
 func testSentBeforeService(t *testing.T, e *env) {
-	e.apply(t)
 	e.dies(t, e.Gateway, silent)
-	e.areServed(t, e.sameAddresses()[:2], func() { e.apply(t, e.everywhere(at(e.Remote[1])...)) })
+	var err error
+	for range 3 {
+		e.apply(t)
+		err = e.areServed(e.sameAddresses()[:2], func() { e.apply(t, e.everywhere(at(e.Remote[1])...)) })
+		if err == nil {
+			return
+		}
+		t.Log(err)
+	}
+	t.Error(err)
 }
 
 // areServed has clients connect before something is done, and checks that the second remote endpoint
 // answers them, as soon as they have asked again.
-func (e *env) areServed(t *testing.T, checks []check, do func()) {
-	t.Helper()
-	var wg sync.WaitGroup
+func (e *env) areServed(checks []check, do func()) error {
+	var questions []Question
 	for _, c := range checks {
 		c.protocols = []source.Protocol{source.TCP}
-		for _, q := range slices.Concat(c.questions(), c.questions()) {
-			q.Patience, q.Port = retryPatience, freshPort()
-			wg.Go(func() {
-				if got := Ask(q); got.By != e.Remote[1].Role || !got.Resent {
-					t.Errorf("%s: %s, want %s to answer what is sent again", q, got, e.Remote[1].Role)
-				}
-			})
-		}
+		questions = slices.Concat(questions, c.questions(), c.questions())
+	}
+	errs := make([]error, len(questions))
+	var wg sync.WaitGroup
+	for i, q := range questions {
+		q.Patience, q.Port = retryPatience, freshPort()
+		wg.Go(func() {
+			if got := Ask(q); got.By != e.Remote[1].Role || !got.Resent {
+				errs[i] = fmt.Errorf("%s: %s, want %s to answer what is sent again", q, got, e.Remote[1].Role)
+			}
+		})
 	}
 	time.Sleep(300 * time.Millisecond) // they have asked, and ask again after a second
 	do()
 	wg.Wait()
+	return errors.Join(errs...)
 }
 
 // testRollingSamePorts: while endpoints are replaced one after the other, and end shortly after they have left, no
