@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -75,15 +76,27 @@ func (p *keepalived) Start() error {
 	p.cmd = cmd
 	p.mu.Unlock()
 	return lab.Poll(30*time.Second, func() error {
-		p.mu.Lock()
-		want := 2 * 2 * len(p.services) // protocols, families
-		p.mu.Unlock()
+		want := p.servers()
 		out, err := p.node.Run("ipvsadm", "-S", "-n")
 		if servers := strings.Count(out, "-A "); err == nil && servers < want {
 			err = fmt.Errorf("keepalived has made %d virtual servers of %d", servers, want)
 		}
 		return err
 	})
+}
+
+// servers returns how many virtual servers there are to be: for each protocol, in families with endpoints.
+func (p *keepalived) servers() (n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, svc := range p.services {
+		for _, vip := range svc.VIPs {
+			if slices.ContainsFunc(svc.Endpoints, func(e lab.Endpoint) bool { return e.Address.Is4() == vip.Is4() }) {
+				n += len(svc.Ports)
+			}
+		}
+	}
+	return n
 }
 
 // Stop implements Balancer.

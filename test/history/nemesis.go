@@ -192,8 +192,8 @@ var HostFaults = Lane{
 	{Name: "the way to some is lost", Do: func(n *Nemesis) error { return n.killEndpoints("drop", 3) }},
 	{Name: "an address more", Do: (*Nemesis).addAddress},
 	{Name: "busy neighbours", Do: func(n *Nemesis) error {
-		const loop = "i=0; while [ $i -lt 1000000 ]; do i=$((i+1)); done"
-		_, err := n.Node.Run("sh", "-c", "("+loop+") & "+loop+"; wait")
+		const loop = "timeout 3 sh -c 'while :; do :; done'"
+		_, err := n.Node.Run("sh", "-c", loop+" & "+loop+"; wait")
 		return err
 	}},
 }
