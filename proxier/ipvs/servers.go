@@ -206,7 +206,7 @@ func isDatagrams(k lvs.Key) bool { return k.Protocol == uint8(source.UDP) }
 // drainTime returns how long a removed destination of a server drains, where connections have timeout.
 func drainTime(k lvs.Key, timeout time.Duration) time.Duration {
 	if isDatagrams(k) {
-		return datagramGrace
+		return min(datagramGrace, timeout)
 	}
 	return timeout
 }
