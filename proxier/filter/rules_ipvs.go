@@ -13,13 +13,14 @@ import (
 // The chains and sets of ipvs mode only.
 const (
 	masqueradeChain = Prefix + "MASQUERADE" // nat: marks what IPVS will balance and nat must masquerade
-	firewallChain   = Prefix + "FIREWALL"   // mangle: source ranges
+	firewallChain   = Prefix + "FIREWALL"   // mangle: drops what IPVS must not see
 
 	servedSet    = Prefix + "SERVED"   // frontends that IPVS balances
 	boundSet     = Prefix + "BOUND"    // addresses on our device
 	everyoneSet  = Prefix + "MASQ-ALL" // frontends, by the sources to masquerade
 	nonLocalSet  = Prefix + "MASQ-NONLOCAL"
 	processesSet = Prefix + "MASQ-HOST"
+	silentSet    = Prefix + "DROP-HOST" // frontends that drop packets of host processes, too
 )
 
 // ipvs is the layout of ipvs mode. IPVS handles packets to addresses of this host:
@@ -28,13 +29,15 @@ const (
 // (-99 against 0), <linux/netfilter_ipv4.h> and ip_vs_core.c.
 //
 // So source ranges drop packets already in the mangle table: those of host processes, and those from
-// outside too, which rules of others that come first in INPUT may accept; and only local sources of split frontends, which reach other endpoints than everyone
-// else, are balanced by rules of the nat table, before IPVS.
+// outside too, which rules of others that come first in INPUT may accept. A frontend that drops does so
+// there for host processes: IPVS refuses what meets a server whose destinations all have weight 0.
+// Only local sources of split frontends, which reach other endpoints than everyone else, are balanced
+// by rules of the nat table, before IPVS.
 var ipvs = layout{
 	tables: []string{"nat", "filter", "mangle"},
 	chains: slices.Concat(
 		filterChains, // first: what rules of iptables mode give up to IPVS must not be refused
-		[]hostChain{{"mangle", firewallChain, (*Rules).firewall}, {"nat", masqueradeChain, (*Rules).markServed}},
+		[]hostChain{{"mangle", firewallChain, (*Rules).beforeIPVS}, {"nat", masqueradeChain, (*Rules).markServed}},
 		natChains),
 	jumps: append([]Jump{
 		{"mangle", "INPUT", newToIPVS + " -j " + firewallChain},
@@ -48,6 +51,7 @@ var ipvs = layout{
 		{everyoneSet, ipset.HashIPPort},
 		{nonLocalSet, ipset.HashIPPort},
 		{processesSet, ipset.HashIPPort},
+		{silentSet, ipset.HashIPPort},
 	},
 	hasRules: dnatsLocal,
 	usesPool: func(res *proxier.Resolved, p *proxier.Pool) bool {
@@ -83,6 +87,9 @@ func dnatsLocal(f *proxier.Frontend) bool {
 func servedSets(f *proxier.Frontend) []string {
 	sets := refusalSets(f)
 	if f.Outside.Action != proxier.Balance {
+		if f.Local.Action == proxier.Drop {
+			sets = append(sets, silentSet)
+		}
 		return sets
 	}
 	sets = append(sets, servedSet)
@@ -104,6 +111,12 @@ func servedSets(f *proxier.Frontend) []string {
 // source.
 func (r *Rules) answered(f *proxier.Frontend) bool {
 	return r.layout.ipvs && f.Outside.Pool.Forward.Answers()
+}
+
+// beforeIPVS drops what IPVS would balance or refuse.
+func (r *Rules) beforeIPVS(c *chain) {
+	r.firewall(c)
+	c.rule(r.words.match(silentSet, "dst,dst"), hostProcess, "-j DROP")
 }
 
 // markServed marks what IPVS will balance and the nat table must masquerade. A

@@ -65,6 +65,10 @@ func testInternalLocal(t *testing.T, e *env) {
 	e.apply(t, s)
 	e.expect(t, check{from: e.Client, to: e.vip(1), want: by(e.Local[0], e.Local[1])})
 
+	s.Endpoints = append(with(weight(0), e.Local[0]), at(e.Remote[0])...) // which keeps its connections
+	e.apply(t, s)
+	e.expect(t, check{from: e.Client, to: e.vip(1), want: dropped}, check{from: e.Node, to: e.vip(1), want: dropped})
+
 	s.Endpoints = nil
 	e.apply(t, s)
 	e.expect(t, e.everyAddress(e.Client, refused)...)
