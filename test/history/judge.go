@@ -191,8 +191,10 @@ func (j *Judge) allows(legal policy.Outcomes, a *Attempt) bool {
 	for o := range legal {
 		switch o.Verdict {
 		case policy.Untouched:
-			// Nothing listens at the host itself, which may have an address before svcproxy knows.
-			if a.Got.Outcome == lab.Untouched || a.Got.Outcome == lab.Refused && j.carried(a) {
+			// Nothing listens at the host itself, which may have an address before svcproxy knows. It drops what
+			// arrives from an address of its own: answers of the one who had it before.
+			has, lacks := j.carried(a)
+			if a.Got.Outcome == lab.Untouched || a.Got.Outcome == lab.Refused && (has || j.h.Bound) || a.Got.Outcome == lab.Dropped && has && lacks {
 				return true
 			}
 		case policy.Refused:
@@ -212,11 +214,13 @@ func (j *Judge) allows(legal policy.Outcomes, a *Attempt) bool {
 	return false
 }
 
-// carried reports whether the node may have had the address that a packet was sent to.
-func (j *Judge) carried(a *Attempt) bool {
-	return j.h.Bound || slices.ContainsFunc(between(j.host, a.Start, a.End), func(h policy.Host) bool {
-		return slices.ContainsFunc(h.Addresses, func(own policy.Address) bool { return own.Addr == a.Packet.To.Addr() })
-	})
+// carried reports whether the node may have had the address that a packet was sent to, and whether it may have lacked it.
+func (j *Judge) carried(a *Attempt) (has, lacks bool) {
+	for _, h := range between(j.host, a.Start, a.End) {
+		own := slices.ContainsFunc(h.Addresses, func(own policy.Address) bool { return own.Addr == a.Packet.To.Addr() })
+		has, lacks = has || own, lacks || !own
+	}
+	return has, lacks
 }
 
 // answers reports whether an attempt may have been at an endpoint. A flow keeps the source that it began with.

@@ -92,6 +92,11 @@ func TestJudge(t *testing.T) {
 		{name: "refused, dropped, untouched", attempts: []Attempt{try(1, lab.Refused, none), try(1, lab.Dropped, none), try(1, lab.Untouched, none)}, illegal: 3},
 		{name: "without a service", happens: func(h *History) { h.Services["svc"] = NewFact[*source.Service](nil) },
 			attempts: []Attempt{try(1, lab.Untouched, none), try(1, lab.Refused, none)}, illegal: 1},
+		{name: "an answer of who had the address before", attempts: []Attempt{try(9, lab.Dropped, none), try(10.5, lab.Dropped, none), try(12, lab.Dropped, none), try(12, lab.Refused, none)}, illegal: 2,
+			happens: func(h *History) {
+				h.Services["svc"] = NewFact[*source.Service](nil)
+				then(h.Host, 10, policy.Host{Name: "node", Addresses: []policy.Address{{Addr: vip.Addr()}}})
+			}},
 		{name: "without endpoints", service: serving(), attempts: []Attempt{try(1, lab.Refused, none), try(1, lab.Untouched, none)}, illegal: 1},
 		{name: "after it left", happens: leaves, attempts: []Attempt{try(9, lab.Answered, first), try(10.5, lab.Answered, first), try(11.5, lab.Answered, first)}, illegal: 1},
 		{name: "after it left, svcproxy frozen", attempts: []Attempt{try(12.5, lab.Answered, first), try(14, lab.Answered, first)}, illegal: 1,
