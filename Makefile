@@ -5,7 +5,7 @@ VERSION    ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo u
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 NFPM        = github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.1
 MISSPELL    = github.com/golangci/misspell/cmd/misspell@v0.7.0
-SOAK        = (TestCases|TestLegal)/.*/(same source port|held connections|rewriting|moving|restarts|kills|affinity under a flood|health|uplink)|TestStops|TestWays
+SOAK        = (TestCases|TestLegal)/.*/(same source port|held connections|rewriting|moving|restarts|kills|affinity under a flood|health|uplink|large service)|TestStops|TestWays
 GUEST       = $(GO) run ./vmtests/cmd/guest -timeout 4h -cpus 2 -memory 2048 -file bin/svcproxy -env SVCPROXY_LAB_BINARY=/root/svcproxy -env SVCPROXY_LAB_SLOW=5
 TAGS       ?=
 IMAGE      ?= dist/svcproxy-$(VERSION).tar
@@ -171,7 +171,7 @@ soak-vm: build ## the stops of ipvs mode at random moments, its changes under st
 	$(GUEST) -- bin/bench.test -test.v -test.run '^TestStress$$/^ipvs'
 	$(GUEST) -env SVCPROXY_SOAK=1 -- bin/bench.test -test.v -test.timeout 4h -test.run '^TestFlush$$'
 	$(GO) test -c -tags netns,vm -o bin/lab.test ./test/lab
-	$(GUEST) -env SVCPROXY_SOAK=1 -- bin/lab.test -test.v -test.run '^(TestCases|TestLegal)$$/^ipvs/^(explain|trace|files|restarts|rewriting|same source port)$$'
+	$(GUEST) -env SVCPROXY_SOAK=1 -- bin/lab.test -test.v -test.run '^(TestCases|TestLegal)$$/^ipvs/^(explain|trace|files|restarts|rewriting|same source port|large service)$$'
 	$(GUEST) -env SVCPROXY_SOAK=1 -- bin/lab.test -test.v -test.run '^TestStops$$/^ipvs'
 	$(GO) test -c -tags vm -o bin/ipvs.test ./proxier/ipvs
 	$(GUEST) -env SVCPROXY_SOAK=1 -env SVCPROXY_TRANSITIONS=100 -- bin/ipvs.test -test.v -test.run '^TestConformance$$'

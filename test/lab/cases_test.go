@@ -33,7 +33,7 @@ type testCase struct {
 }
 
 var groups = slices.Concat(addressGroups, nodePortGroups, firewallGroups, strayGroups, loopGroups, serviceGroups, policyGroups, masqueradeGroups, affinityGroups, floodGroups, flowGroups, samePortGroups, upheavalGroups, heldGroups, rollingGroups,
-	fileGroups, limitGroups, rewriteGroups, restartGroups, modeChangeGroups, faultGroups, trafficGroups, traceGroups, explainGroups, healthGroups)
+	fileGroups, limitGroups, rewriteGroups, restartGroups, modeChangeGroups, faultGroups, trafficGroups, traceGroups, explainGroups, healthGroups, largeGroups)
 
 func TestCases(t *testing.T) {
 	for _, m := range modes {

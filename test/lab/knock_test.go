@@ -12,9 +12,10 @@ import (
 // knocks are new connections that are made all the time, at a steady rate as far as the
 // machine can, and closed at once.
 type knocks struct {
-	cancel context.CancelFunc
-	work   sync.WaitGroup
-	begun  time.Time
+	outside bool // none may be answered; false: each must be
+	cancel  context.CancelFunc
+	work    sync.WaitGroup
+	begun   time.Time
 
 	mu      sync.Mutex
 	made    int
@@ -35,12 +36,28 @@ type window struct{ from, to time.Time }
 // knockers is how many connections are made at a time. One that gets no answer takes streamPatience.
 const knockers = 64
 
+// outsidePatience is how long a knock waits that nobody may answer: some hundred times what an answer takes.
+var outsidePatience = slow(100 * time.Millisecond)
+
 // knockOften makes connections until stop is called.
 func (e *env) knockOften(t *testing.T, c check) *knocks {
+	return (&knocks{}).start(t, c.questions())
+}
+
+// knockOutside makes connections that no endpoint may answer, until stop is called.
+func (e *env) knockOutside(t *testing.T, checks ...check) *knocks {
+	var questions []Question
+	for _, c := range checks {
+		questions = append(questions, c.questions()...)
+	}
+	return (&knocks{outside: true}).start(t, questions)
+}
+
+func (k *knocks) start(t *testing.T, questions []Question) *knocks {
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
-	k := &knocks{cancel: cancel, begun: time.Now()}
-	questions, ticks := c.questions(), make(chan Question)
+	k.cancel, k.begun = cancel, time.Now()
+	ticks := make(chan Question)
 	for range knockers {
 		k.work.Go(func() {
 			for q := range ticks {
@@ -63,11 +80,14 @@ func (e *env) knockOften(t *testing.T, c check) *knocks {
 func (k *knocks) knock(q Question) {
 	at := time.Now()
 	q.Port, q.Patience = freshPort(), streamPatience
+	if k.outside {
+		q.Patience = outsidePatience
+	}
 	got := Ask(q)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.made++
-	if got.Outcome != Answered {
+	if (got.Outcome == Answered) == k.outside {
 		k.failed = append(k.failed, knock{q, got, at})
 	}
 }
