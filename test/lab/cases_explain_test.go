@@ -214,6 +214,7 @@ func testExplainBridge(t *testing.T, e *env) {
 	q := questions[0]
 	if err := e.Node.Sysctl("net.bridge.bridge-nf-call-iptables=1"); err == nil { // has br_netfilter
 		e.worksFor(t, q, server)
+		e.explain(t, questions[1].Source, questions[1].To.String()).names(t, "does not work", 5, "the endpoint answers past this host")
 		if err := e.Node.Sysctl("net.bridge.bridge-nf-call-iptables=0"); err != nil {
 			t.Error(err)
 		}

@@ -31,7 +31,7 @@ func (r *Report) behindRouter(d *decision, e *Expected, t lookup) bool {
 // answersDirectly reports whether an endpoint that sees the client's address answers it on their common
 // link. Nothing translates the answer back then, and the client, which asked another address, drops it.
 func (r *Report) answersDirectly(d *decision, f *facts, e *Expected, t lookup) bool {
-	if e.Masquerade || d.answers() || t.Local || t.Via.IsValid() || !f.link.Direct || t.Interface != f.back.Interface {
+	if e.Masquerade || d.answers() || t.Local || t.Via.IsValid() || t.Interface != f.back.Interface {
 		return false
 	}
 	subnet := f.link.shared(d.question.Source, e.Address.Addr())

@@ -359,9 +359,9 @@ func TestAnsweredDirectly(t *testing.T) {
 		{"behind a router", func(s *source.Service, w *World, h *fakeHost) { kept(s, w, h); h.via = addr("192.168.10.254") }, neighbour, "10.96.0.10:80", "works"},
 		{"another subnet", func(s *source.Service, w *World, h *fakeHost) {
 			kept(s, w, h)
-			h.link.Subnets = []netip.Prefix{prefix("192.168.10.1/29"), prefix("192.168.20.1/24")}
+			h.link = Link{prefix("192.168.10.1/29"), prefix("192.168.20.1/24")}
 		}, neighbour, "10.96.0.10:80", "works"},
-		{"a bridge that filters", func(s *source.Service, w *World, h *fakeHost) { kept(s, w, h); h.link.Direct = false }, neighbour, "10.96.0.10:80", "works"},
+		{"a bridge that filters", func(s *source.Service, w *World, h *fakeHost) { kept(s, w, h); h.link = Link{prefix("fd00::1/64")} }, neighbour, "10.96.0.10:80", "works"},
 		{"itself", kept, "192.168.10.11", "10.96.0.10:80",
 			"works for 1 of 2 endpoints only: 192.168.10.12:8080: " + past},
 		{"this host", kept, "192.168.10.1", "10.96.0.10:80", "works"},
@@ -373,7 +373,7 @@ func TestAnsweredDirectly(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			s, h := service(), &fakeHost{sysctls: map[string]string{}}
-			h.link = Link{Subnets: []netip.Prefix{prefix("192.168.10.1/24"), prefix("fd00::1/64")}, Direct: true}
+			h.link = Link{prefix("192.168.10.1/24"), prefix("fd00::1/64")}
 			w := world(s)
 			if tt.change != nil {
 				tt.change(s, w, h)

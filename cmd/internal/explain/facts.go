@@ -45,18 +45,13 @@ type Route struct {
 	Local     bool       // the address is one of this host
 }
 
-// A Link is what an interface leads to.
-type Link struct {
-	Subnets []netip.Prefix // of the addresses that this host has on it
-
-	// Direct: hosts of a subnet exchange packets there that no rule of this host meets. It is false for
-	// links to one host, and for bridges whose frames pass the rules of IP (br_netfilter).
-	Direct bool
-}
+// A Link has the subnets of this host on an interface whose hosts exchange packets that no rule of this host meets.
+// Links to one host have none, and bridges none of a family whose frames pass the rules of IP (br_netfilter).
+type Link []netip.Prefix
 
 // shared returns the subnet that two addresses have in common; the zero Prefix: none.
 func (l Link) shared(a, b netip.Addr) netip.Prefix {
-	for _, p := range l.Subnets {
+	for _, p := range l {
 		if p.Contains(a) && p.Contains(b) {
 			return p.Masked()
 		}

@@ -86,22 +86,28 @@ func (ThisHost) Link(name string) (l Link, err error) {
 	if err != nil {
 		return l, err
 	}
+	if dev.Attrs().Flags&net.FlagBroadcast == 0 {
+		return nil, nil
+	}
 	for _, a := range list {
-		if p, err := netip.ParsePrefix(a.IPNet.String()); err == nil {
-			l.Subnets = append(l.Subnets, p)
+		if p, err := netip.ParsePrefix(a.IPNet.String()); err == nil && !(dev.Type() == "bridge" && filtersBridge(name, p.Addr())) {
+			l = append(l, p)
 		}
 	}
-	l.Direct = dev.Attrs().Flags&net.FlagBroadcast != 0 && !(dev.Type() == "bridge" && filtersBridge(name))
 	return l, nil
 }
 
-// filtersBridge reports whether frames that a bridge forwards pass the rules of IP: br_netfilter is
-// loaded, and set so for all bridges of the namespace or for this one.
-func filtersBridge(name string) bool {
-	if v, err := sysctl.Get("net/bridge/bridge-nf-call-iptables"); err == nil && v != "0" {
+// filtersBridge reports whether frames of a family that a bridge forwards pass the rules of IP: br_netfilter
+// is loaded, and set so for all bridges of the namespace or for this one.
+func filtersBridge(name string, family netip.Addr) bool {
+	tables := "iptables"
+	if family.Is6() {
+		tables = "ip6tables"
+	}
+	if v, err := sysctl.Get("net/bridge/bridge-nf-call-" + tables); err == nil && v != "0" {
 		return true
 	}
-	v, err := os.ReadFile(filepath.Join("/sys/class/net", name, "bridge", "nf_call_iptables"))
+	v, err := os.ReadFile(filepath.Join("/sys/class/net", name, "bridge", "nf_call_"+tables))
 	return err == nil && strings.TrimSpace(string(v)) != "0"
 }
 
