@@ -312,6 +312,56 @@ func TestPruneMany(t *testing.T) {
 	expect(t, "after", flows(t, false))
 }
 
+// A client that connects again between the listing and us has a new entry. It has the addresses and, where the
+// kernel gives it the memory of the old one, the ID that were listed, but leads elsewhere: it stays.
+func TestPruneReplaced(t *testing.T) {
+	namespace(t, "ip link set lo up")
+	c, err := timo.Dial(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	const most = 1000
+	sameID := 0
+	for range most {
+		f := timo.NewFlow(unix.IPPROTO_UDP, 0, netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("10.96.0.1"), 1024, 53, 300, 0)
+		replace := func(server string) timo.Flow {
+			f.TupleReply.IP.SourceAddress = netip.MustParseAddr(server)
+			if err := c.Create(f); err != nil {
+				t.Fatal(err)
+			}
+			got, err := c.Get(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return got
+		}
+		before := replace("192.0.2.11")
+		n, err := conntrack.Prune(t.Context(), false, conntrack.Query{}, func(got conntrack.Flow) conntrack.Verdict {
+			if got.Reply.Addr() != before.TupleReply.IP.SourceAddress {
+				return conntrack.Keep
+			}
+			if err := c.Delete(f); err != nil {
+				t.Fatal(err)
+			}
+			if replace("192.0.2.12").ID == before.ID {
+				sameID++
+			}
+			return conntrack.Remove
+		})
+		if n != 0 || err != nil {
+			t.Fatalf("Prune = %d, %v; want 0, nil", n, err)
+		}
+		if err := c.Delete(f); err != nil {
+			t.Fatalf("removing the new entry, of which %d had the ID of the old one: %v", sameID, err)
+		}
+		if sameID == 10 {
+			break
+		}
+	}
+	t.Logf("%d new entries had the ID of the old one", sameID)
+}
+
 // A flow that another process removes between the listing and us is no error and not counted.
 func TestPruneGone(t *testing.T) {
 	namespace(t, `ip link set lo up

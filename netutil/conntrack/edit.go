@@ -73,9 +73,11 @@ type editor struct {
 }
 
 // add edits e, now or in a later call. The attributes that identify it are sent as
-// they were received: both tuples, the zone, which may be for one direction only, and
-// the ID, so that a new flow in its place is left alone. The edits of one entry are
-// made without a pause between them.
+// they were received: the direction of replies, the zone, which may be for one direction
+// only, and the ID. A new flow of the same client that leads elsewhere is left alone:
+// its ID may be the same, which Linux makes of the client's direction and the address of
+// the entry in memory (nf_ct_get_id). The edits of one entry are made without a pause
+// between them.
 func (r *editor) add(e *entry, edits []edit) error {
 	for _, change := range edits {
 		m := netlink.Message{
@@ -155,5 +157,5 @@ func (r *editor) handleReply(change edit, m netlink.Message, errno unix.Errno) {
 	}
 	var e entry
 	_ = e.decode(bytes.Clone(m.Data)) // our own message
-	r.failed = fmt.Errorf("%s conntrack flow %v to %v: %w", change.verb, e.orig.src, e.orig.dst, errno)
+	r.failed = fmt.Errorf("%s conntrack flow with replies from %v to %v: %w", change.verb, e.reply.src, e.reply.dst, errno)
 }

@@ -13,8 +13,9 @@ type entry struct {
 	info        []byte // CTA_PROTOINFO; nil: none
 	mark        uint32
 	late        bool          // it is for late answers only, see Move
+	zoned       bool          // one direction or both are in a zone
 	counters    [2][]byte     // of both directions; nil: none
-	names       [4]nlmsg.Attr // the attributes that identify it, as received; some may be missing
+	names       [3]nlmsg.Attr // the attributes that identify it, as received; some may be missing
 }
 
 // seenReply is IPS_SEEN_REPLY.
@@ -39,11 +40,12 @@ func (e *entry) decode(b []byte) error {
 		switch typ {
 		case attrOrig:
 			e.orig.decode(a.Value())
-			e.late = isLateZone(nlmsg.Find(a.Value(), tupleZone))
-			e.names[0] = a
+			zone := nlmsg.Find(a.Value(), tupleZone)
+			e.late, e.zoned = isLateZone(zone), e.zoned || zone != nil
 		case attrReply:
 			e.reply.decode(a.Value())
-			e.names[1] = a
+			e.zoned = e.zoned || nlmsg.Find(a.Value(), tupleZone) != nil
+			e.names[0] = a
 		case attrStatus:
 			e.status = nlmsg.Uint32(a.Value())
 		case attrInfo:
@@ -55,9 +57,10 @@ func (e *entry) decode(b []byte) error {
 		case attrReplyCounters:
 			e.counters[1] = a.Value()
 		case attrZone:
-			e.names[2] = a
+			e.zoned = true
+			e.names[1] = a
 		case attrID:
-			e.names[3] = a
+			e.names[2] = a
 		}
 	}
 	return nil

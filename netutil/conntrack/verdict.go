@@ -112,7 +112,7 @@ const (
 
 // movable reports whether Move can be done.
 func (e *entry) movable() bool {
-	return e.orig.proto == unix.IPPROTO_UDP && e.status&destinationTranslated != 0 && !e.zoned()
+	return e.orig.proto == unix.IPPROTO_UDP && e.status&destinationTranslated != 0 && !e.zoned
 }
 
 // lateEntry returns how to make an entry for the answers to e that are under way.
@@ -132,19 +132,6 @@ func (e *entry) lateEntry() edit {
 		verb: "replacing", typ: changeEntry, flags: netlink.Create | netlink.Excl,
 		attrs: must(a.Encode()), other: true, maybe: true,
 	}
-}
-
-// zoned reports whether either direction of e is in a zone.
-func (e *entry) zoned() bool {
-	if len(e.names[2]) > 0 {
-		return true
-	}
-	for _, tuple := range e.names[:2] {
-		if len(tuple) > 0 && nlmsg.Find(tuple.Value(), tupleZone) != nil {
-			return true
-		}
-	}
-	return false
 }
 
 // encodeTuple returns how to encode a direction of a flow; zone 0: in none.
