@@ -117,8 +117,8 @@ func (c *client) attempt(q lab.Question) *Attempt {
 }
 
 func (c *client) done(a *Attempt, got lab.Answer) {
-	if a == nil || errors.Is(got.Err, unix.EADDRINUSE) { // its port is in use by its own last connection
-		return
+	if a == nil || errors.Is(got.Err, unix.EADDRINUSE) || errors.Is(got.Err, unix.ENETUNREACH) {
+		return // its port is in use by its own last connection, or the host has lost its address
 	}
 	a.End, a.Got = time.Now(), got
 	a.By, a.Own = c.EndpointOf(got, a.Packet), got.Source == a.Packet.From

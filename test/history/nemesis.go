@@ -168,7 +168,7 @@ var HostFaults = Lane{
 		return errors.Join(err, n.Thaw())
 	}},
 	{Name: "ruleset flushed", Do: func(n *Nemesis) error {
-		return n.damage("flush ruleset", "-F", "-t nat -F", "-t mangle -F", "-t raw -F")
+		return n.damage("flush ruleset", "-F", "-t nat -F", "-t mangle -F")
 	}},
 	{Name: "firewall restarted", Do: (*Nemesis).restartFirewall},
 	{Name: "containers started", Do: (*Nemesis).startContainers},

@@ -93,7 +93,8 @@ func (s *Site) model(svc lab.Service) *source.Service {
 	return m
 }
 
-// prepare makes the rules of others, which choose the variant of iptables.
+// prepare makes the rules of others. Those in the table raw stay through all faults, and choose the variant of
+// iptables: without them, svcproxy takes the other one where it is started after all rules were flushed.
 func (s *Site) prepare(mode string) error {
 	if mode == ipvs {
 		if err := lab.PrepareIPVS(s.Node); err != nil {
@@ -105,7 +106,8 @@ func (s *Site) prepare(mode string) error {
 		variant = "legacy"
 	}
 	for _, tool := range []string{"iptables-" + variant, "ip6tables-" + variant} {
-		for _, rule := range []string{"-N OTHERS", "-A FORWARD -j OTHERS", "-A OTHERS -m comment --comment others -j RETURN", "-t nat -N OTHERS", "-t nat -A POSTROUTING -j OTHERS"} {
+		for _, rule := range []string{"-N OTHERS", "-A FORWARD -j OTHERS", "-A OTHERS -m comment --comment others -j RETURN", "-t nat -N OTHERS", "-t nat -A POSTROUTING -j OTHERS",
+			"-t raw -A OUTPUT -m comment --comment others -j RETURN", "-t raw -A PREROUTING -m comment --comment others -j RETURN"} {
 			if err := s.iptables(tool, rule); err != nil {
 				return err
 			}
