@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"slices"
 	"testing"
 )
 
@@ -41,25 +42,27 @@ var policyGroups = []group{
 	},
 }
 
+// fromEach returns a check for each of some sources. Checks that are made together wait together for what is dropped.
+func fromEach(c check, sources ...*Host) (checks []check) {
+	for _, c.from = range sources {
+		checks = append(checks, c)
+	}
+	return checks
+}
+
 func testInternalLocal(t *testing.T, e *env) {
 	s := e.everywhere(at(e.Remote[0])...)
 	s.InternalTrafficPolicy = "local"
 	e.apply(t, s)
-	for _, from := range []*Host{e.Client, e.Node, e.Local[0]} {
-		e.expect(t,
-			check{from: from, to: e.vip(1), want: dropped},
-			check{from: from, to: e.external(1), want: by(e.Remote[0])},
-		)
-	}
+	e.expect(t, slices.Concat(
+		fromEach(check{to: e.vip(1), want: dropped}, e.Client, e.Node, e.Local[0]),
+		fromEach(check{to: e.external(1), want: by(e.Remote[0])}, e.Client, e.Node, e.Local[0]))...)
 
 	s.Endpoints = at(e.Local[0], e.Remote[0])
 	e.apply(t, s)
-	for _, from := range []*Host{e.Client, e.Node, e.Local[1]} {
-		e.expect(t,
-			check{from: from, to: e.vip(1), want: by(e.Local[0])},
-			check{from: from, to: e.external(1), want: by(e.Local[0], e.Remote[0])},
-		)
-	}
+	e.expect(t, slices.Concat(
+		fromEach(check{to: e.vip(1), want: by(e.Local[0])}, e.Client, e.Node, e.Local[1]),
+		fromEach(check{to: e.external(1), want: by(e.Local[0], e.Remote[0])}, e.Client, e.Node, e.Local[1]))...)
 
 	s.Endpoints = at(e.Local[0], e.Local[1], e.Remote[0])
 	e.apply(t, s)
@@ -67,7 +70,7 @@ func testInternalLocal(t *testing.T, e *env) {
 
 	s.Endpoints = append(with(weight(0), e.Local[0]), at(e.Remote[0])...) // which keeps its connections
 	e.apply(t, s)
-	e.expect(t, check{from: e.Client, to: e.vip(1), want: dropped}, check{from: e.Node, to: e.vip(1), want: dropped})
+	e.expect(t, fromEach(check{to: e.vip(1), want: dropped}, e.Client, e.Node)...)
 
 	s.Endpoints = nil
 	e.apply(t, s)
@@ -79,10 +82,11 @@ func testExternalLocal(t *testing.T, e *env) {
 	s.ExternalTrafficPolicy = "local"
 	e.apply(t, s)
 	remote := by(e.Remote[0], e.Remote[1])
-	e.expect(t, e.outsideAddresses(e.Client, dropped)...)
-	e.expect(t, e.outsideAddresses(e.Local[0], dropped)...) // no local source: nothing says so
-	e.expect(t, e.outsideAddresses(e.Node, remote)...)
-	e.expect(t, check{from: e.Client, to: e.vip(1), want: remote})
+	e.expect(t, slices.Concat(
+		e.outsideAddresses(e.Client, dropped),
+		e.outsideAddresses(e.Local[0], dropped), // no local source: nothing says so
+		e.outsideAddresses(e.Node, remote),
+		fromEach(check{to: e.vip(1), want: remote}, e.Client))...)
 
 	s.Endpoints = at(e.Local[0], e.Remote[0])
 	e.apply(t, s)
@@ -104,9 +108,10 @@ func testBothLocal(t *testing.T, e *env) {
 	s := e.everywhere(at(e.Remote[0])...)
 	s.InternalTrafficPolicy, s.ExternalTrafficPolicy = "local", "local"
 	e.apply(t, s)
-	e.expect(t, e.everyAddress(e.Client, dropped)...)
-	e.expect(t, check{from: e.Node, to: e.vip(1), want: dropped})
-	e.expect(t, e.outsideAddresses(e.Node, by(e.Remote[0]))...)
+	e.expect(t, slices.Concat(
+		e.everyAddress(e.Client, dropped),
+		fromEach(check{to: e.vip(1), want: dropped}, e.Node),
+		e.outsideAddresses(e.Node, by(e.Remote[0])))...)
 
 	s.Endpoints = at(e.Local[0], e.Remote[0])
 	e.apply(t, s)
