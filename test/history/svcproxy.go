@@ -167,8 +167,9 @@ func (p *Svcproxy) fileFaults() Lane {
 	}
 }
 
-// late is how long a writer may leave a file half done that svcproxy must not take for complete.
-const late = 100 * time.Millisecond
+// late is how long a writer may leave a file half done before svcproxy may take it for complete. A text in TOML that ends
+// in the middle of a number, as port 80 of 8080, is another version, which counts at once.
+const late = 10 * time.Millisecond
 
 // rewrite writes another version of a service in a way. Where the machine kept the writer in the middle of it, what
 // others meet meanwhile is not judged.
