@@ -100,14 +100,14 @@ func (ThisHost) Link(name string) (l Link, err error) {
 // filtersBridge reports whether frames of a family that a bridge forwards pass the rules of IP: br_netfilter
 // is loaded, and set so for all bridges of the namespace or for this one.
 func filtersBridge(name string, family netip.Addr) bool {
-	tables := "iptables"
+	all, one := "bridge-nf-call-iptables", "nf_call_iptables"
 	if family.Is6() {
-		tables = "ip6tables"
+		all, one = "bridge-nf-call-ip6tables", "nf_call_ip6tables"
 	}
-	if v, err := sysctl.Get("net/bridge/bridge-nf-call-" + tables); err == nil && v != "0" {
+	if v, err := sysctl.Get("net/bridge/" + all); err == nil && v != "0" {
 		return true
 	}
-	v, err := os.ReadFile(filepath.Join("/sys/class/net", name, "bridge", "nf_call_"+tables))
+	v, err := os.ReadFile(filepath.Join("/sys/class/net", name, "bridge", one))
 	return err == nil && strings.TrimSpace(string(v)) != "0"
 }
 
