@@ -3,9 +3,12 @@
 package lab
 
 import (
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -224,7 +227,7 @@ func testKilledWhileDead(t *testing.T, e *env) {
 	e.expectTargets(t, "at first", len(e.Remote))
 	e.dies(t, e.Remote[0], refuses)
 	e.expectTargets(t, "one died", len(e.Remote)-1)
-	time.Sleep(slow(1500 * time.Millisecond)) // results are kept once a second
+	e.awaitKeptDown(t, e.Remote[0])
 	k := e.knockOften(t, check{from: e.Client, to: e.vip(1), protocols: []source.Protocol{source.TCP}})
 	for range soak(4, 50) {
 		if err := e.daemon.Kill(); err != nil {
@@ -245,6 +248,33 @@ func testKilledWhileDead(t *testing.T, e *env) {
 	}
 	e.expectTargets(t, "at last", len(e.Remote)-1)
 	k.stop(t)
+}
+
+// awaitKeptDown waits until the state directory says that a host's endpoints are down. A slow disk is written to less often
+// than once a second.
+func (e *env) awaitKeptDown(t *testing.T, h *Host) {
+	t.Helper()
+	err := Poll(slow(15*time.Second), func() error {
+		text, err := os.ReadFile(filepath.Join(e.daemon.StateDir(), "conditions.json"))
+		if err != nil {
+			return err
+		}
+		var kept struct {
+			Services map[string]map[string]struct{ State string }
+		}
+		if err := json.Unmarshal(text, &kept); err != nil {
+			return err
+		}
+		for _, a := range h.Addr().Each() {
+			if s := kept.Services["default/"+e.name()][netip.AddrPortFrom(a, 8080).String()].State; s != "down" {
+				return fmt.Errorf("%s is %q in %s", a, s, text)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // testDrain: an endpoint that is drained gets no new connection from the moment it is said,
