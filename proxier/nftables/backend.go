@@ -23,6 +23,7 @@ type Backend struct {
 	watching  atomic.Bool   // Watch runs
 	modified  atomic.Bool   // another process modified our table: the next Sync repairs it
 	uncertain atomic.Bool   // another process may have modified our table
+	unlisted  atomic.Bool   // the first Sync did not list all elements: the next Look does
 	foreign   atomic.Uint32 // foreign commits, see foreignCommits, when the table was last compared
 
 	looks lookState

@@ -23,16 +23,19 @@ type difference struct {
 	rewrite bool // all rules and chains are made again, and the sets that differ
 	wake    bool // the table is dormant: no packet meets it
 
+	unlisted bool // elements that should not be there were not looked for in the largest sets
+
 	elements     map[set]*setDifference // of sets that stay, where they differ
 	staleTickets []nft.Element          // whose endpoint has left
 }
 
 // compare reads our table and returns how it differs from want. A foreign commit
-// meanwhile makes it start again.
-func (t *tableConn) compare(ctx context.Context, want *content) (*difference, error) {
+// meanwhile makes it start again. To be quick it lists no set that should have many
+// elements, and finds only those that are missing or differ in it.
+func (t *tableConn) compare(ctx context.Context, want *content, quick bool) (*difference, error) {
 	const attempts = 10
 	for n := 1; ; n++ {
-		d, err := t.compareOnce(ctx, want)
+		d, err := t.compareOnce(ctx, want, quick)
 		if !errors.Is(err, nft.ErrChanged) || n == attempts {
 			return d, err
 		}
@@ -40,7 +43,7 @@ func (t *tableConn) compare(ctx context.Context, want *content) (*difference, er
 }
 
 // compareOnce fails with nft.ErrChanged where another process commits meanwhile.
-func (t *tableConn) compareOnce(ctx context.Context, want *content) (*difference, error) {
+func (t *tableConn) compareOnce(ctx context.Context, want *content, quick bool) (*difference, error) {
 	chains, err := t.marshal(want.chains)
 	if err != nil {
 		return nil, err
@@ -64,7 +67,7 @@ func (t *tableConn) compareOnce(ctx context.Context, want *content) (*difference
 		if !d.hasSet(s) {
 			continue
 		}
-		if err := t.compareElements(d, s); err != nil {
+		if err := t.compareElements(d, s, quick); err != nil {
 			return nil, err
 		}
 	}
@@ -73,14 +76,16 @@ func (t *tableConn) compareOnce(ctx context.Context, want *content) (*difference
 
 // compareElements adds to d what differs between the elements of a set. Of the dynamic
 // sets, to which packets add, only tickets can have elements that should not be there.
-func (t *tableConn) compareElements(d *difference, s set) (err error) {
+func (t *tableConn) compareElements(d *difference, s set, quick bool) (err error) {
 	diff, rec := &setDifference{}, d.want.sets[s]
+	many := rec != nil && rec.count() > manyElements && !rec.interval
 	switch {
 	case s.kind == tickets:
 		d.staleTickets, err = t.staleTickets(d.want.sets[set{kind: poolTargets}])
 	case s.isDynamic():
-	case s.fullSlots() && rec.count() > manyElements:
+	case many && (quick || s.fullSlots()):
 		diff, err = t.compareByKey(s, rec)
+		d.unlisted = d.unlisted || !s.fullSlots()
 	default:
 		diff, err = t.compareSet(s, rec)
 	}

@@ -27,6 +27,13 @@ func Limit(clients, ofPool uint32) (undo func()) {
 	return func() { maxClients, poolClients = all, one }
 }
 
+// ListAtMost has fewer elements listed, and returns what undoes that.
+func ListAtMost(elements int) (undo func()) {
+	usual := manyElements
+	manyElements = elements
+	return func() { manyElements = usual }
+}
+
 // AssumeFlowtable has the mirror say that the kernel holds a flow table of these interfaces, which
 // need not be there.
 func (b *Backend) AssumeFlowtable(devices ...string) error {

@@ -53,6 +53,9 @@ func (b *Backend) Look(ctx context.Context) (differs bool, err error) {
 }
 
 func (b *Backend) look(ctx context.Context) (bool, error) {
+	if b.unlisted.Swap(false) {
+		b.uncertain.Store(true)
+	}
 	b.looks.unread++
 	heard := b.watching.Load() && b.looks.unread < looksUnread
 	if heard && !b.uncertain.Load() && b.looks.unsettled.empty() {

@@ -107,6 +107,35 @@ func TestLookAtMany(t *testing.T) {
 	}
 }
 
+// A start with large sets in the kernel puts right at once what packets need. The look that follows finds what should have
+// gone meanwhile.
+func TestStartWithMany(t *testing.T) {
+	defer nftables.ListAtMost(10)()
+	everywhere(t, func(h *host) {
+		for i := range 20 {
+			h.World.Put(backendtest.Key(i), backendtest.Web(h.Family, i, 3))
+		}
+		h.Sync(nil)
+		h.Restart()
+		for i, endpoints := range []int{0, 2, 4} {
+			res := backendtest.Web(h.Family, i, endpoints)
+			h.World.Put(res.Key, res)
+		}
+		h.World.Put(backendtest.Key(19), nil)
+		h.Sync(nil)
+		for _, c := range h.Planned() {
+			if c.Op != "remove" {
+				h.Errorf("a start has left %v", c)
+			}
+		}
+		if !h.Look() {
+			h.Error("what should have gone was not found")
+		}
+		h.Sync(nil)
+		h.Settled("what a look has found after a start")
+	})
+}
+
 // Looks beside changes of ours count none of them as one of others, or the next that
 // others make would give the number that is known, and be passed over.
 func TestLookBesideCommitsCountsNone(t *testing.T) {

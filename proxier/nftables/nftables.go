@@ -196,7 +196,7 @@ func (b *Backend) plan(ctx context.Context, st *proxier.State) ([]proxier.Change
 		return nil, err
 	}
 	flows, _, _ := b.possibleFlowtable()
-	diff, err := b.compare(ctx, renderWith(b.dialect, st, flows))
+	diff, err := b.compare(ctx, renderWith(b.dialect, st, flows), false)
 	if err != nil {
 		return nil, err
 	}

@@ -69,7 +69,8 @@ func (b *Backend) holds(st *proxier.State, tallies map[set]tally, foreign uint32
 // one transaction with the chains of the new one; not where it refused the flow table, which costs less to go without than affinity.
 func (b *Backend) writeContent(ctx context.Context, want *content, revived bool) (d *difference, err error) {
 	if !revived {
-		if d, err = b.compare(ctx, want); err == nil {
+		if d, err = b.compare(ctx, want, !b.loaded); err == nil {
+			b.unlisted.Store(d.unlisted)
 			err = b.write(ctx, d)
 		}
 		if refused, is := errors.AsType[*nft.CommitError](err); !is || refused.AddsFlows() {
