@@ -160,7 +160,7 @@ stress: ## how long a change takes while tables are full and others write rules,
 soak: ## what is random, many times: files, services and faults while svcproxy runs and is killed, power failures, plans, and all of stress; hours of it (root)
 	SVCPROXY_SOAK=1 $(GO) test -tags netns -count=1 -v -timeout 4h -run '$(SOAK)' ./test/lab
 	SVCPROXY_SOAK=1 $(GO) test -tags netns -count=1 -v -timeout 1h ./test/hosts
-	SVCPROXY_SOAK=1 $(GO) test -tags bench -count=1 -v -timeout 2h -run 'TestStress|TestRepair|TestFlush' ./test/bench
+	SVCPROXY_SOAK=1 $(GO) test -tags bench -count=1 -v -timeout 2h -run 'TestStress|TestRepair|TestFlush|TestLimits' ./test/bench
 	SVCPROXY_SOAK=1 $(GO) test -tags netns -count=1 -v -timeout 1h -run TestPowerFailure ./source/file
 	SVCPROXY_TRANSITIONS=500 $(GO) test -tags netns -count=1 -v -timeout 2h -run 'TestConformance/transitions' ./proxier/nftables ./proxier/iptables
 	SVCPROXY_SOAK=1 $(GO) test -tags bench -count=1 -v -timeout 2h -run TestHour ./proxier/healthcheck
