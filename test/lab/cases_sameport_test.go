@@ -432,7 +432,7 @@ func testRollingSamePorts(t *testing.T, e *env) {
 	hosts := slices.Concat(e.Remote, e.Local)
 	e.apply(t, e.everywhere(at(hosts...)...))
 	stop := e.connectFrom(t, check{from: e.Client, to: e.vip(1), protocols: []source.Protocol{source.TCP}})
-	for i := range soak(4, 40) {
+	for i := range soak(4, 120) {
 		left := hosts[i%len(hosts)]
 		e.apply(t, e.everywhere(at(slices.DeleteFunc(slices.Clone(hosts), func(h *Host) bool { return h == left })...)...))
 		time.Sleep(pace.Scale(movesWithin))
