@@ -1,6 +1,7 @@
 package history
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -120,7 +121,7 @@ func (c *client) done(a *Attempt, got lab.Answer) {
 	if a == nil || errors.Is(got.Err, unix.EADDRINUSE) || errors.Is(got.Err, unix.ENETUNREACH) {
 		return // its port is in use by its own last connection, or the host has lost its address
 	}
-	a.End, a.Got = time.Now(), got
+	a.End, a.Got, a.Port = time.Now(), got, cmp.Or(a.Port, got.Local)
 	a.By, a.Own = c.EndpointOf(got, a.Packet), got.Source == a.Packet.From
 	c.Add(*a)
 }

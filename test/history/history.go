@@ -49,7 +49,7 @@ type Attempt struct {
 	Kind    string // of client
 	Service string // that it was addressed to
 	Packet  policy.Packet
-	Port    uint16 // of the client, where it is the same each time
+	Port    uint16 // of the client; 0: not known
 
 	Start, End time.Time // End: the answer, or the end of patience
 	Got        lab.Answer

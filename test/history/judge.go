@@ -352,6 +352,9 @@ func (j *Judge) isFresh(s *source.Service, begin, end time.Time) bool {
 		slices.ContainsFunc(j.services[s.Key.Name], func(p period[*source.Service]) bool { return recent(p.From) })
 }
 
+// remembered is for how long connection tracking, and IPVS, know a connection that has ended, or a datagram.
+const remembered = 5 * time.Minute
+
 // unsteady returns where a client with affinity was sent elsewhere though its endpoint was usable all the time.
 func (j *Judge) unsteady() (errs []error) {
 	type client struct {
@@ -360,15 +363,31 @@ func (j *Judge) unsteady() (errs []error) {
 		to      netip.AddrPort
 		proto   source.Protocol
 	}
-	last := map[client]*Attempt{}
+	type flow struct {
+		client
+		port uint16
+	}
+	last, earlier := map[client]*Attempt{}, map[flow][]*Attempt{}
+	// joined reports whether an attempt may have joined an entry of connection tracking that an earlier one left, from the same port.
+	joined := func(c client, a *Attempt) bool {
+		return slices.ContainsFunc(earlier[flow{c, a.Port}], func(e *Attempt) bool {
+			return e != a && e.By == a.By && a.Start.Sub(e.End) < remembered
+		})
+	}
 	attempts := slices.Clone(j.h.attempts)
 	slices.SortStableFunc(attempts, func(a, b Attempt) int { return a.Start.Compare(b.Start) })
 	for i := range attempts {
 		a := &attempts[i]
-		if a.Got.Outcome != lab.Answered || a.Flow || a.Died {
+		c := client{a.Service, a.Packet.From, a.Packet.To, a.Packet.Protocol}
+		if a.Got.Outcome != lab.Answered || a.Died {
 			continue
 		}
-		c := client{a.Service, a.Packet.From, a.Packet.To, a.Packet.Protocol}
+		if a.Port != 0 {
+			earlier[flow{c, a.Port}] = append(earlier[flow{c, a.Port}], a)
+		}
+		if a.Flow {
+			continue
+		}
 		before := last[c]
 		if before == nil || a.Start.After(before.End) { // not one beside the other
 			last[c] = a
@@ -376,7 +395,7 @@ func (j *Judge) unsteady() (errs []error) {
 		if before == nil || before.By == a.By || a.Start.Before(before.End) || j.damaged(before.Start, a.End) || j.h.Clock.TooBusy(before.Start, a.End) {
 			continue
 		}
-		if j.mayMove(before, a) {
+		if joined(c, before) || joined(c, a) || j.mayMove(before, a) {
 			continue
 		}
 		errs = append(errs, fmt.Errorf("%s\n\ta client with affinity was at %s before, which was usable all the time: %s", a, before.By, before))

@@ -67,12 +67,17 @@ func try(when float64, got lab.Outcome, by netip.Addr) Attempt {
 // What the judge finds illegal, and what it does not.
 func TestJudge(t *testing.T) {
 	none := netip.Addr{}
+	from := func(port uint16, a Attempt) Attempt {
+		a.Port = port
+		return a
+	}
 	died := func(from, until float64, by netip.Addr) Attempt {
 		a := try(from, lab.Broken, none)
 		a.Died, a.By, a.End = true, by, at(until)
 		return a
 	}
-	flow := func(a Attempt) Attempt { a.Flow, a.Packet.Protocol = true, source.UDP; return a }
+	udp := func(a Attempt) Attempt { a.Packet.Protocol = source.UDP; return a }
+	flow := func(a Attempt) Attempt { a.Flow = true; return udp(a) }
 	own := func(a Attempt) Attempt { a.Own = true; return a }
 	leaves := func(h *History) { then(h.Services["svc"], 10, serving(second)) }
 	dies := func(h *History) { then(h.Hosts[first].Alive, 10, false) }
@@ -136,6 +141,8 @@ func TestJudge(t *testing.T) {
 		{name: "a flow to a weight of 0", attempts: []Attempt{flow(try(1, lab.Refused, none)), flow(try(1, lab.Answered, first))},
 			service: with(serving(first), func(s *source.Service) { s.Endpoints[0].Weight = 0 })},
 		{name: "affinity", service: sticky, attempts: []Attempt{try(1, lab.Answered, first), try(2, lab.Answered, first), try(3, lab.Answered, second)}, illegal: 1},
+		{name: "affinity, and a port that is remembered", service: sticky, attempts: []Attempt{from(7, flow(try(1, lab.Answered, second))), udp(try(2, lab.Answered, first)),
+			from(7, udp(try(3, lab.Answered, second))), udp(try(4, lab.Answered, first)), from(8, udp(try(5, lab.Answered, second)))}, illegal: 1},
 		{name: "affinity, and its endpoint left", service: sticky, attempts: []Attempt{try(1, lab.Answered, first), try(12, lab.Answered, second)},
 			happens: func(h *History) {
 				then(h.Services["svc"], 10, with(serving(second), func(s *source.Service) { s.Affinity = time.Hour }))

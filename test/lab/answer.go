@@ -34,6 +34,7 @@ type Answer struct {
 	Port   uint16     // under which its server was reached
 	Source netip.Addr // the client's address as the server saw it
 	Resent bool       // of TCP: a SYN was lost and sent again
+	Local  uint16     // the client's port
 
 	Err error // why not, if not
 }

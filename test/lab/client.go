@@ -68,8 +68,10 @@ func Ask(q Question) Answer {
 // chose could be that of a flow that connection tracking still knows.
 func freshPort() uint16 {
 	const first, last = 10240, 29999 // above those of servers, below those that the kernel chooses
-	return uint16(first + nonces.Add(1)%(last-first+1))
+	return uint16(first + freshPorts.Add(1)%(last-first+1))
 }
+
+var freshPorts atomic.Int64
 
 func (q Question) deadline() time.Time {
 	return time.Now().Add(pace.Scale(cmp.Or(q.Patience, Patience)))
@@ -116,7 +118,7 @@ func Connect(q Question) (*Conn, Answer) {
 		return nil, failed(err)
 	}
 	c.Server = parseAnswer(line)
-	c.Server.Resent = c.resent()
+	c.Server.Resent, c.Server.Local = c.resent(), portOf(tcp.LocalAddr())
 	return c, c.Server
 }
 
@@ -198,7 +200,15 @@ func (f *Flow) AskLate(late time.Duration) Answer {
 			return failed(err)
 		}
 		if line, ok := bytes.CutSuffix(buf[:n], []byte(nonce)); ok {
-			return parseAnswer(strings.TrimSpace(string(line)))
+			got := parseAnswer(strings.TrimSpace(string(line)))
+			got.Local = portOf(f.LocalAddr())
+			return got
 		}
 	}
+}
+
+// portOf returns the port of an address of TCP or UDP.
+func portOf(a net.Addr) uint16 {
+	ap, _ := netip.ParseAddrPort(a.String())
+	return ap.Port()
 }
