@@ -21,7 +21,7 @@ LDFLAGS     = -s -w -X main.version=$(VERSION)
 export CGO_ENABLED = 0
 export GOFLAGS    := $(shell $(GO) env GOFLAGS) -trimpath -vet=off
 
-.PHONY: help build sizes install packages release check-release image manual demo test test-netns test-packages test-lab test-vm vagrant test-vagrant worlds judge judge-soak judge-vm test-nokubernetes test-templates test-kubernetes kubernetes-programs judge-keepalived judge-kubeproxy bench-kubernetes bench-peers bench-peers-vm stress soak soak-vm bench fuzz lint fmt clean
+.PHONY: help build sizes install packages release check-release image manual demo test test-netns test-packages test-lab test-vm vagrant test-vagrant worlds judge judge-soak judge-vm judge-faults test-nokubernetes test-templates test-kubernetes kubernetes-programs judge-keepalived judge-kubeproxy bench-kubernetes bench-peers bench-peers-vm stress soak soak-vm bench fuzz lint fmt clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -107,6 +107,9 @@ judge-vm: build ## histories of ipvs mode, for JUDGE (30m), in a guest (as test-
 	$(GO) test -c -tags netns,vm -o bin/history.test ./test/history
 	$(GUEST) -- bin/history.test -test.v -test.timeout 4h -test.run '^TestHistory$$' -for $(or $(JUDGE),30m)
 
+judge-faults: ## faults of the past, put back one by one: which do histories find within JUDGE (30m) each? Up to hours (root)
+	$(GO) run ./test/mutate -list test/history/faults.json -- $(GO) test -tags netns -count=1 -timeout 4h -run 'TestHistory/MODE$$' ./test/history -for $(or $(JUDGE),30m) -shrink 0
+
 # -v, because second tries are to be seen also where all passed.
 test-vm: ## tests in virtual machines: IPVS, another kernel, the unit (qemu-system-x86, mmdebstrap, squashfs-tools, kmod, e2fsprogs)
 	$(GO) test -tags vm -count=1 -p 1 -timeout 1h ./vmtests/cmd/... ./vmtests/guest/... ./vmtests/internal/...
@@ -154,8 +157,8 @@ bench-peers-vm: build bin/keepalived.tar ## keepalived beside svcproxy in ipvs m
 	$(GO) test -c -tags bench,vm -o bin/bench.test ./test/bench
 	$(GUEST) -file bin/keepalived.tar -env SVCPROXY_PEERS_KEEPALIVED=/root/keepalived.tar -env SVCPROXY_PEERS_IPVS=$(SVCPROXY_PEERS_IPVS) -env SVCPROXY_PEERS_ROUNDS=$(SVCPROXY_PEERS_ROUNDS) -- bin/bench.test -test.v -test.timeout 4h -test.run '^TestPeersIPVS$$'
 
-stress: ## how long a change takes while tables are full and others write rules, in one table; some five minutes of it (root)
-	$(GO) test -tags bench -count=1 -v -timeout 30m -run TestStress ./test/bench
+stress: ## how long a change takes while tables are full and others write rules, in one table; three minutes of it, or of STRESS (nftables, iptables-nft, iptables-legacy) alone (root)
+	$(GO) test -tags bench -count=1 -v -timeout 30m -run 'TestStress/$(STRESS)' ./test/bench
 
 soak: ## what is random, many times: files, services and faults while svcproxy runs and is killed, power failures, plans, and all of stress; hours of it (root)
 	SVCPROXY_SOAK=1 $(GO) test -tags netns -count=1 -v -timeout 4h -run '$(SOAK)' ./test/lab

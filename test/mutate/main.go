@@ -1,7 +1,9 @@
-// Mutate puts random faults into Go files, one at a time, and says which of them a command finds: one that
-// still succeeds with a fault has not found it. The files themselves stay as they are.
+// Mutate puts faults into Go files, one at a time, and says which of them a command finds: one that
+// still succeeds with a fault has not found it. The files themselves stay as they are. Faults are random, or
+// those of a list, for which the command is not tried without a fault, and has their mode in place of MODE:
 //
 //	go run ./test/mutate -n 10 proxier/resolve.go proxier/usable.go -- go test ./test/policy
+//	go run ./test/mutate -list test/history/faults.json -- go test -tags netns -run TestHistory/MODE$ ./test/history -for 30m
 package main
 
 import (
@@ -26,15 +28,23 @@ import (
 func main() {
 	n := flag.Int("n", 10, "how many faults are tried")
 	seed := flag.Uint64("seed", uint64(time.Now().UnixNano()), "of the random choice")
+	list := flag.String("list", "", "a file of faults, in place of random ones")
 	flag.Parse()
 	split := slices.Index(flag.Args(), "--")
-	if split < 1 || split == flag.NArg()-1 {
-		fmt.Fprintln(os.Stderr, "usage: mutate [-n N] [-seed N] FILE... -- COMMAND...")
+	files, command := flag.Args()[:max(split, 0)], flag.Args()[split+1:]
+	if len(command) == 0 || (len(files) == 0) != (*list != "") {
+		fmt.Fprintln(os.Stderr, "usage: mutate [-n N] [-seed N] FILE... -- COMMAND...\n       mutate -list FILE -- COMMAND...")
 		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	survived, err := run(ctx, *n, *seed, flag.Args()[:split], flag.Args()[split+1:])
+	var survived int
+	var err error
+	if *list != "" {
+		survived, err = runList(ctx, *list, command)
+	} else {
+		survived, err = run(ctx, *n, *seed, files, command)
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(2)
@@ -62,7 +72,7 @@ func run(ctx context.Context, n int, seed uint64, files, command []string) (surv
 	fmt.Printf("seed %d, %d of %d possible faults\n", seed, min(n, len(all)), len(all))
 	for tried := 0; tried < n && len(all) > 0; all = all[1:] {
 		f, verdict := all[0], "found"
-		if !f.builds(ctx) {
+		if f.builds(ctx) != nil {
 			continue
 		}
 		if tried++; try(ctx, &f, command) == nil {
@@ -141,9 +151,9 @@ func faultsOf(name string) (list []fault, err error) {
 	return list, nil
 }
 
-// builds reports whether the package of a file builds with a fault.
-func (f *fault) builds(ctx context.Context) bool {
-	return try(ctx, f, []string{"go", "build", "-o", os.DevNull, "./" + filepath.Dir(f.pos.Filename)}) == nil
+// builds fails if the package of a file does not build with a fault.
+func (f *fault) builds(ctx context.Context) error {
+	return try(ctx, f, []string{"go", "build", "-o", os.DevNull, "./" + filepath.Dir(f.pos.Filename)})
 }
 
 // try runs a command with a fault in what it builds; nil: with none.
