@@ -136,7 +136,7 @@ func (c *client) samePort() time.Duration {
 	q := c.questionTo(c.r.IntN(len(c.Kinds)), source.TCP)
 	q.From, q.Port = c.Client, uint16(20000+c.index)
 	q.Source = ofFamily(c.Client.Addrs[lab.ClientAddresses/2+c.index%8], q.To.Addr())
-	end := time.Now().Add(2 * time.Second)
+	end := time.Now().Add(5 * time.Second)
 	for time.Now().Before(end) && c.ctx.Err() == nil {
 		c.ask(q)
 		c.wait(50 * time.Millisecond)
@@ -258,7 +258,7 @@ func (c *client) returning() time.Duration {
 
 // probes asks many questions at once, of all kinds, and judges what they meet.
 func (s *Site) probes(ctx context.Context, count int) {
-	const workers = 16
+	const workers = 200 // of which most wait
 	var wg sync.WaitGroup
 	for w := range workers {
 		c := &client{Site: s, r: rand.New(rand.NewPCG(uint64(w), 2)), ctx: ctx, kind: "after quiet", index: w}

@@ -39,7 +39,7 @@ func (s *Totals) String() string {
 }
 
 // probesAfter is how many questions follow when it is quiet.
-const probesAfter = 1000
+const probesAfter = 10_000
 
 // Episode has clients ask while the nemesis does steps, and returns what was illegal.
 func (s *Site) Episode(ctx context.Context, steps []Step, sum *Totals) (illegal []error, err error) {
