@@ -32,6 +32,7 @@ type History struct {
 	damages  []*Span // nil: withdrawn
 	did      []string
 	restarts []time.Time
+	ends     []time.Time // of svcproxy
 	attempts []Attempt
 }
 
@@ -101,6 +102,13 @@ func (d Damage) Withdraw() {
 	d.h.mu.Lock()
 	defer d.h.mu.Unlock()
 	d.h.damages[d.i] = nil
+}
+
+// Ends notes that svcproxy is ended now.
+func (h *History) Ends() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ends = append(h.ends, time.Now())
 }
 
 // Restarted notes that svcproxy starts again, and with it checks of endpoints that it did not know.

@@ -131,6 +131,9 @@ func kept(w *policy.World) *policy.World {
 
 // judgeDeath returns why a connection should have lived: its endpoint could have new ones from the same client all the time.
 func (j *Judge) judgeDeath(a *Attempt) error {
+	if j.unheld(a) {
+		return nil
+	}
 	usable, few := true, true
 	for _, t := range append(j.moments(a), a.Start) {
 		few = j.worlds(a.Service, t, t, func(w *policy.World) bool {
@@ -154,6 +157,14 @@ func (j *Judge) judgeDeath(a *Attempt) error {
 		j.Judged++
 	}
 	return nil
+}
+
+// unheld reports whether a connection may have ended because svcproxy was ended before it had repaired what others
+// removed: then nothing keeps connection tracking on.
+func (j *Judge) unheld(a *Attempt) bool {
+	return slices.ContainsFunc(j.h.ends, func(t time.Time) bool {
+		return j.damaged(t, t) && a.Start.Before(t) && t.Before(a.End) && a.End.Before(j.h.Clock.Settled(t, reaction).Add(2*patience))
+	})
 }
 
 // moments returns when something changed while a connection lived.

@@ -152,6 +152,8 @@ func TestJudge(t *testing.T) {
 		{name: "established, its endpoint dies", attempts: []Attempt{died(1, 20, first), died(1, 9, first)}, happens: dies, illegal: 1},
 		{name: "established, beside damage", attempts: []Attempt{died(1, 20, first)}, illegal: 1,
 			happens: func(h *History) { h.damages = []*Span{{at(4), at(6)}} }},
+		{name: "established, beside damage that svcproxy does not live to repair", attempts: []Attempt{died(1, 6.6, first), died(1, 5, first), died(1, 20, first)}, illegal: 2,
+			happens: func(h *History) { h.damages, h.ends = []*Span{{at(4), at(6)}}, []time.Time{at(6.5)} }},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -201,6 +201,7 @@ var HostFaults = Lane{
 // away has the balancer not run for a while.
 func (n *Nemesis) away(end func() error) error {
 	defer n.Clock.Disturb()()
+	n.Ends()
 	if err := end(); err != nil {
 		return err
 	}
