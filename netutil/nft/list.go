@@ -22,7 +22,7 @@ type Listing struct {
 	Flowtables map[string]*Flowtable
 }
 
-// List reads a table; nil if there is none.
+// List reads a table; nil if there is none. It fails with ErrChanged where the table goes meanwhile.
 func (c *Conn) List(t Table) (*Listing, error) {
 	l := &Listing{Chains: map[string]*Chain{}, Rules: map[string][]Rule{}, Sets: map[string]*Set{}, Flowtables: map[string]*Flowtable{}}
 	exists, dormant, err := c.Lookup(t)
@@ -41,7 +41,11 @@ func (c *Conn) List(t Table) (*Listing, error) {
 		{"objects", unix.NFT_MSG_GETOBJ, l.addOther},
 		{"flow tables", unix.NFT_MSG_GETFLOWTABLE, l.addFlowtable},
 	} {
-		if err := c.dump(t, part.typ, part.add); err != nil {
+		err := c.dump(t, part.typ, part.add)
+		if errors.Is(err, unix.ENOENT) {
+			err = ErrChanged
+		}
+		if err != nil {
 			return nil, fmt.Errorf("listing %s of table %s: %w", part.what, t.Name, err)
 		}
 	}

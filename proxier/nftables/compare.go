@@ -8,6 +8,8 @@ import (
 	"maps"
 	"slices"
 
+	"golang.org/x/sys/unix"
+
 	"svcproxy.dev/svcproxy/netutil/nft"
 	"svcproxy.dev/svcproxy/proxier"
 )
@@ -36,7 +38,8 @@ func (t *tableConn) compare(ctx context.Context, want *content, quick bool) (*di
 	const attempts = 10
 	for n := 1; ; n++ {
 		d, err := t.compareOnce(ctx, want, quick)
-		if !errors.Is(err, nft.ErrChanged) || n == attempts {
+		changed := errors.Is(err, nft.ErrChanged) || errors.Is(err, unix.ENOENT) // a set has gone
+		if !changed || n == attempts {
 			return d, err
 		}
 	}

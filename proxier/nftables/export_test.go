@@ -2,6 +2,9 @@ package nftables
 
 import "svcproxy.dev/svcproxy/netutil/nft"
 
+// Table returns our table.
+func (b *Backend) Table() nft.Table { return b.table() }
+
 // Watching reports whether events are heard.
 func (b *Backend) Watching() bool { return b.watching.Load() }
 

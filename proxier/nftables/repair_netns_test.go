@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -51,6 +52,34 @@ func TestRepairsAfterDelta(t *testing.T) {
 		h.nft("flush map TABLE SLOTS")
 		h.Sync(h.World.Put(web.Key, backendtest.Web(h.Family, 1, 2)))
 		h.Settled("delta and repair")
+	})
+}
+
+// A table that goes while it is read is made again at once: a sync that failed would be tried again half a second later.
+func TestGoesWhileItIsRead(t *testing.T) {
+	everywhere(t, func(h *host) {
+		h.Fill(seeded(5), 30)
+		h.Sync(nil)
+		c, err := nfnetlink.Dial()
+		h.Must(err)
+		defer c.Close()
+		for i := range 60 {
+			var wg sync.WaitGroup
+			wg.Go(func() {
+				time.Sleep(time.Duration(i%30) * 500 * time.Microsecond)
+				remove := nfnetlink.NewBatch(h.Backend.Table())
+				remove.EnsureTable()
+				remove.DeleteTable()
+				if err := c.Commit(remove); err != nil {
+					h.Error(err)
+				}
+			})
+			h.Backend.Recheck()
+			h.Sync(nil)
+			wg.Wait()
+		}
+		h.Sync(nil)
+		h.Settled("a table that was removed again and again")
 	})
 }
 
