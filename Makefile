@@ -97,11 +97,11 @@ worlds: ## random services and packets, 100,000 of them, and 40 simulated hours,
 	$(GO) test -count=1 -v -run TestHours ./test/simulate -hours 40
 
 # An episode that has begun is finished, so it takes a little longer.
-judge: worlds ## clients under random faults, judged by that model; three times JUDGE (3m), for each mode (root)
-	$(GO) test -tags netns -count=1 -v -timeout 24h -run TestHistory ./test/history -for $(or $(JUDGE),3m)
+judge: worlds ## clients under random faults, judged by that model; JUDGE (9m) in each mode, beside each other (root)
+	$(GO) test -tags netns -count=1 -v -timeout 24h -parallel 3 -run TestHistory ./test/history -for $(or $(JUDGE),9m)
 
-judge-soak: ## the same for eight hours, or for three times JUDGE (root)
-	$(MAKE) judge JUDGE=$(or $(JUDGE),160m)
+judge-soak: ## the same for eight hours, or for JUDGE (root)
+	$(MAKE) judge JUDGE=$(or $(JUDGE),8h)
 
 judge-vm: build ## histories of ipvs mode, for JUDGE (30m), in a guest (as test-vm)
 	$(GO) test -c -tags netns,vm -o bin/history.test ./test/history

@@ -50,12 +50,14 @@ var builds = sync.OnceValues(func() ([]string, error) {
 	return []string{one, other}, err
 })
 
-// TestHistory: under random faults every client meets what is allowed.
+// TestHistory: under random faults every client meets what is allowed. The modes are tried beside each other: most of them
+// is waiting.
 func TestHistory(t *testing.T) {
 	binaries, err := builds()
 	must(t, err)
 	for _, mode := range modes {
 		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
 			var daemon *lab.Daemon
 			s := Run(t, mode, func(t *testing.T) *Site {
 				s := newSite(t, mode)
