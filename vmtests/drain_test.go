@@ -26,7 +26,9 @@ func (s *site) testDrain(t *testing.T) {
 	if len(r.Lost) > 0 || r.New != 2*heldConnections || r.Echoes < r.New {
 		t.Errorf("%d connections, %d echoes, lost: %q", r.New, r.Echoes, r.Lost)
 	}
-	eventually(t, "drain --wait ends", func() bool { return strings.HasSuffix(wait.output(), "ended\n") })
+	if out := wait.wait(t); !strings.HasSuffix(out, "\nended\n") {
+		t.Fatalf("drain --wait failed:\n%s", out)
+	}
 	s.must(t, "svcproxy", "undrain", "192.168.7.4")
 	s.must(t, "svcproxy", "undrain", "fd07::4")
 	s.reaches(t, "one", "two")

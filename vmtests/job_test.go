@@ -33,11 +33,31 @@ func begin(t *testing.T, g *guest.Guest, sign string, args ...string) *job {
 	}()
 	t.Cleanup(func() { j.end() })
 	for deadline := time.Now().Add(patience); !strings.Contains(j.output(), sign); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
+		if time.Now().After(deadline) || j.ended() && !strings.Contains(j.output(), sign) {
 			t.Fatalf("%q: no %q in %q", args, sign, j.output())
 		}
 	}
 	return j
+}
+
+func (j *job) ended() bool {
+	select {
+	case <-j.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// wait waits until the program ends by itself, and returns all its output.
+func (j *job) wait(t *testing.T) string {
+	t.Helper()
+	select {
+	case <-j.done:
+	case <-time.After(patience):
+		t.Fatalf("not ended within %v: %s", patience, j.output())
+	}
+	return j.output()
 }
 
 // end ends the program and returns all its output.

@@ -84,7 +84,8 @@ func (c *Client) PID(ctx context.Context) (int, error) {
 	return int(cred.Pid), nil
 }
 
-// Ask gets what the daemon answers at a path of Get into answer.
+// Ask gets what the daemon answers at a path of Get into answer. The error wraps
+// ErrUnreachable when no daemon answers, or when it ends before it has.
 func (c *Client) Ask(ctx context.Context, path string, query url.Values, answer any) error {
 	if len(query) > 0 {
 		path += "?" + query.Encode()
@@ -120,10 +121,15 @@ func (c *Client) do(ctx context.Context, method, path string, body io.Reader, an
 		return nil
 	case errors.As(err, new(toldError)), errors.Is(err, ErrForbidden):
 		return err // it is the answer
+	case errors.Is(err, errEnding), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.As(err, new(*net.OpError)):
+		return endedBy(ctx, fmt.Errorf("%w: it ended before it had answered: %w", ErrUnreachable, err))
 	default:
 		return endedBy(ctx, fmt.Errorf("asking %s for %s: %w", c.path, path, err))
 	}
 }
+
+// errEnding is wrapped by what a daemon says that ends while it answers.
+var errEnding = errors.New("it is ending")
 
 // A toldError is an error that the daemon tells.
 type toldError string
@@ -135,13 +141,16 @@ func read(resp *http.Response, answer any) error {
 	switch resp.StatusCode {
 	case http.StatusOK:
 		return json.NewDecoder(resp.Body).Decode(answer)
-	case http.StatusUnprocessableEntity, http.StatusForbidden:
+	case http.StatusUnprocessableEntity, http.StatusForbidden, http.StatusServiceUnavailable:
 		var f failure
 		if err := json.NewDecoder(resp.Body).Decode(&f); err != nil {
 			return err
 		}
-		if resp.StatusCode == http.StatusForbidden {
+		switch resp.StatusCode {
+		case http.StatusForbidden:
 			return fmt.Errorf("%w: %s", ErrForbidden, f.Error)
+		case http.StatusServiceUnavailable:
+			return fmt.Errorf("%w: %s", errEnding, f.Error)
 		}
 		return toldError(f.Error)
 	}

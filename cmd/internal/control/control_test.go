@@ -125,6 +125,44 @@ func TestNobodyAnswers(t *testing.T) {
 	}
 }
 
+// A daemon that ends while it is asked does not answer: who waits asks the next one.
+func TestDaemonEndsMeanwhile(t *testing.T) {
+	for name, answer := range map[string]http.HandlerFunc{
+		"with an error": func(w http.ResponseWriter, req *http.Request) {
+			<-req.Context().Done()
+			reply(w, req, nil, context.Cause(req.Context()))
+		},
+		"before its turn": func(w http.ResponseWriter, req *http.Request) {
+			<-req.Context().Done()
+			new(turns).handler(http.NotFoundHandler()).ServeHTTP(w, req)
+		},
+		"without a word": func(w http.ResponseWriter, req *http.Request) {
+			w.WriteHeader(http.StatusOK)
+			<-req.Context().Done()
+		},
+		"in the middle": func(w http.ResponseWriter, req *http.Request) {
+			fmt.Fprint(w, `{"version":`)
+			w.(http.Flusher).Flush()
+			<-req.Context().Done()
+			panic(http.ErrAbortHandler)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, asked := t.TempDir(), make(chan struct{})
+			var r Routes
+			r.mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, req *http.Request) {
+				close(asked)
+				answer(w, req)
+			})
+			stop := serve(t, dir, &r)
+			go func() { <-asked; stop() }()
+			if _, err := NewClient(dir).StatusOf(t.Context(), nil); !errors.Is(err, ErrUnreachable) {
+				t.Errorf("Status: %v, want ErrUnreachable", err)
+			}
+		})
+	}
+}
+
 func TestOtherVersionAnswers(t *testing.T) {
 	dir := t.TempDir()
 	l, err := net.Listen("unix", socketPath(dir))

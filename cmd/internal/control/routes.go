@@ -18,7 +18,7 @@ type Routes struct{ mux http.ServeMux }
 func Get[A any](r *Routes, path string, answer func(context.Context, url.Values) (A, error)) {
 	r.mux.HandleFunc("GET "+path, func(w http.ResponseWriter, req *http.Request) {
 		a, err := answer(req.Context(), req.URL.Query())
-		reply(w, a, err)
+		reply(w, req, a, err)
 	})
 }
 
@@ -33,11 +33,11 @@ func Post[Q, A any](r *Routes, path string, answer func(context.Context, Peer, Q
 			return
 		}
 		if err := json.NewDecoder(http.MaxBytesReader(w, req.Body, maxQuestion)).Decode(&q); err != nil {
-			reply(w, nil, fmt.Errorf("reading the question: %w", err))
+			reply(w, req, nil, fmt.Errorf("reading the question: %w", err))
 			return
 		}
 		a, err := answer(req.Context(), peer, q)
-		reply(w, a, err)
+		reply(w, req, a, err)
 	})
 }
 
@@ -46,13 +46,17 @@ type failure struct {
 	Error string `json:"error"`
 }
 
-// reply writes an answer or an error.
-func reply(w http.ResponseWriter, answer any, err error) {
-	if err != nil {
+// reply writes an answer or an error. An error of a daemon that ends says nothing about the
+// question: its status is another.
+func reply(w http.ResponseWriter, req *http.Request, answer any, err error) {
+	switch {
+	case err == nil:
+		answerWith(w, http.StatusOK, answer)
+	case req.Context().Err() != nil:
+		answerWith(w, http.StatusServiceUnavailable, failure{err.Error()})
+	default:
 		answerWith(w, http.StatusUnprocessableEntity, failure{err.Error()})
-		return
 	}
-	answerWith(w, http.StatusOK, answer)
 }
 
 // answerWith writes an answer. The client may be gone; there is nobody else to tell.

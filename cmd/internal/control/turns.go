@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"sync"
@@ -51,12 +52,15 @@ type turns struct {
 	freed chan struct{} // closed when a turn ends; nil: nobody waits
 }
 
+var errEnds = errors.New("it had not begun to answer")
+
 // handler has h answer a question when it is its turn.
 func (t *turns) handler(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		peer, _ := req.Context().Value(peerKey{}).(Peer)
 		if !t.wait(req.Context(), peer) {
-			return // the client has gone, or the daemon ends
+			reply(w, req, nil, errEnds) // or the client has gone, and nobody reads it
+			return
 		}
 		defer t.end(peer)
 		h.ServeHTTP(w, req)
