@@ -66,7 +66,9 @@ func (s *Site) clients(ctx context.Context) (stop func()) {
 	return func() { cancel(); wg.Wait() }
 }
 
+// wait waits for some d, and longer where processors are emulated: to them, clients are what keeps a machine busy.
 func (c *client) wait(d time.Duration) {
+	d = lab.Slow(d)
 	select {
 	case <-c.ctx.Done():
 	case <-time.After(d/2 + time.Duration(c.r.Int64N(int64(d)))):
@@ -258,7 +260,7 @@ func (c *client) returning() time.Duration {
 
 // probes asks many questions at once, of all kinds, and judges what they meet.
 func (s *Site) probes(ctx context.Context, count int) {
-	const workers = 200 // of which most wait
+	workers := lab.Fewer(200) // of which most wait
 	var wg sync.WaitGroup
 	for w := range workers {
 		c := &client{Site: s, r: rand.New(rand.NewPCG(uint64(w), 2)), ctx: ctx, kind: "after quiet", index: w}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/test/lab"
 )
 
 // Totals are what the episodes of a mode had.
@@ -72,7 +73,7 @@ func (s *Site) Episode(ctx context.Context, steps []Step, sum *Totals) (illegal 
 		wg.Wait()
 		return nil, err
 	}
-	s.probes(ctx, probesAfter)
+	s.probes(ctx, lab.Fewer(probesAfter))
 	over()
 	wg.Wait()
 	j := NewJudge(s.History)

@@ -258,7 +258,7 @@ func testManyEndpoints(t *testing.T, e *env) {
 	for _, addr := range e.vip(1).Each() {
 		q := Question{From: e.Client, Protocol: source.TCP, To: netip.AddrPortFrom(addr, 80)}
 		seen := make(map[string]bool)
-		for range fewer(1000) { // the lightest get 1 of 36, in guests by turns
+		for range Fewer(1000) { // the lightest get 1 of 36, in guests by turns
 			got := mustAnswer(t, q)
 			seen[fmt.Sprint(got.By, ":", got.Port)] = true
 		}

@@ -129,7 +129,7 @@ func (e *env) checkTypes(t *testing.T) []checkType {
 	}
 	alive, wrongName, wrongSigner := certificate(t, trusted, name), certificate(t, trusted, "other.lab"), certificate(t, other, name)
 	named := tlsConfig(wrongName, alive) // of two, by the name that is asked for
-	brief := slow(time.Second).String()  // as silence is part of it
+	brief := Slow(time.Second).String()  // as silence is part of it
 	return []checkType{{
 		keys: map[string]any{"type": "tcp", "expect": "^alive$"},
 		serve: func(t *testing.T, h *Host, port uint16, n int) {
@@ -175,7 +175,7 @@ func (e *env) checkTypes(t *testing.T) []checkType {
 }
 
 // programTimeout is how long a program of a check may take: on a busy machine it takes a second to start some at once.
-var programTimeout = slow(4 * time.Second)
+var programTimeout = Slow(4 * time.Second)
 
 // program returns a script that asks an endpoint who it is.
 func (e *env) program(t *testing.T) string {

@@ -33,7 +33,7 @@ func testContention(t *testing.T, e *env) {
 	e.apply(t, e.everywhere(at(e.Local[0])...))
 	before, deleted := e.repairs(), 0
 	const waits = "another program changes our table again and again: repairs wait from now on, longer each time\" family=ipv4 who=\"process "
-	err := Poll(slow(time.Minute), func() error {
+	err := Poll(Slow(time.Minute), func() error {
 		if err := e.deleteTable(deletions); err != nil {
 			return err
 		}
@@ -53,7 +53,7 @@ func testContention(t *testing.T, e *env) {
 	if err != nil || !strings.Contains(status, "(nft) changes what svcproxy has in the kernel: ") {
 		t.Errorf("status names nobody: %v\n%s", err, status)
 	}
-	err = Poll(slow(time.Minute), func() error { return e.answers(e.vip(1)) }) // the longest wait is 30 s
+	err = Poll(Slow(time.Minute), func() error { return e.answers(e.vip(1)) }) // the longest wait is 30 s
 	if err != nil {
 		t.Errorf("after all that: %v", err)
 	}

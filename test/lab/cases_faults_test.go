@@ -29,7 +29,7 @@ var faultGroups = []group{
 
 // canaryPatience is how long nobody may notice a flush: nf_tables tells at once,
 // the legacy variant is asked every 5 s; the next resync is 30 s away.
-var canaryPatience = slow(12 * time.Second)
+var canaryPatience = Slow(12 * time.Second)
 
 // testCanary: a flush of the rules of iptables mode is noticed long before the next resync.
 func testCanary(t *testing.T, e *env) {
@@ -66,7 +66,7 @@ func testLostFlush(t *testing.T, e *env) {
 
 // repairPatience is how long a table may be gone. It takes some 5 ms, but longer
 // where the kernel is busy with what others have removed; the next resync is 30 s away.
-var repairPatience = slow(5 * time.Second)
+var repairPatience = Slow(5 * time.Second)
 
 // answers reports whether an endpoint answers on both addresses.
 func (e *env) answers(to Dual) error {

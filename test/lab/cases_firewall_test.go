@@ -498,7 +498,7 @@ func testFight(t *testing.T, e *env) {
 		return errors.Join(e.firewall("-D FORWARD -j DROP"), e.firewall("-I FORWARD -j DROP"))
 	}
 	left := regexp.MustCompile(`ip6?tables-\w+ filter FORWARD: another program keeps putting rules before svcproxy's, which may stop services: "-j DROP"; they are passed again at \d\d:\d\d:\d\d`)
-	err := Poll(slow(time.Minute), func() error {
+	err := Poll(Slow(time.Minute), func() error {
 		status, err := e.daemon.Command("status")
 		if err == nil && len(left.FindAllString(status, -1)) < len(foreigns) {
 			err = cmp.Or(again(), fmt.Errorf("status does not say of each family %q:\n%s", left, status))

@@ -20,10 +20,10 @@ var floodGroups = []group{{
 // Clients that nobody is come to one service: this many a second, for so long.
 const floodRate = 3000
 
-var floodTime = soak(slow(5*time.Second), time.Minute)
+var floodTime = soak(Slow(5*time.Second), time.Minute)
 
 // floodPatience is how long a change may take meanwhile. No time is promised of a busy machine.
-var floodPatience = slow(time.Minute)
+var floodPatience = Slow(time.Minute)
 
 // testForgedClients: while forged clients fill what is remembered of one service
 // with affinity, clients of another stay where they are, those of a new one too,

@@ -69,7 +69,7 @@ func testEndpointsDie(t *testing.T, e *env) {
 // with another one as soon as their client asks again.
 func testUnanswered(t *testing.T, e *env) {
 	s := e.checked(at(e.Remote[:2]...)...)
-	s.HealthCheck["timeout"] = slow(time.Second).String()
+	s.HealthCheck["timeout"] = Slow(time.Second).String()
 	e.apply(t, s)
 	e.expectTargets(t, "at first", 2)
 	e.dies(t, e.Remote[0], silent)
@@ -86,7 +86,7 @@ func testUnanswered(t *testing.T, e *env) {
 }
 
 // retryPatience lets a client send its SYN for the fourth time, 7 s after the first.
-var retryPatience = slow(12 * time.Second)
+var retryPatience = Slow(12 * time.Second)
 
 // testAllDie: with all endpoints down the service goes on as if none were, or refuses.
 func testAllDie(t *testing.T, e *env) {
@@ -254,7 +254,7 @@ func testKilledWhileDead(t *testing.T, e *env) {
 // than once a second.
 func (e *env) awaitKeptDown(t *testing.T, h *Host) {
 	t.Helper()
-	err := Poll(slow(15*time.Second), func() error {
+	err := Poll(Slow(15*time.Second), func() error {
 		text, err := os.ReadFile(filepath.Join(e.daemon.StateDir(), "conditions.json"))
 		if err != nil {
 			return err
@@ -322,7 +322,7 @@ func testDrain(t *testing.T, e *env) {
 	select {
 	case err := <-waited:
 		t.Errorf("drain --wait ended with connections left: %v", err)
-	case <-time.After(slow(time.Second)):
+	case <-time.After(Slow(time.Second)):
 	}
 	for _, c := range of(conns, e.Remote[0]) {
 		c.SetLinger(0)

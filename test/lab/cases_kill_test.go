@@ -20,7 +20,7 @@ import (
 // kills is how often the daemon is killed, and exactEvery after how many of these
 // the kernel is compared with what a fresh start makes.
 var (
-	kills      = soak(max(5, fewer(20)), 200)
+	kills      = soak(max(5, Fewer(20)), 200)
 	exactEvery = 5
 )
 

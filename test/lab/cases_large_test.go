@@ -87,7 +87,7 @@ func testLargeService(t *testing.T, e *env) {
 	tcp := []source.Protocol{source.TCP}
 	small, checked := e.named("small", 1, at(e.Remote[0])...), e.named("checked", 2, at(e.Remote[1:]...)...)
 	checked.HealthCheck = tcpCheck()
-	checked.HealthCheck["interval"], checked.HealthCheck["fall"] = slow(100*time.Millisecond).String(), 1
+	checked.HealthCheck["interval"], checked.HealthCheck["fall"] = Slow(100*time.Millisecond).String(), 1
 	e.file(t, "small", small, checked)
 	e.remove(t, "small.json")
 	e.expect(t, check{from: e.Client, to: e.vip(2), protocols: tcp, want: by(e.Remote[1:]...)})
@@ -127,7 +127,7 @@ func testLargeService(t *testing.T, e *env) {
 // await waits until packets meet what c says, if all of a large service has to be written for that.
 func (e *env) await(t *testing.T, c check) {
 	t.Helper()
-	if err := Poll(slow(largePatience), func() error { return e.meet([]check{c}) }); err != nil {
+	if err := Poll(Slow(largePatience), func() error { return e.meet([]check{c}) }); err != nil {
 		t.Fatal(err)
 	}
 }

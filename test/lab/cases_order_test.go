@@ -12,7 +12,7 @@ import (
 )
 
 // orderRuns is how many random orders are tried.
-var orderRuns = soak(max(2, fewer(4)), 50)
+var orderRuns = soak(max(2, Fewer(4)), 50)
 
 // testOrder: whatever was written in between and in which order, the same files make the same kernel state.
 func testOrder(t *testing.T, e *env) {

@@ -201,7 +201,7 @@ func testWeights(t *testing.T, e *env) {
 	for _, q := range (check{from: e.Client, to: e.vip(1)}).questions() {
 		counts := make(map[string]int)
 		var err error
-		for each, total := fewer(2000), 0; total < 20_000; {
+		for each, total := Fewer(2000), 0; total < 20_000; {
 			for range each {
 				counts[mustAnswer(t, q).By]++
 			}

@@ -228,7 +228,7 @@ func (e *env) lastGood(t *testing.T, name string) (path, text string) {
 // letGo waits until what services have given up is gone, in ipvs mode too.
 func (e *env) letGo() {
 	if e.mode.name == "ipvs" {
-		time.Sleep(slow(givenUpAfter))
+		time.Sleep(Slow(givenUpAfter))
 	}
 }
 

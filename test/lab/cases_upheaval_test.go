@@ -40,7 +40,7 @@ var upheavalGroups = []group{
 }
 
 // establishedConns is how many connections must live through everything, in each family.
-var establishedConns = fewer(500)
+var establishedConns = Fewer(500)
 
 // testTrafficGoesOn: established connections and new ones see nothing of what svcproxy goes through.
 func testTrafficGoesOn(t *testing.T, e *env) {
@@ -124,11 +124,11 @@ func (e *env) establish(t *testing.T) []*Conn {
 
 // streamPatience lets a SYN be sent twice. One that was lost shows: it was sent again,
 // after lateTime, which where the processor is emulated may pass without a loss.
-var streamPatience, lateTime = slow(3 * time.Second), slow(time.Second)
+var streamPatience, lateTime = Slow(3 * time.Second), Slow(time.Second)
 
 // streamPause is how long a stream to one address asks nothing, and one to several the longer: connections must not
 // take the processor from what is tested, least of all where it is emulated.
-var streamPause = slow(slow(2 * time.Millisecond))
+var streamPause = Slow(Slow(2 * time.Millisecond))
 
 // isLate reports whether a packet of a new connection was lost.
 func isLate(got Answer, took time.Duration) bool { return got.Resent && took > lateTime }

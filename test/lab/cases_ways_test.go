@@ -41,7 +41,7 @@ const (
 
 // followPatience is how long a change may take here: five times what is promised of
 // an idle host. It is less than the 30 s after which all files are read again anyway.
-var followPatience = slow(5 * followTime)
+var followPatience = Slow(5 * followTime)
 
 // How often each way is gone, and one that takes a second.
 var (

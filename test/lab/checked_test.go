@@ -14,8 +14,8 @@ import (
 // Times of checks. A refusal is noticed at once; the timeout is long, so that none is
 // over only because the machine is busy.
 var (
-	checkInterval = slow(300 * time.Millisecond)
-	checkTimeout  = slow(2 * time.Second)
+	checkInterval = Slow(300 * time.Millisecond)
+	checkTimeout  = Slow(2 * time.Second)
 )
 
 // checkPatience is how long a result of checks may take to be in the kernel.

@@ -23,7 +23,7 @@ import (
 
 // Patience is how long a question waits before it counts as dropped, and longer on a
 // busy machine. An answer takes some 0.2 ms; a lost TCP SYN would be sent again after 1 s.
-var Patience = slow(400 * time.Millisecond)
+var Patience = Slow(400 * time.Millisecond)
 
 // A Question is one new connection, or one datagram from a new port.
 type Question struct {

@@ -24,13 +24,13 @@ import (
 // Patience of a Daemon: five times what is expected, and more for the start,
 // which a race detector and two busy cores make slow.
 var (
-	startPatience = slow(20 * time.Second)
-	applyPatience = slow(5 * time.Second) // a change is in the kernel within 1 s
+	startPatience = Slow(20 * time.Second)
+	applyPatience = Slow(5 * time.Second) // a change is in the kernel within 1 s
 
 	// SIGTERM stops within 1 s. But the end of a process that watches files waits
 	// for a grace period of the kernel, fsnotify_destroy_group, and that has been
 	// seen to last 15 s while many namespaces were removed.
-	stopPatience = slow(30 * time.Second)
+	stopPatience = Slow(30 * time.Second)
 )
 
 // A Daemon is svcproxy on a host of a lab, with directories of its own.
@@ -369,7 +369,7 @@ func (h *Host) Get(url string) (status int, body string, err error) {
 		return conn, err
 	}
 	client := http.Client{
-		Timeout:   slow(2 * time.Second),
+		Timeout:   Slow(2 * time.Second),
 		Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true},
 	}
 	resp, err := client.Get(url)

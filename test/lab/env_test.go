@@ -165,7 +165,7 @@ func (e *env) isGivenUp(a Answer) bool {
 }
 
 // expectPatience is five times what a change may take at most.
-var expectPatience = slow(5 * time.Second)
+var expectPatience = Slow(5 * time.Second)
 
 // expect checks all at once, each until it holds.
 func (e *env) expect(t *testing.T, checks ...check) {

@@ -37,7 +37,7 @@ type window struct{ from, to time.Time }
 const knockers = 64
 
 // outsidePatience is how long a knock waits that nobody may answer: some hundred times what an answer takes.
-var outsidePatience = slow(100 * time.Millisecond)
+var outsidePatience = Slow(100 * time.Millisecond)
 
 // knockOften makes connections until stop is called.
 func (e *env) knockOften(t *testing.T, c check) *knocks {

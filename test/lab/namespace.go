@@ -29,7 +29,7 @@ const (
 )
 
 // commandTimeout ends a command that hangs. The slowest, iptables-save, takes some 20 ms.
-var commandTimeout = slow(20 * time.Second)
+var commandTimeout = Slow(20 * time.Second)
 
 // home is the namespace of this process, to which threads go back.
 var home = sync.OnceValues(netns.Get)

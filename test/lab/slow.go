@@ -18,8 +18,8 @@ var slowness = func() time.Duration {
 	return time.Duration(n)
 }()
 
-// fewer returns how many times to do here what is done n times on a host.
-func fewer(n int) int { return max(1, n/int(slowness)) }
+// Fewer returns how many times to do here what is done n times on a host.
+func Fewer(n int) int { return max(1, n/int(slowness)) }
 
-// slow returns how long something may take here that may take d on a host.
-func slow(d time.Duration) time.Duration { return slowness * d }
+// Slow returns how long something may take here that may take d on a host.
+func Slow(d time.Duration) time.Duration { return slowness * d }

@@ -27,7 +27,7 @@ var stops = func() int {
 	if n, err := strconv.Atoi(os.Getenv(EnvStops)); err == nil {
 		return n
 	}
-	return soak(max(5, fewer(20)), 500)
+	return soak(max(5, Fewer(20)), 500)
 }()
 
 // TestStops stops svcproxy at random moments of first syncs, of removals and of

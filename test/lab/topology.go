@@ -200,7 +200,7 @@ func (l *Lab) serve() error {
 
 // settlePatience is five times what the kernel may take to bring a link up: it
 // tells of links once a second at most, net/core/link_watch.c.
-var settlePatience = slow(5 * time.Second)
+var settlePatience = Slow(5 * time.Second)
 
 // settle waits until the client reaches everybody. A link that is not quite up loses packets.
 func (l *Lab) settle() error {
