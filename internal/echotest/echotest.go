@@ -4,6 +4,7 @@ package echotest
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -19,6 +20,10 @@ const idle = time.Hour
 
 // Servers are the sockets of all servers of a test and the goroutines behind them.
 type Servers struct {
+	// Heard is told of datagrams that begin with OneWayRequest: who got one, as it would have
+	// said, with the datagram. It is set before Serve, and called by many goroutines.
+	Heard func(answer []byte)
+
 	mu      sync.Mutex
 	closed  bool
 	sockets map[io.Closer]struct{}
@@ -59,7 +64,7 @@ func (s *Servers) Close() {
 
 // Serve starts a TCP and a UDP server. Each says who it is, "name port source",
 // and then echoes: TCP after a connection was made, UDP at the head of every
-// datagram, which may ask for a late answer. An unspecified address serves both
+// datagram, which may ask for a late answer or for none. An unspecified address serves both
 // families. The servers are in the network namespace of the caller.
 func (s *Servers) Serve(name string, at netip.AddrPort) error {
 	lc := net.ListenConfig{}
@@ -74,7 +79,7 @@ func (s *Servers) Serve(name string, at netip.AddrPort) error {
 		return fmt.Errorf("serving on %s: %w", name, err)
 	}
 	s.Accept(stream, func(conn net.Conn) { greet(name, conn) })
-	s.Run(packets, func() { answerPackets(name, packets) })
+	s.Run(packets, func() { s.answerPackets(name, packets) })
 	return nil
 }
 
@@ -103,7 +108,7 @@ func greet(name string, conn net.Conn) {
 	Echo(conn)
 }
 
-func answerPackets(name string, conn *net.UDPConn) {
+func (s *Servers) answerPackets(name string, conn *net.UDPConn) {
 	port := conn.LocalAddr().(*net.UDPAddr).Port
 	buf := make([]byte, 2048)
 	for {
@@ -112,6 +117,10 @@ func answerPackets(name string, conn *net.UDPConn) {
 			return
 		}
 		answer := append(fmt.Appendln(nil, name, port, from.Addr().Unmap()), buf[:n]...)
+		if s.Heard != nil && bytes.HasPrefix(buf[:n], []byte(OneWayRequest)) {
+			s.Heard(answer)
+			continue
+		}
 		var late time.Duration
 		if fmt.Sscanf(string(buf[:n]), LateRequest, &late); late > 0 {
 			time.AfterFunc(late, func() { conn.WriteToUDPAddrPort(answer, from) })
@@ -121,8 +130,12 @@ func answerPackets(name string, conn *net.UDPConn) {
 	}
 }
 
-// LateRequest is how a datagram asks for its answer to be late, in nanoseconds.
-const LateRequest = "answer after %d ns "
+// LateRequest is how a datagram asks for its answer to be late, in nanoseconds; one that begins with
+// OneWayRequest wants no answer.
+const (
+	LateRequest   = "answer after %d ns "
+	OneWayRequest = "no answer "
+)
 
 // A Conn is a connection to a TCP server.
 type Conn struct {

@@ -31,7 +31,10 @@ var clientKinds = []clientKind{
 	{"short TCP", 12, func(c *client) time.Duration { c.ask(c.question(source.TCP)); return 60 * time.Millisecond }},
 	{"UDP", 10, func(c *client) time.Duration { c.ask(c.question(source.UDP)); return 60 * time.Millisecond }},
 	{"one source port", 8, (*client).samePort},
-	{"UDP flow", 6, (*client).flow},
+	{"UDP flow", 6, func(c *client) time.Duration { return c.flow((*lab.Flow).Ask) }},
+	{"one-way UDP", 4, func(c *client) time.Duration {
+		return c.flow(func(f *lab.Flow) lab.Answer { return f.Tell(c.Network) })
+	}},
 	{"held TCP", 8, (*client).held},
 	{"held TCP, one source port", 6, (*client).heldSamePort},
 	{"half-closed TCP", 3, (*client).halfClosed},
@@ -153,8 +156,8 @@ func ofFamily(d lab.Dual, a netip.Addr) netip.Addr {
 	return d.V6
 }
 
-// flow sends datagrams from one port for some seconds.
-func (c *client) flow() time.Duration {
+// flow sends datagrams from one port for some seconds in a way.
+func (c *client) flow(send func(*lab.Flow) lab.Answer) time.Duration {
 	q := c.question(source.UDP)
 	f, err := lab.NewFlow(q, 0)
 	if err != nil {
@@ -167,7 +170,7 @@ func (c *client) flow() time.Duration {
 		if a != nil {
 			a.Flow = !first
 		}
-		c.done(a, f.Ask())
+		c.done(a, send(f))
 		c.wait(80 * time.Millisecond)
 	}
 	return 10 * time.Millisecond

@@ -186,11 +186,7 @@ const lateRequest = echotest.LateRequest
 func (f *Flow) AskLate(late time.Duration) Answer {
 	f.SetDeadline(f.question.deadline().Add(late))
 	nonce := fmt.Sprintf(lateRequest+"%d\n", late, nonces.Add(1))
-	_, err := io.WriteString(f, nonce)
-	if errors.Is(err, unix.ECONNREFUSED) { // the refusal of an earlier datagram
-		_, err = io.WriteString(f, nonce)
-	}
-	if err != nil && !isOwnFirewall(err) {
+	if err := f.send(nonce); err != nil {
 		return failed(err)
 	}
 	buf := make([]byte, 2048)
@@ -205,6 +201,45 @@ func (f *Flow) AskLate(late time.Duration) Answer {
 			return got
 		}
 	}
+}
+
+// Tell sends one datagram that has no answer, and waits until one of the servers of n has it.
+func (f *Flow) Tell(n *Network) Answer {
+	f.SetDeadline(f.question.deadline())
+	text := fmt.Sprintf(echotest.OneWayRequest+"%d\n", nonces.Add(1))
+	got := make(chan string, 1)
+	n.expected.Store(text, got)
+	defer n.expected.Delete(text)
+	if err := f.send(text); err != nil {
+		return failed(err)
+	}
+	refused := make(chan error, 1)
+	go func() {
+		_, err := f.Read(make([]byte, 1))
+		refused <- err
+	}()
+	select {
+	case err := <-refused:
+		return failed(err)
+	case who := <-got:
+		f.SetReadDeadline(time.Now())
+		<-refused
+		a := parseAnswer(who)
+		a.Local = portOf(f.LocalAddr())
+		return a
+	}
+}
+
+// send sends one datagram, once more where an earlier one was refused.
+func (f *Flow) send(text string) error {
+	_, err := io.WriteString(f, text)
+	if errors.Is(err, unix.ECONNREFUSED) {
+		_, err = io.WriteString(f, text)
+	}
+	if isOwnFirewall(err) {
+		return nil
+	}
+	return err
 }
 
 // portOf returns the port of an address of TCP or UDP.

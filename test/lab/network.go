@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -19,11 +20,15 @@ type Network struct {
 
 	mu   sync.Mutex
 	made []*Host
+
+	expected sync.Map // by the text of a datagram without an answer: a chan string that gets who has it
 }
 
 // NewNetwork returns a network without hosts. Close removes what is made in it.
 func NewNetwork() *Network {
-	return &Network{name: fmt.Sprintf("%s%d-%d", namePrefix, os.Getpid(), labs.Add(1))}
+	n := &Network{name: fmt.Sprintf("%s%d-%d", namePrefix, os.Getpid(), labs.Add(1))}
+	n.servers.Heard = n.heard
+	return n
 }
 
 // Host makes a host, a namespace that is named by its role and has nothing but its loopback.
@@ -43,6 +48,14 @@ func (n *Network) Host(role string, addrs ...Dual) (*Host, error) {
 // Serve starts a TCP and a UDP server on h, which say that they are h.
 func (n *Network) Serve(h *Host, at netip.AddrPort) error {
 	return h.Do(func() error { return n.servers.Serve(h.Role, at) })
+}
+
+// heard tells who waits for a datagram that has no answer.
+func (n *Network) heard(answer []byte) {
+	who, text, _ := bytes.Cut(answer, []byte("\n"))
+	if got, ok := n.expected.LoadAndDelete(string(text)); ok {
+		got.(chan string) <- string(who)
+	}
 }
 
 // Close ends all servers and removes all hosts.
