@@ -37,18 +37,30 @@ func Dead(t testing.TB, dir string) (answer func()) {
 // ends. What they are can be looked at, and files in such a directory are opened as ever.
 func Unopenable(t testing.TB, paths ...string) (answer func()) {
 	t.Helper()
-	fd, err := unix.FanotifyInit(unix.FAN_CLASS_CONTENT|unix.FAN_CLOEXEC, unix.O_RDONLY)
+	answer, err := hold(0, paths...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	answer = sync.OnceFunc(func() { _ = unix.Close(fd) }) // the kernel allows what waits
 	t.Cleanup(answer)
+	return answer
+}
+
+// Slow has each open of any file or directory on the file system of path wait until answer is called.
+func Slow(path string) (answer func(), err error) { return hold(unix.FAN_MARK_FILESYSTEM, path) }
+
+func hold(flags uint, paths ...string) (answer func(), err error) {
+	fd, err := unix.FanotifyInit(unix.FAN_CLASS_CONTENT|unix.FAN_CLOEXEC, unix.O_RDONLY)
+	if err != nil {
+		return nil, fmt.Errorf("holding what opens %s: %w", paths, err)
+	}
+	answer = sync.OnceFunc(func() { _ = unix.Close(fd) }) // the kernel allows what waits
 	for _, path := range paths {
-		if err := unix.FanotifyMark(fd, unix.FAN_MARK_ADD, unix.FAN_OPEN_PERM|unix.FAN_ONDIR, unix.AT_FDCWD, path); err != nil {
-			t.Fatal(err)
+		if err := unix.FanotifyMark(fd, unix.FAN_MARK_ADD|flags, unix.FAN_OPEN_PERM|unix.FAN_ONDIR, unix.AT_FDCWD, path); err != nil {
+			answer()
+			return nil, fmt.Errorf("holding what opens %s: %w", path, err)
 		}
 	}
-	return answer
+	return answer, nil
 }
 
 // inside is set for a process that is in a mount namespace of its own.

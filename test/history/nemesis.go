@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/test/lab"
 )
@@ -196,6 +199,40 @@ var HostFaults = Lane{
 		_, err := n.Node.Run("sh", "-c", loop+" & "+loop+"; wait")
 		return err
 	}},
+	{Name: "connection table full", Modes: guest, Do: (*Nemesis).fillTable},
+	{Name: "clock set", Modes: guest, Do: (*Nemesis).setClock},
+	{Name: "memory short", Modes: guest, Do: func(n *Nemesis) error {
+		_, err := n.Node.Run("sh", "-c", "head -c 900M /dev/zero | timeout 4 tail | wc -c") // tail keeps a line of any length
+		return err
+	}},
+}
+
+// guest are modes that are tried in a virtual machine: what befalls all of a machine does no harm to others there.
+const guest = ipvs
+
+// fillTable leaves no room in the connection table for a while.
+func (n *Nemesis) fillTable() error {
+	const path = "/proc/sys/net/netfilter/nf_conntrack_max" // in the first namespace it is for each
+	was, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	defer n.Damage().Over()
+	err = os.WriteFile(path, []byte("50"), 0)
+	n.pause(500*time.Millisecond, 2*time.Second)
+	return errors.Join(err, os.WriteFile(path, was, 0))
+}
+
+// setClock has the clock show another time for a while.
+func (n *Nemesis) setClock() error {
+	step := time.Duration(n.r.Int64N(int64(4*time.Hour))) - 2*time.Hour
+	set := func(step time.Duration) error {
+		to := unix.NsecToTimeval(time.Now().Add(step).UnixNano())
+		return os.NewSyscallError("settimeofday", unix.Settimeofday(&to))
+	}
+	err := set(step)
+	n.pause(500*time.Millisecond, 3*time.Second)
+	return errors.Join(err, set(-step))
 }
 
 // away has the balancer not run for a while.

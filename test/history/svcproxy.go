@@ -13,6 +13,7 @@ import (
 	"github.com/BurntSushi/toml"
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/internal/disktest"
 	"svcproxy.dev/svcproxy/test/lab"
 )
 
@@ -268,6 +269,7 @@ func (p *Svcproxy) hostFaults() Lane {
 		}},
 		{Name: "foreign drop first", Modes: "iptables", Do: p.foreignDrop},
 		{Name: "disk full", Do: p.fillDisk},
+		{Name: "disk does not answer", Do: p.holdDisk},
 	}
 }
 
@@ -357,4 +359,15 @@ func (p *Svcproxy) fillDisk(n *Nemesis) error {
 	}
 	n.pause(500*time.Millisecond, 2*time.Second)
 	return os.Remove(f.Name())
+}
+
+// holdDisk has the state directory not answer for a while, which changes must not wait for.
+func (p *Svcproxy) holdDisk(n *Nemesis) error {
+	answer, err := disktest.Slow(p.StateDir())
+	if err != nil {
+		return err
+	}
+	defer answer()
+	n.pause(time.Second, 4*time.Second)
+	return nil
 }
