@@ -10,6 +10,7 @@ import (
 	"os"
 	"sync"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -107,13 +108,17 @@ func (s *Site) asFresh(ctx context.Context, d *lab.Daemon) error {
 	if err := errors.Join(d.Forget(), d.Start()); err != nil {
 		return err
 	}
-	quiet(ctx)
-	_, fresh, err := lab.Snapshot(s.Node)
-	if err = errors.Join(err, lab.Difference(own, fresh)); err != nil {
-		return fmt.Errorf("what svcproxy had in the kernel, and what it makes there from nothing: %w", err)
-	}
-	return nil
+	return lab.Poll(freshPatience, func() error {
+		_, fresh, err := lab.Snapshot(s.Node)
+		if err = errors.Join(err, lab.Difference(own, fresh)); err != nil {
+			return fmt.Errorf("what svcproxy had in the kernel, and what it makes there from nothing: %w", err)
+		}
+		return nil
+	})
 }
+
+// freshPatience is how long checks may take to know all endpoints.
+const freshPatience = 10 * time.Second
 
 func check(t *testing.T, err error) {
 	t.Helper()
