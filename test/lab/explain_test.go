@@ -93,7 +93,7 @@ func (x *explainer) round(t *testing.T, r *rand.Rand) {
 
 // randomQuestion is a random probe with a source that is known beforehand.
 func (x *explainer) randomQuestion(r *rand.Rand) Question {
-	q := x.randomProbe(r)
+	q := x.randomProbe(r, 0)
 	if !q.Source.IsValid() {
 		q.Source = q.From.Addrs[r.IntN(len(q.From.Addrs))].Each()[map[bool]int{true: 1}[q.To.Addr().Is6()]]
 	}

@@ -43,7 +43,7 @@ func (d Dual) of(a netip.Addr) netip.Addr {
 
 // EndpointOf returns the address of the endpoint that answered a packet; not valid: none did.
 func (l *Lab) EndpointOf(got Answer, p policy.Packet) netip.Addr {
-	for _, h := range slices.Concat(l.Local, l.Remote) {
+	for _, h := range slices.Concat(l.Local, l.Remote, l.Many) {
 		if h.Role == got.By {
 			return h.Addr().of(p.To.Addr())
 		}

@@ -71,6 +71,41 @@ func (e *env) random(r *rand.Rand, i byte) Service {
 	return s
 }
 
+// A world has room for more than what a backend does in one step: pools of up to mostMany endpoints, and up to
+// mostFillers services beside the ones that are asked most.
+const (
+	mostMany    = 40
+	mostFillers = 400
+)
+
+// wide returns a service, i of the case, with many endpoints that are alike.
+func (e *env) wide(r *rand.Rand, i byte) Service {
+	hosts := slices.Clone(e.Many)
+	r.Shuffle(len(hosts), func(i, j int) { hosts[i], hosts[j] = hosts[j], hosts[i] })
+	s := Service{
+		Name: fmt.Sprintf("%s-wide", e.name()), VIPs: e.vip(i).Each(),
+		Ports:           []Port{{Name: "stream", Protocol: "tcp", Port: 80, TargetPort: EndpointPorts[0]}, {Name: "packets", Protocol: "udp", Port: 80, TargetPort: EndpointPorts[0]}},
+		SessionAffinity: pick(r, "", "", "client_ip"),
+		Endpoints:       at(hosts[:1+r.IntN(len(hosts))]...),
+	}
+	return s
+}
+
+// fillers returns services of one endpoint each, whose addresses lie close together.
+func (e *env) fillers(r *rand.Rand) (list []Service) {
+	for i := range r.IntN(Fewer(mostFillers)) {
+		list = append(list, Service{
+			Name: fmt.Sprintf("%s-filler-%d", e.name(), i), VIPs: e.filler(i).Each(), Ports: []Port{{Protocol: "tcp", Port: 80, TargetPort: pick(r, EndpointPorts...)}},
+			Endpoints: at(pick(r, e.Local...)),
+		})
+	}
+	return list
+}
+
+func (e *env) filler(i int) Dual {
+	return e.address([4]byte{10, 97 + byte(i>>8)}, 0xa7+byte(i>>8), byte(i))
+}
+
 // randomNodePort is the node port of the i-th random service.
 func randomNodePort(i byte) uint16 { return 31000 + uint16(i) }
 

@@ -57,6 +57,7 @@ type Lab struct {
 	*Network
 	Client, Router, Node, Gateway *Host
 	Local, Remote                 []*Host
+	Many                          []*Host // none before AddMany
 }
 
 // Networks of the lab, by the number that dual takes. The two addresses of node
@@ -67,6 +68,7 @@ const (
 	uplinkNet = 3 // node to gateway
 	localNet  = 4
 	remoteNet = 5
+	manyNet   = 6
 )
 
 // The node's addresses.
@@ -173,6 +175,31 @@ func (l *Lab) catchAll() error {
 		}
 	}
 	return nil
+}
+
+// AddMany adds n endpoints behind node that are addresses of one namespace. Each is a Host of its own, and serves the first
+// of EndpointPorts.
+func (l *Lab) AddMany(n int) error {
+	var addrs []Dual
+	for i := range n {
+		addrs = append(addrs, dual(manyNet, byte(i+1)))
+	}
+	host, err := l.Host("many", addrs...)
+	if err != nil {
+		return err
+	}
+	err = attach(l.Node, FrontAddr.V4, host)
+	for i, d := range addrs {
+		h := &Host{Namespace: host.Namespace, Role: fmt.Sprint("many", i+1), Addrs: []Dual{d}}
+		l.Many = append(l.Many, h)
+		for _, a := range d.Each() {
+			if i > 0 {
+				err = errors.Join(err, host.AddAddr("eth0", a), l.Node.addRoute(host.Role, a, netip.Addr{}))
+			}
+			err = errors.Join(err, l.Serve(h, netip.AddrPortFrom(a, EndpointPorts[0])))
+		}
+	}
+	return err
 }
 
 const catchAllPort = 7
