@@ -22,6 +22,7 @@ func TestRouters(t *testing.T) {
 	t.Run("faults", func(t *testing.T) { t.Parallel(); testFaults(newSite(t)) })
 	t.Run("changes", func(t *testing.T) { t.Parallel(); testChanges(newSite(t)) })
 	t.Run("losses", func(t *testing.T) { t.Parallel(); testLosses(newSite(t), 0) })
+	t.Run("random faults", func(t *testing.T) { t.Parallel(); testRandom(newSite(t)) })
 	t.Run("losses with graceful restart", func(t *testing.T) { t.Parallel(); testLosses(newSite(t), 4*time.Second) })
 }
 
