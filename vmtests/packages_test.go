@@ -113,15 +113,17 @@ const (
 const atRest = "^(addresses|masquerade.*|policy|local sources.*|.*node ports|service ranges|one family|source ranges|firewall)$"
 
 // atLeisure are cases of ipvs mode that take minutes where the processor is emulated and whose way through the
-// program others take too: make soak-vm runs them.
-const atLeisure = "^same source port$/^(weight 0|disabled|not ready|drained for too long|unanswered|sent before the service|rolling replacement)$"
+// program others take too, here or in iptables mode: make soak-vm runs them.
+const atLeisure = "^TestCases$/^ipvs/^same source port$/^(weight 0|disabled|not ready|drained for too long|unanswered|sent before the service|rolling replacement)$|" +
+	"^TestCases$/^ipvs/^mode change to iptables$|" +
+	"^TestCases$/^ipvs/^firewall$/^(translations of others|another bit|rules that iptables cannot print)$"
 
 // labRuns are parts of the packet lab: ipvs mode in two guests, the one that takes
 // longest first, and a little of nftables mode on another kernel than the host's; and
 // several hosts in ipvs mode.
 var labRuns = []struct{ name, pkg, run, skip string }{
-	{"ipvs in motion", labPackage, "^(TestCases|TestLegal)$/^ipvs", "^TestCases$/^ipvs/" + atRest + "|^TestCases$/^ipvs/" + atLeisure},
-	{"ipvs at rest", labPackage, "^TestCases$/^ipvs/" + atRest, ""},
+	{"ipvs in motion", labPackage, "^(TestCases|TestLegal)$/^ipvs", "^TestCases$/^ipvs/" + atRest + "|" + atLeisure},
+	{"ipvs at rest", labPackage, "^TestCases$/^ipvs/" + atRest, atLeisure},
 	{"nftables", labPackage, "^TestCases$/^nftables$/^(one family|monitor)$", "^TestCases$/^nftables$/^monitor$/^again"}, // emulation is too slow to be fought with
 	{"several hosts", hostsPackage, "^TestECMP$/^ipvs$/^(maglev|without a hash)$", ""},
 }
