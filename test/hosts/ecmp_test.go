@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/test/lab"
 )
@@ -40,6 +42,7 @@ func TestECMP(t *testing.T) {
 			if mode.holdsBack {
 				t.Run("under way", func(t *testing.T) { s.underWay(t, mode) })
 			}
+			t.Run("random faults", func(t *testing.T) { s.random(t, mode) })
 			t.Run("endpoints leave", func(t *testing.T) { s.endpointsLeave(t, mode) })
 			t.Run("without a hash", func(t *testing.T) { s.die(t, mode) })
 		})
@@ -239,6 +242,49 @@ func (s *spread) die(t *testing.T, mode spreadMode) {
 	t.Logf("%d endpoints by scheduler %q: a is cut off: %s", endpointCount, mode.other, got)
 	if got.alive > len(list)/2 {
 		t.Errorf("by scheduler %q: %s, want few", mode.other, got)
+	}
+}
+
+// random has something befall svcproxy on one balancer while another is cut off: no connection ends of it, wherever it
+// passes.
+func (s *spread) random(t *testing.T, mode spreadMode) {
+	r := newRandom(t)
+	s.serve(t, "maglev", s.endpoints...)
+	s.over(t, s.balancers...)
+	list, flows := s.hold(t, mode.few, 80), s.flows(t)
+	for range randomSteps() {
+		order := r.Perm(len(s.balancers))
+		b, away := s.balancers[order[0]], s.balancers[order[1]]
+		faults := []struct {
+			name       string
+			begin, end func() error
+		}{
+			{"nothing befalls", func() error { return nil }, func() error { return nil }},
+			{"svcproxy is killed on", b.Kill, b.Start},
+			{"svcproxy is ended on", b.Stop, b.Start},
+			{"svcproxy is frozen on", b.Freeze, func() error { return b.Signal(unix.SIGCONT) }},
+			{"files are written again on", func() error { b.apply(t, r.IntN(3), "maglev", s.endpoints...); return nil }, func() error { return nil }},
+		}
+		f := faults[r.IntN(len(faults))]
+		what := fmt.Sprintf("%s %s, and %s is cut off", f.name, b.Role, away.Role)
+		s.cut(t, away)
+		s.over(t, slices.DeleteFunc(slices.Clone(s.balancers), func(x *balancer) bool { return x == away })...)
+		s.do(t, what, f.begin)
+		s.allLive(t, what, list, flows)
+		s.do(t, what, f.end)
+		s.rejoin(t, away)
+		s.over(t, s.balancers...)
+		s.allLive(t, what+", and is back", list, flows)
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+func (s *spread) do(t *testing.T, what string, do func() error) {
+	t.Helper()
+	if err := do(); err != nil {
+		t.Fatalf("%s: %v", what, err)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -114,21 +115,32 @@ func (a *asking) illegal(harms string, over time.Time) (list []failure) {
 	return list
 }
 
+// randomSteps is how many random steps a test does.
+func randomSteps() int {
+	if soaking {
+		return 100
+	}
+	return 6
+}
+
+// newRandom returns a source of random numbers, and tells the test's log how to have the same again.
+func newRandom(t *testing.T) *rand.Rand {
+	t.Helper()
+	seed := uint64(time.Now().UnixNano())
+	if text := os.Getenv(lab.EnvSeed); text != "" {
+		var err error
+		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("random numbers of %s=%d", lab.EnvSeed, seed)
+	return rand.New(rand.NewPCG(seed, 0))
+}
+
 // testRandom has two random faults at a time, one around svcproxy and one of its own. Only clients of whom one takes the
 // endpoint or the router may go unanswered, and only until it is over.
 func testRandom(s *site) {
-	steps := 6
-	if soaking {
-		steps = 100
-	}
-	seed := uint64(time.Now().UnixNano())
-	if text := os.Getenv(lab.EnvSeed); text != "" {
-		n, err := strconv.ParseUint(text, 10, 64)
-		s.must(err)
-		seed = n
-	}
-	s.t.Logf("random numbers of %s=%d", lab.EnvSeed, seed)
-	r := rand.New(rand.NewPCG(seed, 0))
+	r := newRandom(s.t)
 	s.service()
 	s.serve()
 	s.settings(bgpSettings{hold: "60s", restart: "60s"})
@@ -146,7 +158,7 @@ func testRandom(s *site) {
 	}
 	pause := func() { time.Sleep(time.Duration(r.IntN(1500)) * time.Millisecond) }
 	around, own := s.aroundFaults(), s.ownFaults()
-	for range steps {
+	for range randomSteps() {
 		f, g := around[r.IntN(len(around))], own[r.IntN(len(own))]
 		s.t.Logf("%s: %s, %s", time.Now().UTC().Format("15:04:05.000"), f.name, g.name)
 		f.begin()
