@@ -32,6 +32,10 @@ type Backend interface {
 	Cleanup(ctx context.Context) error
 }
 
+// ErrRestart is wrapped by an error of a Backend that no other call in this process overcomes, but a new process does:
+// Loop.Run returns it.
+var ErrRestart = errors.New("svcproxy has to be restarted")
+
 // A PartialError is the error of a Sync that could not make the virtual servers of some
 // services: the kernel lacks what they need, or another program has them. Every Sync
 // names all of them, and one with a nil delta tries them again.

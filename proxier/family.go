@@ -19,7 +19,8 @@ type family struct {
 	fam    Family
 	cfg    *Config
 	orders orders
-	report func() // tells the Loop that this family has news
+	report func()       // tells the Loop that this family has news
+	fatal  chan<- error // gets an ErrRestart
 
 	questions chan planQuestion
 	ended     chan struct{}  // closed when run has returned
@@ -255,6 +256,12 @@ func (f *family) syncNow(ctx context.Context) {
 		return // it was stopped, and the result is of no interest
 	}
 	f.log(&r)
+	if errors.Is(r.Err, ErrRestart) {
+		select {
+		case f.fatal <- r.Err:
+		default: // the Loop ends already
+		}
+	}
 	if r.Err == nil {
 		f.tellFlows(r.Full || f.broken)
 		f.announce(r.Unserved)

@@ -75,6 +75,7 @@ type Loop struct {
 	cfg      Config
 	started  time.Time
 	ready    chan struct{}
+	fatal    chan error // holds what Run returns
 	inbox    inbox
 	counted  countsCache
 	revision atomic.Uint64             // grows with whatever Counts counts
@@ -117,7 +118,7 @@ func NewLoop(cfg Config) *Loop {
 		cfg.Conditions = noConditions{}
 	}
 	l := &Loop{
-		cfg: cfg, started: time.Now(), ready: make(chan struct{}), inbox: newInbox(),
+		cfg: cfg, started: time.Now(), ready: make(chan struct{}), fatal: make(chan error, 1), inbox: newInbox(),
 		tracker: NewTracker(cfg.Reserved, cfg.Sources...), node: cfg.Node,
 		conditions: make(map[source.Key]Conditions),
 		allFail:    make(map[source.Key]Subject),
@@ -129,7 +130,7 @@ func NewLoop(cfg Config) *Loop {
 	return l
 }
 
-// Run runs the loop until ctx ends, and leaves the kernel as it is.
+// Run runs the loop until ctx ends, or a Backend gives ErrRestart, and leaves the kernel as it is.
 func (l *Loop) Run(ctx context.Context) error {
 	l.replace(ctx, l.cfg.Backends)
 	defer l.replace(ctx, nil)
@@ -137,6 +138,8 @@ func (l *Loop) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case err := <-l.fatal:
+			return err
 		case <-l.inbox.wake:
 		}
 		now := time.Now()
@@ -328,7 +331,7 @@ func (f *runningFamily) using(b Backend, from uint64) *runningFamily {
 // begin starts a family with all services.
 func (l *Loop) begin(ctx context.Context, fam Family, b Backend) *runningFamily {
 	f := newFamily(fam, b, l.node, &l.cfg, l.inbox.ring)
-	f.revision = &l.revision
+	f.revision, f.fatal = &l.revision, l.fatal
 	f.withhold(l.hostDrained())
 	f.orders.put(order{services: l.services(), queued: time.Now(), open: l.allSynced()})
 	ctx, cancel := context.WithCancel(ctx)

@@ -516,6 +516,22 @@ func TestLoopRetries(t *testing.T) {
 }
 
 // While syncs fail, a constant stream of changes does not make a stream of full comparisons.
+// What only a new process can put right ends Run.
+func TestLoopEndsForARestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		want := fmt.Errorf("the module: %w", ErrRestart)
+		k := &kernel{fail: want}
+		l := NewLoop(Config{
+			Backends: map[Family]Backend{IPv4: k, IPv6: k}, Node: testNode(), Sources: []string{"file"},
+			LookInterval: 30 * time.Second, SyncTimeout: time.Minute, Log: slog.New(slog.DiscardHandler),
+		})
+		l.Synced("file")
+		if err := l.Run(t.Context()); !errors.Is(err, want) {
+			t.Errorf("Run ended with %v, want %v", err, want)
+		}
+	})
+}
+
 func TestLoopBacksOffUnderChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &kernel{took: time.Second, fail: errors.New("no")}
