@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/netutil/challenge"
 	"svcproxy.dev/svcproxy/netutil/conntrack"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/iptables"
@@ -139,11 +140,11 @@ var verdicts = [...]conntrack.Verdict{
 // Challenge implements proxier.Flows.
 func (c *closingLab) Challenge(fam proxier.Family, removed []proxier.Flow) error {
 	return c.Node.Do(func() error {
-		list := make([]conntrack.Flow, len(removed))
+		list := make([]challenge.Connection, len(removed))
 		for i, f := range removed {
-			list[i] = conntrack.Flow(f)
+			list[i] = challenge.Connection{Client: f.Src, Server: f.Dst}
 		}
-		return conntrack.Challenge(fam == proxier.IPv6, list)
+		return challenge.Send(fam == proxier.IPv6, list)
 	})
 }
 

@@ -3,6 +3,7 @@
 package conntrack_test
 
 import (
+	"fmt"
 	"net/netip"
 	"runtime"
 	"testing"
@@ -90,7 +91,9 @@ func BenchmarkTranslated(b *testing.B) {
 	b.ReportAllocs()
 	before := processorTime()
 	for b.Loop() {
-		err := conntrack.Translated(b.Context(), false, func(c conntrack.Counted) { b.Errorf("%v is translated", c) })
+		err := conntrack.List(b.Context(), false, conntrack.Filter{Translated: true}, func(c *conntrack.Connection) error {
+			return fmt.Errorf("%v is translated", c)
+		})
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -28,6 +28,11 @@ nft add chain ip nat output { type nat hook output priority -100; }
 nft add rule ip nat output ip daddr 10.96.0.1 meta l4proto { tcp, udp } dnat to 192.0.2.1
 `
 
+// where returns what connections of many clients have in common.
+func where(c conntrack.Connection) conntrack.Connection {
+	return conntrack.Connection{Protocol: c.Protocol, Dst: c.Dst, Reply: c.Reply}
+}
+
 // tally counts events.
 type tally struct {
 	mu    sync.Mutex
@@ -40,9 +45,9 @@ func (s *tally) add(e conntrack.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if e.Begun {
-		s.begun[e.Connection]++
+		s.begun[where(e.Connection)]++
 	} else {
-		s.bytes[e.Connection] += e.Bytes
+		s.bytes[where(e.Connection)] += e.Bytes
 	}
 }
 
@@ -97,12 +102,13 @@ func until(t *testing.T, check func() error) {
 func translated(t *testing.T, ipv6 bool) (all, alive map[conntrack.Connection]int, bytes uint64) {
 	t.Helper()
 	all, alive = map[conntrack.Connection]int{}, map[conntrack.Connection]int{}
-	err := conntrack.Translated(t.Context(), ipv6, func(c conntrack.Counted) {
-		all[c.Connection]++
+	err := conntrack.List(t.Context(), ipv6, conntrack.Filter{Translated: true}, func(c *conntrack.Connection) error {
+		all[where(*c)]++
 		bytes += c.Bytes
 		if !c.Ended {
-			alive[c.Connection]++
+			alive[where(*c)]++
 		}
+		return nil
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -18,8 +18,8 @@ func TestCountedIsTranslated(t *testing.T) {
 		{destinationTranslated, vip, false},
 	} {
 		e := entry{orig: tuple{dst: vip}, reply: tuple{src: tt.reply}, status: tt.status}
-		if _, ok := e.counted(); ok != tt.want {
-			t.Errorf("status %#x, reply from %v: counted %t", tt.status, tt.reply, ok)
+		if got := e.connection().Translated; got != tt.want {
+			t.Errorf("status %#x, reply from %v: translated %t", tt.status, tt.reply, got)
 		}
 	}
 }

@@ -30,7 +30,7 @@ type edit struct {
 
 // editAll edits the entries of a family that match the filters as choose says,
 // as they arrive, and returns how many counted edits were made. When ctx ends it stops at once.
-func editAll(ctx context.Context, ipv6 bool, filters []filter, choose func(*entry) []edit) (int, error) {
+func editAll(ctx context.Context, ipv6 bool, filters []Filter, choose func(*entry) []edit) (int, error) {
 	reading, err := openSocket()
 	if err != nil {
 		return 0, err

@@ -3,6 +3,8 @@ package conntrack
 import (
 	"net/netip"
 
+	"golang.org/x/sys/unix"
+
 	"svcproxy.dev/svcproxy/netutil/internal/nlmsg"
 )
 
@@ -18,8 +20,26 @@ type entry struct {
 	names       [3]nlmsg.Attr // the attributes that identify it, as received; some may be missing
 }
 
-// seenReply is IPS_SEEN_REPLY.
-const seenReply = 1 << 1
+// Bits of the status of an entry, IPS_*.
+const (
+	seenReply             = 1 << 1
+	confirmed             = 1 << 3
+	destinationTranslated = 1 << 5
+	fixedTimeout          = 1 << 10
+	offloaded             = 1 << 14 // packets pass a flow table, and the kernel does not say the state
+)
+
+// States of connections, <linux/netfilter/nf_conntrack_tcp.h> and nf_conntrack_sctp.h. In the last three of TCP and both of
+// SCTP a connection is only remembered.
+const (
+	tcpSynRecv         = 2
+	tcpEstablished     = 3
+	tcpLastAck         = 6
+	tcpTimeWait        = 7
+	tcpClose           = 8
+	sctpClosed         = 1
+	sctpShutdownAcking = 7
+)
 
 // A tuple is one direction of a flow.
 type tuple struct {
@@ -41,7 +61,7 @@ func (e *entry) decode(b []byte) error {
 		case attrOrig:
 			e.orig.decode(a.Value())
 			zone := nlmsg.Find(a.Value(), tupleZone)
-			e.late, e.zoned = isLateZone(zone), e.zoned || zone != nil
+			e.late, e.zoned = nlmsg.Uint16(zone) == lateZone, e.zoned || zone != nil
 		case attrReply:
 			e.reply.decode(a.Value())
 			e.zoned = e.zoned || nlmsg.Find(a.Value(), tupleZone) != nil
@@ -79,4 +99,59 @@ func addr(tuple []byte, v4, v6 uint16) netip.Addr {
 		a, _ = netip.AddrFromSlice(nlmsg.Find(tuple, tupleAddrs, v6))
 	}
 	return a
+}
+
+// tcpState returns the state of a TCP connection, 0 where the kernel does not say.
+func (e *entry) tcpState() uint8 { return nlmsg.Uint8(nlmsg.Find(e.info, infoTCP, infoState)) }
+
+// ended reports whether a connection is over.
+func (e *entry) ended() bool {
+	switch e.tcpState() {
+	case tcpLastAck, tcpTimeWait, tcpClose:
+		return true
+	}
+	state := nlmsg.Uint8(nlmsg.Find(e.info, infoSCTP, infoState))
+	return state == sctpClosed || state == sctpShutdownAcking
+}
+
+// reopens reports whether the first SYN after the end of a connection starts a new one.
+func (e *entry) reopens() bool {
+	flags := nlmsg.Uint8(nlmsg.Find(e.info, infoTCP, infoTCPFlags)) | nlmsg.Uint8(nlmsg.Find(e.info, infoTCP, infoTCPReplyFlags))
+	return flags&closeInit != 0
+}
+
+// movable reports whether Move can be done.
+func (e *entry) movable() bool {
+	return e.orig.proto == unix.IPPROTO_UDP && e.status&destinationTranslated != 0 && !e.zoned
+}
+
+// A Connection is an entry of connection tracking, of any protocol that has ports.
+type Connection struct {
+	Protocol       uint8          // by its IANA number
+	Src, Dst       netip.AddrPort // as the client sent its first packet
+	Reply, ReplyTo netip.AddrPort // of replies: from the endpoint, or from Dst without translation, and where to
+
+	Translated  bool // a rule translated Dst; IPVS leaves no sign of that it does
+	Replied     bool
+	Established bool // it was answered and, of TCP, is established
+	Ended       bool // of TCP and SCTP: closed on both sides, only remembered
+
+	// In both directions. 0 unless net.netfilter.nf_conntrack_acct was 1 when it began.
+	Packets, Bytes uint64
+}
+
+func (e *entry) connection() Connection {
+	replied := e.status&seenReply != 0
+	c := Connection{
+		Protocol: e.orig.proto, Src: e.orig.src, Dst: e.orig.dst, Reply: e.reply.src, ReplyTo: e.reply.dst,
+		Translated:  e.status&destinationTranslated != 0 && e.orig.dst != e.reply.src,
+		Replied:     replied,
+		Established: replied && (e.orig.proto != unix.IPPROTO_TCP || e.tcpState() == tcpEstablished || e.status&offloaded != 0),
+		Ended:       e.ended(),
+	}
+	for _, b := range e.counters {
+		c.Packets += nlmsg.Uint64(nlmsg.Find(b, countersPackets))
+		c.Bytes += nlmsg.Uint64(nlmsg.Find(b, countersBytes))
+	}
+	return c
 }

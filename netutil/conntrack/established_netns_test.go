@@ -34,8 +34,11 @@ iptables -w -t nat -A OUTPUT -d 10.96.0.1 -p tcp --dport 80 -j DNAT --to-destina
 	}
 	dial(t, "udp", "10.96.0.1:53") // nobody answers
 	var got []string
-	err = conntrack.Established(t.Context(), false, func(c conntrack.Connection) {
-		got = append(got, fmt.Sprint(c.Protocol, " ", c.Dst, " ", c.Reply))
+	err = conntrack.List(t.Context(), false, conntrack.Filter{}, func(c *conntrack.Connection) error {
+		if c.Established {
+			got = append(got, fmt.Sprint(c.Protocol, " ", c.Dst, " ", c.Reply))
+		}
+		return nil
 	})
 	if want := []string{"6 10.96.0.1:80 127.0.0.1:8080", "6 10.96.0.1:80 127.0.0.1:8080"}; err != nil || !slices.Equal(got, want) {
 		t.Errorf("established: %q, error %v, want %q", got, err, want)

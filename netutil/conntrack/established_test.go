@@ -21,7 +21,7 @@ func TestEstablishedStatus(t *testing.T) {
 	} {
 		e := entry{status: tt.status}
 		e.orig.proto = tt.proto
-		if got := e.established(); got != tt.want {
+		if got := e.connection().Established; got != tt.want {
 			t.Errorf("protocol %d, status %#x: %v, want %v", tt.proto, tt.status, got, tt.want)
 		}
 	}

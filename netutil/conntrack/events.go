@@ -25,7 +25,7 @@ const (
 // An Event is the beginning or the end of a connection. It has ended when connection
 // tracking forgets it: TCP two minutes after its last packet.
 type Event struct {
-	Counted
+	Connection
 	IPv6  bool
 	Begun bool // else it has ended
 }
@@ -159,6 +159,6 @@ func eventOf(m nlmsg.Message) (e Event, ok bool) {
 	}
 	e.IPv6 = m.Body[0] == unix.AF_INET6
 	e.Begun = m.Type == uint16(changeEntry)
-	e.Counted, ok = entry.counted()
-	return e, ok
+	e.Connection = entry.connection()
+	return e, e.Translated
 }

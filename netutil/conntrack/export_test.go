@@ -12,5 +12,5 @@ func (q Query) Walks(entries uint32) int { return len(q.filtersFor(entries)) }
 
 // PruneUnfiltered is Prune on a kernel that cannot filter.
 func PruneUnfiltered(ctx context.Context, ipv6 bool, q Query, judge func(Flow) Verdict) (int, error) {
-	return prune(ctx, ipv6, q, []filter{{}}, judge)
+	return prune(ctx, ipv6, q, []Filter{{}}, judge)
 }

@@ -1,8 +1,10 @@
 package conntrack
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -17,18 +19,91 @@ const (
 	deleteEntry = unix.NFNL_SUBSYS_CTNETLINK<<8 | 2 // IPCTNL_MSG_CT_DELETE
 )
 
-// walk calls each with the entries that match the filters. A kernel that cannot filter
-// lists everything, once, so each must check what it gets.
-func (s *socket) walk(family byte, filters []filter, each func(*entry) error) error {
+// A Filter selects entries by what of it is not zero, down to an address or a port alone. The zero Filter selects
+// everything.
+type Filter struct {
+	Protocol   uint8          // by its IANA number
+	Src, Dst   netip.AddrPort // as the client sent its first packet
+	Reply      netip.AddrPort // the source of replies
+	Translated bool           // a rule translated the destination
+}
+
+// List calls each with every connection of a family that f selects, in every zone, as it is listed. An error of each ends the
+// listing, and is returned; so is that of ctx, at once.
+//
+// The kernel leaves out others where it can: by protocol, ports and addresses of IPv4 since Linux 5.8, translated ones since
+// 5.15. With 250,000 entries on Linux 6.18 it takes 0.06 s of CPU where none is selected, and 0.4 s where all are, with little
+// memory.
+func List(ctx context.Context, ipv6 bool, f Filter, each func(*Connection) error) error {
+	return withSocket(ctx, func(s *socket) error {
+		return s.walk(family(ipv6), []Filter{f}, func(e *entry) error {
+			if c := e.connection(); f.selects(&c) && ctx.Err() == nil {
+				return each(&c)
+			}
+			return ctx.Err()
+		})
+	})
+}
+
+// selects reports whether f selects c.
+func (f *Filter) selects(c *Connection) bool {
+	return (f.Protocol == 0 || c.Protocol == f.Protocol) && (!f.Translated || c.Translated) &&
+		matchesAddr(f.Src, c.Src) && matchesAddr(f.Dst, c.Dst) && matchesAddr(f.Reply, c.Reply)
+}
+
+func matchesAddr(want, a netip.AddrPort) bool {
+	return (!want.Addr().IsValid() || want.Addr() == a.Addr()) && (want.Port() == 0 || want.Port() == a.Port())
+}
+
+// filterable drops an IPv6 address and keeps the port: the kernel, still in 6.18,
+// inverts the comparison (ctnetlink_filter_match_tuple,
+// net/netfilter/nf_conntrack_netlink.c).
+func filterable(a netip.AddrPort) netip.AddrPort {
+	if a.Addr().Is6() {
+		return netip.AddrPortFrom(netip.Addr{}, a.Port())
+	}
+	return a
+}
+
+// encode returns what of f the kernel can filter by. It takes a port only with a protocol.
+func (f Filter) encode() (list attributes) {
+	none := netip.AddrPort{}
+	src, dst, reply := filterable(f.Src), filterable(f.Dst), filterable(f.Reply)
+	if f.Protocol == 0 {
+		src, dst, reply = netip.AddrPortFrom(src.Addr(), 0), netip.AddrPortFrom(dst.Addr(), 0), netip.AddrPortFrom(reply.Addr(), 0)
+	}
+	var equal attributes
+	if f.Protocol != 0 || src != none || dst != none {
+		equal = append(equal, encodeEqual(filterOrig, f.Protocol, src, dst))
+		list = append(list, encodeTuple(attrOrig, f.Protocol, src, dst, 0))
+	}
+	if reply != none {
+		equal = append(equal, encodeEqual(filterReply, f.Protocol, reply, none))
+		list = append(list, encodeTuple(attrReply, f.Protocol, reply, none, 0))
+	}
+	if equal != nil {
+		list = append(attributes{nest(attrFilter, equal...)}, list...)
+	}
+	if f.Translated {
+		list = append(list, number32(attrStatus, destinationTranslated), number32(attrStatusMask, destinationTranslated))
+	}
+	return list
+}
+
+// walk calls each with the entries that the filters select, and maybe others: a kernel that cannot filter
+// lists everything, once.
+func (s *socket) walk(family byte, filters []Filter, each func(*entry) error) error {
 	for _, f := range filters {
 		ignored := false
 		err := s.list(family, f, func(e *entry) error {
-			ignored = ignored || !f.matches(e)
+			if c := e.connection(); !ignored && len(filters) > 1 {
+				ignored = !f.selects(&c)
+			}
 			return each(e)
 		})
 		switch {
-		case f.protocol != 0 && filterRejected(err):
-			return s.list(family, filter{}, each)
+		case f != Filter{} && filterRejected(err):
+			return s.list(family, Filter{}, each)
 		case err != nil || ignored:
 			return err
 		}
@@ -42,58 +117,38 @@ type listError struct{ errno unix.Errno }
 func (e *listError) Error() string { return e.errno.Error() }
 func (e *listError) Unwrap() error { return e.errno }
 
-// dumpError returns the error in the last message of a listing.
-func dumpError(m nlmsg.Message) error {
-	if errno := m.Errno(); errno != 0 {
-		return &listError{errno}
-	}
-	return nil
-}
-
 // filterRejected reports whether the kernel does not support a filter.
 func filterRejected(err error) bool {
 	e, ok := errors.AsType[*listError](err)
 	return ok && (e.errno == unix.EINVAL || e.errno == unix.EOPNOTSUPP)
 }
 
-// list calls each with every entry of a family that matches f, as it arrives.
-func (s *socket) list(family byte, f filter, each func(*entry) error) error {
-	attrs, err := f.encode()
-	if err != nil {
-		return err
-	}
-	var e entry
-	err = s.dump(listEntries, append([]byte{family, unix.NFNETLINK_V0, 0, 0}, attrs...), func(m nlmsg.Message) error {
-		if err := e.decode(m.Body); err != nil || e.late {
-			return err
-		}
-		return each(&e)
+// list calls each with every entry of a family that f selects to the kernel, as it arrives.
+func (s *socket) list(family byte, f Filter, each func(*entry) error) error {
+	request, err := s.Send(netlink.Message{
+		Header: netlink.Header{Type: listEntries, Flags: netlink.Request | netlink.Dump},
+		Data:   append([]byte{family, unix.NFNETLINK_V0, 0, 0}, encode(f.encode()...)...),
 	})
-	if err != nil {
-		return fmt.Errorf("listing conntrack flows: %w", err)
-	}
-	return nil
-}
-
-// dump asks for all there is of a type, and calls each with the messages of the answer.
-func (s *socket) dump(typ netlink.HeaderType, body []byte, each func(nlmsg.Message) error) error {
-	request, err := s.Send(netlink.Message{Header: netlink.Header{Type: typ, Flags: netlink.Request | netlink.Dump}, Data: body})
-	if err != nil {
-		return err
-	}
-	for done := false; !done; {
-		err := s.read(func(m nlmsg.Message) error {
+	var e entry
+	for done := false; err == nil && !done; {
+		err = s.read(func(m nlmsg.Message) error {
 			if m.Seq != request.Header.Sequence {
 				return nil
 			}
-			if done = m.IsLast(); done {
-				return dumpError(m)
+			if done = m.IsLast(); done && m.Errno() != 0 {
+				return &listError{m.Errno()}
 			}
-			return each(m)
+			if done {
+				return nil
+			}
+			if err := e.decode(m.Body); err != nil || e.late {
+				return err
+			}
+			return each(&e)
 		})
-		if err != nil {
-			return err
-		}
+	}
+	if err != nil {
+		return fmt.Errorf("listing conntrack flows: %w", err)
 	}
 	return nil
 }

@@ -40,7 +40,7 @@ func TestMark(t *testing.T) {
 		entry+"-s 2001:db8::7 --sport 4 -d fd00:96::1 -r fd00:244::1 -q 2001:db8::7 --reply-port-dst 4\n")
 	var asked []conntrack.Connection
 	ours := func(c conntrack.Connection) bool {
-		asked = append(asked, c)
+		asked = append(asked, where(c))
 		return c.Dst.Addr() != netip.MustParseAddr("10.96.0.2")
 	}
 	if n, err := conntrack.Mark(t.Context(), false, 1<<14, ours); n != 2 || err != nil {

@@ -77,8 +77,11 @@ ip6tables -w -t nat -A OUTPUT -d fd00:96::1 -p tcp --dport 80 -j DNAT --to-desti
 			to = netip.MustParseAddr(tt.to)
 		}
 		var got []string
-		err := conntrack.Open(t.Context(), tt.ipv6, to, func(c conntrack.Connection) {
-			got = append(got, fmt.Sprint(c.Protocol, " ", c.Dst, " ", c.Reply))
+		err := conntrack.List(t.Context(), tt.ipv6, conntrack.Filter{Reply: netip.AddrPortFrom(to, 0)}, func(c *conntrack.Connection) error {
+			if c.Replied && !c.Ended && c.Dst != c.Reply {
+				got = append(got, fmt.Sprint(c.Protocol, " ", c.Dst, " ", c.Reply))
+			}
+			return nil
 		})
 		if slices.Sort(got); err != nil || !slices.Equal(got, tt.want) {
 			t.Errorf("to %q: %q, error %v, want %q", tt.to, got, err, tt.want)

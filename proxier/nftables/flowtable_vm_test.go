@@ -223,11 +223,14 @@ func (r *router) counted(least uint64) {
 	var packets uint64
 	var open int
 	v6 := r.Family == proxier.IPv6
-	r.Must(conntrack.Translated(r.Context(), v6, func(c conntrack.Counted) { packets += c.Packets }))
-	r.Must(conntrack.Established(r.Context(), v6, func(c conntrack.Connection) {
-		if c.Dst == r.vip {
+	r.Must(conntrack.List(r.Context(), v6, conntrack.Filter{}, func(c *conntrack.Connection) error {
+		if c.Translated {
+			packets += c.Packets
+		}
+		if c.Established && c.Dst == r.vip {
 			open++
 		}
+		return nil
 	}))
 	if packets < least || open != 1 {
 		r.Errorf("%d packets are counted, want %d; %d connections are established, want 1", packets, least, open)

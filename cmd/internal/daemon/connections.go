@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/netip"
 
+	"svcproxy.dev/svcproxy/netutil/challenge"
 	"svcproxy.dev/svcproxy/netutil/conntrack"
 	"svcproxy.dev/svcproxy/netutil/sysctl"
 	"svcproxy.dev/svcproxy/proxier"
@@ -28,29 +29,40 @@ var verdicts = [...]conntrack.Verdict{
 }
 
 func (connections) Challenge(fam proxier.Family, removed []proxier.Flow) error {
-	list := make([]conntrack.Flow, len(removed))
+	list := make([]challenge.Connection, len(removed))
 	for i, f := range removed {
-		list[i] = conntrack.Flow(f)
+		list[i] = challenge.Connection{Client: f.Src, Server: f.Dst}
 	}
-	return conntrack.Challenge(fam == proxier.IPv6, list)
+	return challenge.Send(fam == proxier.IPv6, list)
 }
 
 func (connections) Established(ctx context.Context, fam proxier.Family, visit func(source.Protocol, netip.AddrPort, netip.AddrPort)) error {
-	return conntrack.Established(ctx, fam == proxier.IPv6, func(c conntrack.Connection) {
-		visit(source.Protocol(c.Protocol), c.Dst, c.Reply)
+	return conntrack.List(ctx, fam == proxier.IPv6, conntrack.Filter{}, func(c *conntrack.Connection) error {
+		if c.Established {
+			visit(source.Protocol(c.Protocol), c.Dst, c.Reply)
+		}
+		return nil
 	})
 }
 
-// Open lists connections of a family that go to an address, or, invalid, anywhere: where to,
-// and where they were sent.
+// Open lists connections of a family that have been answered and have not ended, and go to an address, or, invalid, to
+// any other than they were sent to: where to, and where they were sent. One of TCP or SCTP that one side only has closed is among
+// them, and those of IPVS.
 func (connections) Open(ctx context.Context, fam proxier.Family, to netip.Addr, visit func(netip.Addr, proxier.FrontendAddr)) error {
-	return conntrack.Open(ctx, fam == proxier.IPv6, to, func(c conntrack.Connection) {
-		visit(c.Reply.Addr(), proxier.FrontendAddr{Protocol: source.Protocol(c.Protocol), AddrPort: c.Dst})
+	f := conntrack.Filter{Reply: netip.AddrPortFrom(to, 0)}
+	return conntrack.List(ctx, fam == proxier.IPv6, f, func(c *conntrack.Connection) error {
+		if c.Replied && !c.Ended && c.Dst != c.Reply {
+			visit(c.Reply.Addr(), proxier.FrontendAddr{Protocol: source.Protocol(c.Protocol), AddrPort: c.Dst})
+		}
+		return nil
 	})
 }
 
 func (connections) Connections(ctx context.Context, fam proxier.Family, each func(traffic.Connection)) error {
-	return conntrack.Translated(ctx, fam == proxier.IPv6, func(c conntrack.Counted) { each(connection(c)) })
+	return conntrack.List(ctx, fam == proxier.IPv6, conntrack.Filter{Translated: true}, func(c *conntrack.Connection) error {
+		each(connection(c))
+		return nil
+	})
 }
 
 func (connections) CountsPackets() bool {
@@ -74,11 +86,11 @@ type follower struct{ *conntrack.Follower }
 
 func (f follower) Run(ctx context.Context, each func(traffic.Event), lost func()) error {
 	return f.Follower.Run(ctx, func(e conntrack.Event) {
-		each(traffic.Event{Connection: connection(e.Counted), Begun: e.Begun})
+		each(traffic.Event{Connection: connection(&e.Connection), Begun: e.Begun})
 	}, lost)
 }
 
-func connection(c conntrack.Counted) traffic.Connection {
+func connection(c *conntrack.Connection) traffic.Connection {
 	at := proxier.FrontendAddr{Protocol: source.Protocol(c.Protocol), AddrPort: c.Dst}
 	return traffic.Connection{Pair: proxier.Pair{FrontendAddr: at, Target: c.Reply}, Ended: c.Ended, Packets: c.Packets, Bytes: c.Bytes}
 }

@@ -26,7 +26,7 @@ type fakeHost struct {
 	rules   ruleset.Ruleset
 	missing bool
 	clients []proxier.Client
-	flows   []conntrack.Found
+	flows   []conntrack.Connection
 	failing error
 	asked   []netip.Addr
 }
@@ -66,7 +66,7 @@ func (h *fakeHost) Objects(_ context.Context, st *proxier.State) ([]proxier.Obje
 	return []proxier.Object{{Name: "set frontends", Present: true}, {Name: "element size-2 { x }", Present: !h.missing}}, h.failing
 }
 
-func (h *fakeHost) Connections(context.Context, Question) ([]conntrack.Found, error) {
+func (h *fakeHost) Connections(context.Context, Question) ([]conntrack.Connection, error) {
 	return h.flows, h.failing
 }
 
@@ -409,7 +409,7 @@ func TestText(t *testing.T) {
 	s.Endpoints = append(s.Endpoints, source.Endpoint{Addr: addr("192.168.10.13"), Weight: 0, Ready: true, Serving: true},
 		source.Endpoint{Addr: addr("192.168.10.14"), Weight: 3, Ready: true, Serving: true})
 	h.clients = []proxier.Client{{Addr: addr(client), Target: 1, Left: time.Minute}}
-	h.flows = []conntrack.Found{{Src: netip.MustParseAddrPort("203.0.113.9:4000"), Dst: netip.MustParseAddrPort("10.96.0.10:80"), ReplySrc: netip.MustParseAddrPort("192.168.10.12:8080")}}
+	h.flows = []conntrack.Connection{{Src: netip.MustParseAddrPort("203.0.113.9:4000"), Dst: netip.MustParseAddrPort("10.96.0.10:80"), Reply: netip.MustParseAddrPort("192.168.10.12:8080")}}
 	w := world(s)
 	w.Places = func(*source.Service) []source.Position {
 		return []source.Position{{}, {}, {File: "/etc/svcproxy/web.toml", Line: 9, Col: 3}}

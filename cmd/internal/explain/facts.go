@@ -25,7 +25,7 @@ type Host interface {
 	// Objects returns what the mode should have for a State with one frontend.
 	Objects(ctx context.Context, st *proxier.State) ([]proxier.Object, error)
 	// Connections returns some that connection tracking knows of the packet's kind.
-	Connections(ctx context.Context, q Question) ([]conntrack.Found, error)
+	Connections(ctx context.Context, q Question) ([]conntrack.Connection, error)
 	// Clients returns who keeps which endpoint of a pool.
 	Clients(ctx context.Context, fam proxier.Family, pool *proxier.Pool) ([]proxier.Client, error)
 }
@@ -77,7 +77,7 @@ type facts struct {
 	rules    *ruleset.Ruleset
 	objects  []proxier.Object
 	clients  []proxier.Client // of the packet's source
-	flows    []conntrack.Found
+	flows    []conntrack.Connection
 	in       Route     // the interface that the packet comes in by
 	notKnown []string  // what says more, and keeps nothing from working
 	doubts   []Problem // what could not be read, and may keep it from working

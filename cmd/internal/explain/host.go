@@ -122,9 +122,22 @@ func (h ThisHost) Objects(ctx context.Context, st *proxier.State) ([]proxier.Obj
 }
 
 // Connections implements Host.
-func (ThisHost) Connections(ctx context.Context, q Question) ([]conntrack.Found, error) {
-	return conntrack.Find(ctx, uint8(q.Protocol), q.Source, netip.AddrPortFrom(q.Dest, q.Port), maxFlows)
+func (ThisHost) Connections(ctx context.Context, q Question) (list []conntrack.Connection, err error) {
+	f := conntrack.Filter{Protocol: uint8(q.Protocol), Src: netip.AddrPortFrom(q.Source, 0), Dst: netip.AddrPortFrom(q.Dest, q.Port)}
+	err = conntrack.List(ctx, q.Dest.Is6(), f, func(c *conntrack.Connection) error {
+		if len(list) == maxFlows {
+			return errEnough
+		}
+		list = append(list, *c)
+		return nil
+	})
+	if errors.Is(err, errEnough) {
+		err = nil
+	}
+	return list, err
 }
+
+var errEnough = errors.New("enough was found")
 
 // Clients implements Host.
 func (h ThisHost) Clients(ctx context.Context, fam proxier.Family, pool *proxier.Pool) ([]proxier.Client, error) {

@@ -332,7 +332,7 @@ func (r *Report) back(d *decision, f *facts) {
 // flows tells of connections that are there already.
 func (r *Report) flows(f *facts) {
 	for _, c := range f.flows {
-		r.say(hostStep, fmt.Sprintf("connection tracking has %s -> %s, which %s answers%s", c.Src, c.Dst, c.ReplySrc, map[bool]string{false: "; no answer yet"}[c.Replied]))
+		r.say(hostStep, fmt.Sprintf("connection tracking has %s -> %s, which %s answers%s", c.Src, c.Dst, c.Reply, map[bool]string{false: "; no answer yet"}[c.Replied]))
 	}
 }
 

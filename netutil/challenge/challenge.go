@@ -1,4 +1,5 @@
-package conntrack
+// Package challenge has the clients of TCP connections that connection tracking has lost notice.
+package challenge
 
 import (
 	"encoding/binary"
@@ -8,26 +9,35 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Challenge has the clients of TCP connections that were removed send a packet, even if they
+// A Connection is one of TCP.
+type Connection struct {
+	Client, Server netip.AddrPort // as the client sees them
+}
+
+// Send has the clients of connections send a packet, even if they
 // only wait: in the name of the address that a client is connected to, it sends a SYN-ACK,
 // which every client in the middle of a connection answers by telling where it stands,
 // whatever the sequence number (RFC 5961, section 4). That answer is new to the rules, and
 // leads to a reset. Connection tracking, to which a SYN-ACK without a SYN is invalid, makes
 // no entry of it. A client that no longer exists answers with a reset.
 //
-// It goes on past errors, and returns the first. It needs CAP_NET_RAW.
-func Challenge(ipv6 bool, flows []Flow) (err error) {
-	if len(flows) == 0 {
+// All are of one family. It goes on past errors, and returns the first. It needs CAP_NET_RAW.
+func Send(ipv6 bool, list []Connection) (err error) {
+	if len(list) == 0 {
 		return nil
 	}
-	fd, err := unix.Socket(int(family(ipv6)), unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW) // with headers of our own
+	family := unix.AF_INET
+	if ipv6 {
+		family = unix.AF_INET6
+	}
+	fd, err := unix.Socket(family, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW) // with headers of our own
 	if err != nil {
 		return fmt.Errorf("opening a raw socket: %w", err)
 	}
 	defer unix.Close(fd)
-	for _, f := range flows {
-		if sendErr := unix.Sendto(fd, synAck(f), unix.MSG_DONTWAIT, sockaddr(f.Src.Addr())); sendErr != nil && err == nil {
-			err = fmt.Errorf("asking %s where its connection to %s stands: %w", f.Src, f.Dst, sendErr)
+	for _, c := range list {
+		if sendErr := unix.Sendto(fd, synAck(c), unix.MSG_DONTWAIT, sockaddr(c.Client.Addr())); sendErr != nil && err == nil {
+			err = fmt.Errorf("asking %s where its connection to %s stands: %w", c.Client, c.Server, sendErr)
 		}
 	}
 	return err
@@ -50,12 +60,12 @@ const (
 )
 
 // synAck returns a packet from where a client is connected to.
-func synAck(f Flow) []byte {
+func synAck(c Connection) []byte {
 	tcp := make([]byte, tcpLen)
-	binary.BigEndian.PutUint16(tcp, f.Dst.Port())
-	binary.BigEndian.PutUint16(tcp[2:], f.Src.Port())
+	binary.BigEndian.PutUint16(tcp, c.Server.Port())
+	binary.BigEndian.PutUint16(tcp[2:], c.Client.Port())
 	tcp[12], tcp[13] = tcpLen/4<<4, tcpFlags
-	from, to := f.Dst.Addr().AsSlice(), f.Src.Addr().AsSlice()
+	from, to := c.Server.Addr().AsSlice(), c.Client.Addr().AsSlice()
 	binary.BigEndian.PutUint16(tcp[16:], checksum(from, to, []byte{0, unix.IPPROTO_TCP, 0, tcpLen}, tcp))
 	return append(ipHeader(from, to), tcp...)
 }
