@@ -5,6 +5,7 @@ import (
 	"go/token"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -86,6 +87,26 @@ func TestImportsGoOneWay(t *testing.T) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Packages that the program itself must use, as the project was founded on them: docs/dependencies.md says for what.
+var founding = []string{
+	"github.com/BurntSushi/toml", "github.com/coreos/go-iptables/iptables", "github.com/fsnotify/fsnotify",
+	"github.com/moby/ipvs", "github.com/ti-mo/conntrack", "github.com/vishvananda/netlink",
+}
+
+func TestProgramUsesFoundingPackages(t *testing.T) {
+	const format = `{{if .Module}}{{if .Module.Main}}{{join .Imports "\n"}}{{end}}{{end}}`
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", format, "./cmd/svcproxy").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	used := strings.Fields(string(out))
+	for _, pkg := range founding {
+		if !slices.Contains(used, pkg) {
+			t.Errorf("no package of the program imports %s", pkg)
+		}
 	}
 }
 

@@ -2,28 +2,29 @@ package lvs
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
-	"fmt"
+	"io"
+	"sync"
 	"syscall"
 	"time"
 
-	"github.com/mdlayher/netlink"
+	"github.com/moby/ipvs"
+	"github.com/sirupsen/logrus"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
-
-	"svcproxy.dev/svcproxy/netutil/internal/nlmsg"
 )
 
 // replyTimeout limits the wait for the reply to one message, whatever the context
 // allows. The kernel replies at once, except while it loads a scheduler.
 const replyTimeout = 30 * time.Second
 
-// A Conn is a connection to the IPVS of the network namespace that it is used
+// A Conn is a connection to the IPVS of the network namespace that it was opened
 // in. One goroutine at a time may use it.
 type Conn struct {
-	nl     *netlink.Conn // nil after an error that may have left replies unread
-	socket *socket       // beneath nl
-	family uint16        // generic netlink's family ID of IPVS; 0: unknown
+	handle *ipvs.Handle     // nil after an error that may have left replies unread
+	raw    *nl.SocketHandle // for messages of our own; there where handle is
 
 	tunnels [GRE + 1]bool // those that this kernel is known to make
 
@@ -34,118 +35,108 @@ type Conn struct {
 // Dial opens a connection.
 func Dial(ctx context.Context) (*Conn, error) {
 	c := &Conn{}
-	if err := c.Probe(ctx); err != nil {
-		return nil, errors.Join(err, c.Close())
+	if err := c.open(ctx); err != nil {
+		return nil, err
 	}
 	return c, nil
 }
 
 // Close closes the connection. The next use opens it again.
 func (c *Conn) Close() error {
-	if c.nl == nil {
-		return nil
+	if c.handle != nil {
+		c.handle.Close()
+		c.raw.Close()
+		c.handle = nil
 	}
-	err := c.nl.Close()
-	c.nl, c.socket = nil, nil
-	return err
-}
-
-func (c *Conn) open() error {
-	if c.nl != nil {
-		return nil
-	}
-	s, pid, err := openSocket()
-	if err != nil {
-		return fmt.Errorf("opening a netlink socket: %w", err)
-	}
-	c.nl, c.socket = netlink.NewConn(s, pid), s
 	return nil
 }
 
-// Probe returns nil if the kernel has IPVS now. Its module may be loaded and removed
-// at any time; the lookup makes the kernel load it.
+// family is the number that generic netlink had for IPVS when this process first asked. It is another one each time
+// that the module is loaded, but the library asks once a process.
+var family struct {
+	sync.Mutex
+	id uint16
+}
+
+// Probe returns nil if the kernel has IPVS now. Its module may be loaded, and removed while there are no virtual servers,
+// at any time; the lookup makes the kernel load it. After a removal all fails with ErrReloaded in this process.
+//
+// Without IPVS in the kernel, the library runs modprobe and then reports success: it must not be used before this.
 func (c *Conn) Probe(ctx context.Context) error {
-	family, err := c.lookUpFamily(ctx)
-	c.family = family
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	f, err := netlink.GenlFamilyGet("IPVS")
 	if errors.Is(err, syscall.ENOENT) {
 		return ErrUnsupported
 	}
-	return wrap(err, "looking for IPVS")
-}
-
-// lookUpFamily asks generic netlink for the family ID of IPVS, which changes each
-// time its module is loaded.
-func (c *Conn) lookUpFamily(ctx context.Context) (uint16, error) {
-	e := netlink.NewAttributeEncoder()
-	e.String(unix.CTRL_ATTR_FAMILY_NAME, "IPVS")
-	replies, err := c.request(ctx, unix.GENL_ID_CTRL, unix.CTRL_CMD_GETFAMILY, 0, e)
 	if err != nil {
-		return 0, err
+		return wrap(err, "looking for IPVS")
 	}
-	for _, m := range replies {
-		if id := nlmsg.Find(m.Data, unix.CTRL_ATTR_FAMILY_ID); len(id) == 2 {
-			return binary.NativeEndian.Uint16(id), nil
-		}
+	family.Lock()
+	defer family.Unlock()
+	if family.id == 0 {
+		family.id = f.ID
+		logrus.SetOutput(io.Discard) // the library says on stderr that modprobe failed, which the lookup had the kernel run already
 	}
-	return 0, errors.New("the reply has no family ID")
+	if family.id != f.ID {
+		return ErrReloaded
+	}
+	return nil
 }
 
-// command sends an IPVS command and returns the replies.
-func (c *Conn) command(ctx context.Context, cmd uint8, flags netlink.HeaderFlags, e *netlink.AttributeEncoder) ([]netlink.Message, error) {
-	if c.family == 0 {
-		if err := c.Probe(ctx); err != nil {
-			return nil, err
-		}
+func (c *Conn) open(ctx context.Context) error {
+	if c.handle != nil {
+		return nil
 	}
-	family := c.family
-	replies, err := c.request(ctx, family, cmd, flags, e)
-	if !errors.Is(err, syscall.ENOENT) {
-		return replies, err
+	if err := c.Probe(ctx); err != nil {
+		return err
 	}
-	// Generic netlink answers an unknown family ID with the errno that IPVS has for missing objects.
-	switch probeErr := c.Probe(ctx); {
-	case probeErr != nil:
-		return nil, probeErr
-	case c.family != family:
-		return nil, ErrReloaded
-	}
-	return nil, err
-}
-
-// request sends a request to a generic netlink family and returns the replies
-// without their generic header.
-func (c *Conn) request(ctx context.Context, family uint16, cmd uint8, flags netlink.HeaderFlags, e *netlink.AttributeEncoder) ([]netlink.Message, error) {
-	attrs, err := e.Encode()
+	socket, err := nl.GetNetlinkSocketAt(netns.None(), netns.None(), unix.NETLINK_GENERIC)
 	if err != nil {
-		return nil, err
+		return wrap(err, "opening a netlink socket")
 	}
-	replies, err := c.execute(ctx, netlink.Message{
-		Header: netlink.Header{Type: netlink.HeaderType(family), Flags: netlink.Request | flags},
-		Data:   append([]byte{cmd, 1, 0, 0}, attrs...),
-	})
-	if err != nil || flags&netlink.Acknowledge != 0 {
-		return nil, err
+	timeout := unix.NsecToTimeval(replyTimeout.Nanoseconds())
+	if err = socket.SetReceiveTimeout(&timeout); err == nil {
+		c.handle, err = ipvs.New("")
 	}
-	for i := range replies {
-		if len(replies[i].Data) < genlHeader {
-			return nil, fmt.Errorf("a reply of %d bytes is too short", len(replies[i].Data))
-		}
-		replies[i].Data = replies[i].Data[genlHeader:]
+	if err != nil {
+		socket.Close()
+		return wrap(err, "opening a netlink socket")
 	}
-	return replies, nil
+	c.raw = &nl.SocketHandle{Socket: socket}
+	return nil
 }
 
-// execute closes the socket if a reply may still arrive.
-func (c *Conn) execute(ctx context.Context, m netlink.Message) ([]netlink.Message, error) {
-	if err := errors.Join(ctx.Err(), c.open()); err != nil {
-		return nil, err
+// do has the library ask the kernel. The library waits for a reply without end, and takes no context: closing its socket
+// ends the wait.
+func (c *Conn) do(ctx context.Context, ask func(*ipvs.Handle) error) error {
+	if err := c.open(ctx); err != nil {
+		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
 	defer cancel()
-	c.socket.ctx = ctx
-	replies, err := c.nl.Execute(m)
-	if _, answered := kernelErrno(err); err == nil || answered {
-		return replies, err
+	if ctx.Err() != nil {
+		return ctx.Err()
 	}
-	return nil, errors.Join(err, c.Close())
+	stop := context.AfterFunc(ctx, c.handle.Close)
+	err := ask(c.handle)
+	if !stop() {
+		return errors.Join(ctx.Err(), c.Close())
+	}
+	if _, answered := kernelErrno(err); err != nil && !answered || errors.Is(err, syscall.ENOBUFS) {
+		return errors.Join(err, c.Close())
+	}
+	return c.found(ctx, err)
+}
+
+// found returns err, or why it is one: generic netlink answers an unknown family with the errno that IPVS has for what
+// is missing.
+func (c *Conn) found(ctx context.Context, err error) error {
+	if errors.Is(err, syscall.ENOENT) {
+		if probeErr := c.Probe(ctx); probeErr != nil {
+			return probeErr
+		}
+	}
+	return err
 }

@@ -2,13 +2,8 @@ package lvs
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"slices"
-
-	"github.com/mdlayher/netlink"
-
-	"svcproxy.dev/svcproxy/netutil/internal/nlmsg"
 )
 
 // A Method is how packets get to a destination, by its number in <linux/ip_vs.h>.
@@ -54,44 +49,6 @@ func (f Forwarding) Text(weight uint32) string {
 		method, more = "-i", fmt.Sprintf(" --tun-type gue --tun-port %d --tun-nocsum", f.Port)
 	}
 	return fmt.Sprintf("%s -w %d%s", method, weight, more)
-}
-
-// Attributes of a destination, <linux/ip_vs.h>.
-const (
-	destinationTunnelType  = 13
-	destinationTunnelPort  = 14
-	destinationTunnelFlags = 15 // checksums
-)
-
-// encode adds the attributes of a destination.
-func (f Forwarding) encode(e *netlink.AttributeEncoder) {
-	e.Uint32(destinationMethod, uint32(f.Method))
-	if f.Method != Tunnel {
-		return
-	}
-	e.Uint8(destinationTunnelType, uint8(f.Type))
-	e.Bytes(destinationTunnelPort, binary.BigEndian.AppendUint16(nil, f.Port))
-	e.Uint16(destinationTunnelFlags, 0)
-}
-
-// forwardingOf decodes the attributes of a destination. It returns false for one that encode does
-// not make.
-func forwardingOf(a attributes) (f Forwarding, ours bool) {
-	switch method := a.uint32(destinationMethod); method {
-	case uint32(Masquerading), uint32(Direct):
-		return Forwarding{Method: Method(method)}, true
-	case uint32(Tunnel):
-		f.Method = Tunnel
-	default:
-		return f, false
-	}
-	typ := a.find(destinationTunnelType) // none before Linux 5.3
-	if len(typ) == 1 {
-		f.Type = TunnelType(typ[0])
-	}
-	f.Port = nlmsg.Uint16(a.find(destinationTunnelPort))
-	gue := f.Type == GUE
-	return f, f.Type <= GRE && gue == (f.Port != 0) && a.uint16(destinationTunnelFlags) == 0
 }
 
 // hasTunnel returns ErrNoTunnel, after it has removed the destination, if the kernel made another

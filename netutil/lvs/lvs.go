@@ -1,26 +1,19 @@
-// Package lvs talks to IPVS, the kernel's load balancer, over generic netlink.
+// Package lvs makes the kernel's load balancer, IPVS, do what svcproxy wants.
 //
 //	lvs.go         types, errors, and what errnos mean
-//	read.go        lists and single servers
-//	counters.go    what the kernel counts
-//	write.go       changes
+//	conn.go        the handle of moby/ipvs, and its traps
+//	servers.go     virtual servers, destinations and timeouts
 //	forwarding.go  how packets get to destinations
-//	conn.go        requests and replies, the family ID
-//	socket.go      the netlink socket
+//	raw.go         messages for what the library leaves out
 //
-// It encodes the messages itself, on top of mdlayher/netlink. The library for
-// this, moby/ipvs, looks up the family ID of IPVS once per process: after the
-// module ip_vs was removed and loaded again, its requests go nowhere. It also
-// truncates weights to 16 bits, reports success on a kernel without IPVS, waits
-// for replies forever, and runs modprobe. Writing with it, beside a reader of our
-// own, would take more code than the six messages of write.go.
+// moby/ipvs v1.1.0 writes and reads virtual servers, destinations and timeouts. What it leaves out are the types
+// of tunnels, persistence engines, and counters of 64 bits.
 package lvs
 
 import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"slices"
 	"syscall"
 	"time"
@@ -137,7 +130,7 @@ var (
 	// ErrNoServer is an ErrNotExist: the virtual server itself is missing.
 	ErrNoServer error = noServer{}
 
-	// ErrReloaded: everything that IPVS held is gone. The next message reaches the new module.
+	// ErrReloaded: everything that IPVS held is gone, and this process cannot reach the new module: only a new one can.
 	ErrReloaded = errors.New("the kernel's module ip_vs was removed and loaded again")
 )
 
@@ -174,11 +167,10 @@ func refused(err error) error {
 	return fmt.Errorf("%w: %w", ErrRefused, no)
 }
 
-// kernelErrno returns the errno in the kernel's reply, if err is one, and not that
-// of a system call that failed.
+// kernelErrno returns the errno in the kernel's reply, if err is one. The library returns that of a system call that
+// failed in the same way; those that can are among generalErrnos.
 func kernelErrno(err error) (errno syscall.Errno, is bool) {
-	var call *os.SyscallError
-	is = errors.As(err, &errno) && !errors.As(err, &call)
+	is = errors.As(err, &errno)
 	return errno, is
 }
 

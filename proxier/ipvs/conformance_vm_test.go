@@ -54,7 +54,6 @@ func (h *host) damages() {
 		{"destination removed", "ipvsadm -d -t " + web + " -r " + at},
 		{"destination added", "ipvsadm -a -u " + dns + " -r " + h.endpoint(3).String() + " -m -w 1"},
 		{"weight changed", "ipvsadm -e -t " + web + " -r " + at + " -m -w 7"},
-		{"weight changed by 65536", "ipvsadm -e -t " + web + " -r " + at + " -m -w 65537"},
 		{"threshold set", "ipvsadm -e -t " + web + " -r " + at + " -m -w 1 -x 5"},
 		{"scheduler changed", "ipvsadm -E -t " + web + " -s rr"},
 		{"persistence", "ipvsadm -E -t " + web + " -s wrr -p 60"},

@@ -157,6 +157,9 @@ func (b *Backend) Close() error {
 func (b *Backend) Sync(ctx context.Context, st *proxier.State, delta *proxier.Delta) error {
 	err := b.sync(ctx, st, delta)
 	b.unsupported.SyncEnded(err)
+	if errors.Is(err, lvs.ErrReloaded) {
+		err = fmt.Errorf("%w: %w", proxier.ErrRestart, err)
+	}
 	if err != nil {
 		return fmt.Errorf("ipvs, %s: %w", b.fam, b.rules.Blame(err))
 	}

@@ -1,0 +1,183 @@
+package lvs
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/netutil/internal/nlmsg"
+)
+
+// Commands and attributes of messages, <linux/ip_vs.h>. Those of tunnels are there since Linux 5.3, counters of 64 bits
+// since 4.1.
+const (
+	cmdGetServer      = 4
+	cmdNewDestination = 5
+	cmdSetDestination = 6
+	cmdGetDestination = 8
+
+	attrServer      = 1 // of a message
+	attrDestination = 2
+
+	serverFamily   = 1
+	serverProtocol = 2
+	serverAddr     = 3
+	serverPort     = 4
+	serverEngine   = 11
+
+	destinationAddr        = 1
+	destinationPort        = 2
+	destinationMethod      = 3
+	destinationWeight      = 4
+	destinationUpper       = 5
+	destinationLower       = 6
+	destinationActive      = 7
+	destinationInactive    = 8
+	destinationStats64     = 12
+	destinationTunnelType  = 13
+	destinationTunnelPort  = 14
+	destinationTunnelFlags = 15 // checksums
+
+	statsConnections = 1
+	statsPacketsIn   = 2
+	statsPacketsOut  = 3
+	statsBytesIn     = 4
+	statsBytesOut    = 5
+)
+
+// request sends a message about a virtual server, and returns the part of each reply that is of a type.
+func (c *Conn) request(cmd uint8, flags int, k Key, typ uint16, more ...nl.NetlinkRequestData) ([]attributes, error) {
+	family.Lock()
+	id := family.id
+	family.Unlock()
+	req := nl.NewNetlinkRequest(int(id), flags)
+	req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_GENERIC: c.raw}
+	req.AddData(&nl.Genlmsg{Command: cmd, Version: 1})
+	server := nl.NewRtAttr(attrServer, nil)
+	server.AddRtAttr(serverFamily, nl.Uint16Attr(k.service().AddressFamily))
+	server.AddRtAttr(serverProtocol, nl.Uint16Attr(uint16(k.Protocol)))
+	server.AddRtAttr(serverAddr, k.Addr.AsSlice())
+	server.AddRtAttr(serverPort, bigEndian(k.Port))
+	req.AddData(server)
+	for _, m := range more {
+		req.AddData(m)
+	}
+	replies, err := req.Execute(unix.NETLINK_GENERIC, 0)
+	list := make([]attributes, len(replies))
+	for i, r := range replies {
+		list[i] = nlmsg.Find(r[min(len(r), nl.SizeofGenlmsg):], typ)
+	}
+	return list, err
+}
+
+// readEngine completes a server: one that is persistent may have an engine, as --pe of ipvsadm gives it.
+func (c *Conn) readEngine(ctx context.Context, s *Server) error {
+	if s.Persistence == 0 {
+		return nil
+	}
+	list, err := c.request(cmdGetServer, 0, s.Key, attrServer)
+	if len(list) == 1 && list[0].find(serverEngine) != nil {
+		s.ForeignOptions = true
+	}
+	return wrap(ignoreNotExist(keyError(c.found(ctx, err))), "looking for the persistence engine of %v", s.Key)
+}
+
+// writeTunnel adds or changes a destination whose tunnel has a type.
+func (c *Conn) writeTunnel(cmd uint8, k Key, d Destination) error {
+	dest := nl.NewRtAttr(attrDestination, nil)
+	dest.AddRtAttr(destinationAddr, d.Addr().AsSlice())
+	dest.AddRtAttr(destinationPort, bigEndian(d.Port()))
+	dest.AddRtAttr(destinationMethod, nl.Uint32Attr(uint32(Tunnel)))
+	dest.AddRtAttr(destinationWeight, nl.Uint32Attr(d.Weight))
+	dest.AddRtAttr(destinationUpper, nl.Uint32Attr(d.Limits.Upper))
+	dest.AddRtAttr(destinationLower, nl.Uint32Attr(d.Limits.Lower))
+	dest.AddRtAttr(destinationTunnelType, nl.Uint8Attr(uint8(d.Forwarding.Type)))
+	dest.AddRtAttr(destinationTunnelPort, bigEndian(d.Forwarding.Port))
+	dest.AddRtAttr(destinationTunnelFlags, nl.Uint16Attr(0))
+	_, err := c.request(cmd, unix.NLM_F_ACK, k, 0, dest)
+	return err
+}
+
+func bigEndian(port uint16) []byte { return binary.BigEndian.AppendUint16(nil, port) }
+
+// readTunnels completes destinations, all of a server, by what their tunnels are.
+func (c *Conn) readTunnels(ctx context.Context, k Key, list []Destination) error {
+	replies, err := c.request(cmdGetDestination, unix.NLM_F_DUMP, k, attrDestination)
+	if err != nil {
+		return keyError(c.found(ctx, err))
+	}
+	tunnels := make(map[netip.AddrPort]attributes, len(replies))
+	for _, a := range replies {
+		tunnels[a.destination(k)] = a
+	}
+	for i := range list {
+		d := &list[i]
+		if a := tunnels[d.AddrPort]; d.Forwarding.Method == Tunnel {
+			way := &d.Forwarding
+			way.Type, way.Port = TunnelType(nlmsg.Uint8(a.find(destinationTunnelType))), nlmsg.Uint16(a.find(destinationTunnelPort))
+			d.ForeignOptions = way.Type > GRE || (way.Type == GUE) != (way.Port != 0) || nlmsg.NativeUint16(a.find(destinationTunnelFlags)) != 0
+		}
+	}
+	return nil
+}
+
+// Counters are what the kernel has counted of a destination since it was added. They
+// may lag by two seconds.
+type Counters struct {
+	netip.AddrPort
+	Active         uint32 // connections of TCP and SCTP that are established; none of UDP
+	Inactive       uint32 // others, those that are only remembered too
+	Connections    uint64
+	Packets, Bytes uint64 // in both directions
+}
+
+// Counters returns those of the destinations of one virtual server, in no order. A server
+// that does not exist has none.
+func (c *Conn) Counters(ctx context.Context, k Key) ([]Counters, error) {
+	if err := c.open(ctx); err != nil {
+		return nil, err
+	}
+	replies, err := c.request(cmdGetDestination, unix.NLM_F_DUMP, k, attrDestination)
+	if err = keyError(c.found(ctx, err)); errors.Is(err, ErrNoServer) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading counters of %v: %w", k, err)
+	}
+	list := make([]Counters, len(replies))
+	for i, a := range replies {
+		stats := attributes(a.find(destinationStats64))
+		list[i] = Counters{
+			AddrPort:    a.destination(k),
+			Active:      nlmsg.NativeUint32(a.find(destinationActive)),
+			Inactive:    nlmsg.NativeUint32(a.find(destinationInactive)),
+			Connections: stats.uint64(statsConnections),
+			Packets:     stats.uint64(statsPacketsIn) + stats.uint64(statsPacketsOut),
+			Bytes:       stats.uint64(statsBytesIn) + stats.uint64(statsBytesOut),
+		}
+	}
+	return list, nil
+}
+
+// attributes are those of a virtual server or of a destination. Numbers but ports are
+// in the host's order.
+type attributes []byte
+
+func (a attributes) find(typ uint16) []byte { return nlmsg.Find(a, typ) }
+
+func (a attributes) uint64(typ uint16) uint64 { return nlmsg.NativeUint64(a.find(typ)) }
+
+// destination decodes the address of a destination of k: of union nf_inet_addr, IPv4 uses the first four of 16 bytes.
+func (a attributes) destination(k Key) netip.AddrPort {
+	b := a.find(destinationAddr)
+	if k.Addr.Is4() && len(b) > 4 {
+		b = b[:4]
+	}
+	ip, _ := netip.AddrFromSlice(b)
+	return netip.AddrPortFrom(ip, nlmsg.Uint16(a.find(destinationPort)))
+}
