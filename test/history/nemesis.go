@@ -65,6 +65,14 @@ func (n *Nemesis) pause(from, to time.Duration) {
 	}
 }
 
+// linger is pause, but now and then long enough for checks to have found out, and for nobody to be excused.
+func (n *Nemesis) linger(from, to time.Duration) {
+	if n.r.IntN(3) == 0 {
+		from, to = 3*time.Second, 8*time.Second
+	}
+	n.pause(from, to)
+}
+
 // run does the steps of one lane.
 func (s *Site) run(ctx context.Context, steps []Step, note func(Step)) error {
 	for _, st := range steps {
@@ -103,14 +111,14 @@ var ServiceFaults = Lane{
 		i := n.r.IntN(len(n.Kinds))
 		name := serviceName(i)
 		err := n.Services[name].Change(nil, 0, func() error { return n.Delete(name) })
-		n.pause(500*time.Millisecond, 1500*time.Millisecond)
+		n.linger(500*time.Millisecond, 1500*time.Millisecond)
 		return errors.Join(err, n.give(n.version(n.r, i, n.someHosts()), n.Put))
 	}},
 	{Name: "an endpoint leaves, and dies", Do: (*Nemesis).leaveAndDie},
 	{Name: "no endpoints for a while", Do: func(n *Nemesis) error {
 		i := n.r.IntN(len(n.Kinds))
 		err := n.give(n.version(n.r, i, nil), n.Put)
-		n.pause(500*time.Millisecond, 1500*time.Millisecond)
+		n.linger(500*time.Millisecond, 1500*time.Millisecond)
 		return errors.Join(err, n.give(n.version(n.r, i, n.someHosts()), n.Put))
 	}},
 }
@@ -359,11 +367,7 @@ func (n *Nemesis) killHosts(how string, hosts ...*lab.Host) error {
 		_, err := h.RunInput(script, "nft", "-f", "-")
 		return err
 	})
-	if n.r.IntN(3) == 0 { // long enough for checks to have found out, and for nobody to be excused
-		n.pause(3*time.Second, 5*time.Second)
-	} else {
-		n.pause(200*time.Millisecond, 2*time.Second)
-	}
+	n.linger(200*time.Millisecond, 2*time.Second)
 	return errors.Join(err, each(true, func(h *lab.Host) error {
 		_, err := h.RunInput("delete table inet dead\n", "nft", "-f", "-")
 		return err
