@@ -204,8 +204,9 @@ func (j *Judge) allows(legal policy.Outcomes, a *Attempt) bool {
 		case policy.Untouched:
 			// Nothing listens at the host itself, which may have an address before svcproxy knows. It drops what
 			// arrives from an address of its own: answers of the one who had it before.
+			// A flow from before the service came back is refused until connection tracking has forgotten it.
 			has, lacks := j.carried(a)
-			if a.Got.Outcome == lab.Untouched || a.Got.Outcome == lab.Refused && (has || j.h.Bound) || a.Got.Outcome == lab.Dropped && has && lacks {
+			if a.Got.Outcome == lab.Untouched || a.Got.Outcome == lab.Refused && (has || j.h.Bound || a.Flow) || a.Got.Outcome == lab.Dropped && has && lacks {
 				return true
 			}
 		case policy.Refused:

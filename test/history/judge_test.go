@@ -97,6 +97,10 @@ func TestJudge(t *testing.T) {
 		{name: "refused, dropped, untouched", attempts: []Attempt{try(1, lab.Refused, none), try(1, lab.Dropped, none), try(1, lab.Untouched, none)}, illegal: 3},
 		{name: "without a service", happens: func(h *History) { h.Services["svc"] = NewFact[*source.Service](nil) },
 			attempts: []Attempt{try(1, lab.Untouched, none), try(1, lab.Refused, none)}, illegal: 1},
+		{name: "a service comes back", happens: func(h *History) {
+			then(h.Services["svc"], 5, nil)
+			then(h.Services["svc"], 10, serving(first, second))
+		}, attempts: []Attempt{flow(try(10.5, lab.Refused, none)), try(10.5, lab.Refused, none), flow(try(20, lab.Refused, none))}, illegal: 2},
 		{name: "an answer of who had the address before", attempts: []Attempt{try(9, lab.Dropped, none), try(10.5, lab.Dropped, none), try(12, lab.Dropped, none), try(12, lab.Refused, none)}, illegal: 2,
 			happens: func(h *History) {
 				h.Services["svc"] = NewFact[*source.Service](nil)

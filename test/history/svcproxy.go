@@ -361,8 +361,9 @@ func (p *Svcproxy) fillDisk(n *Nemesis) error {
 	return os.Remove(f.Name())
 }
 
-// holdDisk has the state directory not answer for a while, which changes must not wait for.
+// holdDisk has the state directory not answer for a while. Changes wait for that, two seconds at most.
 func (p *Svcproxy) holdDisk(n *Nemesis) error {
+	defer n.Clock.Disturb()()
 	answer, err := disktest.Slow(p.StateDir())
 	if err != nil {
 		return err
