@@ -20,8 +20,8 @@ const idle = time.Hour
 
 // Servers are the sockets of all servers of a test and the goroutines behind them.
 type Servers struct {
-	// Heard is told of datagrams that begin with OneWayRequest: who got one, as it would have
-	// said, with the datagram. It is set before Serve, and called by many goroutines.
+	// Heard is called with what a server would have answered to a datagram that begins with OneWayRequest.
+	// Set it before Serve. Many goroutines call it.
 	Heard func(answer []byte)
 
 	mu      sync.Mutex

@@ -75,7 +75,7 @@ func (c *Conn) request(cmd uint8, flags int, k Key, typ uint16, more ...nl.Netli
 	return list, err
 }
 
-// readEngine completes a server: one that is persistent may have an engine, as --pe of ipvsadm gives it.
+// readEngine sets ForeignOptions of a persistent server that has a persistence engine (ipvsadm --pe).
 func (c *Conn) readEngine(ctx context.Context, s *Server) error {
 	if s.Persistence == 0 {
 		return nil

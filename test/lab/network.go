@@ -21,7 +21,7 @@ type Network struct {
 	mu   sync.Mutex
 	made []*Host
 
-	expected sync.Map // by the text of a datagram without an answer: a chan string that gets who has it
+	expected sync.Map // text of a one-way datagram to a chan string that gets the server which received it
 }
 
 // NewNetwork returns a network without hosts. Close removes what is made in it.
