@@ -30,9 +30,11 @@ type History struct {
 
 	mu       sync.Mutex
 	damages  []*Span // nil: withdrawn
+	changes  []Span  // of the mode
 	did      []string
 	restarts []time.Time
 	ends     []time.Time // of svcproxy
+	cuts     []time.Time // of all virtual servers, with which the kernel ends connections
 	attempts []Attempt
 }
 
@@ -104,11 +106,32 @@ func (d Damage) Withdraw() {
 	d.h.damages[d.i] = nil
 }
 
+// Changes notes that the mode changes from now on, until done is called.
+func (h *History) Changes() (done func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.changes = append(h.changes, Span{From: time.Now()})
+	i := len(h.changes) - 1
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.changes[i].Until = time.Now()
+	}
+}
+
 // Ends notes that svcproxy is ended now.
 func (h *History) Ends() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.ends = append(h.ends, time.Now())
+}
+
+// Cuts notes that others are about to remove all virtual servers. The kernel ends a connection of which a packet arrives
+// before they are there again (expire_nodest_conn), as docs/modes.md says.
+func (h *History) Cuts() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.cuts = append(h.cuts, time.Now())
 }
 
 // Restarted notes that svcproxy starts again, and with it checks of endpoints that it did not know.

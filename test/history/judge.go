@@ -22,6 +22,7 @@ type Judge struct {
 	drained  map[netip.Addr][]period[bool]
 	checked  map[netip.Addr][]period[bool] // alive, as checks know it
 	damages  []Span
+	changes  []Span // of the mode, with the time that svcproxy has for them
 
 	// How many attempts were compared; had too many worlds; were made while the machine was too busy.
 	Judged, Unjudged, Busy int
@@ -49,6 +50,12 @@ func NewJudge(h *History) *Judge {
 			span.Until = h.Clock.Settled(span.Until, h.Unseen+reaction)
 		}
 		j.damages = append(j.damages, span)
+	}
+	for _, c := range h.changes {
+		if !c.Until.IsZero() {
+			c.Until = h.Clock.Settled(c.Until, anotherMode)
+		}
+		j.changes = append(j.changes, c)
 	}
 	return j
 }
@@ -160,11 +167,13 @@ func (j *Judge) judgeDeath(a *Attempt) error {
 }
 
 // unheld reports whether a connection may have ended because svcproxy was ended before it had repaired what others
-// removed: then nothing keeps connection tracking on.
+// removed: then nothing keeps connection tracking on. Or because they removed the virtual servers.
 func (j *Judge) unheld(a *Attempt) bool {
-	return slices.ContainsFunc(j.h.ends, func(t time.Time) bool {
-		return j.damaged(t, t) && a.Start.Before(t) && t.Before(a.End) && a.End.Before(j.h.Clock.Settled(t, reaction).Add(2*patience))
-	})
+	during := func(t time.Time) bool {
+		return a.Start.Before(t) && t.Before(a.End) && a.End.Before(j.h.Clock.Settled(t, reaction).Add(2*patience))
+	}
+	return slices.ContainsFunc(j.h.cuts, during) ||
+		slices.ContainsFunc(j.h.ends, func(t time.Time) bool { return j.damaged(t, t) && during(t) })
 }
 
 // moments returns when something changed while a connection lived.
@@ -193,7 +202,11 @@ func (j *Judge) moments(a *Attempt) (list []time.Time) {
 }
 
 func (j *Judge) damaged(begin, end time.Time) bool {
-	return slices.ContainsFunc(j.damages, func(d Span) bool { return d.overlaps(begin, end) })
+	return overlap(j.damages, begin, end)
+}
+
+func overlap(spans []Span, begin, end time.Time) bool {
+	return slices.ContainsFunc(spans, func(s Span) bool { return s.overlaps(begin, end) })
 }
 
 // allows reports whether what came of an attempt is one of some outcomes. An endpoint that was dead, or may
@@ -280,7 +293,7 @@ func (j *Judge) worlds(name string, begin, end time.Time, try func(*policy.World
 // a change has steps: the endpoints of one version, and the source ranges of another.
 func (j *Judge) versions(name string, begin, end time.Time) []*source.Service {
 	list := between(j.services[name], begin, end)
-	if !j.h.Steps {
+	if !j.h.Steps && !overlap(j.changes, begin, end) {
 		return list
 	}
 	mixed := slices.Clone(list)
@@ -364,6 +377,9 @@ func (j *Judge) isFresh(s *source.Service, begin, end time.Time) bool {
 		slices.ContainsFunc(j.services[s.Key.Name], func(p period[*source.Service]) bool { return recent(p.From) })
 }
 
+// anotherMode is how long a change of mode may take to be complete. The former mode balances until then.
+const anotherMode = 5 * time.Second
+
 // remembered is for how long connection tracking, and IPVS, know a connection that has ended, or a datagram.
 const remembered = 5 * time.Minute
 
@@ -407,7 +423,7 @@ func (j *Judge) unsteady() (errs []error) {
 		if before == nil || before.By == a.By || a.Start.Before(before.End) || j.damaged(before.Start, a.End) || j.h.Clock.TooBusy(before.Start, a.End) {
 			continue
 		}
-		if joined(c, before) || joined(c, a) || j.mayMove(before, a) {
+		if joined(c, before) || joined(c, a) || j.mayMove(before, a) || overlap(j.changes, before.Start, a.End) {
 			continue
 		}
 		errs = append(errs, fmt.Errorf("%s\n\ta client with affinity was at %s before, which was usable all the time: %s", a, before.By, before))

@@ -147,10 +147,23 @@ func TestJudge(t *testing.T) {
 		{name: "affinity", service: sticky, attempts: []Attempt{try(1, lab.Answered, first), try(2, lab.Answered, first), try(3, lab.Answered, second)}, illegal: 1},
 		{name: "affinity, and a port that is remembered", service: sticky, attempts: []Attempt{from(7, flow(try(1, lab.Answered, second))), udp(try(2, lab.Answered, first)),
 			from(7, udp(try(3, lab.Answered, second))), udp(try(4, lab.Answered, first)), from(8, udp(try(5, lab.Answered, second)))}, illegal: 1},
+		{name: "affinity, and the mode changed in between", service: sticky, illegal: 1,
+			attempts: []Attempt{try(1, lab.Answered, first), try(20, lab.Answered, second), try(30, lab.Answered, first)},
+			happens:  func(h *History) { h.changes = []Span{{at(10), at(11)}} }},
+		{name: "a mode that changes, and a service that is removed", attempts: []Attempt{try(10.3, lab.Refused, none), try(30.3, lab.Refused, none)}, illegal: 1,
+			happens: func(h *History) {
+				h.changes = []Span{{at(10), at(11)}}
+				f := h.Services["svc"]
+				then(f, 10, nil)
+				then(f, 20, serving(first, second))
+				then(f, 30, nil)
+			}},
 		{name: "affinity, and its endpoint left", service: sticky, attempts: []Attempt{try(1, lab.Answered, first), try(12, lab.Answered, second)},
 			happens: func(h *History) {
 				then(h.Services["svc"], 10, with(serving(second), func(s *source.Service) { s.Affinity = time.Hour }))
 			}},
+		{name: "established, and virtual servers are removed", attempts: []Attempt{died(1, 20, first), died(1, 40, first)}, illegal: 1,
+			happens: func(h *History) { h.cuts = []time.Time{at(19)} }},
 		{name: "established, its endpoint stays", attempts: []Attempt{died(1, 20, second)}, happens: leaves, illegal: 1},
 		{name: "established, its endpoint leaves", attempts: []Attempt{died(1, 20, first)}, happens: leaves},
 		{name: "established, its endpoint dies", attempts: []Attempt{died(1, 20, first), died(1, 9, first)}, happens: dies, illegal: 1},

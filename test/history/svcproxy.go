@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/BurntSushi/toml"
@@ -20,8 +21,10 @@ import (
 // Svcproxy is svcproxy as a Balancer, with what can happen to it alone.
 type Svcproxy struct {
 	*lab.Daemon
-	mode     string
 	binaries []string // builds, of which any may be started
+
+	mu   sync.Mutex // held while settings are written
+	mode string
 }
 
 // settings are those of svcproxy.toml. All addresses of the node serve node ports.
@@ -39,17 +42,40 @@ func NewSvcproxy(s *Site, binaries []string) (*Svcproxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Svcproxy{Daemon: d, mode: s.Mode, binaries: binaries}
+	p := &Svcproxy{Daemon: d, binaries: binaries}
 	err = unix.Mount("state", d.StateDir(), "tmpfs", 0, "size=16m,mode=755")
-	if err = errors.Join(err, d.Settings(p.settings())); err != nil {
+	if err = errors.Join(err, p.use(s.Mode, "")); err != nil {
 		return nil, errors.Join(err, d.Remove())
 	}
 	return p, nil
 }
 
-func (p *Svcproxy) settings() string {
-	mode, _, _ := strings.Cut(p.mode, "-")
-	return fmt.Sprintf(settings, mode)
+// use writes settings with a mode, or, empty, with that of before, and a comment.
+func (p *Svcproxy) use(mode, comment string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if mode != "" {
+		p.mode, _, _ = strings.Cut(mode, "-")
+	}
+	return p.Settings(fmt.Sprintf(settings, p.mode) + comment)
+}
+
+// changeMode has another mode in use for a while. Each of the two changes may come with a restart.
+func (p *Svcproxy) changeMode(n *Nemesis) error {
+	other := nftables
+	if n.Mode == nftables {
+		other = "iptables"
+	}
+	defer n.Changes()()
+	change := func(mode string) error {
+		if n.r.IntN(3) == 0 {
+			return n.away(func() error { return errors.Join(p.Stop(), p.use(mode, "")) })
+		}
+		return p.use(mode, "")
+	}
+	err := change(other)
+	n.pause(200*time.Millisecond, 5*time.Second)
+	return errors.Join(err, change(n.Mode))
 }
 
 // Put implements Balancer.
@@ -155,8 +181,7 @@ func (p *Svcproxy) fileFaults() Lane {
 			return p.spoil(n, func(path, _ string) error { return errors.Join(os.Remove(path), os.Mkdir(path, 0o755)) })
 		}},
 		{Name: "reconfigured", Do: func(n *Nemesis) error {
-			text := p.settings() + fmt.Sprintf("# %x\n", n.r.Uint64())
-			return p.Settings(text)
+			return p.use("", fmt.Sprintf("# %x\n", n.r.Uint64()))
 		}},
 		{Name: "directory moved away", Do: func(n *Nemesis) error {
 			defer n.Clock.Disturb()() // no change of a file counts while it is away
@@ -252,6 +277,7 @@ func (p *Svcproxy) hostFaults() Lane {
 				return p.Stop()
 			})
 		}},
+		{Name: "another mode", Do: p.changeMode},
 		{Name: "SIGHUP", Do: func(n *Nemesis) error { return p.Signal(unix.SIGHUP) }},
 		{Name: "tables removed", Modes: nftables, Do: func(n *Nemesis) error {
 			return n.damage("delete table ip svcproxy\ndelete table ip6 svcproxy")
@@ -259,6 +285,7 @@ func (p *Svcproxy) hostFaults() Lane {
 		{Name: "one rule removed", Modes: "tables", Do: (*Nemesis).removeRule},
 		{Name: "virtual servers removed", Modes: ipvs, Do: func(n *Nemesis) error {
 			defer n.Damage().Over()
+			n.Cuts()
 			_, err := n.Node.Run("ipvsadm", "-C")
 			return err
 		}},
