@@ -3,7 +3,9 @@ package proxier
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"strings"
+	"time"
 )
 
 // A Backend holds one kernel subsystem to a State, for one family. Its methods
@@ -126,6 +128,12 @@ func (e *PartialError) note(frontends map[FrontendKey]bool) {
 type Change struct {
 	Op     string `json:"op"`     // "add", "change" or "remove"
 	Object string `json:"object"` // in the words of the kernel's own tools, as in "chain nat SVCP-SERVICES"
+}
+
+// A Remembered is the endpoint that a client with session affinity keeps.
+type Remembered struct {
+	Target netip.AddrPort
+	Left   time.Duration // until that ends, unless the client comes again
 }
 
 // An Object is a part of what a backend has in the kernel for a frontend.

@@ -19,7 +19,7 @@ func (c *Conn) Commit(b *Batch) error {
 	switch {
 	case b.Empty():
 		return nil
-	case c.muted, b.Len() > announcedBytes:
+	case b.Len() > announcedBytes:
 		return c.Unheard(1, func() error { return c.commit(b) })
 	}
 	listeners.RLock()

@@ -18,7 +18,6 @@ type Conn struct {
 	port  uint32
 	seq   uint32
 	buf   []byte
-	muted bool // no monitor of this process hears what it commits
 
 	received int
 }
@@ -41,9 +40,6 @@ func Dial() (*Conn, error) {
 	}
 	return c, nil
 }
-
-// Mute hides what c commits from now on from the monitors of this process.
-func (c *Conn) Mute() { c.muted = true }
 
 // MaxBatch returns the length of the largest Batch that can be committed, in bytes.
 func (c *Conn) MaxBatch() int {

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"fmt"
-	"io"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -45,41 +44,6 @@ func ReadRecent(list string) ([]Recent, error) {
 		all = append(all, r)
 	}
 	return all, nil
-}
-
-// AddRecent puts addresses on a list as if each were seen now, in order: a full list
-// drops the oldest.
-func AddRecent(list string, addrs []netip.Addr) error { return writeRecent(list, "+", addrs) }
-
-// RemoveRecent takes addresses off a list. Missing ones are no error.
-func RemoveRecent(list string, addrs []netip.Addr) error { return writeRecent(list, "-", addrs) }
-
-func writeRecent(list, sign string, addrs []netip.Addr) error {
-	f, err := os.OpenFile(filepath.Join(recentDir, list), os.O_WRONLY, 0)
-	if err != nil {
-		return fmt.Errorf("writing recent clients: %w", err)
-	}
-	defer f.Close() // each write has taken effect
-	for _, a := range addrs {
-		// One address a write, at the beginning of the file: recent_mt_proc_write, net/netfilter/xt_recent.c.
-		if _, err = f.Seek(0, io.SeekStart); err == nil {
-			_, err = f.WriteString(sign + a.String() + "\n")
-		}
-		if err != nil {
-			return fmt.Errorf("writing recent clients: %w", err)
-		}
-	}
-	return nil
-}
-
-// RecentLimit returns how many addresses fit on a list; 0: unknown.
-func RecentLimit() int {
-	text, _ := os.ReadFile("/sys/module/xt_recent/parameters/ip_list_tot") // none without the module
-	n, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err != nil {
-		return 0
-	}
-	return n
 }
 
 // A tickClock converts the kernel's tick counts to ages.

@@ -5,6 +5,7 @@ package filter
 import (
 	"context"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -42,7 +43,7 @@ func TestVariantsShareClients(t *testing.T) {
 		}
 		resync(t, k, NewRules(proxier.IPv4), w)
 		if i == 0 {
-			if err := xtables.AddRecent(list, []netip.Addr{client}); err != nil {
+			if err := os.WriteFile("/proc/thread-self/net/xt_recent/"+list, []byte("+"+client.String()+"\n"), 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}

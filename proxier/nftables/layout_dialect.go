@@ -31,9 +31,6 @@ func (d *dialect) table() nft.Table { return nft.Table{Family: d.family, Name: t
 // scratch names the table of transactions that are only tried.
 func (d *dialect) scratch() nft.Table { return nft.Table{Family: d.family, Name: tableName + "-probe"} }
 
-// addrBytes is the length of an address.
-func (d *dialect) addrBytes() int { return d.fam.Bits() / 8 }
-
 // Registers hold 4 bytes and are counted from 0 to 15. The kernel gives every
 // fourth another number, from the time when a register held 16 bytes.
 type register uint32

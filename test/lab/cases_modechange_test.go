@@ -16,11 +16,6 @@ var modeChangeGroups = []group{{
 	name:   "mode change",
 	cases:  []testCase{{name: "traffic goes on", run: changeTo("nftables")}},
 	except: []string{"nftables", "ipvs"}, // the other modes change to these and back
-}, {
-	name:     "mode change with affinity",
-	settings: "masquerade = \"never\"\n",
-	cases:    []testCase{{name: "clients keep their endpoints", run: testModeChangeAffinity}},
-	except:   []string{"nftables", "ipvs"}, // the first is what iptables mode changes to, the other cannot be told
 }}
 
 func changeTo(other string) func(*testing.T, *env) {
@@ -80,35 +75,6 @@ func testModeChange(t *testing.T, e *env, other string) {
 	}
 	if err := Poll(expectPatience, func() error { return e.whole(first) }); err != nil {
 		t.Errorf("back in the first mode: %v", err)
-	}
-}
-
-// testModeChangeAffinity: 96 clients, a connection of each protocol and family an
-// address, keep their endpoint of four from iptables mode to nftables mode and back,
-// while running and over a restart.
-func testModeChangeAffinity(t *testing.T, e *env) {
-	s := e.sticky("10m")
-	s.Endpoints = append(s.Endpoints, at(e.Remote[1])...)
-	e.apply(t, s)
-	first := e.choices(t, e.vip(1), 80)
-	spread(t, first)
-	mode := e.mode.name
-	for _, restarts := range []bool{false, true} {
-		for _, other := range []string{"nftables", e.mode.name} {
-			err := e.daemon.Settings(e.inMode(other))
-			if restarts {
-				err = errors.Join(err, e.daemon.Kill(), e.daemon.Start())
-			}
-			if err = errors.Join(err, e.becomes(mode, other)); err != nil {
-				t.Fatal(err)
-			}
-			mode = other
-			got := e.choices(t, e.vip(1), 80)
-			if n := changed(first, got); n > 0 {
-				t.Errorf("in %s mode, restarted: %v: %d of %d clients have another endpoint", other, restarts, n, len(first))
-			}
-			e.foreignStays(t)
-		}
 	}
 }
 

@@ -24,7 +24,6 @@ type activeMode struct {
 
 	watched map[proxier.Family]func() // each ends what hears of changes by others
 
-	held      familySet // of which it holds everything, or did until another mode was wanted
 	leaving   familySet // of which another mode holds everything
 	rulesGone familySet // of which what Retire leaves to RemoveRules is removed
 	gone      familySet // of which nothing is left

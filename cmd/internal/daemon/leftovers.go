@@ -78,32 +78,15 @@ func (sw *modeSwitch) uses(open []*activeMode) func(mode string, fam proxier.Fam
 }
 
 // findLeftovers returns what an earlier run with another mode or other families may
-// have left in the kernel, after the first complete sync: make before break. Clients
-// keep their endpoints. A mode that is left for a while, for connections to end, is open now.
+// have left in the kernel, after the first complete sync: make before break. A
+// mode that is left for a while, for connections to end, is open now.
 func (sw *modeSwitch) findLeftovers(ctx context.Context, open []*activeMode) ([]*activeMode, []remnant) {
-	sw.takeOver(ctx)
 	for _, m := range available {
 		if former := sw.leftDraining(ctx, m, open); former != nil {
 			open = append([]*activeMode{former}, open...)
 		}
 	}
 	return open, remnants(sw.uses(open))
-}
-
-// takeOver has clients that earlier runs knew keep their endpoints, of each family
-// once: as soon as the mode in use holds everything of it.
-func (sw *modeSwitch) takeOver(ctx context.Context) {
-	for _, fam := range node.Families(sw.fixed) {
-		if sw.taken[fam] || !sw.holdsAll(sw.active, fam) {
-			continue
-		}
-		sw.taken.add(fam)
-		for _, m := range available {
-			if m.Clients != nil && m.Name != sw.active.Name && !m.SharesRules(sw.active.Mode) {
-				sw.handOver(ctx, fam, m, sw.active.Mode)
-			}
-		}
-	}
 }
 
 // removeLeftovers removes what has not come into use again, of families that the mode
@@ -196,43 +179,19 @@ func (sw *modeSwitch) leftDraining(ctx context.Context, m modes.Mode, open []*ac
 // connections have ended.
 var retireInterval = 5 * time.Second
 
-// noteHeld notes of which families in, which is in use, has held everything.
-func (sw *modeSwitch) noteHeld(am *activeMode) {
-	for fam, b := range am.backends {
-		if sw.loop.Holds(fam, b) {
-			am.held.add(fam)
-		}
-	}
-}
-
 // leaveFormer retires the modes before the last of open in the families of which
-// that holds everything now. Clients come from the last mode that held these too.
+// that holds everything now.
 func (sw *modeSwitch) leaveFormer(ctx context.Context, open []*activeMode) []*activeMode {
 	last := open[len(open)-1]
-	sw.noteHeld(last)
 	for _, fam := range node.Families(sw.fixed) {
 		if !sw.holdsAll(last, fam) {
 			continue
-		}
-		if former := served(open[:len(open)-1], fam); former != nil {
-			sw.handOver(ctx, fam, former.Mode, last.Mode)
 		}
 		for _, former := range open[:len(open)-1] {
 			former.leaving.add(fam)
 		}
 	}
 	return sw.retire(ctx, open)
-}
-
-// served returns the last of former modes that held all of a family and has not
-// been left; nil: none. One that was wanted for too short a time held none of it.
-func served(former []*activeMode, fam proxier.Family) *activeMode {
-	for _, am := range slices.Backward(former) {
-		if am.held[fam] && !am.leaving[fam] {
-			return am
-		}
-	}
-	return nil
 }
 
 // retire removes what former modes made, except for the last of open, of the families

@@ -27,7 +27,7 @@ func with(t *testing.T, list ...modes.Mode) {
 func stub(name string, open func(context.Context, proxier.Family, modes.OpenConfig) (modes.Backend, error)) modes.Mode {
 	i := slices.IndexFunc(modes.All, func(m modes.Mode) bool { return m.Name == name })
 	m := modes.All[i]
-	m.Open, m.Remove, m.Clients, m.Keep = open, nil, nil, nil
+	m.Open, m.Remove, m.Remembered = open, nil, nil
 	return m
 }
 

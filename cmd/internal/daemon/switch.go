@@ -33,8 +33,7 @@ type modeSwitch struct {
 	choosing  chan choice           // has the mode that auto takes; nil: it is known
 	loopEnded chan struct{}         // closed when no backend is used any more
 
-	taken   familySet // of which clients of earlier runs were taken over
-	sysctls []string  // what the log has said of settings of the kernel
+	sysctls []string // what the log has said of settings of the kernel
 
 	mu     sync.Mutex
 	active *activeMode // in use
@@ -149,7 +148,6 @@ func (sw *modeSwitch) follow(ctx context.Context) error {
 		case s := <-wanted:
 			open = sw.changeMode(ctx, open, s)
 		case <-sw.holds:
-			sw.takeOver(ctx)
 			open = sw.leaveFormer(ctx, open)
 			left = sw.removeLeftovers(ctx, open, left)
 		case <-again.C:
@@ -178,7 +176,6 @@ func (sw *modeSwitch) leaveEarlier(ctx context.Context, open []*activeMode) ([]*
 // changeMode goes on with the mode of s. It stays with the present one where that cannot be.
 func (sw *modeSwitch) changeMode(ctx context.Context, open []*activeMode, s configs.Settings) []*activeMode {
 	last := open[len(open)-1]
-	sw.noteHeld(last)
 	am, err := sw.openWanted(ctx, open, s)
 	if news := sw.noteError(err); err != nil && news {
 		sw.log.Error("the mode cannot be changed: it stays", "wanted", s.Mode, "err", err)
@@ -190,7 +187,7 @@ func (sw *modeSwitch) changeMode(ctx context.Context, open []*activeMode, s conf
 	last.giveUp()
 	sw.mu.Unlock()
 	am.stop()
-	am.leaving, am.rulesGone, am.gone, am.held, am.failed = nil, nil, nil, nil, nil
+	am.leaving, am.rulesGone, am.gone, am.failed = nil, nil, nil, nil
 	open = append(slices.DeleteFunc(open, func(o *activeMode) bool { return o == am }), am)
 	sw.log.Info("changing mode", "to", am.Name, "why", am.why)
 	sw.begin(ctx, am)
@@ -287,7 +284,7 @@ func opened(open []*activeMode, mode string) *activeMode {
 // completely. It does not block.
 func (sw *modeSwitch) familyHolds() { wake.Once(sw.holds) }
 
-// holdsAll reports whether everything of a family is in the kernel by in, which is in
+// holdsAll reports whether everything of a family is in the kernel by am, which is in
 // use. A family that its mode cannot have waits for the others.
 func (sw *modeSwitch) holdsAll(am *activeMode, fam proxier.Family) bool {
 	if b := am.backends[fam]; b != nil {
@@ -304,7 +301,7 @@ func (sw *modeSwitch) holdsAll(am *activeMode, fam proxier.Family) bool {
 	return true
 }
 
-// setActive makes in the one that status tells of.
+// setActive makes am the one that status tells of.
 func (sw *modeSwitch) setActive(am *activeMode) {
 	sw.mu.Lock()
 	defer sw.mu.Unlock()

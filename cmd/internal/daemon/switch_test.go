@@ -85,33 +85,3 @@ func TestLeftoversGoByFamily(t *testing.T) {
 		return left.v6.cleaned.Load() && strings.HasSuffix(r.toldBut("WATCHDOG="), "STATUS=ipvs mode\n")
 	})
 }
-
-// Clients come from the mode that held a family last: one that was wanted in between
-// and never held it knows none.
-func TestClientsSkipAModeThatNeverHeld(t *testing.T) {
-	first, second, third := new(halves), new(halves), new(halves)
-	second.v4.failWith(errors.New("busy"))
-	asked := make(chan string, 10)
-	tells := func(m modes.Mode) modes.Mode {
-		m.Clients = func(_ context.Context, fam proxier.Family, pools []*proxier.Pool, _ int) ([]proxier.Client, error) {
-			asked <- m.Name + " " + fam.String()
-			return nil, nil
-		}
-		m.Keep = func(context.Context, proxier.Family, []*proxier.Pool, []proxier.Client) (int, error) { return 0, nil }
-		return m
-	}
-	r := launch(t, "http_address = \"\"\nmode = \"nftables\"\n", tells(first.of("nftables")), tells(second.of("ipvs")), tells(third.of("iptables")))
-	r.ready()
-	r.write("web.toml", stickyService)
-	r.eventually("sticky", func() bool { return strings.Contains(r.log.String(), "service synced") })
-	for len(asked) > 0 {
-		<-asked
-	}
-	r.write("svcproxy.toml", "http_address = \"\"\nmode = \"ipvs\"\n")
-	r.eventually("tried", func() bool { return r.status().Loop.Families[0].Error != "" })
-	r.write("svcproxy.toml", "http_address = \"\"\nmode = \"iptables\"\n")
-	r.eventually("changed", func() bool { return first.v4.cleaned.Load() && second.v4.cleaned.Load() })
-	if got := <-asked; got != "nftables ipv4" {
-		t.Errorf("clients are asked of %s, want of nftables ipv4", got)
-	}
-}

@@ -25,7 +25,7 @@ type fakeHost struct {
 	sysctls map[string]string
 	rules   ruleset.Ruleset
 	missing bool
-	clients []proxier.Client
+	kept    *proxier.Remembered
 	flows   []conntrack.Connection
 	failing error
 	asked   []netip.Addr
@@ -70,8 +70,8 @@ func (h *fakeHost) Connections(context.Context, Question) ([]conntrack.Connectio
 	return h.flows, h.failing
 }
 
-func (h *fakeHost) Clients(context.Context, proxier.Family, *proxier.Pool) ([]proxier.Client, error) {
-	return h.clients, h.failing
+func (h *fakeHost) Remembered(context.Context, *proxier.Pool, netip.Addr) (*proxier.Remembered, error) {
+	return h.kept, h.failing
 }
 
 func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
@@ -408,7 +408,7 @@ func TestText(t *testing.T) {
 	s.Affinity = time.Hour
 	s.Endpoints = append(s.Endpoints, source.Endpoint{Addr: addr("192.168.10.13"), Weight: 0, Ready: true, Serving: true},
 		source.Endpoint{Addr: addr("192.168.10.14"), Weight: 3, Ready: true, Serving: true})
-	h.clients = []proxier.Client{{Addr: addr(client), Target: 1, Left: time.Minute}}
+	h.kept = &proxier.Remembered{Target: netip.MustParseAddrPort("192.168.10.12:8080"), Left: time.Minute}
 	h.flows = []conntrack.Connection{{Src: netip.MustParseAddrPort("203.0.113.9:4000"), Dst: netip.MustParseAddrPort("10.96.0.10:80"), Reply: netip.MustParseAddrPort("192.168.10.12:8080")}}
 	w := world(s)
 	w.Places = func(*source.Service) []source.Position {

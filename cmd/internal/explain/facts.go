@@ -26,8 +26,8 @@ type Host interface {
 	Objects(ctx context.Context, st *proxier.State) ([]proxier.Object, error)
 	// Connections returns some that connection tracking knows of the packet's kind.
 	Connections(ctx context.Context, q Question) ([]conntrack.Connection, error)
-	// Clients returns who keeps which endpoint of a pool.
-	Clients(ctx context.Context, fam proxier.Family, pool *proxier.Pool) ([]proxier.Client, error)
+	// Remembered returns which endpoint of a pool a client keeps; nil: none that is known.
+	Remembered(ctx context.Context, p *proxier.Pool, client netip.Addr) (*proxier.Remembered, error)
 }
 
 // A RouteQuery asks for the way to an address.
@@ -76,7 +76,7 @@ type facts struct {
 	strict   []string // interfaces other than the packet's whose rp_filter is strict
 	rules    *ruleset.Ruleset
 	objects  []proxier.Object
-	clients  []proxier.Client // of the packet's source
+	kept     *proxier.Remembered // by the packet's source; nil: none
 	flows    []conntrack.Connection
 	in       Route     // the interface that the packet comes in by
 	notKnown []string  // what says more, and keeps nothing from working
@@ -151,14 +151,8 @@ func (f *facts) lookAtTargets(ctx context.Context, h Host, d *decision) {
 	if d.outcome != Balanced || d.route.Pool.Affinity == 0 {
 		return
 	}
-	clients, err := h.Clients(ctx, d.family, d.route.Pool)
-	if err != nil {
-		f.unknown("clients with session affinity: " + err.Error())
-	}
-	for _, c := range clients {
-		if c.Addr == d.question.Source {
-			f.clients = append(f.clients, c)
-		}
+	if f.kept, err = h.Remembered(ctx, d.route.Pool, d.question.Source); err != nil {
+		f.unknown("session affinity: " + err.Error())
 	}
 }
 

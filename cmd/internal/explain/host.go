@@ -26,9 +26,8 @@ type ThisHost struct{ Mode modes.Mode }
 
 // Bounds of what is read.
 const (
-	maxRules   = 5000
-	maxFlows   = 4
-	maxClients = 1 << 20
+	maxRules = 5000
+	maxFlows = 4
 )
 
 // Route implements Host.
@@ -139,10 +138,10 @@ func (ThisHost) Connections(ctx context.Context, q Question) (list []conntrack.C
 
 var errEnough = errors.New("enough was found")
 
-// Clients implements Host.
-func (h ThisHost) Clients(ctx context.Context, fam proxier.Family, pool *proxier.Pool) ([]proxier.Client, error) {
-	if h.Mode.Clients == nil {
+// Remembered implements Host.
+func (h ThisHost) Remembered(ctx context.Context, p *proxier.Pool, client netip.Addr) (*proxier.Remembered, error) {
+	if h.Mode.Remembered == nil {
 		return nil, nil
 	}
-	return h.Mode.Clients(ctx, fam, []*proxier.Pool{pool}, maxClients)
+	return h.Mode.Remembered(ctx, p, client)
 }

@@ -229,10 +229,8 @@ func (r *Report) affinity(d *decision, f *facts) {
 	if d.world.Balancer != "" {
 		text = "session affinity for " + d.route.Pool.Affinity.String() + ", kept by " + d.world.Balancer
 	}
-	for _, c := range f.clients {
-		if c.Target < len(d.route.Pool.Targets) {
-			text = fmt.Sprintf("session affinity: this client keeps %s for %s more", d.route.Pool.Targets[c.Target].AddrPort, c.Left)
-		}
+	if f.kept != nil {
+		text = fmt.Sprintf("session affinity: this client keeps %s for %s more", f.kept.Target, f.kept.Left)
 	}
 	r.say(choiceStep, text)
 }

@@ -29,10 +29,6 @@ func removeIPTables(ctx context.Context, fam proxier.Family, _ OpenConfig) error
 	return iptables.Cleanup(ctx, fam)
 }
 
-func keepIPTables(ctx context.Context, fam proxier.Family, _ []*proxier.Pool, clients []proxier.Client) (int, error) {
-	return iptables.Keep(ctx, fam, clients)
-}
-
 func compareIPTables(before, after *proxier.State, _ configs.Settings) ([]proxier.Change, error) {
 	return iptables.Compare(before, after)
 }

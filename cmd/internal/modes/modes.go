@@ -5,6 +5,7 @@ package modes
 import (
 	"context"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -22,8 +23,8 @@ var All = []Mode{
 	{
 		Mode: configs.NFTablesMode,
 		Open: openNFTables, Remove: removeNFTables,
-		Clients: nftables.Clients, Keep: nftables.Keep,
-		Objects: nftables.Objects, Compare: compareNFTables,
+		Remembered: nftables.Remembered,
+		Objects:    nftables.Objects, Compare: compareNFTables,
 		CountedAs: healthz.NftablesSync,
 		TakesUp:   []Sysctl{{TCPLoose, "1"}},
 	},
@@ -39,8 +40,8 @@ var All = []Mode{
 	{
 		Mode: configs.IPTablesMode,
 		Open: openIPTables, Remove: removeIPTables,
-		Clients: iptables.Clients, Keep: keepIPTables,
-		Objects: iptables.Objects, Compare: compareIPTables,
+		Remembered: iptables.Remembered,
+		Objects:    iptables.Objects, Compare: compareIPTables,
 		RulesOf: configs.IPTablesMode.Name, Forward: filter.Forward,
 		Needs: iptablesNeeds, VerifyClients: verifyRecent,
 	},
@@ -58,12 +59,9 @@ type Mode struct {
 	// needs. Nil: the backend's Cleanup does.
 	Remove func(ctx context.Context, fam proxier.Family, c OpenConfig) error
 
-	// Clients returns who keeps which endpoint of pools, up to so many, also where the
-	// mode is not open; with an error those that were read. Keep has clients keep their
-	// endpoints in this mode, which holds the pools, and returns how many do. Pools are
-	// all of a family with session affinity. Nil: the mode cannot tell, or not be told.
-	Clients func(ctx context.Context, fam proxier.Family, pools []*proxier.Pool, limit int) ([]proxier.Client, error)
-	Keep    func(ctx context.Context, fam proxier.Family, pools []*proxier.Pool, clients []proxier.Client) (int, error)
+	// Remembered returns which endpoint of a pool with session affinity a client keeps; nil: none. Nil: the
+	// mode cannot tell.
+	Remembered func(ctx context.Context, p *proxier.Pool, client netip.Addr) (*proxier.Remembered, error)
 
 	// Objects returns what the mode should have in the kernel for a State, which holds one
 	// frontend, and whether it is there.

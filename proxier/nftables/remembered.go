@@ -1,0 +1,50 @@
+package nftables
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"svcproxy.dev/svcproxy/netutil/nft"
+	"svcproxy.dev/svcproxy/proxier"
+)
+
+// Remembered returns which endpoint of a pool the table has session affinity of a client to; nil: none.
+func Remembered(_ context.Context, p *proxier.Pool, client netip.Addr) (*proxier.Remembered, error) {
+	fam := proxier.FamilyOf(client)
+	conn, err := nft.Dial()
+	if nft.NotSupported(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("nftables, %s: %w", fam, err)
+	}
+	pool := newPoolIDs(hash32).id(p)
+	record, err := lookUp(conn, fam, affinity, putNumber(putAddr(nil, client), pool))
+	var owner nft.Element // of the ticket that the record has
+	if err == nil && len(record.Data) == 4 {
+		owner, err = lookUp(conn, fam, ticketOwner, slices.Concat(putNumber(nil, pool), record.Data))
+	}
+	if err = errors.Join(err, conn.Close()); err != nil {
+		return nil, fmt.Errorf("nftables, %s: reading which endpoint a client keeps: %w", fam, err)
+	}
+	if len(owner.Data) != 4 {
+		return nil, nil
+	}
+	i := slices.Index(endpointIDs(p), binary.NativeEndian.Uint32(owner.Data))
+	if i < 0 {
+		return nil, nil
+	}
+	return &proxier.Remembered{Target: p.Targets[i].AddrPort, Left: min(record.Expires, p.Affinity)}, nil
+}
+
+// lookUp returns an element of a set; without data: there is none.
+func lookUp(conn *nft.Conn, fam proxier.Family, k kind, key []byte) (found nft.Element, err error) {
+	err = conn.Get(dialects[fam].table(), set{kind: k}.name(), 1, func(int) []byte { return key }, func(_ int, e *nft.Element) {
+		found = nft.Element{Data: slices.Clone(e.Data), Expires: e.Expires}
+	})
+	return found, err
+}
