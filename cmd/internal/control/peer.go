@@ -17,7 +17,7 @@ import (
 // The groups that have rights. They need not exist.
 const (
 	readers = "svcproxy"       // may ask
-	admins  = "svcproxy-admin" // may change what the daemon does, if they may ask
+	admins  = "svcproxy-admin" // may change what the daemon does, if they are readers too
 )
 
 // A Peer is the process that asks, as the kernel knows it.

@@ -114,7 +114,7 @@ func (s *Server) answer(srv *http.Server, log *slog.Logger) {
 
 func newServer(ctx context.Context, routes *Routes) *http.Server {
 	return &http.Server{
-		Handler:           new(turns).handler(&routes.mux),
+		Handler:           newTurns().handler(&routes.mux),
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 		ConnContext:       withPeer,
 		ReadHeaderTimeout: 5 * time.Second,

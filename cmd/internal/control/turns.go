@@ -1,55 +1,30 @@
 package control
 
 import (
-	"context"
 	"errors"
 	"net"
 	"net/http"
 	"sync"
 )
 
-// How many questions are answered at once; more wait for their turn. Who may only read
-// cannot take all of them: root has a rollback or a drain answered beside any number of others.
+// How many questions are answered at once; more wait for their turn. Those who may only read cannot
+// take all turns: root has a rollback or a drain answered beside any number of them.
 const (
-	maxAnswers       = 16 // of everyone
-	maxReaderAnswers = 12 // of all who may only read
-	maxUserAnswers   = 6  // of one user who may only read
+	maxReaderAnswers = 12
+	maxWriterAnswers = 4
 )
 
 // How many connections are open at once, with those that wait; more are closed.
 const (
-	maxReaderConns = 128 // of all who may only read
-	maxUserConns   = 32  // of one user who may only read
-	maxWriterConns = 64  // of who may change something
+	maxReaderConns = 128
+	maxWriterConns = 64
 )
 
-// A crowd counts what there is of peers: all of it, what is of those who may only read, and of each of them.
-// The zero value is an empty one.
-type crowd struct {
-	writers, readers int
-	users            map[uint32]int // that may only read
-}
+// turns has questions answered in turn.
+type turns struct{ readers, writers chan struct{} } // each has an element for each question that is answered
 
-// add counts one more, or one less, of p.
-func (c *crowd) add(p Peer, n int) {
-	if p.writes {
-		c.writers += n
-		return
-	}
-	if c.users == nil {
-		c.users = map[uint32]int{}
-	}
-	c.readers += n
-	if c.users[p.UID] += n; c.users[p.UID] == 0 {
-		delete(c.users, p.UID)
-	}
-}
-
-// turns has questions answered in turn. The zero value is ready for use.
-type turns struct {
-	mu    sync.Mutex
-	taken crowd
-	freed chan struct{} // closed when a turn ends; nil: nobody waits
+func newTurns() *turns {
+	return &turns{make(chan struct{}, maxReaderAnswers), make(chan struct{}, maxWriterAnswers)}
 }
 
 var errEnds = errors.New("it had not begun to answer")
@@ -57,54 +32,21 @@ var errEnds = errors.New("it had not begun to answer")
 // handler has h answer a question when it is its turn.
 func (t *turns) handler(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		peer, _ := req.Context().Value(peerKey{}).(Peer)
-		if !t.wait(req.Context(), peer) {
+		taken := t.readers
+		if peer, _ := req.Context().Value(peerKey{}).(Peer); peer.writes {
+			taken = t.writers
+		}
+		select {
+		case <-req.Context().Done():
+		case taken <- struct{}{}:
+			defer func() { <-taken }()
+		}
+		if req.Context().Err() != nil { // those who wait are many, and none begins once the daemon ends
 			reply(w, req, nil, errEnds) // or the client has gone, and nobody reads it
 			return
 		}
-		defer t.end(peer)
 		h.ServeHTTP(w, req)
 	})
-}
-
-// wait waits for p's turn, and reports whether that came before ctx ended.
-func (t *turns) wait(ctx context.Context, p Peer) bool {
-	for ctx.Err() == nil { // those who wait are many, and none begins once the daemon ends
-		freed := t.begin(p)
-		if freed == nil {
-			return true
-		}
-		select {
-		case <-ctx.Done():
-		case <-freed:
-		}
-	}
-	return false
-}
-
-// begin takes a turn and returns nil, or returns what is closed when one ends.
-func (t *turns) begin(p Peer) <-chan struct{} {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if c := &t.taken; c.readers+c.writers < maxAnswers && (p.writes || c.readers < maxReaderAnswers && c.users[p.UID] < maxUserAnswers) {
-		c.add(p, 1)
-		return nil
-	}
-	if t.freed == nil {
-		t.freed = make(chan struct{})
-	}
-	return t.freed
-}
-
-// end gives p's turn to others.
-func (t *turns) end(p Peer) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.taken.add(p, -1)
-	if t.freed != nil {
-		close(t.freed)
-		t.freed = nil
-	}
 }
 
 // A peerListener has connections that know who is at their other end, and closes those
@@ -112,8 +54,8 @@ func (t *turns) end(p Peer) {
 type peerListener struct {
 	*net.UnixListener
 
-	mu   sync.Mutex
-	open crowd
+	mu               sync.Mutex
+	readers, writers int // connections that are open
 }
 
 // Accept implements net.Listener.
@@ -123,31 +65,26 @@ func (l *peerListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if peer := peerOf(conn); l.enter(peer) {
-			return &peerConn{Conn: conn, peer: peer, leave: sync.OnceFunc(func() { l.leave(peer) })}, nil
+		if peer := peerOf(conn); l.count(peer, 1) {
+			return &peerConn{Conn: conn, peer: peer, leave: sync.OnceFunc(func() { l.count(peer, -1) })}, nil
 		}
 		conn.Close()
 	}
 }
 
-// enter counts a connection, unless there are too many.
-func (l *peerListener) enter(p Peer) bool {
+// count counts one connection more or less, unless there are too many.
+func (l *peerListener) count(p Peer, n int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	room := l.open.writers < maxWriterConns
-	if !p.writes {
-		room = l.open.readers < maxReaderConns && l.open.users[p.UID] < maxUserConns
+	open, most := &l.readers, maxReaderConns
+	if p.writes {
+		open, most = &l.writers, maxWriterConns
 	}
-	if room {
-		l.open.add(p, 1)
+	if *open+n > most {
+		return false
 	}
-	return room
-}
-
-func (l *peerListener) leave(p Peer) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.open.add(p, -1)
+	*open += n
+	return true
 }
 
 // A peerConn knows who is at its other end.

@@ -2,82 +2,76 @@ package control
 
 import (
 	"context"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 )
 
-// take has p take turns until there is none, and returns how many it got.
-func take(t *turns, p Peer) (n int) {
-	for t.begin(p) == nil {
-		n++
+// However many questions readers ask at once, those who may change something are answered. Who waits has the turn
+// that ends, or gives up.
+func TestTurns(t *testing.T) {
+	answering, begun, ends := newTurns(), make(chan bool), make(chan bool)
+	h := answering.handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		begun <- true
+		<-ends
+	}))
+	ask := func(ctx context.Context, p Peer) (code int) {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequestWithContext(context.WithValue(ctx, peerKey{}, p), http.MethodGet, "/", http.NoBody))
+		return w.Code
 	}
-	return n
-}
-
-// However many questions readers ask at once, others are answered.
-func TestTurnsAreShared(t *testing.T) {
-	var ts turns
-	for i, want := range []int{maxUserAnswers, maxReaderAnswers - maxUserAnswers, 0} {
-		if n := take(&ts, Peer{UID: uint32(1000 + i)}); n != want {
-			t.Errorf("reader %d has %d turns, want %d", i, n, want)
+	codes := make(chan int)
+	for _, p := range []Peer{{UID: 1000}, {writes: true}} {
+		most := maxReaderAnswers
+		if p.writes {
+			most = maxWriterAnswers
+		}
+		for range most + 1 {
+			go func() { codes <- ask(t.Context(), p) }()
+		}
+		for range most {
+			<-begun
 		}
 	}
-	if n := take(&ts, Peer{writes: true}); n != maxAnswers-maxReaderAnswers {
-		t.Errorf("root has %d turns, want %d", n, maxAnswers-maxReaderAnswers)
+	gone, stop := context.WithCancel(t.Context())
+	stop()
+	if code := ask(gone, Peer{}); code != http.StatusServiceUnavailable {
+		t.Errorf("who has gone is told %d", code)
+	}
+	select {
+	case <-begun:
+		t.Fatal("one is answered beyond the bound")
+	default:
+	}
+	for range maxReaderAnswers + maxWriterAnswers + 2 {
+		select {
+		case ends <- true:
+		case <-begun: // one that waited
+			ends <- true
+		}
+	}
+	for range maxReaderAnswers + maxWriterAnswers + 2 {
+		if code := <-codes; code != http.StatusOK {
+			t.Errorf("one is told %d", code)
+		}
 	}
 }
 
-// Who waits has the turn that ends, or gives up.
-func TestTurnsEnd(t *testing.T) {
-	var ts turns
-	one, other := Peer{UID: 1000}, Peer{UID: 1001}
-	take(&ts, one)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan bool)
-	wait := func() { done <- ts.wait(ctx, one) }
-	freed := ts.begin(one)
-	go wait()
-	ts.end(one)
-	<-freed
-	if !<-done {
-		t.Error("who waited has no turn")
-	}
-	go wait()
-	cancel()
-	if <-done {
-		t.Error("who gave up has a turn")
-	}
-	for range maxUserAnswers {
-		ts.end(one)
-	}
-	if ts.wait(ctx, one) {
-		t.Error("one has a turn after the daemon has ended")
-	}
-	if n := take(&ts, other); n != maxUserAnswers || len(ts.taken.users) != 1 {
-		t.Errorf("the next one has %d turns; counted: %v", n, ts.taken.users)
-	}
-}
-
-func TestConnectionsAreShared(t *testing.T) {
+func TestConnectionsAreBounded(t *testing.T) {
 	var l peerListener
 	enter := func(p Peer) (n int) {
-		for l.enter(p) {
+		for l.count(p, 1) {
 			n++
 		}
 		return n
 	}
-	if n := enter(Peer{UID: 1000}); n != maxUserConns {
-		t.Errorf("a reader has %d connections, want %d", n, maxUserConns)
-	}
-	for uid := range uint32(10) {
-		enter(Peer{UID: 2000 + uid})
-	}
-	if l.open.readers != maxReaderConns {
-		t.Errorf("readers have %d connections, want %d", l.open.readers, maxReaderConns)
+	if n := enter(Peer{UID: 1000}); n != maxReaderConns {
+		t.Errorf("readers have %d connections, want %d", n, maxReaderConns)
 	}
 	if n := enter(Peer{writes: true}); n != maxWriterConns {
 		t.Errorf("root has %d connections, want %d", n, maxWriterConns)
 	}
-	if l.leave(Peer{UID: 1000}); !l.enter(Peer{UID: 1000}) {
+	if l.count(Peer{UID: 1000}, -1); !l.count(Peer{UID: 1001}, 1) {
 		t.Error("a connection that ended counts still")
 	}
 }
