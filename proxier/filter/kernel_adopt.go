@@ -13,7 +13,7 @@ import (
 )
 
 // adopts reports whether SVCP-FORWARD accepts by something else than desired: another
-// bit, from before masquerade_bit was changed, or the rule of an older svcproxy.
+// bit, from before masquerade_bit was changed.
 // Existing connections do not have the mark that it will accept.
 func (d *difference) adopts(h *Actual) bool {
 	tab := h.tables["filter"]

@@ -66,16 +66,15 @@ func (k *Kernel) lockAndMakeKeepTable(ctx context.Context, wanted func() bool) e
 	return nft.Keep(k.keepTable(), "connections survive that all rules of iptables are flushed")
 }
 
-// removeKeepTable removes the table, also that of earlier versions. A look that waits
-// for the lock meanwhile does not make it again.
+// removeKeepTable removes the table. A look that waits for the lock meanwhile does not
+// make it again.
 func (k *Kernel) removeKeepTable(ctx context.Context) error {
 	k.keepMu.Lock()
 	defer k.keepMu.Unlock()
 	k.keepMade.Store(false)
 	there, err := nft.Exists(k.keepTable())
 	there = there && err == nil // only for the report
-	earlier := nft.Table{Family: family(k.tool.IPv6), Name: keepTableName}
-	if err := errors.Join(nft.RemoveTable(k.keepTable()), nft.RemoveTable(earlier)); err != nil {
+	if err := nft.RemoveTable(k.keepTable()); err != nil {
 		return fmt.Errorf("cleaning up: %w", err)
 	}
 	if there {

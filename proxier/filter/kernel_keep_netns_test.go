@@ -53,16 +53,3 @@ func TestLookBesideCleanupKeepsNothing(t *testing.T) {
 		t.Errorf("after cleaning up: %s", got)
 	}
 }
-
-// Cleaning up removes the tables that earlier versions made, of its family.
-func TestCleanupRemovesEarlierTables(t *testing.T) {
-	k, _, _, _ := watched(t)
-	command(t, "nft", "add", "table", "ip", keepTableName)
-	command(t, "nft", "add", "table", "ip6", keepTableName)
-	if err := k.Cleanup(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-	if got := keepTables(t); got != "table ip6 "+keepTableName {
-		t.Errorf("left: %q", got)
-	}
-}
