@@ -124,7 +124,7 @@ test-vagrant: vagrant ## the whole-system tests in these machines
 
 test-nokubernetes: ## vet and test what differs without the Kubernetes source
 	$(GO) vet -tags nokubernetes ./...
-	$(GO) test -tags nokubernetes . ./cmd/svcproxy $$(echo "$(call PACKAGES_OF,nokubernetes)" | grep /cmd/)
+	$(GO) test -tags nokubernetes ./internal/repocheck ./cmd/svcproxy $$(echo "$(call PACKAGES_OF,nokubernetes)" | grep /cmd/)
 
 test-templates: ## the templates of configs/examples/templates, by consul-template; builds it, which takes half a minute
 	cd test/templates && $(GO) vet ./... && $(GO) test -count=1 ./...

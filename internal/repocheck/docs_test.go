@@ -1,4 +1,4 @@
-package svcproxy_test
+package repocheck
 
 import (
 	"os"

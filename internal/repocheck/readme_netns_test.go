@@ -1,6 +1,6 @@
 //go:build netns
 
-package svcproxy_test
+package repocheck
 
 import (
 	"context"
