@@ -96,9 +96,9 @@ func (s Subject) spares(e *source.Endpoint, use failedUse) bool {
 	state := stateOf(s, e)
 	switch use {
 	case useFailed:
-		return state == failed || state == checking
+		return state == Down || state == Checking
 	case useReturning:
-		return state == checking || state == failed && s.Conditions.of(s.Service, e).Returning
+		return state == Checking || state == Down && s.Conditions.of(s.Service, e).Returning
 	}
 	return false
 }
@@ -156,7 +156,7 @@ func (s Subject) peers(fam Family, p *source.Port) iter.Seq[*source.Endpoint] {
 	return func(yield func(*source.Endpoint) bool) {
 		for i := range s.Endpoints {
 			e := &s.Endpoints[i]
-			if FamilyOf(e.Addr) != fam || p != nil && e.Port(*p) == 0 || stateOf(s, e) > failed {
+			if FamilyOf(e.Addr) != fam || p != nil && e.Port(*p) == 0 || stateOf(s, e) > Down {
 				continue
 			}
 			if !yield(e) {
@@ -177,10 +177,10 @@ func (s Subject) count(peers iter.Seq[*source.Endpoint]) (n peerCounts) {
 	for e := range peers {
 		again := toInt(s.Conditions.of(s.Service, e).Returning)
 		switch stateOf(s, e) {
-		case failed:
+		case Down:
 			n.failing++
 			n.returning += again
-		case checking:
+		case Checking:
 			n.checking++
 		default:
 			n.passing++

@@ -122,11 +122,11 @@ func (s Subject) unready(node *Node, f *Frontend) Withheld {
 		return s.unreadyTargets(node, f)
 	}
 	switch why := Why(s, node, f, f.Outside); {
-	case why.Cause == NoEndpoint || why.Cause == NoneOfFamily || why.Cause == NoneOfPort || why.counts() == "":
+	case why.counts() == "":
 		return NoEndpoints
-	case why.allWanted():
+	case why.only(Draining, ZeroWeight, Disabled): // what people asked for
 		return WantedUnusable
-	case why.Cause == NoneUp:
+	case !why.local && why.only(Down):
 		return AllFail
 	}
 	return NoUsable
@@ -152,11 +152,6 @@ func (s Subject) proven(f *Frontend) bool {
 	port := s.portOf(f)
 	return port != nil && slices.ContainsFunc(s.Endpoints, func(e source.Endpoint) bool {
 		at := netip.AddrPortFrom(e.Addr, e.Port(*port))
-		return f.Outside.Pool.targeted(at) && s.Conditions.of(s.Service, &e).Check == CheckPassed
+		return f.Outside.Pool.targeted(at) && s.Conditions.of(s.Service, &e).Check == source.CheckPassed
 	})
-}
-
-// allWanted reports whether endpoints that could serve here are unusable only for what people asked for.
-func (r Reason) allWanted() bool {
-	return r.Draining+r.Weightless+r.Disabled > 0 && r.NotReady+r.Down+r.Checking+r.Backup == 0
 }

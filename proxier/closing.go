@@ -37,7 +37,7 @@ func (s Subject) isOut(e *source.Endpoint, use failedUse) bool {
 
 // fails reports whether the check of an endpoint fails.
 func (s Subject) fails(e *source.Endpoint) bool {
-	return s.HealthCheck != nil && s.Conditions.of(s.Service, e).Check == CheckFailed
+	return s.HealthCheck != nil && s.Conditions.of(s.Service, e).Check == source.CheckFailed
 }
 
 // changeOf returns what became of a frontend; was is nil if it is new, now is nil if it is gone.

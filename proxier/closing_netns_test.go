@@ -166,7 +166,7 @@ func (c *closingLab) know(svc *source.Service, conditions map[*lab.Host]proxier.
 	known := make(proxier.Conditions)
 	for i := range svc.Endpoints {
 		at := svc.EndpointAt(&svc.Endpoints[i])
-		known[at] = proxier.Condition{Check: proxier.CheckPassed}
+		known[at] = proxier.Condition{Check: source.CheckPassed}
 		for h, cond := range conditions {
 			if h.Owns(at.Addr()) {
 				known[at] = cond
@@ -288,7 +288,7 @@ func expectClosed(t *testing.T, when string, list []held, closed func(held) bool
 
 func (c *closingLab) run(t *testing.T) {
 	one, two := c.Remote[0], c.Remote[1]
-	fails := map[*lab.Host]proxier.Condition{one: {Check: proxier.CheckFailed, Settled: true}}
+	fails := map[*lab.Host]proxier.Condition{one: {Check: source.CheckFailed, Settled: true}}
 	failed, never := c.service("failed", 1, source.CloseFailed, one, two), c.service("never", 2, source.CloseNever, one, two)
 	always, only := c.service("always", 3, source.CloseAlways, one, two), c.service("only", 4, source.CloseFailed, one)
 	going, all := c.service("going", 5, source.CloseAlways, one), c.service("all", 6, source.CloseFailed, one)
@@ -309,7 +309,7 @@ func (c *closingLab) run(t *testing.T) {
 	})
 	c.apply(without(failed, one), without(never, one), without(always, one), only, going, all)
 	conns = expectClosed(t, "one is removed", conns, func(h held) bool { return h.on == one.Role && h.service == "always" })
-	c.know(without(always, one), map[*lab.Host]proxier.Condition{two: {Check: proxier.CheckPassed, Drained: true, Overdue: true}})
+	c.know(without(always, one), map[*lab.Host]proxier.Condition{two: {Check: source.CheckPassed, Drained: true, Overdue: true}})
 	conns = expectClosed(t, "the other has been drained for too long", conns, func(h held) bool { return h.service == "always" })
 	c.apply(only, all)
 	conns = expectClosed(t, "services are removed", conns, func(h held) bool { return h.service == "going" })

@@ -14,26 +14,16 @@ type Conditions map[netip.AddrPort]Condition
 
 // A Condition is that of one endpoint. The zero Condition: nothing is known.
 type Condition struct {
-	Check   CheckResult // of a service that has a health check
-	Settled bool        // it failed for so long that its connections may be closed for that
-	Drained bool        // it is to get no new connections
-	Overdue bool        // it is drained, and the time that its connections had is over, see Drain.Until
-	Share   uint8       // tenths of its weight, 1 to 9, in a slow start; 0: all of it
+	Check   source.CheckResult // of a service that has a health check; zero: no result yet
+	Settled bool               // it failed for so long that its connections may be closed for that
+	Drained bool               // it is to get no new connections
+	Overdue bool               // it is drained, and the time that its connections had is over, see Drain.Until
+	Share   uint8              // tenths of its weight, 1 to 9, in a slow start; 0: all of it
 
 	// Returning: all that could stand in for it have failed, and those that pass do so again so
 	// shortly that others may follow. Of one that fails: it is one of those, as it failed when they did.
 	Returning bool
 }
-
-// A CheckResult is what the health check of a service says of an endpoint.
-type CheckResult uint8
-
-// CheckUnknown: no result yet. CheckPassed, CheckFailed: the results in a row that it takes were good, or bad.
-const (
-	CheckUnknown CheckResult = iota
-	CheckPassed
-	CheckFailed
-)
 
 // A Detail is what people want to know of a Condition besides.
 type Detail struct {

@@ -21,11 +21,11 @@ func conditions(list ...string) Conditions {
 		for _, w := range words[1:] {
 			switch w {
 			case "passed":
-				c.Check = CheckPassed
+				c.Check = source.CheckPassed
 			case "failed": // for long
-				c.Check, c.Settled = CheckFailed, true
+				c.Check, c.Settled = source.CheckFailed, true
 			case "failing":
-				c.Check = CheckFailed
+				c.Check = source.CheckFailed
 			case "returning":
 				c.Returning = true
 			case "overdue":

@@ -2,7 +2,6 @@ package proxier
 
 import (
 	"cmp"
-	"slices"
 	"sync"
 
 	"svcproxy.dev/svcproxy/source"
@@ -44,9 +43,6 @@ const (
 func ServiceActions() []string {
 	return []string{unservedWhole, Reject.String(), unservedInPart, Drop.String(), pending, Balance.String(), noFrontend, disabledService}
 }
-
-// EndpointStates returns the states that an endpoint can be in.
-func EndpointStates() []string { return slices.Clone(endpointStates) }
 
 // AllFailedSettings returns what all_failed of files can be.
 func AllFailedSettings() []string { return []string{useAll, refuseAll} }

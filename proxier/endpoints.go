@@ -78,42 +78,6 @@ func isLocal(e *source.Endpoint, node *Node) bool {
 
 func isReady(svc *source.Service, e *source.Endpoint) bool { return e.Ready || svc.PublishNotReady }
 
-// An endpointState says whether an endpoint is usable: if it is ready, or, where none is, as
-// usable says. Of several that are true it is the first of those after terminating, from the last on.
-type endpointState uint8
-
-const (
-	ready       endpointState = iota
-	terminating               // serving, not ready
-	checking                  // its check has no result yet
-	failed                    // its check
-	notReady
-	draining
-	weightless
-	disabled
-)
-
-func stateOf(svc Subject, e *source.Endpoint) endpointState {
-	known := svc.Conditions.of(svc.Service, e)
-	switch {
-	case svc.Disabled || e.Disabled:
-		return disabled
-	case e.Weight == 0:
-		return weightless
-	case known.Drained:
-		return draining
-	case !isReady(svc.Service, e) && !(e.Serving && e.Terminating):
-		return notReady
-	case svc.HealthCheck != nil && known.Check == CheckFailed:
-		return failed
-	case svc.HealthCheck != nil && known.Check == CheckUnknown:
-		return checking
-	case isReady(svc.Service, e):
-		return ready
-	}
-	return terminating
-}
-
 // present reports whether the endpoint still serves its established connections.
 func present(svc Subject, e *source.Endpoint) bool { return isReady(svc.Service, e) || e.Serving }
 

@@ -8,38 +8,16 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// A Cause is why a route rejects or drops what it is sent.
-type Cause uint8
-
-// The causes, in the order in which they are looked for: each says that what the
-// ones before it ask for is there.
-const (
-	NoCause       Cause = iota // it balances
-	NoEndpoint                 // the service has none
-	NoneOfFamily               // none of the frontend's family
-	NoneOfPort                 // of the family, but none that serves the port
-	NoneLocal                  // policy local: usable ones, but none of them on this node
-	NoneReady                  // none that is ready, or serves while it terminates
-	NoneWeighted               // all with weight 0
-	NoneUp                     // the check of all fails
-	NoneUndrained              // all are drained
-	NoneEnabled                // all are disabled
-	NoneUsable                 // several of NoneReady to NoneEnabled, or some are still being checked or are backups
-)
-
 // A Reason says why a route of a frontend rejects or drops. The zero Reason: it balances.
 type Reason struct {
-	Cause  Cause
-	Family Family
-	Local  bool // policy local: only endpoints of this node count
+	none string // what the service has no endpoint of that could serve the frontend; empty: it has some
 
-	// Endpoints that could serve the frontend if they were usable; those that count
-	// under Local, where it does. Their sum is 0 for the first three causes.
-	NotReady, Weightless, Down, Draining, Disabled int
+	// The endpoints that could serve if they were usable, by their state; those of this node where only they count. Ready ones are
+	// backups, or are not used while others are.
+	unusable [Disabled + 1]int
 
-	Checking, Backup int // of NoneLocal: those of this node that are not used while others are
-
-	Elsewhere int // of NoneLocal: the usable ones of other nodes
+	local     bool // policy local: only endpoints of this node count
+	elsewhere int  // with that: usable ones of other nodes
 }
 
 // Why returns why r, a route of f, does not balance. Both are what Resolve has made
@@ -48,134 +26,89 @@ func Why(svc Subject, node *Node, f *Frontend, r Route) Reason {
 	if r.Action == Balance {
 		return Reason{}
 	}
-	why := Reason{Family: FamilyOf(f.Key.Addr), Local: r.Action == Drop}
-	fitting, cause := fittingEndpoints(svc, f)
-	if cause != NoCause {
-		why.Cause = cause
+	why := Reason{local: r.Action == Drop}
+	fitting, none := fittingEndpoints(svc, f)
+	if none != "" {
+		why.none = none
 		return why
 	}
-	elsewhere := make(map[endpointState]int)
+	var elsewhere [Disabled + 1]int
 	for _, e := range fitting {
-		switch state := stateOf(svc, e); {
-		case why.Local && !isLocal(e, node):
+		if state := stateOf(svc, e); why.local && !isLocal(e, node) {
 			elsewhere[state]++
-		default:
-			*why.count(state)++
+		} else {
+			why.unusable[state]++
 		}
 	}
-	why.Elsewhere = cmp.Or(elsewhere[ready], elsewhere[checking], elsewhere[terminating], elsewhere[failed])
-	why.Cause = why.unusable()
+	why.elsewhere = cmp.Or(elsewhere[Ready], elsewhere[Checking], elsewhere[Terminating], elsewhere[Down])
 	return why
 }
 
-// fittingEndpoints returns the endpoints of the family of f that serve its port, or why there are none.
-func fittingEndpoints(svc Subject, f *Frontend) ([]*source.Endpoint, Cause) {
+// fittingEndpoints returns the endpoints of the family of f that serve its port, or says what there is none of.
+func fittingEndpoints(svc Subject, f *Frontend) (fitting []*source.Endpoint, none string) {
 	if len(svc.Endpoints) == 0 {
-		return nil, NoEndpoint
+		return nil, "no endpoints"
 	}
-	port := svc.portOf(f)
-	var fitting []*source.Endpoint
-	cause := NoneOfFamily
+	port, fam := svc.portOf(f), FamilyOf(f.Key.Addr)
+	none = "no " + fam.Title() + " endpoint"
 	for i := range svc.Endpoints {
 		e := &svc.Endpoints[i]
-		if FamilyOf(e.Addr) != FamilyOf(f.Key.Addr) {
-			continue
-		}
-		cause = NoneOfPort
-		if port != nil && e.Port(*port) != 0 {
+		switch {
+		case FamilyOf(e.Addr) != fam:
+		case port == nil || e.Port(*port) == 0:
+			none = "no " + fam.Title() + " endpoint serves this port"
+		default:
 			fitting = append(fitting, e)
 		}
 	}
 	if len(fitting) > 0 {
-		cause = NoCause
+		none = ""
 	}
-	return fitting, cause
+	return fitting, none
 }
 
-// unusable returns the cause where there are endpoints.
-func (r Reason) unusable() Cause {
-	if r.Local {
-		return NoneLocal
+// only reports whether there are endpoints of some states, and none of others.
+func (r *Reason) only(states ...EndpointState) bool {
+	others := r.unusable
+	some := 0
+	for _, s := range states {
+		some += others[s]
+		others[s] = 0
 	}
-	cause := NoCause
-	for _, p := range r.parts() {
-		switch {
-		case p.n == 0:
-		case cause != NoCause:
-			return NoneUsable
-		default:
-			cause = p.cause
-		}
-	}
-	return cause
-}
-
-// A reasonPart is how many endpoints are unusable for one reason.
-type reasonPart struct {
-	n     int
-	cause Cause // if all are
-	words string
-}
-
-func (r Reason) parts() []reasonPart {
-	return []reasonPart{
-		{r.NotReady, NoneReady, "not ready"},
-		{r.Down, NoneUp, "down"},
-		{r.Draining, NoneUndrained, "draining"},
-		{r.Weightless, NoneWeighted, "with weight 0"},
-		{r.Disabled, NoneEnabled, "disabled"},
-		{r.Checking, NoneUsable, "checking"},
-		{r.Backup, NoneUsable, "backup"},
-	}
-}
-
-// count returns where endpoints of a state are counted that is not usable.
-func (r *Reason) count(state endpointState) *int {
-	switch state {
-	case failed:
-		return &r.Down
-	case draining:
-		return &r.Draining
-	case weightless:
-		return &r.Weightless
-	case disabled:
-		return &r.Disabled
-	case checking:
-		return &r.Checking
-	case ready:
-		return &r.Backup
-	}
-	return &r.NotReady
+	return some > 0 && others == [Disabled + 1]int{}
 }
 
 // String returns the reason in words, without the name of the service; empty: it balances.
 func (r Reason) String() string {
-	switch r.Cause {
-	case NoEndpoint:
-		return "no endpoints"
-	case NoneOfFamily:
-		return "no " + r.Family.Title() + " endpoint"
-	case NoneOfPort:
-		return "no " + r.Family.Title() + " endpoint serves this port"
-	case NoneLocal:
-		return "policy local: " + r.here() + fmt.Sprintf("; usable elsewhere: %d", r.Elsewhere)
-	case NoneReady, NoneWeighted, NoneUp, NoneUndrained, NoneEnabled, NoneUsable:
-		return "no usable endpoint: " + r.counts()
+	counts := r.counts()
+	switch {
+	case r.none != "":
+		return r.none
+	case r.local && counts == "":
+		return fmt.Sprintf("policy local: no endpoint on this node; usable elsewhere: %d", r.elsewhere)
+	case r.local:
+		return fmt.Sprintf("policy local: no usable endpoint on this node: %s; usable elsewhere: %d", counts, r.elsewhere)
+	case counts != "":
+		return "no usable endpoint: " + counts
 	}
 	return ""
 }
 
-func (r Reason) here() string {
-	if r.counts() == "" {
-		return "no endpoint on this node"
-	}
-	return "no usable endpoint on this node: " + r.counts()
-}
-
 // counts returns how many endpoints are unusable, and why: "2 not ready, 1 with weight 0".
-func (r Reason) counts() string {
+func (r *Reason) counts() string {
 	var parts []string
-	for _, p := range r.parts() {
+	for _, p := range []struct {
+		n     int
+		words string
+	}{
+		{r.unusable[NotReady] + r.unusable[Terminating], "not ready"},
+		{r.unusable[Down], "down"},
+		{r.unusable[Draining], "draining"},
+		{r.unusable[ZeroWeight], "with weight 0"},
+		{r.unusable[Disabled], "disabled"},
+		{r.unusable[Checking], "checking"},
+		{r.unusable[Ready], "backup"},
+	} {
 		if p.n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", p.n, p.words))
 		}

@@ -18,35 +18,34 @@ func TestWhy(t *testing.T) {
 	}
 	type edits = []func(*source.Service)
 	tests := []struct {
-		name  string
-		svc   edits
-		fam   Family
-		cause Cause
-		want  string
+		name string
+		svc  edits
+		fam  Family
+		want string
 	}{
-		{"it balances", edits{testEndpoints("10.0.0.1")}, IPv4, NoCause, ""},
-		{"without endpoints", nil, IPv4, NoEndpoint, "no endpoints"},
-		{"none of the family", edits{testEndpoints("10.0.0.1", "10.0.0.2")}, IPv6, NoneOfFamily, "no IPv6 endpoint"},
-		{"none for the port", edits{testEndpoints("10.0.0.1"), part}, IPv4, NoneOfPort, "no IPv4 endpoint serves this port"},
-		{"not ready", edits{testEndpoints("10.0.0.1 notready", "10.0.0.2 notready")}, IPv4, NoneReady, "no usable endpoint: 2 not ready"},
-		{"weight 0", edits{testEndpoints("10.0.0.1 weight=0", "10.0.0.2 weight=0 terminating")}, IPv4, NoneWeighted, "no usable endpoint: 2 with weight 0"},
-		{"of each some", edits{testEndpoints("10.0.0.1 weight=0", "10.0.0.2 notready")}, IPv4, NoneUsable, "no usable endpoint: 1 not ready, 1 with weight 0"},
+		{"it balances", edits{testEndpoints("10.0.0.1")}, IPv4, ""},
+		{"without endpoints", nil, IPv4, "no endpoints"},
+		{"none of the family", edits{testEndpoints("10.0.0.1", "10.0.0.2")}, IPv6, "no IPv6 endpoint"},
+		{"none for the port", edits{testEndpoints("10.0.0.1"), part}, IPv4, "no IPv4 endpoint serves this port"},
+		{"not ready", edits{testEndpoints("10.0.0.1 notready", "10.0.0.2 notready")}, IPv4, "no usable endpoint: 2 not ready"},
+		{"weight 0", edits{testEndpoints("10.0.0.1 weight=0", "10.0.0.2 weight=0 terminating")}, IPv4, "no usable endpoint: 2 with weight 0"},
+		{"of each some", edits{testEndpoints("10.0.0.1 weight=0", "10.0.0.2 notready")}, IPv4, "no usable endpoint: 1 not ready, 1 with weight 0"},
 
-		{"none here", edits{local, testEndpoints("10.0.0.1 @b", "10.0.0.2 @c", "10.0.0.3 @c weight=0")}, IPv4, NoneLocal,
+		{"none here", edits{local, testEndpoints("10.0.0.1 @b", "10.0.0.2 @c", "10.0.0.3 @c weight=0")}, IPv4,
 			"policy local: no endpoint on this node; usable elsewhere: 2"},
-		{"none here, terminating elsewhere", edits{local, testEndpoints("10.0.0.1 @b terminating")}, IPv4, NoneLocal,
+		{"none here, terminating elsewhere", edits{local, testEndpoints("10.0.0.1 @b terminating")}, IPv4,
 			"policy local: no endpoint on this node; usable elsewhere: 1"},
-		{"none usable here", edits{local, testEndpoints("10.0.0.1 @b", "10.0.0.2 @here notready", "10.0.0.3 @here weight=0")}, IPv4, NoneLocal,
+		{"none usable here", edits{local, testEndpoints("10.0.0.1 @b", "10.0.0.2 @here notready", "10.0.0.3 @here weight=0")}, IPv4,
 			"policy local: no usable endpoint on this node: 1 not ready, 1 with weight 0; usable elsewhere: 1"},
-		{"local, and none anywhere", edits{local, testEndpoints("10.0.0.1 @b notready")}, IPv4, NoneReady, "no usable endpoint: 1 not ready"},
+		{"local, and none anywhere", edits{local, testEndpoints("10.0.0.1 @b notready")}, IPv4, "no usable endpoint: 1 not ready"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			svc := testService(append(edits{func(s *source.Service) { s.VIPs = addrs("10.96.0.10", "fd00:96::10") }}, tt.svc...)...)
 			node := testNode()
 			f := Resolve(svc, nil, node, tt.fam).Frontends[0]
-			if got := Why(Subject{Service: svc}, node, f, f.Outside); got.Cause != tt.cause || got.String() != tt.want {
-				t.Errorf("cause %d: %s\nwant %d: %s", got.Cause, got, tt.cause, tt.want)
+			if got := Why(Subject{Service: svc}, node, f, f.Outside); got.String() != tt.want {
+				t.Errorf("%s\nwant: %s", got, tt.want)
 			}
 		})
 	}
@@ -54,7 +53,7 @@ func TestWhy(t *testing.T) {
 
 // What does not balance has a reason, and what does has none: for every route of every frontend.
 func TestEveryRouteHasAReason(t *testing.T) {
-	causes := make(map[Cause]bool)
+	seen := make(map[EndpointState]bool)
 	rapid.Check(t, func(t *rapid.T) {
 		node := randomNode(t)
 		for _, u := range slices.Concat(randomServices(t), randomServices(t), randomServices(t), randomServices(t)) {
@@ -70,7 +69,7 @@ func TestEveryRouteHasAReason(t *testing.T) {
 				e.Terminating = rapid.Bool().Draw(t, "terminating")
 				e.Disabled = rapid.IntRange(0, 3).Draw(t, "disabled") == 0
 				known[svc.EndpointAt(e)] = Condition{
-					Check:   rapid.SampledFrom([]CheckResult{CheckUnknown, CheckPassed, CheckFailed, CheckFailed}).Draw(t, "check"),
+					Check:   rapid.SampledFrom([]source.CheckResult{source.CheckUnknown, source.CheckPassed, source.CheckFailed, source.CheckFailed}).Draw(t, "check"),
 					Drained: rapid.IntRange(0, 3).Draw(t, "drained") == 0,
 				}
 			}
@@ -82,11 +81,13 @@ func TestEveryRouteHasAReason(t *testing.T) {
 				for _, f := range r.Frontends {
 					for _, route := range []Route{f.Outside, f.Local} {
 						why := Why(Subject{svc, known}, node, f, route)
-						causes[why.Cause] = true
-						if (why.Cause == NoCause) != (route.Action == Balance) || (why.String() == "") != (route.Action == Balance) {
-							t.Fatalf("%v of %+v: cause %d: %q", route.Action, svc, why.Cause, why)
+						for state, n := range why.unusable {
+							seen[EndpointState(state)] = seen[EndpointState(state)] || n > 0
 						}
-						if (why.Cause == NoneLocal) != (route.Action == Drop) || why.Cause == NoneLocal && why.Elsewhere == 0 {
+						if (why == Reason{}) != (route.Action == Balance) || (why.String() == "") != (route.Action == Balance) {
+							t.Fatalf("%v of %+v: %q", route.Action, svc, why)
+						}
+						if why.local != (route.Action == Drop) || why.local && why.elsewhere == 0 {
 							t.Fatalf("%v of %+v: %+v", route.Action, svc, why)
 						}
 					}
@@ -94,18 +95,9 @@ func TestEveryRouteHasAReason(t *testing.T) {
 			}
 		}
 	})
-	for c := NoEndpoint; c <= NoneUsable; c++ {
-		if c != NoneOfPort && !causes[c] { // no random endpoint serves only some ports
-			t.Errorf("nothing was refused for cause %d", c)
-		}
-	}
-}
-
-// Every cause has words.
-func TestCausesHaveWords(t *testing.T) {
-	for c := NoEndpoint; c <= NoneUsable; c++ {
-		if (Reason{Cause: c, Family: IPv4}).String() == "" {
-			t.Errorf("cause %d has no words", c)
+	for _, state := range []EndpointState{Down, NotReady, Draining, ZeroWeight, Disabled} {
+		if !seen[state] {
+			t.Errorf("nothing was refused for endpoints that are %s", state)
 		}
 	}
 }

@@ -18,8 +18,8 @@ func TestAllFailOfAPort(t *testing.T) {
 	}
 	svc.Endpoints[1].Ports = map[string]uint16{"http": 0}
 	known := Conditions{
-		netip.MustParseAddrPort("10.0.0.1:8080"): {Check: CheckFailed, Settled: true},
-		netip.MustParseAddrPort("10.0.0.2:9090"): {Check: CheckPassed},
+		netip.MustParseAddrPort("10.0.0.1:8080"): {Check: source.CheckFailed, Settled: true},
+		netip.MustParseAddrPort("10.0.0.2:9090"): {Check: source.CheckPassed},
 	}
 	s := Subject{svc, known}
 	if got := fmt.Sprintf("%s, %s, %s", s.AllFail(), s.allFail(IPv4, &svc.Ports[0]), s.allFail(IPv4, &svc.Ports[1])); got != "use_all, use_all, " {

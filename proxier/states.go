@@ -36,40 +36,6 @@ type CheckStatus struct {
 	Error  string        `json:"error,omitempty"` // why it was bad; empty: it was good, or there is none. Escaped, and of bounded length
 }
 
-func (r CheckResult) String() string { return [...]string{"unknown", "passed", "failed"}[r] }
-
-// States of ready endpoints that only people are told.
-const (
-	up        = disabled + 1 + iota // it passes its check
-	slowStart                       // its share grows
-	backup                          // of a tier that is not needed
-)
-
-// endpointStates are the names of all states, as status and metrics have them.
-var endpointStates = []string{
-	ready: "ready", terminating: "terminating", checking: "checking", failed: "down",
-	notReady: "not ready", draining: "draining", weightless: "weight 0", disabled: "disabled",
-	up: "up", slowStart: "slow start", backup: "backup",
-}
-
-func (s endpointState) String() string { return endpointStates[s] }
-
-// shown returns what people are told of an endpoint's state.
-func (s Subject) shown(e *source.Endpoint, t *tiersInUse) endpointState {
-	state, known := stateOf(s, e), s.Conditions.of(s.Service, e)
-	switch {
-	case state != ready:
-		return state
-	case t.spare(e):
-		return backup
-	case s.startsSlowly() && known.Share > 0:
-		return slowStart
-	case s.HealthCheck != nil:
-		return up
-	}
-	return ready
-}
-
 // A tiersInUse has the highest tier of which endpoints are used. Nil: all are.
 type tiersInUse PerFamily
 
@@ -82,7 +48,7 @@ func (s Subject) tiersInUse() *tiersInUse {
 	use := map[Family]failedUse{IPv4: s.failedUse(IPv4, nil), IPv6: s.failedUse(IPv6, nil)}
 	for i := range s.Endpoints {
 		e := &s.Endpoints[i]
-		if fam := FamilyOf(e.Addr); stateOf(s, e) == ready || s.spares(e, use[fam]) {
+		if fam := FamilyOf(e.Addr); stateOf(s, e) == Ready || s.spares(e, use[fam]) {
 			counts[fam].add(e)
 		}
 	}
@@ -104,7 +70,7 @@ func (u *usedService) endpointStatuses(node *Node) (list []EndpointStatus) {
 	return list
 }
 
-func (u *usedService) endpointStatus(e *source.Endpoint, state endpointState, node *Node) EndpointStatus {
+func (u *usedService) endpointStatus(e *source.Endpoint, state EndpointState, node *Node) EndpointStatus {
 	known, detail := u.Conditions.of(u.Service, e), u.details[u.EndpointAt(e)]
 	st := EndpointStatus{
 		Address: endpointName(*e), Local: isLocal(e, node), State: state.String(), Weight: e.Weight, Tier: e.Tier, Drain: detail.Drain,
@@ -117,11 +83,11 @@ func (u *usedService) endpointStatus(e *source.Endpoint, state endpointState, no
 		}
 	}
 	switch state {
-	case slowStart:
+	case SlowStart:
 		st.Share, st.Since = 100*int(known.Share)/SlowStartSteps, detail.Since
-	case up, backup, failed, checking:
+	case Up, Backup, Down, Checking:
 		st.Since = detail.Since
-	case draining:
+	case Draining:
 		if detail.Drain != nil {
 			st.Since = detail.Drain.At
 		}

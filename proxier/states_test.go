@@ -24,7 +24,7 @@ func (f fixed) Details(key source.Key) map[netip.AddrPort]Detail {
 	out := make(map[netip.AddrPort]Detail)
 	for at, c := range f[key] {
 		d := Detail{Since: time.Unix(1000, 0), Asked: time.Unix(1060, 0), Took: time.Millisecond}
-		if c.Check == CheckFailed {
+		if c.Check == source.CheckFailed {
 			d.Error = "no answer"
 		}
 		if c.Drained {

@@ -255,7 +255,7 @@ func (s Subject) whyNot(node *Node, f *Frontend, action string) (reason, allFail
 	switch {
 	case setting == useAll && action == Balance.String():
 		return fmt.Sprintf("no endpoint passes its check, so those that fail are used: %d", len(f.Outside.Pool.Targets)), useAll
-	case setting == refuseAll && why.Down > 0:
+	case setting == refuseAll && why.unusable[Down] > 0:
 		return why.String(), refuseAll
 	case action == Balance.String() && s.failedUseAt(f) == useReturning:
 		return "endpoints pass their check again, and those that failed with them are used while they may follow", ""

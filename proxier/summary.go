@@ -126,7 +126,7 @@ func lastAnswer(s Subject, known map[netip.AddrPort]Detail, f FrontendStatus) st
 	}
 	for i := range s.Endpoints {
 		e := &s.Endpoints[i]
-		if d := known[s.EndpointAt(e)]; stateOf(s, e) == failed && d.Error != "" {
+		if d := known[s.EndpointAt(e)]; stateOf(s, e) == Down && d.Error != "" {
 			return fmt.Sprintf(" (%s: %s)", endpointName(*e), d.Error)
 		}
 	}

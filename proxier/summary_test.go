@@ -58,7 +58,7 @@ func randomConditions(t *rapid.T, units []source.Unit) fixed {
 		svc.HealthCheck = &source.HealthCheck{Type: source.CheckTCP, Refuse: rapid.Bool().Draw(t, "refuse")}
 		known[svc.Key] = Conditions{}
 		for i := range svc.Endpoints {
-			check := rapid.SampledFrom([]CheckResult{CheckPassed, CheckFailed, CheckFailed, CheckFailed}).Draw(t, "check")
+			check := rapid.SampledFrom([]source.CheckResult{source.CheckPassed, source.CheckFailed, source.CheckFailed, source.CheckFailed}).Draw(t, "check")
 			known[svc.Key][svc.EndpointAt(&svc.Endpoints[i])] = Condition{Check: check}
 		}
 	}

@@ -31,11 +31,11 @@ func grouped(svc Subject, list []*source.Endpoint, use failedUse) (groups [group
 // groupOf returns the group of an endpoint; groupCount: it cannot be used.
 func groupOf(svc Subject, e *source.Endpoint, use failedUse) int {
 	switch state, spared := stateOf(svc, e), svc.spares(e, use); {
-	case state == ready || spared && isReady(svc.Service, e):
+	case state == Ready || spared && isReady(svc.Service, e):
 		return readyGroup
-	case state == terminating || spared:
+	case state == Terminating || spared:
 		return leavingGroup
-	case state != checking:
+	case state != Checking:
 		return groupCount
 	case isReady(svc.Service, e):
 		return unsureGroup

@@ -32,6 +32,19 @@ func (t CheckType) String() string {
 	return CheckTypes[t-1]
 }
 
+// A CheckResult says whether an endpoint is alive, as its health check has it.
+type CheckResult uint8
+
+// CheckUnknown: no answer yet. CheckPassed, CheckFailed: as the last row of answers that was long enough decided.
+const (
+	CheckUnknown CheckResult = iota
+	CheckPassed
+	CheckFailed
+)
+
+// String returns the word that status has for it.
+func (r CheckResult) String() string { return [...]string{"unknown", "passed", "failed"}[r] }
+
 // A HealthCheck says how endpoints are asked whether they are alive, and what their
 // answers mean. It is never changed, and may be shared by services.
 type HealthCheck struct {

@@ -7,13 +7,8 @@ import (
 
 	"svcproxy.dev/svcproxy/internal/times"
 	"svcproxy.dev/svcproxy/proxier"
-	"svcproxy.dev/svcproxy/proxier/healthcheck"
+	"svcproxy.dev/svcproxy/source"
 )
-
-// checkResults are what Conditions say of the states.
-var checkResults = [...]proxier.CheckResult{
-	healthcheck.Unknown: proxier.CheckUnknown, healthcheck.Up: proxier.CheckPassed, healthcheck.Down: proxier.CheckFailed,
-}
 
 // compose sets s.known, and reports whether that has changed.
 func (k *Keeper) compose(s *service, now time.Time) bool {
@@ -96,9 +91,9 @@ func (k *Keeper) condition(s *service, at netip.AddrPort, e *endpoint, spared bo
 			k.teller.changed(endpointKey{s.key, at}, was, e.result, now)
 			ring(k.unsaved)
 		}
-		c.Check = checkResults[e.result.State]
-		if e.trusted = e.trusted && e.result.State == healthcheck.Unknown; e.trusted {
-			c.Check = proxier.CheckPassed
+		c.Check = e.result.State
+		if e.trusted = e.trusted && e.result.State == source.CheckUnknown; e.trusted {
+			c.Check = source.CheckPassed
 		}
 	}
 	if e.move(c, s.SlowStart, spared, now) {

@@ -23,8 +23,8 @@ func TestQuestions(t *testing.T) {
 		if len(h.checker.users) != 2 {
 			t.Errorf("%d questions, want 2", len(h.checker.users))
 		}
-		h.set(a, healthcheck.Down, one)
-		h.set(a, healthcheck.Up, two)
+		h.set(a, source.CheckFailed, one)
+		h.set(a, source.CheckPassed, two)
 		if got := fmt.Sprint(h.told()); got != "[[default/a default/b]]" {
 			t.Errorf("reconsidered %s", got)
 		}
@@ -37,7 +37,7 @@ func TestQuestions(t *testing.T) {
 		if len(h.checker.users) != 3 { // two of a, one of b
 			t.Errorf("%d questions after a change of a check, want 3", len(h.checker.users))
 		}
-		h.set(faster, healthcheck.Up, one)
+		h.set(faster, source.CheckPassed, one)
 		h.told()
 		h.want(a, "1 up, 2 up")
 		h.want(b, "1 down, 2")
@@ -63,8 +63,8 @@ func TestEndpointsThatComeBack(t *testing.T) {
 		h := run(t, t.TempDir())
 		both := build("a", []string{one, two}, probed)
 		h.Use(both.Key, both)
-		h.set(both, healthcheck.Down, one)
-		h.set(both, healthcheck.Up, two)
+		h.set(both, source.CheckFailed, one)
+		h.set(both, source.CheckPassed, two)
 		h.told()
 		h.Use(both.Key, build("a", []string{two}, probed))
 		time.Sleep(keepFormer)
@@ -84,9 +84,9 @@ func TestChangeMeetsARewrite(t *testing.T) {
 		h := run(t, t.TempDir())
 		svc := build("a", []string{one, two}, probed)
 		h.Use(svc.Key, svc)
-		h.set(svc, healthcheck.Up, one, two)
+		h.set(svc, source.CheckPassed, one, two)
 		h.told()
-		h.set(svc, healthcheck.Down, one)
+		h.set(svc, source.CheckFailed, one)
 		h.Use(svc.Key, build("a", []string{one, two, three}, probed))
 		h.told()
 		if n := strings.Count(h.log.String(), "endpoint down"); n != 1 {
@@ -94,7 +94,7 @@ func TestChangeMeetsARewrite(t *testing.T) {
 		}
 		q := healthcheck.Ask(svc, &svc.Endpoints[1])
 		h.checker.mu.Lock()
-		h.checker.results[q] = healthcheck.Result{State: healthcheck.Up, NotAsked: "not asked: too many open files"}
+		h.checker.results[q] = healthcheck.Result{State: source.CheckPassed, NotAsked: "not asked: too many open files"}
 		h.checker.mu.Unlock()
 		if d := h.Details(svc.Key)[q.At]; d.Error != "not asked: too many open files" {
 			t.Errorf("detail %+v", d)
@@ -115,7 +115,7 @@ func TestCheckOfARunningService(t *testing.T) {
 		svc = build("a", []string{one, two, three}, probed)
 		h.Use(svc.Key, svc)
 		h.want(svc, "1 up, 2 up, 3")
-		h.set(svc, healthcheck.Down, two)
+		h.set(svc, source.CheckFailed, two)
 		h.told()
 		h.want(svc, "1 up, 2 down, 3")
 		h.stop()
@@ -133,12 +133,12 @@ func TestRowsEndWithTheirCheck(t *testing.T) {
 		h.Use(svc.Key, svc)
 		q := healthcheck.Ask(svc, &svc.Endpoints[0])
 		h.checker.mu.Lock()
-		h.checker.results[q] = healthcheck.Result{State: healthcheck.Up, Row: 2, Error: "refused"}
+		h.checker.results[q] = healthcheck.Result{State: source.CheckPassed, Row: 2, Error: "refused"}
 		h.checker.mu.Unlock()
 		stricter := build("a", []string{one}, probed, func(s *source.Service) { s.HealthCheck.Path = "/x" })
 		h.Use(svc.Key, stricter)
 		q = healthcheck.Ask(stricter, &stricter.Endpoints[0])
-		if r := h.checker.Result(q); r.State != healthcheck.Up || r.Row != 0 {
+		if r := h.checker.Result(q); r.State != source.CheckPassed || r.Row != 0 {
 			t.Errorf("asked from %+v on, want a row of 0", r)
 		}
 	})
@@ -207,8 +207,8 @@ func TestSettledAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := run(t, t.TempDir())
 		svc := h.used(build("a", []string{one, two}, closes))
-		h.set(svc, healthcheck.Up, two)
-		h.set(svc, healthcheck.Down, one)
+		h.set(svc, source.CheckPassed, two)
+		h.set(svc, source.CheckFailed, one)
 		time.Sleep(time.Minute)
 		if got := h.settled(svc); got != "[10.0.0.1]" {
 			t.Errorf("one fails: %s", got)
@@ -220,7 +220,7 @@ func TestSettledAtOnce(t *testing.T) {
 		h.used(svc)
 		h.checker.mu.Lock()
 		q := healthcheck.Ask(svc, &svc.Endpoints[0])
-		h.checker.results[q] = healthcheck.Result{State: healthcheck.Down, Since: time.Now().Add(24 * time.Hour), Error: "refused"}
+		h.checker.results[q] = healthcheck.Result{State: source.CheckFailed, Since: time.Now().Add(24 * time.Hour), Error: "refused"}
 		h.checker.mu.Unlock()
 		h.checker.report(q, healthcheck.Result{})
 		h.told()

@@ -4,7 +4,6 @@ import (
 	"maps"
 	"time"
 
-	"svcproxy.dev/svcproxy/proxier/healthcheck"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -30,7 +29,7 @@ func newFormer() formerEndpoints {
 // add takes in an endpoint that is gone. When it comes back, that is as if it were new, but
 // for its result.
 func (f *formerEndpoints) add(p endpointKey, e *endpoint, now time.Time) {
-	if e.result.State == healthcheck.Unknown {
+	if e.result.State == source.CheckUnknown {
 		return
 	}
 	if len(f.all) >= mostFormer {

@@ -96,7 +96,7 @@ func run(t *testing.T, dir string) *host {
 }
 
 // set has checks of services find endpoints in a state: "10.0.0.1".
-func (h *host) set(svc *source.Service, state healthcheck.State, addrs ...string) {
+func (h *host) set(svc *source.Service, state source.CheckResult, addrs ...string) {
 	h.t.Helper()
 	for _, a := range addrs {
 		i := slices.IndexFunc(svc.Endpoints, func(e source.Endpoint) bool { return e.Addr.String() == a })
@@ -105,8 +105,8 @@ func (h *host) set(svc *source.Service, state healthcheck.State, addrs ...string
 		if h.checker.users[q] == 0 {
 			h.t.Errorf("%v is not asked", q.At)
 		}
-		r := healthcheck.Result{State: state, Since: time.Now(), Passed: state == healthcheck.Up || h.checker.results[q].Passed}
-		if state == healthcheck.Down {
+		r := healthcheck.Result{State: state, Since: time.Now(), Passed: state == source.CheckPassed || h.checker.results[q].Passed}
+		if state == source.CheckFailed {
 			r.Error = "refused"
 		}
 		h.checker.results[q] = r
@@ -202,12 +202,12 @@ func TestBatches(t *testing.T) {
 		for _, s := range []*source.Service{a, b, c} {
 			h.Use(s.Key, s)
 		}
-		h.set(a, healthcheck.Down, addrs[:500]...)
-		h.set(b, healthcheck.Down, addrs[500:]...)
+		h.set(a, source.CheckFailed, addrs[:500]...)
+		h.set(b, source.CheckFailed, addrs[500:]...)
 		if got := fmt.Sprint(h.told()); got != "[[default/a default/b]]" {
 			t.Errorf("reconsidered %s", got)
 		}
-		h.set(a, healthcheck.Down, addrs[:500]...)
+		h.set(a, source.CheckFailed, addrs[:500]...)
 		if got := h.told(); len(got) != 0 {
 			t.Errorf("reconsidered %v for what was known", got)
 		}
@@ -228,8 +228,8 @@ func TestDetails(t *testing.T) {
 		h := run(t, t.TempDir())
 		svc := build("a", []string{one, two, three}, probed, slowly)
 		h.Use(svc.Key, svc)
-		h.set(svc, healthcheck.Down, one)
-		h.set(svc, healthcheck.Up, two)
+		h.set(svc, source.CheckFailed, one)
+		h.set(svc, source.CheckPassed, two)
 		failed := time.Now()
 		h.told()
 		if err := h.Drain(DrainTarget{Addr: netip.MustParseAddr(three)}, proxier.Drain{By: "root"}); err != nil {
@@ -247,14 +247,14 @@ func TestDetails(t *testing.T) {
 			t.Errorf("of the one that is drained: %+v", at(2))
 		}
 		time.Sleep(time.Minute)
-		h.set(svc, healthcheck.Up, one)
+		h.set(svc, source.CheckPassed, one)
 		h.told()
 		if d = h.Details(svc.Key); at(0).Since.Sub(failed) < time.Minute || at(0).Error != "" {
 			t.Errorf("of the one that is back: %+v", at(0))
 		}
 		time.Sleep(time.Second)
 		undrained := time.Now()
-		h.set(svc, healthcheck.Up, three)
+		h.set(svc, source.CheckPassed, three)
 		h.told()
 		if _, err := h.Undrain(DrainTarget{Addr: netip.MustParseAddr(three)}); err != nil {
 			t.Fatal(err)
@@ -271,14 +271,14 @@ func TestLines(t *testing.T) {
 		h := run(t, t.TempDir())
 		svc := build("a", []string{one, two}, probed)
 		h.Use(svc.Key, svc)
-		h.set(svc, healthcheck.Up, one, two)
+		h.set(svc, source.CheckPassed, one, two)
 		h.told()
-		h.set(svc, healthcheck.Down, one)
+		h.set(svc, source.CheckFailed, one)
 		h.told()
-		h.set(svc, healthcheck.Down, two)
+		h.set(svc, source.CheckFailed, two)
 		h.told()
 		time.Sleep(time.Minute)
-		h.set(svc, healthcheck.Up, one)
+		h.set(svc, source.CheckPassed, one)
 		h.told()
 		h.stop()
 		var got []string

@@ -67,7 +67,7 @@ func (g *regrouping) returns(p peers, check *source.HealthCheck) time.Time {
 		if e.lost {
 			g.lost[e.endpoint], e.until = true, times.Later(e.until, until)
 		}
-		if c := g.known[e.at]; e.lost || c.Check == proxier.CheckPassed {
+		if c := g.known[e.at]; e.lost || c.Check == source.CheckPassed {
 			c.Returning = true
 			g.known[e.at] = c
 		}
@@ -93,11 +93,11 @@ func (s *service) tally(all iter.Seq[*source.Endpoint], known proxier.Conditions
 		e := peer{s.endpoints[at], at}
 		since := e.result.Since
 		switch known[at].Check {
-		case proxier.CheckUnknown:
+		case source.CheckUnknown:
 			p.checking = true
-		case proxier.CheckFailed:
+		case source.CheckFailed:
 			p.failing, p.last = append(p.failing, e), times.Later(p.last, since)
-		case proxier.CheckPassed:
+		case source.CheckPassed:
 			if len(p.passing) == 0 || since.Before(p.first) {
 				p.first = since
 			}

@@ -25,12 +25,12 @@ func returns(s *source.Service) {
 
 // Who follows the first one that passes again, and for how long.
 func TestReturning(t *testing.T) {
-	const up, down = healthcheck.Up, healthcheck.Down
+	const up, down = source.CheckPassed, source.CheckFailed
 	const four, six = "10.0.0.4", "fd00::1"
 	wait := func(d time.Duration) func(*host, *source.Service) *host {
 		return func(h *host, _ *source.Service) *host { time.Sleep(d); return h }
 	}
-	set := func(state healthcheck.State, addrs ...string) func(*host, *source.Service) *host {
+	set := func(state source.CheckResult, addrs ...string) func(*host, *source.Service) *host {
 		return func(h *host, svc *source.Service) *host { h.set(svc, state, addrs...); h.told(); return h }
 	}
 	again := func(h *host, svc *source.Service) *host {
@@ -217,11 +217,11 @@ func loseUplink(t *testing.T, count int, killed bool, stay int) {
 	dir, kernel := t.TempDir(), &recorder{targets: make(map[netip.AddrPort]bool)}
 	kernel.forget()
 	h, stop := runLoop(t, dir, kernel, svc)
-	h.set(svc, healthcheck.Up, addrs...)
+	h.set(svc, source.CheckPassed, addrs...)
 	time.Sleep(time.Minute)
 	kernel.forget()
 
-	h.oneByOne(svc, healthcheck.Down, addrs, check.Interval+check.Timeout)
+	h.oneByOne(svc, source.CheckFailed, addrs, check.Interval+check.Timeout)
 	added, removed := kernel.most()
 	if _, _, gone, used := kernel.counts(); added != 1 || removed != 1 || gone < count*9/10 || used != count {
 		t.Errorf("lost: %d of %d are used; one was added %d times, another removed %d times", used, count, added, removed)
@@ -229,7 +229,7 @@ func loseUplink(t *testing.T, count int, killed bool, stay int) {
 	time.Sleep(10 * time.Second)
 	kernel.forget()
 	half := count / 2
-	h.oneByOne(svc, healthcheck.Up, addrs[:half], back*2/5)
+	h.oneByOne(svc, source.CheckPassed, addrs[:half], back*2/5)
 	compared := 0
 	if killed {
 		time.Sleep(saveTime)
@@ -237,7 +237,7 @@ func loseUplink(t *testing.T, count int, killed bool, stay int) {
 		h, stop = runLoop(t, h.killed().dir, kernel, svc)
 		compared = 1 // the first one compares
 	}
-	h.oneByOne(svc, healthcheck.Up, addrs[half:count-stay], back*9/20)
+	h.oneByOne(svc, source.CheckPassed, addrs[half:count-stay], back*9/20)
 	if syncs, came, gone, used := kernel.counts(); syncs != compared || came+gone != 0 || used != count {
 		t.Errorf("back: %d syncs, %d endpoints added, %d removed, %d are used", syncs, came, gone, used)
 	}
@@ -276,7 +276,7 @@ func runLoop(t *testing.T, dir string, kernel *recorder, svc *source.Service) (h
 
 // oneByOne has endpoints change their state at times of their own, the first and the last so far
 // apart, and returns when all of that is done.
-func (h *host) oneByOne(svc *source.Service, state healthcheck.State, addrs []string, apart time.Duration) {
+func (h *host) oneByOne(svc *source.Service, state source.CheckResult, addrs []string, apart time.Duration) {
 	at := make([]time.Duration, len(addrs))
 	for i := range at {
 		at[i] = time.Duration(float64(apart) * float64(i) / float64(len(at)-1))

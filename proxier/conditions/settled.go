@@ -17,7 +17,7 @@ func (s *service) settle(known proxier.Conditions, now time.Time) {
 		return
 	}
 	for at, e := range s.endpoints {
-		if !e.asked || e.result.State != healthcheck.Down {
+		if !e.asked || e.result.State != source.CheckFailed {
 			continue
 		}
 		due, ok := s.settled(e)

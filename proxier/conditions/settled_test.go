@@ -6,7 +6,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"svcproxy.dev/svcproxy/proxier/healthcheck"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -49,18 +48,18 @@ func TestSettled(t *testing.T) {
 				}
 			}
 			h.Use(svc.Key, svc)
-			h.set(svc, healthcheck.Up, one, two, three, "fd00::1", "fd00::2")
+			h.set(svc, source.CheckPassed, one, two, three, "fd00::1", "fd00::2")
 			time.Sleep(time.Minute)
-			h.set(svc, healthcheck.Down, one)
+			h.set(svc, source.CheckFailed, one)
 			time.Sleep(4 * time.Second)
 			is("one fails", "[]")
-			h.set(svc, healthcheck.Down, two)
+			h.set(svc, source.CheckFailed, two)
 			time.Sleep(2 * time.Second)
 			is("one fails for long", "[10.0.0.1]")
-			h.set(svc, healthcheck.Down, three, "fd00::1")
+			h.set(svc, source.CheckFailed, three, "fd00::1")
 			time.Sleep(time.Minute)
 			is("all fail for long", tt.fail)
-			h.set(svc, healthcheck.Up, three)
+			h.set(svc, source.CheckPassed, three)
 			h.told()
 			is("the first is back", tt.back)
 			time.Sleep(time.Second)
@@ -75,7 +74,7 @@ func TestSettled(t *testing.T) {
 			is("the others are not back", tt.over)
 			never := build("b", []string{one, two}, probed, func(s *source.Service) { s.Ports[0].Protocol = source.UDP })
 			h.Use(never.Key, never)
-			h.set(never, healthcheck.Down, one)
+			h.set(never, source.CheckFailed, one)
 			time.Sleep(time.Minute)
 			if got := h.settled(never); got != "[]" {
 				t.Errorf("of a service that closes nothing: %s", got)
@@ -92,11 +91,11 @@ func TestNotSettledOnTheWayBack(t *testing.T) {
 			h := run(t, t.TempDir())
 			svc := build("a", []string{one, two}, closes, func(s *source.Service) { s.HealthCheck.Refuse = refuse })
 			h.Use(svc.Key, svc)
-			h.set(svc, healthcheck.Up, one, two)
+			h.set(svc, source.CheckPassed, one, two)
 			h.told()
-			h.set(svc, healthcheck.Down, one, two)
+			h.set(svc, source.CheckFailed, one, two)
 			time.Sleep(3 * time.Second)
-			h.set(svc, healthcheck.Up, one)
+			h.set(svc, source.CheckPassed, one)
 			time.Sleep(1900 * time.Millisecond)
 			if got := h.settled(svc); got != "[]" {
 				t.Errorf("refuse %v, just after the first is back: %s", refuse, got)

@@ -5,7 +5,7 @@ import (
 
 	"svcproxy.dev/svcproxy/internal/times"
 	"svcproxy.dev/svcproxy/proxier"
-	"svcproxy.dev/svcproxy/proxier/healthcheck"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // move notes whether the endpoint is usable now: a slow start begins with that, and ends
@@ -14,8 +14,8 @@ import (
 func (e *endpoint) move(c proxier.Condition, over time.Duration, spared bool, now time.Time) bool {
 	was := *e
 	free := e.eligible && !c.Drained
-	waits := e.asked && e.result.State == healthcheck.Unknown
-	e.usable = free && (!e.asked || e.result.State == healthcheck.Up)
+	waits := e.asked && e.result.State == source.CheckUnknown
+	e.usable = free && (!e.asked || e.result.State == source.CheckPassed)
 	e.fresh = free && waits && (was.fresh || was.usable)
 	switch {
 	case !e.usable || over == 0:

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/proxier"
-	"svcproxy.dev/svcproxy/proxier/healthcheck"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -17,12 +16,12 @@ func TestSlowStartSteps(t *testing.T) {
 		h := run(t, t.TempDir())
 		svc := build("a", []string{one, two}, probed, slowly)
 		h.Use(svc.Key, svc)
-		h.set(svc, healthcheck.Up, one, two)
+		h.set(svc, source.CheckPassed, one, two)
 		h.told()
 		h.want(svc, "1 up, 2 up") // all of it is new
-		h.set(svc, healthcheck.Down, two)
+		h.set(svc, source.CheckFailed, two)
 		h.told()
-		h.set(svc, healthcheck.Up, two)
+		h.set(svc, source.CheckPassed, two)
 		h.told()
 		for _, share := range []string{"10%", "20%", "30%", "40%", "50%", "60%", "70%", "80%", "90%"} {
 			h.want(svc, "1 up, 2 up "+share)
@@ -40,7 +39,7 @@ func TestSlowStartSteps(t *testing.T) {
 
 // What begins a slow start, and what does not.
 func TestSlowStartBegins(t *testing.T) {
-	up, down := healthcheck.Up, healthcheck.Down
+	up, down := source.CheckPassed, source.CheckFailed
 	tests := []struct {
 		name string
 		do   func(h *host) *source.Service

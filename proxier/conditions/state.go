@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"svcproxy.dev/svcproxy/proxier/healthcheck"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -84,7 +83,7 @@ func (k *Keeper) state(now time.Time) *state {
 	for _, down := range []bool{true, false} { // first those that matter most
 		for key, s := range k.services {
 			for at, e := range s.endpoints {
-				if (e.result.State == healthcheck.Down) == down {
+				if (e.result.State == source.CheckFailed) == down {
 					put(endpointKey{key, at}, e, false)
 				}
 			}

@@ -45,10 +45,10 @@ func TestRestart(t *testing.T) {
 		h := run(t, t.TempDir())
 		svc := build("a", []string{one, two, three, "10.0.0.4", "10.0.0.5 disabled"}, probed, slowly)
 		h.Use(svc.Key, svc)
-		h.set(svc, healthcheck.Down, one, three)
-		h.set(svc, healthcheck.Up, two)
+		h.set(svc, source.CheckFailed, one, three)
+		h.set(svc, source.CheckPassed, two)
 		h.told()
-		h.set(svc, healthcheck.Up, three)
+		h.set(svc, source.CheckPassed, three)
 		h.drain(DrainTarget{Addr: netip.MustParseAddr(two)})
 		time.Sleep(svc.SlowStart / 2)
 		h.told()
@@ -65,14 +65,14 @@ func TestRestart(t *testing.T) {
 		if len(h.told()) != 0 {
 			t.Error("a restart is a change")
 		}
-		h.set(svc, healthcheck.Up, "10.0.0.4")
+		h.set(svc, source.CheckPassed, "10.0.0.4")
 		h.told()
 		h.want(svc, "1 down, 2 up drained, 3 up 60%, 4 up, 5")
 		time.Sleep(svc.SlowStart / 2)
 		h = h.restart()
 		more := build("a", []string{one, two, three, "10.0.0.4", "10.0.0.5", "10.0.0.6"}, probed, slowly)
 		h.Use(more.Key, more)
-		h.set(more, healthcheck.Up, "10.0.0.5", "10.0.0.6")
+		h.set(more, source.CheckPassed, "10.0.0.5", "10.0.0.6")
 		h.told()
 		h.want(more, "1 down, 2 up drained, 3 up, 4 up, 5 up 10%, 6 up 10%")
 	})
@@ -85,8 +85,8 @@ func TestRestartTwice(t *testing.T) {
 		a, b := build("a", []string{one}, probed, slowly), build("b", []string{two}, probed, slowly)
 		h.Use(a.Key, a)
 		h.Use(b.Key, b)
-		h.set(a, healthcheck.Down, one)
-		h.set(b, healthcheck.Up, two)
+		h.set(a, source.CheckFailed, one)
+		h.set(b, source.CheckPassed, two)
 		h.told()
 		h = h.restart()
 		h.Use(a.Key, a) // b is not read yet
@@ -95,7 +95,7 @@ func TestRestartTwice(t *testing.T) {
 		more := build("b", []string{two, three}, probed, slowly)
 		h.Use(a.Key, a)
 		h.Use(more.Key, more)
-		h.set(more, healthcheck.Up, three)
+		h.set(more, source.CheckPassed, three)
 		h.told()
 		h.want(a, "1 down")
 		h.want(more, "2 up, 3 up 10%")
@@ -108,11 +108,11 @@ func TestKilled(t *testing.T) {
 		h := run(t, t.TempDir())
 		svc := build("a", []string{one, two, three}, probed)
 		h.Use(svc.Key, svc)
-		h.set(svc, healthcheck.Down, one)
+		h.set(svc, source.CheckFailed, one)
 		versions, last := 0, ""
 		past := []string{"1, 2, 3"} // what was known, each tenth of a second
 		for i := range 100 {
-			state := []healthcheck.State{healthcheck.Up, healthcheck.Down}[i/7%2]
+			state := []source.CheckResult{source.CheckPassed, source.CheckFailed}[i/7%2]
 			h.set(svc, state, two)
 			time.Sleep(100 * time.Millisecond)
 			synctest.Wait()
@@ -253,7 +253,7 @@ func TestStateThatCannotBeWritten(t *testing.T) {
 		}
 		svc := build("a", []string{one, two}, probed)
 		h.Use(svc.Key, svc)
-		for _, state := range []healthcheck.State{healthcheck.Down, healthcheck.Up, healthcheck.Down} {
+		for _, state := range []source.CheckResult{source.CheckFailed, source.CheckPassed, source.CheckFailed} {
 			h.set(svc, state, one)
 			time.Sleep(time.Minute)
 			h.told()
@@ -418,9 +418,9 @@ func TestMuchState(t *testing.T) {
 		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 80)
 	}
 	for i := range mostKept + 10 {
-		s.endpoints[at(i)] = &endpoint{result: healthcheck.Result{State: healthcheck.Up}}
+		s.endpoints[at(i)] = &endpoint{result: healthcheck.Result{State: source.CheckPassed}}
 	}
-	s.endpoints[at(7)].result.State = healthcheck.Down
+	s.endpoints[at(7)].result.State = source.CheckFailed
 	st := h.state(time.Now())
 	kept := st.Services[key.String()]
 	if len(kept) != mostKept || kept[at(7).String()].State != "down" || h.file.lost != 10 {

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -69,21 +70,21 @@ type kept struct {
 	Gone      bool      `json:"gone,omitempty"` // it is in no service
 }
 
-// stateWords are the states of checks.
-var stateWords = map[string]healthcheck.State{"": healthcheck.Unknown, "up": healthcheck.Up, "down": healthcheck.Down}
+// stateWords are the states of checks, as the file has them.
+var stateWords = []string{source.CheckUnknown: "", source.CheckPassed: "up", source.CheckFailed: "down"}
 
 func keptOf(e *endpoint, gone bool) kept {
 	r := e.result
-	out := kept{Since: r.Since, Error: r.Error, Passed: r.Passed, Out: e.out(), SlowStart: e.began, Lost: e.lost, Left: e.left, Gone: gone}
-	if r.State != healthcheck.Unknown {
-		out.State = r.State.String()
+	return kept{
+		State: stateWords[r.State], Since: r.Since, Error: r.Error, Passed: r.Passed,
+		Out: e.out(), SlowStart: e.began, Lost: e.lost, Left: e.left, Gone: gone,
 	}
-	return out
 }
 
 // endpoint returns what is known again; not ok: that cannot be.
 func (e kept) endpoint(now time.Time) (out *endpoint, ok bool) {
-	at, ok := stateWords[e.State]
+	at := slices.Index(stateWords, e.State)
+	state := source.CheckResult(max(at, 0))
 	past := func(t time.Time) time.Time { return times.Earlier(t, now) } // the clock may have been set back
 	left := past(e.Left)
 	if left.IsZero() {
@@ -91,9 +92,9 @@ func (e kept) endpoint(now time.Time) (out *endpoint, ok bool) {
 	}
 	out = &endpoint{usable: !e.Out, lost: e.Lost, began: past(e.SlowStart), left: left}
 	out.result = healthcheck.Result{
-		State: at, Since: past(e.Since), Error: escaped(e.Error, maxError), Passed: e.Passed || at == healthcheck.Up,
+		State: state, Since: past(e.Since), Error: escaped(e.Error, maxError), Passed: e.Passed || state == source.CheckPassed,
 	}
-	return out, ok
+	return out, at >= 0
 }
 
 // each calls visit for all endpoints, up to mostKept, and returns the names of those that

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/proxier/healthcheck"
+	"svcproxy.dev/svcproxy/source"
 )
 
 const (
@@ -54,7 +55,7 @@ func (t *tally) admit(worse bool) bool {
 // changed notes that the check of an endpoint says something else than before.
 func (t *teller) changed(p endpointKey, was, is healthcheck.Result, now time.Time) {
 	t.roll(now)
-	down := is.State == healthcheck.Down
+	down := is.State == source.CheckFailed
 	if !t.endpoints.admit(down) {
 		return
 	}
@@ -62,7 +63,7 @@ func (t *teller) changed(p endpointKey, was, is healthcheck.Result, now time.Tim
 	switch {
 	case down:
 		t.add(slog.LevelWarn, "endpoint down", append(args, "err", is.Error)...)
-	case was.State == healthcheck.Down && is.Since.After(was.Since):
+	case was.State == source.CheckFailed && is.Since.After(was.Since):
 		t.add(slog.LevelInfo, "endpoint up", append(args, "after", is.Since.Sub(was.Since).Round(time.Millisecond))...)
 	default:
 		t.add(slog.LevelInfo, "endpoint up", args...)

@@ -132,7 +132,7 @@ func TestSameQuestionIsAskedOnce(t *testing.T) {
 		w.Forget(q)
 		w.restart()
 		time.Sleep(10 * time.Second)
-		if n := len(w.at(1)); n < 9 || w.Result(q).State != Up {
+		if n := len(w.at(1)); n < 9 || w.Result(q).State != source.CheckPassed {
 			t.Errorf("one still watches it: asked %d times in 10 s, %v", n, w.Result(q))
 		}
 		w.Forget(q)
@@ -156,10 +156,10 @@ func TestForgottenWhileAsked(t *testing.T) {
 		w.Watch(q, check, Result{})
 		time.Sleep(500 * time.Millisecond)
 		w.Forget(q)
-		w.Watch(q, check, Result{State: Up, Passed: true})
+		w.Watch(q, check, Result{State: source.CheckPassed, Passed: true})
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if r := w.Result(q); r.State != Up || len(w.reports) != 0 {
+		if r := w.Result(q); r.State != source.CheckPassed || len(w.reports) != 0 {
 			t.Errorf("the answer to a forgotten question is used: %v, %v", r, w.reports)
 		}
 		w.Forget(q)
@@ -186,11 +186,11 @@ func TestReportsChanges(t *testing.T) {
 		w.run()
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		var states []State
+		var states []source.CheckResult
 		for _, r := range w.reports {
 			states = append(states, r.result.State)
 		}
-		if !slices.Equal(states, []State{Up, Down, Up}) {
+		if !slices.Equal(states, []source.CheckResult{source.CheckPassed, source.CheckFailed, source.CheckPassed}) {
 			t.Errorf("reported %v, want up, down, up", states)
 		}
 		times := w.at(1)

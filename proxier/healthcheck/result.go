@@ -6,22 +6,10 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// A State says whether an endpoint is alive.
-type State uint8
-
-// Unknown: no answer yet. Up, Down: as the last row of answers that was long enough decided.
-const (
-	Unknown State = iota
-	Up
-	Down
-)
-
-func (s State) String() string { return [...]string{"unknown", "up", "down"}[s] }
-
 // A Result is what is known of an endpoint by one question. The zero Result: nothing.
 type Result struct {
-	State  State
-	Since  time.Time     // State is so; zero while Unknown
+	State  source.CheckResult
+	Since  time.Time     // State is so; zero while that is CheckUnknown
 	Asked  time.Time     // when the last probe began; zero: none did
 	Took   time.Duration // of that
 	Error  string        // of that: at most 200 bytes, all printable; empty: it passed
@@ -52,12 +40,12 @@ func (r Result) with(err error, asked time.Time, took time.Duration, check *sour
 }
 
 // decided returns the state after an answer that is in r already.
-func (r Result) decided(passed bool, check *source.HealthCheck) State {
+func (r Result) decided(passed bool, check *source.HealthCheck) source.CheckResult {
 	switch {
-	case passed && (r.State == Unknown || !r.Passed || r.Row >= int(check.Rise)):
-		return Up
-	case !passed && (r.State == Unknown || r.Row >= int(check.Fall)):
-		return Down
+	case passed && (r.State == source.CheckUnknown || !r.Passed || r.Row >= int(check.Rise)):
+		return source.CheckPassed
+	case !passed && (r.State == source.CheckUnknown || r.Row >= int(check.Fall)):
+		return source.CheckFailed
 	}
 	return r.State
 }

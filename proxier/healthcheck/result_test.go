@@ -9,7 +9,7 @@ import (
 
 // TestRows gives answers, + and -, and wants the state after each: u, d, or ? while unknown.
 func TestRows(t *testing.T) {
-	up, down := Result{State: Up, Passed: true}, Result{State: Down, Passed: true, Error: "x"}
+	up, down := Result{State: source.CheckPassed, Passed: true}, Result{State: source.CheckFailed, Passed: true, Error: "x"}
 	for _, tt := range []struct {
 		name          string
 		from          Result
@@ -19,9 +19,9 @@ func TestRows(t *testing.T) {
 		{"from then on rows decide", Result{}, "+--+---+-++", "uuuuuuddddu"},
 		{"known to be up", up, "--+---", "uuuuud"},
 		{"known to be down", down, "+-++", "dddu"},
-		{"known never to have passed", Result{State: Down, Error: "x"}, "+", "u"},
-		{"its row goes on", Result{State: Up, Passed: true, Error: "x", Row: 2}, "-", "d"},
-		{"another row begins", Result{State: Down, Passed: true, Error: "x", Row: 9}, "++", "du"},
+		{"known never to have passed", Result{State: source.CheckFailed, Error: "x"}, "+", "u"},
+		{"its row goes on", Result{State: source.CheckPassed, Passed: true, Error: "x", Row: 2}, "-", "d"},
+		{"another row begins", Result{State: source.CheckFailed, Passed: true, Error: "x", Row: 9}, "++", "du"},
 	} {
 		check, now, got := &source.HealthCheck{Rise: 2, Fall: 3}, time.Unix(1, 0), ""
 		r := tt.from
@@ -46,8 +46,8 @@ func TestResumed(t *testing.T) {
 		ago time.Duration
 		row int
 	}{{time.Second, 2}, {13 * time.Second, 0}, {-time.Second, 0}} {
-		r := Result{State: Up, Passed: true, Error: "x", Row: 2, Asked: now.Add(-tt.ago), NotAsked: "y"}.resumed(now, every(5*time.Second))
-		if r.State != Up || r.Row != tt.row || r.NotAsked != "" {
+		r := Result{State: source.CheckPassed, Passed: true, Error: "x", Row: 2, Asked: now.Add(-tt.ago), NotAsked: "y"}.resumed(now, every(5*time.Second))
+		if r.State != source.CheckPassed || r.Row != tt.row || r.NotAsked != "" {
 			t.Errorf("asked %v ago: %+v, want a row of %d", tt.ago, r, tt.row)
 		}
 	}

@@ -171,7 +171,7 @@ func (c *Checker) missed(e *entry, err error, began time.Time, took time.Duratio
 	if e.result.Asked.IsZero() {
 		e.result.Asked = began
 	}
-	if e.result.State == Unknown {
+	if e.result.State == source.CheckUnknown {
 		e.result.Asked, e.result.Took, e.result.Error = began, took, words(err)
 	}
 }

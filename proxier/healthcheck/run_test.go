@@ -33,7 +33,7 @@ func TestStoppedProbe(t *testing.T) {
 		w.run()
 		time.Sleep(6 * time.Minute)
 		synctest.Wait()
-		if len(w.reports) != 2 || w.reports[1].result.State != Down {
+		if len(w.reports) != 2 || w.reports[1].result.State != source.CheckFailed {
 			t.Fatalf("reported %+v, want up and down", w.reports)
 		}
 		if r := w.reports[1].result; r.Row != 1 || r.Asked.Sub(w.start) < 3*time.Minute {
@@ -56,11 +56,11 @@ func TestOwnFaults(t *testing.T) {
 		w.Watch(q, check, Result{})
 		w.run()
 		time.Sleep(100 * time.Millisecond)
-		if r := w.Result(q); r.State != Unknown || r.Error != "not asked: too many open files" {
+		if r := w.Result(q); r.State != source.CheckUnknown || r.Error != "not asked: too many open files" {
 			t.Errorf("after the first: %+v", r)
 		}
 		time.Sleep(time.Minute)
-		if r := w.Result(q); r.State != Up || r.Error != "" || r.Row != 4 || r.NotAsked != "not asked: too many open files" {
+		if r := w.Result(q); r.State != source.CheckPassed || r.Error != "" || r.Row != 4 || r.NotAsked != "not asked: too many open files" {
 			t.Errorf("after some answers: %+v", r)
 		}
 		time.Sleep(time.Minute)
@@ -104,7 +104,7 @@ func TestChanges(t *testing.T) {
 	}
 	w.take(w.entries[q], errDead, time.Now(), 0)
 	w.Forget(other)
-	if all := w.changes(); len(all) != 1 || all[0].q != q || all[0].result.State != Down {
+	if all := w.changes(); len(all) != 1 || all[0].q != q || all[0].result.State != source.CheckFailed {
 		t.Errorf("changes: %+v, want one to down", all)
 	}
 	if all := w.changes(); len(all) != 0 {
@@ -136,13 +136,13 @@ func TestLateAnswers(t *testing.T) {
 	w, check := newWorld(t, Config{}), every(time.Minute)
 	e := &entry{check: check}
 	w.take(e, nil, time.Now(), 10*check.Timeout)
-	if e.result.State != Up {
+	if e.result.State != source.CheckPassed {
 		t.Errorf("after a late answer: %+v", e.result)
 	}
 	began := time.Now()
-	e = &entry{check: check, result: Result{State: Up, Passed: true}}
+	e = &entry{check: check, result: Result{State: source.CheckPassed, Passed: true}}
 	w.take(e, &ownError{errors.New("too many open files")}, began, 0)
-	if r := e.result; r.State != Up || !r.Asked.Equal(began) || r.Error != "" || r.NotAsked == "" {
+	if r := e.result; r.State != source.CheckPassed || !r.Asked.Equal(began) || r.Error != "" || r.NotAsked == "" {
 		t.Errorf("of a host that cannot ask: %+v", r)
 	}
 }

@@ -38,7 +38,7 @@ const tick = 4 * time.Millisecond
 
 // interval returns how far apart the question is asked, in the state that it has.
 func (e *entry) interval() time.Duration {
-	if e.result.State == Down {
+	if e.result.State == source.CheckFailed {
 		return max(e.check.IntervalDown, tick)
 	}
 	return max(e.check.Interval, tick)
@@ -58,7 +58,7 @@ func (c *Checker) after(t time.Time, e *entry, iv time.Duration) time.Time {
 // begin makes a question due for the first time: at once if these are few.
 func (c *Checker) begin(e *entry, now time.Time) {
 	e.grid, e.due = now, now
-	if e.result.State != Unknown || !c.first.AllowN(now, 1) {
+	if e.result.State != source.CheckUnknown || !c.first.AllowN(now, 1) {
 		e.grid = c.after(now, e, min(e.interval(), firstWait))
 		e.due = e.grid
 	}

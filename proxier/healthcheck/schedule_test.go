@@ -53,7 +53,7 @@ func TestFewAreAskedAtOnce(t *testing.T) {
 		for n := range atOnce + 100 {
 			w.Watch(question(n, check), check, Result{})
 		}
-		known := Result{State: Up, Passed: true}
+		known := Result{State: source.CheckPassed, Passed: true}
 		w.Watch(question(1000, check), check, known)
 		w.run()
 		time.Sleep(2 * tick)
@@ -115,7 +115,7 @@ func TestStopped(t *testing.T) {
 func TestKnownWaitsForItsTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, check := newWorld(t, Config{}), every(time.Hour)
-		w.Watch(question(1, check), check, Result{State: Up, Passed: true})
+		w.Watch(question(1, check), check, Result{State: source.CheckPassed, Passed: true})
 		w.run()
 		time.Sleep(2 * tick)
 		synctest.Wait()
@@ -154,7 +154,7 @@ func TestTogether(t *testing.T) {
 			const count = 200
 			w := newWorld(t, Config{})
 			for n := range count {
-				w.Watch(question(n, check), check, Result{State: Up, Passed: true})
+				w.Watch(question(n, check), check, Result{State: source.CheckPassed, Passed: true})
 			}
 			w.run()
 			time.Sleep(3 * check.Interval)

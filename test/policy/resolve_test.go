@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/test/policy"
 	"svcproxy.dev/svcproxy/test/policy/program"
 )
@@ -65,7 +66,7 @@ func statesOf(w *policy.World) map[bool]*proxier.State {
 		for _, s := range w.Services {
 			known := proxier.Conditions{}
 			for at, k := range w.Known[s.Key] {
-				known[at] = proxier.Condition{Check: proxier.CheckResult(k.Check), Drained: k.Drained, Share: uint8(k.Share)}
+				known[at] = proxier.Condition{Check: source.CheckResult(k.Check), Drained: k.Drained, Share: uint8(k.Share)}
 			}
 			put(st, proxier.Resolve(s, known, node, fam))
 		}

@@ -22,13 +22,13 @@ func (d *decision) condition(e *source.Endpoint) (proxier.Condition, proxier.Det
 // fails reports whether the check of an endpoint does.
 func (d *decision) fails(e *source.Endpoint) bool {
 	known, _ := d.condition(e)
-	return d.use.HealthCheck != nil && known.Check == proxier.CheckFailed
+	return d.use.HealthCheck != nil && known.Check == source.CheckFailed
 }
 
 // whyUnused says why an endpoint gets no new connections.
 func (d *decision) whyUnused(e endpoint) string {
 	_, detail := d.condition(e.Endpoint)
-	switch e.standing {
+	switch e.state {
 	case proxier.Down:
 		return downText(detail)
 	case proxier.Draining:
@@ -38,7 +38,7 @@ func (d *decision) whyUnused(e endpoint) string {
 	case proxier.Checking:
 		return "checking: its check has no result yet"
 	}
-	return e.standing.String()
+	return e.state.String()
 }
 
 // asUsed says what is to be known of an endpoint that gets new connections, if there is something.
@@ -50,7 +50,7 @@ func (d *decision) asUsed(e *source.Endpoint) string {
 	switch {
 	case d.fails(e):
 		return ", though " + downText(detail)
-	case d.use.HealthCheck != nil && known.Check == proxier.CheckUnknown && d.world.Details != nil:
+	case d.use.HealthCheck != nil && known.Check == source.CheckUnknown && d.world.Details != nil:
 		return ", though its check has no result yet"
 	case d.use.SlowStart > 0 && known.Share > 0:
 		return fmt.Sprintf(", in a slow start: with %d%% of its weight", 10*int(known.Share))
@@ -95,7 +95,7 @@ func seconds(d time.Duration) time.Duration { return max(0, d.Truncate(time.Seco
 // firstUnused names the first endpoint that is down or drained, and why; empty: there is none.
 func (d *decision) firstUnused() string {
 	for _, e := range d.endpoints() {
-		if e.standing == proxier.Down || e.standing == proxier.Draining {
+		if e.state == proxier.Down || e.state == proxier.Draining {
 			return fmt.Sprintf("%s %s", netip.AddrPortFrom(e.Addr, e.port), d.whyUnused(e))
 		}
 	}
@@ -116,7 +116,7 @@ func (r *Report) checks(d *decision, used []*source.Endpoint) {
 			return true
 		}
 		known, _ := d.condition(e)
-		return known.Check == proxier.CheckPassed
+		return known.Check == source.CheckPassed
 	}
 	fails := func(e *source.Endpoint) bool { return e != nil && d.fails(e) }
 	if slices.ContainsFunc(used, passes) {

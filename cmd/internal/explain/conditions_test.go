@@ -16,7 +16,7 @@ func TestConditions(t *testing.T) { synctest.Test(t, testConditions) }
 
 func testConditions(t *testing.T) {
 	const one, two = "192.168.10.11", "192.168.10.12"
-	down, passed := proxier.Condition{Check: proxier.CheckFailed}, proxier.Condition{Check: proxier.CheckPassed}
+	down, passed := proxier.Condition{Check: source.CheckFailed}, proxier.Condition{Check: source.CheckPassed}
 	checked := func(s *source.Service) { s.HealthCheck = &source.HealthCheck{Type: source.CheckTCP} }
 	refuse := func(s *source.Service) { s.HealthCheck = &source.HealthCheck{Type: source.CheckTCP, Refuse: true} }
 	for _, tt := range []struct {
@@ -36,8 +36,8 @@ func testConditions(t *testing.T) {
 			verdict: "works, unless: no endpoint answers, as their check says: " + one + ":8080 DOWN (3)",
 			choice: []string{one + ":8080 gets 50%, though DOWN", two + ":8080 gets 50%, though DOWN: no",
 				"no endpoint passes its check, and all_failed is use_all: those that fail are used"}},
-		{name: "one passes again, and the other may", change: checked, one: proxier.Condition{Check: proxier.CheckPassed, Returning: true},
-			two: proxier.Condition{Check: proxier.CheckFailed, Returning: true}, verdict: "works",
+		{name: "one passes again, and the other may", change: checked, one: proxier.Condition{Check: source.CheckPassed, Returning: true},
+			two: proxier.Condition{Check: source.CheckFailed, Returning: true}, verdict: "works",
 			choice: []string{one + ":8080 gets 50%", two + ":8080 gets 50%, though DOWN",
 				"all endpoints have failed, and some pass their check again: those that failed with them are used while they may follow"}},
 		{name: "all are down, and refused", change: refuse, one: down, two: down,

@@ -131,9 +131,9 @@ func (d *decision) whyNone() string {
 // An endpoint is one of a service, and whether it is used.
 type endpoint struct {
 	*source.Endpoint
-	index    int // in the service
-	port     uint16
-	standing proxier.Standing
+	index int // in the service
+	port  uint16
+	state proxier.EndpointState
 }
 
 // endpoints are those of the packet's service.
@@ -143,7 +143,7 @@ func (d *decision) endpoints() []endpoint {
 		return nil
 	}
 	var list []endpoint
-	for i, s := range proxier.Standings(d.use.Subject, d.world.Node, d.family, p, d.route.Pool.Scope) {
+	for i, s := range proxier.States(d.use.Subject, d.world.Node, d.family, p, d.route.Pool.Scope) {
 		e := &d.use.Endpoints[i]
 		list = append(list, endpoint{e, i, e.Port(p), s})
 	}

@@ -198,7 +198,7 @@ func (r *Report) sorted(d *decision) (used []*source.Endpoint, others []endpoint
 	used = make([]*source.Endpoint, len(r.Expected))
 	for _, e := range d.endpoints() {
 		i, expected := at[netip.AddrPortFrom(e.Addr, e.port)]
-		if expected && e.standing == proxier.Chosen {
+		if expected && e.state == proxier.Ready {
 			used[i] = e.Endpoint
 			continue
 		}

@@ -11,7 +11,7 @@
 //	report.go, text.go           what is answered
 //
 // Policy is that of proxier.Resolve; which endpoint is used, and why others are not, is
-// that of proxier.Standings.
+// that of proxier.States.
 package explain
 
 import (
