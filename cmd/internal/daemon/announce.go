@@ -2,11 +2,9 @@ package daemon
 
 import (
 	"svcproxy.dev/svcproxy/cmd/internal/announcer"
-	"svcproxy.dev/svcproxy/cmd/internal/node"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/healthz"
-	"svcproxy.dev/svcproxy/source"
 )
 
 // announcing is what tells the network of addresses.
@@ -14,20 +12,6 @@ type announcing struct {
 	*announcer.Announcer
 	neighbours *neighbours
 	noBGP      string // why there is no BGP, as service files were told
-}
-
-// connectAnnouncer makes what tells the network of addresses.
-func (d *daemon) connectAnnouncer() {
-	bgp := d.settings.fixed.BGP
-	late := &lateFamilies{mode: d.mode, unsynced: func() []*proxier.State {
-		return d.loop.Unsynced(source.BGP, node.Families(d.settings.fixed))
-	}}
-	neighbours := newNeighbours(d.log)
-	d.announcing = &announcing{neighbours: neighbours, noBGP: bgp.NoBGP(), Announcer: announcer.New(announcer.Config{
-		Log: d.log, BGP: bgp, Neighbours: neighbours, RouterID: d.host.routerID,
-		Late: late.list,
-		Open: func(b configs.BGP, peers announcer.Peers) (announcer.Speaker, error) { return openBGP(d.log, b, peers) },
-	})}
 }
 
 // use takes over other settings of BGP. It reports whether they change whether anything is announced:

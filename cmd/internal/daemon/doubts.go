@@ -28,7 +28,7 @@ const (
 // A doubter logs what nobody can have meant.
 type doubter struct {
 	log  *slog.Logger
-	loop *proxier.Loop
+	find func() []proxier.Doubt // as Loop.Doubts
 
 	doubtful chan struct{} // services or addresses have changed
 	deaf     sync.Once     // where processes listen is not known, and the log says so
@@ -74,7 +74,7 @@ func (d *doubter) tell(ctx context.Context) {
 		if !wait(doubtsAfter) {
 			return
 		}
-		now := d.loop.Doubts()
+		now := d.find()
 		d.known.Store(int64(len(now)))
 		d.note(now, told)
 		if told = now; !wait(doubtsPause) {

@@ -8,7 +8,7 @@ func (d *daemon) routes() *control.Routes {
 	d.report.addRoutes(r)
 	(&versioning{log: d.log, stateDir: d.StateDir, sources: d.sources}).addRoutes(r)
 	newDraining(&draining{
-		log: d.log, keeper: d.conditions.keeper, loop: d.loop, told: d.announcing.Told,
+		log: d.log, keeper: d.keeper, loop: d.loop, told: d.announcing.Told,
 		heard: func() []string { return d.http.server.Heard(d.settings.fixed.HTTPAddress) },
 	}).addRoutes(r)
 	return r

@@ -89,31 +89,6 @@ func supportedSources(s configs.Settings) error {
 	return nil
 }
 
-// openSources opens the sources that settings ask for, and connects them. It returns their names.
-func (d *daemon) openSources() (names []string) {
-	fixed := d.settings.fixed
-	for _, t := range asked(fixed) {
-		s := t.open(sourceConfig{
-			Settings: fixed, configDir: d.ConfigDir, stateDir: d.StateDir, version: d.Version,
-			several: several(fixed), rules: rulesInUse(d.settings, d.mode), log: d.log, host: d.host,
-		})
-		d.sources, names = append(d.sources, s), append(names, t.name)
-		if t.eligibility {
-			d.http.health.SetEligible(several(fixed)) // until it says more
-		}
-		if t.remote {
-			d.http.metrics.Watch(t.name, s.Status)
-		}
-		each([]source.Source{s}, func(s troubled) { d.http.metrics.WatchProblems(t.name, s.Problems) })
-	}
-	d.http.server.OnFailure(func(c proxier.NodeHealth, why string) {
-		if c.InCluster {
-			each(d.sources, func(s healthTeller) { s.HealthPortFailed(c.Key, c.Port, why) })
-		}
-	})
-	return names
-}
-
 func openFiles(c sourceConfig) source.Source {
 	return file.New(file.Options{
 		Dir: c.configDir, StateDir: c.stateDir, Rules: c.rules, Log: c.log,

@@ -19,13 +19,14 @@ import (
 // A modeSwitch has the mode in use follow settings, and removes what other modes made.
 type modeSwitch struct {
 	log      *slog.Logger
-	loop     *proxier.Loop
 	stateDir string
 	fixed    configs.Settings        // as they were at start
 	settings func() configs.Settings // in use
 	tell     func(modes string)      // shows in systemctl status which modes are in use
 	changed  func()                  // another mode is in use
-	foreign  *foreignChanges
+
+	loop    *proxier.Loop // made once the mode is open, as is foreign
+	foreign *foreignChanges
 
 	wanted    chan configs.Settings // the mode changed in these
 	holds     chan struct{}         // a family holds everything in its mode now

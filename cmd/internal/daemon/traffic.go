@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"log/slog"
 	"net/url"
 	"time"
 
@@ -15,13 +14,6 @@ import (
 
 // topAge is how old what top is told may be: a little less than its shortest interval.
 const topAge = 900 * time.Millisecond
-
-// newTraffic returns what counts connections of services, as far as settings want.
-func newTraffic(loop *proxier.Loop, log *slog.Logger, s configs.Settings) *traffic.Collector {
-	c := traffic.NewCollector(connections{}, loop.Serving, log)
-	c.Want(wantedTraffic(s))
-	return c
-}
 
 // wantedTraffic returns what settings want of it.
 func wantedTraffic(s configs.Settings) traffic.Wanted {
