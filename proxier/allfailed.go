@@ -175,7 +175,10 @@ type peerCounts struct {
 
 func (s Subject) count(peers iter.Seq[*source.Endpoint]) (n peerCounts) {
 	for e := range peers {
-		again := toInt(s.Conditions.of(s.Service, e).Returning)
+		again := 0
+		if s.Conditions.of(s.Service, e).Returning {
+			again = 1
+		}
 		switch stateOf(s, e) {
 		case Down:
 			n.failing++

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"svcproxy.dev/svcproxy/internal/lists"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -157,7 +158,7 @@ func (f *family) withholds(key source.Key, n Announcement) Withheld {
 		return HostDrained
 	case slices.Contains(f.announcing.of[key], n):
 		return NotWithheld
-	case f.holds(key) && r.lacks(n.Addr, f.news.unserved):
+	case f.holds(key) && lacking(r, n.Addr, f.news.unserved):
 		return KernelLacksIt
 	}
 	return NotHeld
@@ -273,7 +274,7 @@ func inPart(s Subject, node *Node, a netip.Addr, r *Resolved) string {
 
 // frontendsAt returns the frontends of an address; r may be nil.
 func (r *Resolved) frontendsAt(a netip.Addr) []*Frontend {
-	return keep(r.AllFrontends(), func(f *Frontend) bool { return f.Key.Addr == a && f.Key.Kind != NodePort })
+	return lists.Keep(r.AllFrontends(), func(f *Frontend) bool { return f.Key.Addr == a && f.Key.Kind != NodePort })
 }
 
 // ofAddr returns why the kernel lacks what an address needs.

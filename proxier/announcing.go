@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"svcproxy.dev/svcproxy/internal/lists"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -135,7 +136,7 @@ func (a *announcing) shrink(key source.Key, r *Resolved) {
 	if len(was) == 0 {
 		return
 	}
-	still := keep(was, func(x Announcement) bool {
+	still := lists.Keep(was, func(x Announcement) bool {
 		now := r.announcement(x)
 		if now == nil || now.Withheld != NotWithheld {
 			a.count(x, -1, Loss{
@@ -164,15 +165,15 @@ func (r *Resolved) announcement(x Announcement) *Announcement {
 }
 
 // heldBy returns what a service announces when the kernel holds it except for what it lacks.
-func (r *Resolved) heldBy(lacks *PartialError) []Announcement {
+func heldBy(r *Resolved, lacks *PartialError) []Announcement {
 	if r == nil {
 		return nil
 	}
-	return keep(r.Announced, func(n Announcement) bool { return n.Withheld == NotWithheld && !r.lacks(n.Addr, lacks) })
+	return lists.Keep(r.Announced, func(n Announcement) bool { return n.Withheld == NotWithheld && !lacking(r, n.Addr, lacks) })
 }
 
-// lacks reports whether the kernel sends nothing to endpoints that is for an address.
-func (r *Resolved) lacks(a netip.Addr, e *PartialError) bool {
+// lacking reports whether the kernel sends nothing to endpoints that is for an address.
+func lacking(r *Resolved, a netip.Addr, e *PartialError) bool {
 	return e != nil && !slices.ContainsFunc(r.frontendsAt(a), func(f *Frontend) bool {
 		action, _ := e.action(f)
 		return f.Outside.Action == Balance && action != unservedWhole
@@ -189,11 +190,11 @@ func (f *family) announce(lacks *PartialError) {
 	f.mu.Lock()
 	a := &f.announcing
 	for key := range f.changes.services {
-		a.set(key, f.state.Services[key].heldBy(lacks), Loss{})
+		a.set(key, heldBy(f.state.Services[key], lacks), Loss{})
 	}
 	if !lacks.same(a.partial) {
 		for key, r := range f.state.Services {
-			a.set(key, r.heldBy(lacks), Loss{})
+			a.set(key, heldBy(r, lacks), Loss{})
 		}
 	}
 	a.partial = lacks

@@ -4,13 +4,14 @@ import (
 	"net/netip"
 	"slices"
 
+	"svcproxy.dev/svcproxy/internal/lists"
 	"svcproxy.dev/svcproxy/source"
 )
 
 // depart splits endpoints that get no new connections into those that keep what they have,
 // and those whose connections are closed.
 func (s Subject) depart(list []*source.Endpoint, proto source.Protocol, use failedUse) (kept, closed []*source.Endpoint) {
-	kept = keep(list, func(e *source.Endpoint) bool { return !s.closes(e, proto, use) })
+	kept = lists.Keep(list, func(e *source.Endpoint) bool { return !s.closes(e, proto, use) })
 	return kept, without(list, kept)
 }
 
@@ -47,7 +48,7 @@ func changeOf(was, now *Frontend) (c frontendChange) {
 		return c
 	}
 	if now == nil {
-		c.former, c.dead = sorted(was.endpoints()), was.dead()
+		c.former, c.dead = lists.Sorted(was.endpoints()), was.dead()
 		if was.closesRemoved() {
 			c.closed = c.former
 		}
@@ -55,7 +56,7 @@ func changeOf(was, now *Frontend) (c frontendChange) {
 	}
 	c.appeared, c.closed = opens(was, now), newlyClosed(was, now)
 	c.whole = c.appeared || now.bars(was)
-	c.former = sorted(slices.Concat(
+	c.former = lists.Sorted(slices.Concat(
 		lostTargets(was.Outside.Pool, now.Outside.Pool), lostTargets(was.Local.Pool, now.Local.Pool),
 		but(now.down(), was.down()), slices.DeleteFunc(was.endpoints(), now.has), c.closed,
 	))
@@ -84,26 +85,26 @@ func newlyClosed(was, now *Frontend) []netip.AddrPort {
 	if !now.closesRemoved() {
 		return list
 	}
-	return sorted(append(list, slices.DeleteFunc(was.endpoints(), now.has)...))
+	return lists.Sorted(append(list, slices.DeleteFunc(was.endpoints(), now.has)...))
 }
 
 // but returns the elements of a sorted list that are not in another.
 func but(list, others []netip.AddrPort) []netip.AddrPort {
-	return slices.DeleteFunc(list, func(a netip.AddrPort) bool { return inSorted(others, a) })
+	return slices.DeleteFunc(list, func(a netip.AddrPort) bool { return lists.InSorted(others, a) })
 }
 
 // down returns the endpoints that keep connections although their check fails, by either route.
 func (f *Frontend) down() []netip.AddrPort {
-	return sorted(slices.Concat(f.Outside.Pool.Down, f.Local.Pool.Down))
+	return lists.Sorted(slices.Concat(f.Outside.Pool.Down, f.Local.Pool.Down))
 }
 
 // closed returns the endpoints whose connections are closed, and which no route has.
 func (f *Frontend) closed() []netip.AddrPort {
-	return slices.DeleteFunc(sorted(slices.Concat(f.Outside.Pool.Closed, f.Local.Pool.Closed)), f.has)
+	return slices.DeleteFunc(lists.Sorted(slices.Concat(f.Outside.Pool.Closed, f.Local.Pool.Closed)), f.has)
 }
 
 // dead returns the endpoints that may not answer any more.
-func (f *Frontend) dead() []netip.AddrPort { return sorted(append(f.down(), f.closed()...)) }
+func (f *Frontend) dead() []netip.AddrPort { return lists.Sorted(append(f.down(), f.closed()...)) }
 
 // has reports whether connections may be at an endpoint.
 func (f *Frontend) has(endpoint netip.AddrPort) bool {
@@ -111,18 +112,6 @@ func (f *Frontend) has(endpoint netip.AddrPort) bool {
 }
 
 func (f *Frontend) closesRemoved() bool { return f.Outside.Pool.CloseRemoved }
-
-// sorted sorts a list, in its place, and has each element once.
-func sorted(list []netip.AddrPort) []netip.AddrPort {
-	slices.SortFunc(list, netip.AddrPort.Compare)
-	return slices.Compact(list)
-}
-
-// inSorted reports whether a sorted list has an endpoint.
-func inSorted(list []netip.AddrPort, endpoint netip.AddrPort) bool {
-	_, has := slices.BinarySearchFunc(list, endpoint, netip.AddrPort.Compare)
-	return has
-}
 
 // left returns the addresses of a frontend that the next one, which may be nil, has not.
 func (h *Host) left(f, next *Frontend) []netip.Addr {

@@ -106,7 +106,7 @@ func (l *Loop) count() Counts {
 		}
 	}
 	for i, n := range states {
-		c.Endpoints[endpointStates[i]] = n
+		c.Endpoints[EndpointStates()[i]] = n
 	}
 	return c
 }
@@ -119,7 +119,7 @@ func (u *usedService) action() string {
 	}
 	for _, r := range u.resolved {
 		for _, f := range r.Frontends {
-			if a, _ := f.action(r.held(f), r.unserved); worse[a] < worse[worst] {
+			if a, _ := actionOf(f, r.held(f), r.unserved); worse[a] < worse[worst] {
 				worst = a
 			}
 		}

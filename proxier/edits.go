@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/lists"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -153,7 +154,7 @@ func missing(a, b []string) []string {
 	for _, s := range b {
 		in[s] = true
 	}
-	return keep(a, func(s string) bool { return !in[s] })
+	return lists.Keep(a, func(s string) bool { return !in[s] })
 }
 
 func texts[T any](list []T, text func(T) string) []string {

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"svcproxy.dev/svcproxy/internal/lists"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -29,7 +30,7 @@ func choose(svc Subject, node *Node, fam Family, p *source.Port) endpointSelecti
 		}
 	}
 	here := func(list []*source.Endpoint) []*source.Endpoint {
-		return keep(list, func(e *source.Endpoint) bool { return isLocal(e, node) })
+		return lists.Keep(list, func(e *source.Endpoint) bool { return isLocal(e, node) })
 	}
 	c := endpointSelection{failed: svc.failedUse(fam, p)}
 	groups := grouped(svc, all, c.failed)
@@ -57,7 +58,7 @@ func choose(svc Subject, node *Node, fam Family, p *source.Port) endpointSelecti
 // readyHere returns the endpoints of this node that get new connections under policy local and do
 // not terminate. Other hosts and load balancers should send connections here only while there are some.
 func (c *endpointSelection) readyHere(svc Subject) []*source.Endpoint {
-	return keep(c.targets[LocalScope], func(e *source.Endpoint) bool { return isReady(svc.Service, e) })
+	return lists.Keep(c.targets[LocalScope], func(e *source.Endpoint) bool { return isReady(svc.Service, e) })
 }
 
 // readyElsewhereOnly reports whether policy local balances here over endpoints that terminate, while
@@ -134,7 +135,7 @@ func (r *resolver) pools(p source.Port) [2]*Pool {
 			Targets:      targets(r.svc, chosen.targets[scope], p),
 			Kept:         addrPorts(kept, p),
 			Closed:       addrPorts(closed, p),
-			Down:         addrPorts(keep(kept, func(e *source.Endpoint) bool { return r.svc.isOut(e, chosen.failed) }), p),
+			Down:         addrPorts(lists.Keep(kept, func(e *source.Endpoint) bool { return r.svc.isOut(e, chosen.failed) }), p),
 			CloseRemoved: r.svc.CloseConnections == source.CloseAlways,
 
 			SchedulerFlags: r.svc.SchedulerFlags,
@@ -232,12 +233,12 @@ func addrPorts(eps []*source.Endpoint, p source.Port) []netip.AddrPort {
 	for i, e := range eps {
 		out[i] = netip.AddrPortFrom(e.Addr, e.Port(p))
 	}
-	return sorted(out)
+	return lists.Sorted(out)
 }
 
 // without returns the elements of all that are not in some, which is a sub-sequence of it.
 func without(all, some []*source.Endpoint) []*source.Endpoint {
-	return keep(all, func(e *source.Endpoint) bool {
+	return lists.Keep(all, func(e *source.Endpoint) bool {
 		if len(some) > 0 && some[0] == e {
 			some = some[1:]
 			return false

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/lists"
 	"svcproxy.dev/svcproxy/internal/wake"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -385,7 +386,7 @@ func both(a, b []netip.AddrPort) []netip.AddrPort {
 	if len(a) == 0 || len(b) == 0 {
 		return append(a[:len(a):len(a)], b...)
 	}
-	return sorted(slices.Concat(a, b))
+	return lists.Sorted(slices.Concat(a, b))
 }
 
 // about reports whether l is about flows to or from an address and port.

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"svcproxy.dev/svcproxy/internal/lists"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -112,7 +113,7 @@ func (t *flowTable) query(l *look) (q FlowQuery) {
 	if whole {
 		q.At = nil
 	}
-	q.To, q.From, q.At = sorted(q.To), sorted(q.From), sorted(q.At)
+	q.To, q.From, q.At = lists.Sorted(q.To), lists.Sorted(q.From), lists.Sorted(q.At)
 	return q
 }
 
@@ -180,7 +181,7 @@ func (t *flowTable) standing(l *look, fl Flow) flowStanding {
 		return isClosed
 	case addressed != nil || nodePort != nil:
 		return t.fit(fl, addressed, nodePort)
-	case inSorted(was.former, fl.Reply):
+	case lists.InSorted(was.former, fl.Reply):
 		return strays
 	}
 	return fits
@@ -188,7 +189,7 @@ func (t *flowTable) standing(l *look, fl Flow) flowStanding {
 
 // closes reports whether a connection is to be closed: no frontend that it may have matched has its endpoint.
 func (t *flowTable) closes(was frontendChange, addressed, nodePort *Frontend, fl Flow) bool {
-	closed := inSorted(was.closed, fl.Reply)
+	closed := lists.InSorted(was.closed, fl.Reply)
 	for _, f := range []*Frontend{addressed, nodePort} {
 		if f == nil {
 			continue
@@ -196,7 +197,7 @@ func (t *flowTable) closes(was frontendChange, addressed, nodePort *Frontend, fl
 		if f.has(fl.Reply) {
 			return false
 		}
-		closed = closed || inSorted(f.closed(), fl.Reply)
+		closed = closed || lists.InSorted(f.closed(), fl.Reply)
 	}
 	return closed
 }
@@ -206,15 +207,15 @@ func (t *flowTable) closes(was frontendChange, addressed, nodePort *Frontend, fl
 func (t *flowTable) mayAnswer(fl Flow) bool {
 	addressed, nodePort := t.at(fl.Dst)
 	return fl.Reply != fl.Dst && slices.ContainsFunc([]*Frontend{addressed, nodePort}, func(f *Frontend) bool {
-		return f != nil && f.admits(fl.Src.Addr()) && t.origin(fl).takenBy(f)
+		return f != nil && f.Admits(fl.Src.Addr()) && t.origin(fl).takenBy(f)
 	})
 }
 
 // dead reports whether the endpoint of a flow may not answer any more.
 func (t *flowTable) dead(l *look, fl Flow) bool {
 	addressed, nodePort := t.at(fl.Dst)
-	return inSorted(l.changed[fl.Dst].dead, fl.Reply) ||
-		addressed != nil && inSorted(addressed.dead(), fl.Reply) || nodePort != nil && inSorted(nodePort.dead(), fl.Reply)
+	return lists.InSorted(l.changed[fl.Dst].dead, fl.Reply) ||
+		addressed != nil && lists.InSorted(addressed.dead(), fl.Reply) || nodePort != nil && lists.InSorted(nodePort.dead(), fl.Reply)
 }
 
 // at returns the frontends that match a destination. Either may be nil.
@@ -232,23 +233,17 @@ func (t *flowTable) at(dst netip.AddrPort) (addressed, nodePort *Frontend) {
 func (t *flowTable) fit(fl Flow, addressed, nodePort *Frontend) flowStanding {
 	from, src := t.origin(fl), fl.Src.Addr()
 	if addressed != nil {
-		if !addressed.admits(src) {
+		if !addressed.Admits(src) {
 			return strays
 		}
 		if where := from.standing(addressed, fl); where != strays || from.takenBy(addressed) {
 			return where
 		}
 	}
-	if nodePort != nil && nodePort.admits(src) {
+	if nodePort != nil && nodePort.Admits(src) {
 		return from.standing(nodePort, fl)
 	}
 	return strays
-}
-
-// admits reports whether a source may use a frontend.
-func (f *Frontend) admits(src netip.Addr) bool {
-	_, in := f.rangeOf(src)
-	return in || !f.Restricted
 }
 
 // rangeOf returns the source range that has an address, if one has.
@@ -307,7 +302,7 @@ func (o origin) standing(f *Frontend, fl Flow) flowStanding {
 		switch {
 		case r.Pool.targeted(fl.Reply):
 			return fits
-		case inSorted(r.Pool.Kept, fl.Reply):
+		case lists.InSorted(r.Pool.Kept, fl.Reply):
 			where = lingering
 		}
 	}
@@ -338,7 +333,7 @@ func (r Route) moves(to Route) bool { return r.Action != to.Action || !to.Pool.c
 // has reports whether a flow may be at an endpoint: one that gets new flows, or
 // one that keeps what it has.
 func (p *Pool) has(endpoint netip.AddrPort) bool {
-	return p.targeted(endpoint) || inSorted(p.Kept, endpoint)
+	return p.targeted(endpoint) || lists.InSorted(p.Kept, endpoint)
 }
 
 // covers reports whether flows may be at each endpoint at which those of o may be.
@@ -356,5 +351,5 @@ func (f *Frontend) endpoints() []netip.AddrPort {
 
 // ofProtocol returns the frontends of a protocol; r may be nil.
 func ofProtocol(r *Resolved, proto source.Protocol) []*Frontend {
-	return keep(r.AllFrontends(), func(f *Frontend) bool { return f.Key.Protocol == proto })
+	return lists.Keep(r.AllFrontends(), func(f *Frontend) bool { return f.Key.Protocol == proto })
 }

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/lists"
 	"svcproxy.dev/svcproxy/internal/times"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -344,7 +345,7 @@ func (l *Loop) allSynced() bool { return len(l.unread()) == 0 }
 
 // unread returns the sources that have not called Synced yet.
 func (l *Loop) unread() []string {
-	return keep(l.cfg.Sources, func(s string) bool { return !l.synced[s] })
+	return lists.Keep(l.cfg.Sources, func(s string) bool { return !l.synced[s] })
 }
 
 // Ready is closed after the first complete sync: all families hold everything, except

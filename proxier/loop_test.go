@@ -123,7 +123,7 @@ func (k *kernel) service(ch *ServiceChange) string {
 		if !reflect.DeepEqual(all.find(f), f) {
 			k.complain("service %s: %v was not as the delta says", key, f.Key)
 		}
-		if delete(all, f.Key.WithoutKind()); ch.New.hasFrontend(f) {
+		if delete(all, f.Key.WithoutKind()); hasFrontend(ch.New, f) {
 			same++
 		}
 	}

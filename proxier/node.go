@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"svcproxy.dev/svcproxy/internal/lists"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -60,7 +61,7 @@ func (n *Node) NodePortAddrsOf(sel *source.NodeAddresses) []netip.Addr {
 	if sel == nil {
 		return n.NodePortAddrs
 	}
-	return keep(n.UpAddrs, func(a netip.Addr) bool { return sel.Match(a, slices.Contains(n.PrimaryAddrs, a)) })
+	return lists.Keep(n.UpAddrs, func(a netip.Addr) bool { return sel.Match(a, slices.Contains(n.PrimaryAddrs, a)) })
 }
 
 // MasqueradeOf returns what holds for VIPs of a service: its own, or else the setting.
@@ -82,26 +83,16 @@ func (n *Node) hasLocalSourcesOf(fam Family) bool {
 func (n *Node) Host(fam Family) Host {
 	isFam := func(a netip.Addr) bool { return FamilyOf(a) == fam }
 	prefixes := func(in []netip.Prefix) []netip.Prefix {
-		return keep(in, func(p netip.Prefix) bool { return isFam(p.Addr()) })
+		return lists.Keep(in, func(p netip.Prefix) bool { return isFam(p.Addr()) })
 	}
 	h := Host{
 		MarkBit:            n.MarkBit,
-		NodePortAddrs:      keep(n.NodePortAddrs, isFam),
+		NodePortAddrs:      lists.Keep(n.NodePortAddrs, isFam),
 		LocalhostNodePorts: n.LocalhostNodePorts && fam == IPv4,
 		LocalCIDRs:         prefixes(n.LocalCIDRs),
 		LocalInterfaces:    n.LocalInterfaces,
 		ServiceCIDRs:       prefixes(n.ServiceCIDRs),
 	}
-	h.ServiceCIDRExempt = keep(n.Addrs, func(a netip.Addr) bool { return isFam(a) && inAny(h.ServiceCIDRs, a) })
+	h.ServiceCIDRExempt = lists.Keep(n.Addrs, func(a netip.Addr) bool { return isFam(a) && inAny(h.ServiceCIDRs, a) })
 	return h
-}
-
-func keep[T any](in []T, ok func(T) bool) []T {
-	var out []T
-	for _, v := range in {
-		if ok(v) {
-			out = append(out, v)
-		}
-	}
-	return out
 }

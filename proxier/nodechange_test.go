@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"pgregory.net/rapid"
 
+	"svcproxy.dev/svcproxy/internal/lists"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -61,9 +62,9 @@ func randomAddrs(t *rapid.T, most int, name string) []netip.Addr {
 
 func randomNode(t *rapid.T) *Node {
 	n := testNode(func(n *Node) { n.Addrs = randomAddrs(t, 5, "addresses of the node") })
-	n.NodePortAddrs = keep(n.Addrs, func(netip.Addr) bool { return rapid.Bool().Draw(t, "serves node ports") })
-	n.UpAddrs = keep(n.Addrs, func(netip.Addr) bool { return rapid.Bool().Draw(t, "up") })
-	n.PrimaryAddrs = keep(n.UpAddrs, func(netip.Addr) bool { return rapid.Bool().Draw(t, "primary") })
+	n.NodePortAddrs = lists.Keep(n.Addrs, func(netip.Addr) bool { return rapid.Bool().Draw(t, "serves node ports") })
+	n.UpAddrs = lists.Keep(n.Addrs, func(netip.Addr) bool { return rapid.Bool().Draw(t, "up") })
+	n.PrimaryAddrs = lists.Keep(n.UpAddrs, func(netip.Addr) bool { return rapid.Bool().Draw(t, "primary") })
 	n.LocalCIDRs = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/29"), netip.MustParsePrefix("2001:db8::2/128")}
 	if rapid.IntRange(0, 9).Draw(t, "settings") == 0 {
 		n.Zone, n.Masquerade, n.LocalCIDRs = "b", source.MasqueradeNever, nil

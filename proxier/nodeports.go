@@ -3,6 +3,8 @@ package proxier
 import (
 	"net/netip"
 	"slices"
+
+	"svcproxy.dev/svcproxy/internal/lists"
 )
 
 // Addrs returns the addresses that a frontend is reached at: several of a node port, or none.
@@ -31,7 +33,7 @@ func (h *Host) addrsIfAny(f *Frontend) []netip.Addr {
 
 // addrsBut returns the addresses of a list that are not in another one.
 func addrsBut(list, other []netip.Addr) []netip.Addr {
-	return keep(list, func(a netip.Addr) bool { return !slices.Contains(other, a) })
+	return lists.Keep(list, func(a netip.Addr) bool { return !slices.Contains(other, a) })
 }
 
 // setNodePortAddrs sets which addresses serve the frontend of a node port, and reports whether any does.
@@ -41,6 +43,6 @@ func (r *resolver) setNodePortAddrs(f *Frontend) bool {
 		return true
 	}
 	f.Placed = true
-	f.NodePortAddrs = keep(r.node.NodePortAddrsOf(sel), func(a netip.Addr) bool { return FamilyOf(a) == r.fam })
+	f.NodePortAddrs = lists.Keep(r.node.NodePortAddrsOf(sel), func(a netip.Addr) bool { return FamilyOf(a) == r.fam })
 	return len(f.NodePortAddrs) > 0 || r.node.LocalhostNodePorts && r.fam == IPv4
 }

@@ -2,7 +2,6 @@ package proxier
 
 import (
 	"net/netip"
-	"slices"
 	"strings"
 )
 
@@ -40,7 +39,8 @@ func (f *Frontend) RouteOf(s Sender, h *Host) Route {
 
 // Admits reports whether an address may use the frontend.
 func (f *Frontend) Admits(a netip.Addr) bool {
-	return !f.Restricted || slices.ContainsFunc(f.SourceRanges, func(p netip.Prefix) bool { return p.Contains(a) })
+	_, in := f.rangeOf(a)
+	return in || !f.Restricted
 }
 
 // Covers reports whether packets of a sender have their source replaced, apart from hairpins.

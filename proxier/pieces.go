@@ -67,8 +67,8 @@ func (p *pair) frontends() iter.Seq[*Frontend] {
 // pool, of a pool that rules balance to for local sources, or of a pair of routes.
 type share struct{ outside, local Route }
 
-// shares yields those of a frontend.
-func (f *Frontend) shares() iter.Seq[share] {
+// sharesOf yields those of a frontend.
+func sharesOf(f *Frontend) iter.Seq[share] {
 	return func(yield func(share) bool) {
 		if !yield(share{outside: Route{Pool: f.Outside.Pool}}) || !f.Split() {
 			return
@@ -102,7 +102,7 @@ func newGrowth(kernel Piecer, was, wanted *Resolved) (g *growth, now *Resolved) 
 		g.cost += g.costOf(&g.pairs[i])
 	}
 	for _, f := range now.Frontends {
-		for s := range f.shares() {
+		for s := range sharesOf(f) {
 			g.uses[s]++
 		}
 	}
@@ -173,12 +173,12 @@ func (g *growth) compare(was *Resolved, same map[*Pool]*Pool) *Resolved {
 		if order >= 0 {
 			p.new, wanted = wanted[0], wanted[1:]
 		}
-		if p.old != nil && p.new != nil && p.old.equal(p.new, same) {
+		if p.old != nil && p.new != nil && sameFrontend(p.old, p.new, same) {
 			now.Frontends = append(now.Frontends, p.new)
 			continue
 		}
 		if p.old != nil {
-			p.old = p.old.withPools(same)
+			p.old = withPools(p.old, same)
 			now.Frontends = append(now.Frontends, p.old)
 		}
 		g.pairs = append(g.pairs, p)
@@ -207,23 +207,23 @@ func comparePlaces(a, b []*Frontend) int {
 }
 
 // to returns a route to the equal pool of same.
-func (r Route) to(same map[*Pool]*Pool) Route {
+func to(r Route, same map[*Pool]*Pool) Route {
 	if p := same[r.Pool]; p != nil {
 		r.Pool = p
 	}
 	return r
 }
 
-// equal reports whether two frontends are equal, if pools of f are as same says.
-func (f *Frontend) equal(o *Frontend, same map[*Pool]*Pool) bool {
-	return f.Outside.to(same) == o.Outside && f.Local.to(same) == o.Local && f.Key == o.Key && f.ServicePort == o.ServicePort &&
+// sameFrontend reports whether two frontends are equal, if pools of f are as same says.
+func sameFrontend(f, o *Frontend, same map[*Pool]*Pool) bool {
+	return to(f.Outside, same) == o.Outside && to(f.Local, same) == o.Local && f.Key == o.Key && f.ServicePort == o.ServicePort &&
 		f.Placed == o.Placed && slices.Equal(f.NodePortAddrs, o.NodePortAddrs) &&
 		f.Restricted == o.Restricted && slices.Equal(f.SourceRanges, o.SourceRanges)
 }
 
 // withPools returns f with the equal pools of same.
-func (f *Frontend) withPools(same map[*Pool]*Pool) *Frontend {
-	outside, local := f.Outside.to(same), f.Local.to(same)
+func withPools(f *Frontend, same map[*Pool]*Pool) *Frontend {
+	outside, local := to(f.Outside, same), to(f.Local, same)
 	if outside == f.Outside && local == f.Local {
 		return f
 	}

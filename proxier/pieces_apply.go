@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/lists"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -30,7 +31,7 @@ func (f *family) put(key source.Key, wanted *Resolved, queued time.Time) (change
 	if f.state.Services[key] != nil {
 		f.state.Services[key] = now
 	}
-	if g.left == 0 && (f.state.Services[key] == nil && wanted == nil || now.equal(wanted)) {
+	if g.left == 0 && (f.state.Services[key] == nil && wanted == nil || sameService(now, wanted)) {
 		return before != nil
 	}
 	g.first, g.queued = f.news.told+1, queued
@@ -50,8 +51,8 @@ func (f *family) put(key source.Key, wanted *Resolved, queued time.Time) (change
 	return true
 }
 
-// equal reports whether two services with the same frontends are equal.
-func (r *Resolved) equal(o *Resolved) bool {
+// sameService reports whether two services with the same frontends are equal.
+func sameService(r, o *Resolved) bool {
 	return o != nil && slices.Equal(r.RefusedVIPs, o.RefusedVIPs) && slices.Equal(r.BoundAddrs, o.BoundAddrs) &&
 		slices.Equal(r.HairpinPools, o.HairpinPools) && slices.Equal(r.Announced, o.Announced) && slices.Equal(r.Warnings, o.Warnings)
 }
@@ -92,7 +93,7 @@ func (f *family) between(was, wanted *Resolved) Resolved {
 	for _, n := range was.Announced {
 		had[n] = true
 	}
-	r.Announced = keep(wanted.Announced, func(n Announcement) bool { return had[n] })
+	r.Announced = lists.Keep(wanted.Announced, func(n Announcement) bool { return had[n] })
 	return r
 }
 
@@ -190,14 +191,14 @@ func (f *family) apply(g *growth, piece []int) ServiceChange {
 // count updates uses, users are found later.
 func (g *growth) count(part *ServiceChange) {
 	for _, f := range part.Old.Frontends {
-		for s := range f.shares() {
+		for s := range sharesOf(f) {
 			if g.uses[s]--; g.uses[s] == 0 {
 				delete(g.uses, s)
 			}
 		}
 	}
 	for _, f := range part.New.Frontends {
-		for s := range f.shares() {
+		for s := range sharesOf(f) {
 			g.uses[s]++
 		}
 	}
@@ -220,8 +221,8 @@ func (g *growth) now(was *Resolved, pairs []*pair) *Resolved {
 	}
 	r.Frontends = append(r.Frontends, rest...)
 	if g.wanted != nil {
-		r.Pools = keep(g.wanted.Pools, g.inUse)
-		r.HairpinPools = keep(g.wanted.HairpinPools, func(p *Pool) bool { return g.hairpin[p] })
+		r.Pools = lists.Keep(g.wanted.Pools, g.inUse)
+		r.HairpinPools = lists.Keep(g.wanted.HairpinPools, func(p *Pool) bool { return g.hairpin[p] })
 	}
 	for _, p := range was.Pools {
 		if _, wanted := g.pools[p]; !wanted && g.inUse(p) {
@@ -294,7 +295,7 @@ func findPlace(list []*Frontend, place FrontendKey) (int, bool) {
 }
 
 // hasFrontend reports whether this very frontend is one of the service.
-func (r *Resolved) hasFrontend(f *Frontend) bool {
+func hasFrontend(r *Resolved, f *Frontend) bool {
 	if r == nil {
 		return false
 	}
@@ -307,7 +308,7 @@ func (g *growth) addUsers(part *ServiceChange, was *Resolved) {
 	places, own, missing := make(map[FrontendKey]bool), make(map[share]int), make(map[share]bool)
 	for _, f := range part.New.Frontends {
 		places[f.Key.WithoutKind()] = true
-		for s := range f.shares() {
+		for s := range sharesOf(f) {
 			own[s]++
 		}
 	}
@@ -316,7 +317,7 @@ func (g *growth) addUsers(part *ServiceChange, was *Resolved) {
 	}
 	for _, r := range []*Resolved{part.Old, part.New} {
 		for _, f := range r.Frontends {
-			for s := range f.shares() {
+			for s := range sharesOf(f) {
 				if g.uses[s] > own[s] {
 					missing[s] = true
 				}
@@ -326,12 +327,12 @@ func (g *growth) addUsers(part *ServiceChange, was *Resolved) {
 	var users []*Frontend
 	add := func(f *Frontend) {
 		users = append(users, f)
-		for s := range f.shares() {
+		for s := range sharesOf(f) {
 			delete(missing, s)
 		}
 	}
 	for s := range missing {
-		if f := g.users[s]; missing[s] && f != nil && !places[f.Key.WithoutKind()] && was.hasFrontend(f) {
+		if f := g.users[s]; missing[s] && f != nil && !places[f.Key.WithoutKind()] && hasFrontend(was, f) {
 			add(f)
 		}
 	}
@@ -343,7 +344,7 @@ func (g *growth) addUsers(part *ServiceChange, was *Resolved) {
 			continue
 		}
 		needed := false
-		for s := range f.shares() {
+		for s := range sharesOf(f) {
 			if missing[s] {
 				needed, g.users[s] = true, f
 			}
@@ -353,7 +354,7 @@ func (g *growth) addUsers(part *ServiceChange, was *Resolved) {
 		}
 	}
 	for _, f := range part.New.Frontends {
-		for s := range f.shares() {
+		for s := range sharesOf(f) {
 			g.users[s] = f
 		}
 	}

@@ -49,7 +49,7 @@ func (f *family) holding(key source.Key) func(*Frontend) bool {
 		}
 	}
 	r := f.state.Services[key]
-	return func(fe *Frontend) bool { return r.hasFrontend(fe) && !part[fe] }
+	return func(fe *Frontend) bool { return hasFrontend(r, fe) && !part[fe] }
 }
 
 // wantedState returns the State as it will be when all services are complete.

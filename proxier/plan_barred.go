@@ -3,6 +3,8 @@ package proxier
 import (
 	"net/netip"
 	"slices"
+
+	"svcproxy.dev/svcproxy/internal/lists"
 )
 
 // barred returns the frontends that fewer clients may use than before: one for each list of
@@ -12,7 +14,7 @@ func barred(port *resolvedPort, was frontendIndex) (list []Consequence) {
 		if old := was.find(f); old == nil || !f.bars(old) {
 			continue
 		}
-		sources := keep(f.SourceRanges, func(p netip.Prefix) bool { return p != netip.PrefixFrom(f.Key.Addr, f.Key.Addr.BitLen()) })
+		sources := lists.Keep(f.SourceRanges, func(p netip.Prefix) bool { return p != netip.PrefixFrom(f.Key.Addr, f.Key.Addr.BitLen()) })
 		i := slices.IndexFunc(list, func(c Consequence) bool { return slices.Equal(c.Sources, sources) })
 		if i < 0 {
 			i = len(list)

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"svcproxy.dev/svcproxy/internal/lists"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -172,7 +173,7 @@ func (c *Consequence) note(key FrontendKey, endpoints []netip.AddrPort) {
 		return
 	}
 	c.Frontends = append(c.Frontends, key)
-	c.Endpoints = sorted(append(c.Endpoints, endpoints...))
+	c.Endpoints = lists.Sorted(append(c.Endpoints, endpoints...))
 }
 
 // lostEndpoints returns those endpoints of a frontend's routes that the same route no longer holds
@@ -233,7 +234,7 @@ func forgotten(port *resolvedPort, now *Resolved) (list []Consequence) {
 			list = append(list, c)
 			continue
 		}
-		c.Endpoints = keep(p.targets(), func(a netip.AddrPort) bool { return !next.targeted(a) })
+		c.Endpoints = lists.Keep(p.targets(), func(a netip.AddrPort) bool { return !next.targeted(a) })
 		if c.Others = len(p.Targets) - len(c.Endpoints); len(c.Endpoints) > 0 {
 			list = append(list, c)
 		}

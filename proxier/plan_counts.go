@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"svcproxy.dev/svcproxy/internal/lists"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -84,7 +85,7 @@ func (p *FamilyPlan) placedAddrs() map[FrontendKey][]netip.Addr {
 	all := make(map[FrontendKey][]netip.Addr)
 	for _, ch := range p.Services {
 		for _, r := range []*Resolved{ch.Old, ch.New} {
-			for _, f := range keep(r.AllFrontends(), func(f *Frontend) bool { return f.Placed }) {
+			for _, f := range lists.Keep(r.AllFrontends(), func(f *Frontend) bool { return f.Placed }) {
 				all[f.Key] = append(all[f.Key], f.NodePortAddrs...)
 			}
 		}
@@ -96,7 +97,7 @@ func (p *FamilyPlan) placedAddrs() map[FrontendKey][]netip.Addr {
 func (p *FamilyPlan) sum(c *Consequence, counts map[Pair]int) (n int) {
 	addrs := p.frontendAddrs(c)
 	for at, count := range counts {
-		if addrs[at.FrontendAddr] && (len(c.Endpoints) == 0 || inSorted(c.Endpoints, at.Target)) {
+		if addrs[at.FrontendAddr] && (len(c.Endpoints) == 0 || lists.InSorted(c.Endpoints, at.Target)) {
 			n += count
 		}
 	}

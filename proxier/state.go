@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 
+	"svcproxy.dev/svcproxy/internal/lists"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -114,7 +115,7 @@ func (r *Resolved) Hairpins() iter.Seq[Hairpin] {
 func OnlyFor(node *Node, fam Family, res *Resolved, f *Frontend) *State {
 	one := *res
 	one.Frontends = []*Frontend{f}
-	one.Pools = keep(res.Pools, func(p *Pool) bool { return f.Outside.Pool == p || f.Local.Pool == p })
+	one.Pools = lists.Keep(res.Pools, func(p *Pool) bool { return f.Outside.Pool == p || f.Local.Pool == p })
 	st := newState(fam, node)
 	st.Services[res.Key] = &one
 	if slices.Contains(res.RefusedVIPs, f.Key.Addr) {

@@ -192,7 +192,7 @@ func (u *usedService) status(node *Node) ServiceStatus {
 		for _, fe := range r.Frontends {
 			held := r.held(fe)
 			n += toInt(held)
-			fs := fe.status(held, r.unserved, u.Subject, node)
+			fs := frontendStatus(fe, held, r.unserved, u.Subject, node)
 			if fs.Action == pending && r.fails {
 				fs.Reason = "syncs fail, and what the kernel holds is not known"
 			}
@@ -221,22 +221,22 @@ func (s Subject) endpointsOf(fam Family) (n int) {
 // pending is the action of a frontend while the kernel is not known to hold it.
 const pending = "pending"
 
-// action returns what the kernel does with what is sent to f.
-func (f *Frontend) action(held bool, unserved *PartialError) (action string, targets int) {
+// actionOf returns what the kernel does with what is sent to f.
+func actionOf(f *Frontend, held bool, unserved *PartialError) (action string, targets int) {
 	if action, targets = unserved.action(f); !held {
 		action = pending
 	}
 	return action, targets
 }
 
-// status returns what becomes of packets to f, a frontend of svc; that may have no Service, if it is gone.
-func (f *Frontend) status(held bool, unserved *PartialError, svc Subject, node *Node) FrontendStatus {
+// frontendStatus returns what becomes of packets to f, a frontend of svc; that may have no Service, if it is gone.
+func frontendStatus(f *Frontend, held bool, unserved *PartialError, svc Subject, node *Node) FrontendStatus {
 	addr := netip.AddrPortFrom(f.Key.Addr, f.Key.Port).String()
 	if f.Key.Kind == NodePort {
 		addr = fmt.Sprintf("%s:%d", FamilyOf(f.Key.Addr), f.Key.Port)
 	}
 	st := FrontendStatus{Address: addr + "/" + f.Key.Protocol.String(), Kind: f.Key.Kind.String(), Restricted: f.Restricted}
-	st.Action, st.Targets = f.action(held, unserved)
+	st.Action, st.Targets = actionOf(f, held, unserved)
 	if way := f.Outside.Pool.Forward; way.Answers() {
 		st.Forward = way.String()
 	}

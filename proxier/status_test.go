@@ -108,7 +108,7 @@ func TestStatusOfRestricted(t *testing.T) {
 	svc := testService(testEndpoints("10.0.0.1"))
 	svc.SourceRanges = prefixes("10.1.0.0/16")
 	for _, f := range Resolve(svc, nil, testNode(), IPv4).Frontends {
-		if st := f.status(true, nil, Subject{Service: svc}, testNode()); !st.Restricted || st.Action != "balance" {
+		if st := frontendStatus(f, true, nil, Subject{Service: svc}, testNode()); !st.Restricted || st.Action != "balance" {
 			t.Errorf("%v: %+v", f.Key, st)
 		}
 	}

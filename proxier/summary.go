@@ -78,7 +78,7 @@ func (f *family) summarize(actions map[string]int, failing map[source.Key]Subjec
 		list = list[:0]
 		s, fails := failing[key]
 		for _, fe := range r.Frontends {
-			action, _ := fe.action(held(fe), f.news.unserved)
+			action, _ := actionOf(fe, held(fe), f.news.unserved)
 			actions[action]++
 			if action != pending && (action != Balance.String() || fails && s.allFailAt(fe) != "") {
 				list = append(list, idleFrontend{fe, action, f.news.unserved, 0})
@@ -105,7 +105,7 @@ func (l *Loop) explain(list []idleFrontend, node *Node) []AddressProblem {
 	l.mu.RUnlock()
 	var out []AddressProblem
 	for i, f := range list {
-		p := AddressProblem{Service: f.ServicePort.Key.String(), FrontendStatus: f.status(true, f.unserved, subjects[i], node)}
+		p := AddressProblem{Service: f.ServicePort.Key.String(), FrontendStatus: frontendStatus(f.Frontend, true, f.unserved, subjects[i], node)}
 		if f.last > 0 {
 			p.Address = portsTo(p.Address, f.last)
 		}

@@ -3,6 +3,7 @@ package proxier
 import (
 	"slices"
 
+	"svcproxy.dev/svcproxy/internal/lists"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -12,7 +13,7 @@ import (
 // is drained nothing would be announced. It may be called like Status.
 func (l *Loop) Unsynced(means source.Means, families []Family) (list []*State) {
 	l.mu.RLock()
-	late := keep(families, func(fam Family) bool { return !l.drained && !l.everSynced(fam) })
+	late := lists.Keep(families, func(fam Family) bool { return !l.drained && !l.everSynced(fam) })
 	node := l.node
 	var announced []Subject
 	if len(late) > 0 {

@@ -3,6 +3,7 @@ package proxier
 import (
 	"slices"
 
+	"svcproxy.dev/svcproxy/internal/lists"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -59,7 +60,7 @@ func upToTier(list []*source.Endpoint, last int) []*source.Endpoint {
 	if last == maxTiers-1 {
 		return list
 	}
-	return keep(list, func(e *source.Endpoint) bool { return int(e.Tier) <= last })
+	return lists.Keep(list, func(e *source.Endpoint) bool { return int(e.Tier) <= last })
 }
 
 // tierCounts are how many endpoints there are of each tier.
@@ -88,12 +89,12 @@ func nearOfTiers(svc Subject, list []*source.Endpoint, node *Node) []*source.End
 	}
 	use := make(map[*source.Endpoint]bool)
 	for tier := range uint8(maxTiers) {
-		of := keep(list, func(e *source.Endpoint) bool { return min(e.Tier, maxTiers-1) == tier })
+		of := lists.Keep(list, func(e *source.Endpoint) bool { return min(e.Tier, maxTiers-1) == tier })
 		for _, e := range near(svc.TrafficDistribution, of, node) {
 			use[e] = true
 		}
 	}
-	return keep(list, func(e *source.Endpoint) bool { return use[e] })
+	return lists.Keep(list, func(e *source.Endpoint) bool { return use[e] })
 }
 
 // near keeps only the preferred endpoints, if there are any.
@@ -102,12 +103,12 @@ func near(d source.TrafficDistribution, ready []*source.Endpoint, node *Node) []
 		return hinted(ready, node)
 	}
 	if d == source.PreferSameNode {
-		if here := keep(ready, func(e *source.Endpoint) bool { return isLocal(e, node) }); len(here) > 0 {
+		if here := lists.Keep(ready, func(e *source.Endpoint) bool { return isLocal(e, node) }); len(here) > 0 {
 			return here
 		}
 	}
 	if d != source.Evenly && node.Zone != "" {
-		if zone := keep(ready, func(e *source.Endpoint) bool { return e.Zone == node.Zone }); len(zone) > 0 {
+		if zone := lists.Keep(ready, func(e *source.Endpoint) bool { return e.Zone == node.Zone }); len(zone) > 0 {
 			return zone
 		}
 	}
@@ -127,7 +128,7 @@ func hinted(ready []*source.Endpoint, node *Node) []*source.Endpoint {
 		if slices.ContainsFunc(ready, func(e *source.Endpoint) bool { return e.Hints == nil || len(by.of(e.Hints)) == 0 }) {
 			continue
 		}
-		if meant := keep(ready, func(e *source.Endpoint) bool { return slices.Contains(by.of(e.Hints), by.name) }); len(meant) > 0 {
+		if meant := lists.Keep(ready, func(e *source.Endpoint) bool { return slices.Contains(by.of(e.Hints), by.name) }); len(meant) > 0 {
 			return meant
 		}
 	}

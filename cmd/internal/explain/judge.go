@@ -104,11 +104,11 @@ func (d *decision) policy() string {
 	if d.frontend.Key.Kind == proxier.VIP {
 		return d.use.InternalTrafficPolicy.String()
 	}
-	policy := d.use.ExternalTrafficPolicy.String()
+	ways := d.use.ExternalTrafficPolicy.String()
 	if d.route == d.frontend.Local && d.route.Pool != d.frontend.Outside.Pool {
-		policy += " for others, cluster for this one"
+		ways += " for others, cluster for this one"
 	}
-	return policy
+	return ways
 }
 
 // source is step 2.
