@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"svcproxy.dev/svcproxy/internal/lists"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -27,7 +27,7 @@ type AnnouncedAddress struct {
 }
 
 // Unheard reports whether it is not announced for want of a router alone.
-func (a *AnnouncedAddress) Unheard() bool { return a.Withheld == NoRouter.String() }
+func (a *AnnouncedAddress) Unheard() bool { return a.Withheld == policy.NoRouter.String() }
 
 // maxSharers is how many services of an address are named.
 const maxSharers = 5
@@ -42,7 +42,7 @@ func (a AnnouncedAddress) compare(o AnnouncedAddress) int {
 func (l *Loop) Announced(match func(*source.Service) bool) []AnnouncedAddress {
 	l.mu.RLock()
 	node, families := l.node, slices.Clone(l.families)
-	var list []Subject
+	var list []policy.Subject
 	l.tracker.services(func(s *source.Service, _ source.UnitID) {
 		if s.Announce != 0 && (match == nil || match(s)) {
 			list = append(list, l.subject(s))
@@ -50,8 +50,8 @@ func (l *Loop) Announced(match func(*source.Service) bool) []AnnouncedAddress {
 	})
 	refused := l.tracker.refusedAnnouncers(match)
 	l.mu.RUnlock()
-	slices.SortFunc(list, func(a, b Subject) int { return a.Key.Compare(b.Key) })
-	sum := announcedSum{node: node, unavailable: l.unavailable(), unanswered: l.unanswered(), unheard: l.unheard(), at: make(map[Announcement]*AnnouncedAddress)}
+	slices.SortFunc(list, func(a, b policy.Subject) int { return a.Key.Compare(b.Key) })
+	sum := announcedSum{node: node, unavailable: l.unavailable(), unanswered: l.unanswered(), unheard: l.unheard(), at: make(map[policy.Announcement]*AnnouncedAddress)}
 	for _, f := range families {
 		f.addAnnounced(&sum, list)
 		for _, s := range refused {
@@ -86,11 +86,11 @@ func (l *Loop) unavailable() map[source.Means]string {
 }
 
 // unheard says of which families no router gets routes, and why.
-func (l *Loop) unheard() map[Family]string {
+func (l *Loop) unheard() map[policy.Family]string {
 	if l.cfg.Announcer == nil {
 		return nil
 	}
-	return map[Family]string{IPv4: l.cfg.Announcer.Unheard(IPv4), IPv6: l.cfg.Announcer.Unheard(IPv6)}
+	return map[policy.Family]string{policy.IPv4: l.cfg.Announcer.Unheard(policy.IPv4), policy.IPv6: l.cfg.Announcer.Unheard(policy.IPv6)}
 }
 
 func (l *Loop) unanswered() map[netip.Addr]string {
@@ -114,21 +114,21 @@ func (t *Tracker) refusedAnnouncers(match func(*source.Service) bool) (list []*s
 
 // An announcedSum gathers what several services say of an address.
 type announcedSum struct {
-	node        *Node
+	node        *policy.Node
 	unavailable map[source.Means]string
 	unanswered  map[netip.Addr]string
-	unheard     map[Family]string
-	at          map[Announcement]*AnnouncedAddress // by address and means
+	unheard     map[policy.Family]string
+	at          map[policy.Announcement]*AnnouncedAddress // by address and means
 }
 
 // addAnnounced adds what a family announces of services.
-func (f *family) addAnnounced(sum *announcedSum, services []Subject) {
+func (f *family) addAnnounced(sum *announcedSum, services []policy.Subject) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	for _, s := range services {
 		r := f.resolved(s.Key)
 		for _, n := range announcementsOf(s, sum.node, f.fam, r) {
-			if n.Withheld == NotWithheld {
+			if n.Withheld == policy.NotWithheld {
 				n.Withheld = f.withholds(s.Key, n)
 			}
 			sum.add(s, n, r, f.news.unserved)
@@ -137,14 +137,14 @@ func (f *family) addAnnounced(sum *announcedSum, services []Subject) {
 }
 
 // announcementsOf returns those of a service as it was resolved: not at all, where it is disabled.
-func announcementsOf(s Subject, node *Node, fam Family, r *Resolved) []Announcement {
+func announcementsOf(s policy.Subject, node *policy.Node, fam policy.Family, r *policy.Resolved) []policy.Announcement {
 	if r != nil {
 		return r.Announced
 	}
-	list := announcements(s, node, fam, nil)
+	list := policy.Announcements(s, node, fam, nil)
 	for i := range list {
 		if !s.Disabled { // the family has not got to it yet
-			list[i].Withheld = NotHeld
+			list[i].Withheld = policy.NotHeld
 		}
 	}
 	return list
@@ -152,25 +152,25 @@ func announcementsOf(s Subject, node *Node, fam Family, r *Resolved) []Announcem
 
 // withholds returns why what a service could announce is not, as far as it is the kernel or this
 // host. The caller holds f.mu.
-func (f *family) withholds(key source.Key, n Announcement) Withheld {
+func (f *family) withholds(key source.Key, n policy.Announcement) policy.Withheld {
 	switch r := f.resolved(key); {
 	case f.announcing.withheld:
-		return HostDrained
+		return policy.HostDrained
 	case slices.Contains(f.announcing.of[key], n):
-		return NotWithheld
+		return policy.NotWithheld
 	case f.holds(key) && lacking(r, n.Addr, f.news.unserved):
-		return KernelLacksIt
+		return policy.KernelLacksIt
 	}
-	return NotHeld
+	return policy.NotHeld
 }
 
 // add adds what one service says.
-func (sum *announcedSum) add(s Subject, n Announcement, r *Resolved, lacks *PartialError) {
+func (sum *announcedSum) add(s policy.Subject, n policy.Announcement, r *policy.Resolved, lacks *PartialError) {
 	if sum.unavailable[n.Means] != "" {
-		n.Withheld = NoMeans
+		n.Withheld = policy.NoMeans
 	}
 	why := n.Withheld
-	n.Withheld = NotWithheld
+	n.Withheld = policy.NotWithheld
 	row := sum.at[n]
 	if row == nil {
 		row = &AnnouncedAddress{Address: n.Addr, Means: n.Means.String()}
@@ -186,11 +186,11 @@ func (sum *announcedSum) add(s Subject, n Announcement, r *Resolved, lacks *Part
 	}
 	first := row.Withheld == ""
 	switch {
-	case why == NotWithheld && n.Means == source.L2 && sum.unanswered[n.Addr] != "":
-		row.Withheld, row.Reason, row.Place = NotCarried.String(), sum.unanswered[n.Addr], writtenAt(s.Service)
-	case why == NotWithheld && n.Means == source.BGP && sum.unheard[FamilyOf(n.Addr)] != "":
-		row.Withheld, row.Reason, row.Place = NoRouter.String(), "ready, no router: "+sum.unheard[FamilyOf(n.Addr)], ""
-	case why == NotWithheld:
+	case why == policy.NotWithheld && n.Means == source.L2 && sum.unanswered[n.Addr] != "":
+		row.Withheld, row.Reason, row.Place = policy.NotCarried.String(), sum.unanswered[n.Addr], writtenAt(s.Service)
+	case why == policy.NotWithheld && n.Means == source.BGP && sum.unheard[policy.FamilyOf(n.Addr)] != "":
+		row.Withheld, row.Reason, row.Place = policy.NoRouter.String(), "ready, no router: "+sum.unheard[policy.FamilyOf(n.Addr)], ""
+	case why == policy.NotWithheld:
 		row.Announced, row.Withheld, row.Place = true, "", ""
 		row.Reason = inPart(s, sum.node, n.Addr, r)
 	case first:
@@ -199,10 +199,10 @@ func (sum *announcedSum) add(s Subject, n Announcement, r *Resolved, lacks *Part
 }
 
 // addRefused adds a service that is not in use.
-func (sum *announcedSum) addRefused(fam Family, s *source.Service) {
-	for _, n := range announcements(Subject{Service: s}, sum.node, fam, nil) {
-		n.Withheld = Refused
-		sum.add(Subject{Service: s}, n, nil, nil)
+func (sum *announcedSum) addRefused(fam policy.Family, s *source.Service) {
+	for _, n := range policy.Announcements(policy.Subject{Service: s}, sum.node, fam, nil) {
+		n.Withheld = policy.Refused
+		sum.add(policy.Subject{Service: s}, n, nil, nil)
 	}
 }
 
@@ -216,37 +216,37 @@ func (sum *announcedSum) sorted() []AnnouncedAddress {
 }
 
 // reason says for people why an address is withheld.
-func (sum *announcedSum) reason(why Withheld, s Subject, n Announcement, r *Resolved, lacks *PartialError) string {
+func (sum *announcedSum) reason(why policy.Withheld, s policy.Subject, n policy.Announcement, r *policy.Resolved, lacks *PartialError) string {
 	switch why {
-	case NoMeans:
+	case policy.NoMeans:
 		return sum.unavailable[n.Means]
-	case KernelLacksIt:
+	case policy.KernelLacksIt:
 		return lacks.ofAddr(n.Addr, r)
-	case NoEndpoints, NoUsable, WantedUnusable, AllFail:
+	case policy.NoEndpoints, policy.NoUsable, policy.WantedUnusable, policy.AllFail:
 		return whyWithheld(s, sum.node, n.Addr, r)
 	}
 	return withheldWords[why]
 }
 
 // withheldWords are the reasons that need no more than their cause.
-var withheldWords = map[Withheld]string{
-	HostDrained:     "this host is drained",
-	Refused:         "its file is refused",
-	DisabledService: "enabled = false",
-	CarriedHere:     "an interface of this host carries it: routers find it without BGP (lo may have it)",
-	PortsTaken:      "other services have all of its ports",
-	Unproven:        "no endpoint has passed its check yet",
-	LeavingHere:     "policy local: the endpoints on this node terminate, and other nodes have ready ones",
-	NotHeld:         "the kernel does not hold it yet",
+var withheldWords = map[policy.Withheld]string{
+	policy.HostDrained:     "this host is drained",
+	policy.Refused:         "its file is refused",
+	policy.DisabledService: "enabled = false",
+	policy.CarriedHere:     "an interface of this host carries it: routers find it without BGP (lo may have it)",
+	policy.PortsTaken:      "other services have all of its ports",
+	policy.Unproven:        "no endpoint has passed its check yet",
+	policy.LeavingHere:     "policy local: the endpoints on this node terminate, and other nodes have ready ones",
+	policy.NotHeld:         "the kernel does not hold it yet",
 }
 
 // whyWithheld says why the first frontend of an address does not serve.
-func whyWithheld(s Subject, node *Node, a netip.Addr, r *Resolved) string {
-	for _, f := range r.frontendsAt(a) {
-		if s.unready(node, f) == NotWithheld {
+func whyWithheld(s policy.Subject, node *policy.Node, a netip.Addr, r *policy.Resolved) string {
+	for _, f := range r.FrontendsAt(a) {
+		if s.Unready(node, f) == policy.NotWithheld {
 			continue
 		}
-		if why := Why(s, node, f, f.Outside).String(); why != "" {
+		if why := policy.Why(s, node, f, f.Outside).String(); why != "" {
 			return why
 		}
 		return "no endpoint passes its check"
@@ -255,10 +255,10 @@ func whyWithheld(s Subject, node *Node, a netip.Addr, r *Resolved) string {
 }
 
 // inPart says which ports of an announced address do not serve; empty: all do.
-func inPart(s Subject, node *Node, a netip.Addr, r *Resolved) string {
+func inPart(s policy.Subject, node *policy.Node, a netip.Addr, r *policy.Resolved) string {
 	var ports []string
-	for _, f := range r.frontendsAt(a) {
-		if s.unready(node, f) != NotWithheld {
+	for _, f := range r.FrontendsAt(a) {
+		if s.Unready(node, f) != policy.NotWithheld {
 			ports = append(ports, fmt.Sprintf("%d/%s", f.Key.Port, f.Key.Protocol))
 		}
 	}
@@ -272,14 +272,9 @@ func inPart(s Subject, node *Node, a netip.Addr, r *Resolved) string {
 	return "in part: not usable at " + strings.Join(ports, ", ")
 }
 
-// frontendsAt returns the frontends of an address; r may be nil.
-func (r *Resolved) frontendsAt(a netip.Addr) []*Frontend {
-	return lists.Keep(r.AllFrontends(), func(f *Frontend) bool { return f.Key.Addr == a && f.Key.Kind != NodePort })
-}
-
 // ofAddr returns why the kernel lacks what an address needs.
-func (e *PartialError) ofAddr(a netip.Addr, r *Resolved) string {
-	for _, f := range r.frontendsAt(a) {
+func (e *PartialError) ofAddr(a netip.Addr, r *policy.Resolved) string {
+	for _, f := range r.FrontendsAt(a) {
 		if action, _ := e.action(f); action == unservedWhole {
 			return e.of(f)
 		}

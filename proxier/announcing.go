@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"svcproxy.dev/svcproxy/internal/lists"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -14,7 +15,7 @@ type Announcer interface {
 	// Announce takes changes over. It is called for one change of a family after the other, with
 	// what is to be announced only after the kernel serves it, and with what is not before the
 	// kernel is told to stop. It is never called for the end of the Loop.
-	Announce(fam Family, changes []AnnounceChange)
+	Announce(fam policy.Family, changes []AnnounceChange)
 
 	// Unavailable says why nothing is announced by one of the means; empty: it is. Any goroutine
 	// may call it.
@@ -22,7 +23,7 @@ type Announcer interface {
 
 	// Unheard says why no router gets routes of a family, where BGP is available; empty: one does. Any
 	// goroutine may call it.
-	Unheard(Family) string
+	Unheard(policy.Family) string
 
 	// Unanswered returns the addresses that neighbours should be told of and are not, and why. Any
 	// goroutine may call it.
@@ -44,25 +45,25 @@ type Loss struct {
 
 // An announcing is what a family has announced. An address is for as long as any service announces it.
 type announcing struct {
-	of       map[source.Key][]Announcement   // of each service, those that are not withheld and that the kernel holds
-	by       map[netip.Addr]*[meansCount]int // how many services announce it
-	told     map[netip.Addr]source.Means     // what the Announcer knows
-	changed  map[netip.Addr]Loss             // by of these may differ from told
-	withheld bool                            // all is, for this host is drained
-	partial  *PartialError                   // that of agrees with
+	of       map[source.Key][]policy.Announcement // of each service, those that are not withheld and that the kernel holds
+	by       map[netip.Addr]*[meansCount]int      // how many services announce it
+	told     map[netip.Addr]source.Means          // what the Announcer knows
+	changed  map[netip.Addr]Loss                  // by of these may differ from told
+	withheld bool                                 // all is, for this host is drained
+	partial  *PartialError                        // that of agrees with
 }
 
 const meansCount = 2
 
 func newAnnouncing() announcing {
 	return announcing{
-		of: make(map[source.Key][]Announcement), by: make(map[netip.Addr]*[meansCount]int),
+		of: make(map[source.Key][]policy.Announcement), by: make(map[netip.Addr]*[meansCount]int),
 		told: make(map[netip.Addr]source.Means), changed: make(map[netip.Addr]Loss),
 	}
 }
 
 // set notes what is announced for a service from now on.
-func (a *announcing) set(key source.Key, now []Announcement, how Loss) {
+func (a *announcing) set(key source.Key, now []policy.Announcement, how Loss) {
 	was := a.of[key]
 	if slices.Equal(was, now) {
 		return
@@ -78,7 +79,7 @@ func (a *announcing) set(key source.Key, now []Announcement, how Loss) {
 	}
 }
 
-func (a *announcing) count(n Announcement, by int, how Loss) {
+func (a *announcing) count(n policy.Announcement, by int, how Loss) {
 	if a.by[n.Addr] == nil {
 		a.by[n.Addr] = new([meansCount]int)
 	}
@@ -131,17 +132,17 @@ func (a *announcing) withhold(drained bool) {
 }
 
 // shrink takes back what a service is not to announce any more, as r has it; nil: the service is gone.
-func (a *announcing) shrink(key source.Key, r *Resolved) {
+func (a *announcing) shrink(key source.Key, r *policy.Resolved) {
 	was := a.of[key]
 	if len(was) == 0 {
 		return
 	}
-	still := lists.Keep(was, func(x Announcement) bool {
-		now := r.announcement(x)
-		if now == nil || now.Withheld != NotWithheld {
+	still := lists.Keep(was, func(x policy.Announcement) bool {
+		now := r.Announcement(x)
+		if now == nil || now.Withheld != policy.NotWithheld {
 			a.count(x, -1, Loss{
-				Wanted: now == nil || now.Withheld.wanted(),
-				Serves: (now == nil || now.Withheld == LeavingHere) && r.balances(x.Addr),
+				Wanted: now == nil || now.Withheld.Wanted(),
+				Serves: (now == nil || now.Withheld == policy.LeavingHere) && r.Balances(x.Addr),
 			})
 			return false
 		}
@@ -152,44 +153,29 @@ func (a *announcing) shrink(key source.Key, r *Resolved) {
 	}
 }
 
-// announcement returns the one of the same address and means; nil: there is none.
-func (r *Resolved) announcement(x Announcement) *Announcement {
-	if r == nil {
-		return nil
-	}
-	i := slices.IndexFunc(r.Announced, func(n Announcement) bool { return n.Addr == x.Addr && n.Means == x.Means })
-	if i < 0 {
-		return nil
-	}
-	return &r.Announced[i]
-}
-
 // heldBy returns what a service announces when the kernel holds it except for what it lacks.
-func heldBy(r *Resolved, lacks *PartialError) []Announcement {
+func heldBy(r *policy.Resolved, lacks *PartialError) []policy.Announcement {
 	if r == nil {
 		return nil
 	}
-	return lists.Keep(r.Announced, func(n Announcement) bool { return n.Withheld == NotWithheld && !lacking(r, n.Addr, lacks) })
-}
-
-// lacking reports whether the kernel sends nothing to endpoints that is for an address.
-func lacking(r *Resolved, a netip.Addr, e *PartialError) bool {
-	return e != nil && !slices.ContainsFunc(r.frontendsAt(a), func(f *Frontend) bool {
-		action, _ := e.action(f)
-		return f.Outside.Action == Balance && action != unservedWhole
+	return lists.Keep(r.Announced, func(n policy.Announcement) bool {
+		return n.Withheld == policy.NotWithheld && !lacking(r, n.Addr, lacks)
 	})
 }
 
-// balances reports whether packets to an address are sent to endpoints; r may be nil.
-func (r *Resolved) balances(a netip.Addr) bool {
-	return slices.ContainsFunc(r.frontendsAt(a), func(f *Frontend) bool { return f.Outside.Action == Balance })
+// lacking reports whether the kernel sends nothing to endpoints that is for an address.
+func lacking(r *policy.Resolved, a netip.Addr, e *PartialError) bool {
+	return e != nil && !slices.ContainsFunc(r.FrontendsAt(a), func(f *policy.Frontend) bool {
+		action, _ := e.action(f)
+		return f.Outside.Action == policy.Balance && action != unservedWhole
+	})
 }
 
 // announce takes over what a Sync that succeeded has put into the kernel.
 func (f *family) announce(lacks *PartialError) {
 	f.mu.Lock()
 	a := &f.announcing
-	for key := range f.changes.services {
+	for key := range f.changes.Services {
 		a.set(key, heldBy(f.state.Services[key], lacks), Loss{})
 	}
 	if !lacks.same(a.partial) {

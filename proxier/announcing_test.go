@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/policy/policytest"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -16,10 +18,10 @@ import (
 type network struct {
 	*kernel
 	without string // why BGP is not there
-	deaf    map[Family]string
+	deaf    map[policy.Family]string
 }
 
-func (n *network) Announce(_ Family, changes []AnnounceChange) {
+func (n *network) Announce(_ policy.Family, changes []AnnounceChange) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, ch := range changes {
@@ -38,7 +40,7 @@ func (n *network) Announce(_ Family, changes []AnnounceChange) {
 
 func (n *network) Unavailable(source.Means) string { return n.without }
 
-func (n *network) Unheard(fam Family) string { return n.deaf[fam] }
+func (n *network) Unheard(fam policy.Family) string { return n.deaf[fam] }
 
 func (n *network) Unanswered() map[netip.Addr]string {
 	return map[netip.Addr]string{netip.MustParseAddr("203.0.113.4"): "no link answers for it"}
@@ -50,7 +52,7 @@ func announcedBy(k *kernel) func(*Config) {
 
 // webAt is a service that is announced, with an endpoint.
 func webAt(name string, edit ...func(*source.Service)) *source.Service {
-	return named(name, append([]func(*source.Service){byBGP, external, testEndpoints("10.0.0.1")}, edit...)...)
+	return named(name, append([]func(*source.Service){policytest.ByBGP, policytest.External, policytest.Endpoints("10.0.0.1")}, edit...)...)
 }
 
 // inFile is a file of services.
@@ -75,10 +77,10 @@ func TestAnnounceAroundSyncs(t *testing.T) {
 		k.expect(t)
 		time.Sleep(time.Second)
 		k.expect(t, "full", "203.0.113.1 by bgp")
-		l.Apply(inFile(webAt("web", func(s *source.Service) { s.Endpoints = append(s.Endpoints, testEndpoint("10.0.0.2")) })))
+		l.Apply(inFile(webAt("web", func(s *source.Service) { s.Endpoints = append(s.Endpoints, policytest.Endpoint("10.0.0.2")) })))
 		time.Sleep(2 * time.Second)
 		k.expect(t, "web")
-		l.Apply(inFile(webAt("web", func(s *source.Service) { s.Endpoints[0] = testEndpoint("10.0.0.1 notready") })))
+		l.Apply(inFile(webAt("web", func(s *source.Service) { s.Endpoints[0] = policytest.Endpoint("10.0.0.1 notready") })))
 		synctest.Wait()
 		k.expect(t, "203.0.113.1 lost")
 		time.Sleep(2 * time.Second)
@@ -101,9 +103,9 @@ func TestAnnounceDespiteFailures(t *testing.T) {
 		l.Synced("file")
 		k.expect(t, "full", "203.0.113.1 by bgp")
 		k.failWith(errors.New("no"))
-		l.Apply(inFile(webAt("web", testEndpoints("10.0.0.2")), webAt("other", onPort(81), func(s *source.Service) { s.ExternalIPs = addrs("203.0.113.2") })))
+		l.Apply(inFile(webAt("web", policytest.Endpoints("10.0.0.2")), webAt("other", onPort(81), func(s *source.Service) { s.ExternalIPs = policytest.Addrs("203.0.113.2") })))
 		k.expect(t, "failed")
-		l.Apply(inFile(webAt("web", noEndpoints), webAt("other", onPort(81), func(s *source.Service) { s.ExternalIPs = addrs("203.0.113.2") })))
+		l.Apply(inFile(webAt("web", noEndpoints), webAt("other", onPort(81), func(s *source.Service) { s.ExternalIPs = policytest.Addrs("203.0.113.2") })))
 		k.expect(t, "203.0.113.1 removed")
 		k.failWith(nil)
 		time.Sleep(time.Minute)
@@ -122,12 +124,12 @@ func TestAnnounceNoMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &kernel{}
 		l := start(t, k, announcedBy(k))
-		l.Apply(inFile(webAt("web", announce(source.BGP|source.L2))))
+		l.Apply(inFile(webAt("web", policytest.Announce(source.BGP|source.L2))))
 		l.Synced("file")
 		k.expect(t, "full", "203.0.113.1 by bgp,l2")
-		l.Apply(inFile(webAt("web", announce(source.L2))))
+		l.Apply(inFile(webAt("web", policytest.Announce(source.L2))))
 		k.expect(t, "203.0.113.1 by l2", "web")
-		l.Apply(inFile(webAt("web", announce(0))))
+		l.Apply(inFile(webAt("web", policytest.Announce(0))))
 		k.expect(t, "203.0.113.1 drained", "web")
 	})
 }
@@ -138,12 +140,12 @@ func TestAnnounceWhileLeaving(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &kernel{}
 		l := start(t, k, announcedBy(k))
-		l.Apply(inFile(webAt("web", externalLocal, noEndpoints, testEndpoints("10.0.0.1 @here", "10.0.0.2"))))
+		l.Apply(inFile(webAt("web", policytest.ExternalLocal, noEndpoints, policytest.Endpoints("10.0.0.1 @here", "10.0.0.2"))))
 		l.Synced("file")
 		k.expect(t, "full", "203.0.113.1 by bgp")
-		l.Apply(inFile(webAt("web", externalLocal, noEndpoints, testEndpoints("10.0.0.1 @here terminating", "10.0.0.2"))))
+		l.Apply(inFile(webAt("web", policytest.ExternalLocal, noEndpoints, policytest.Endpoints("10.0.0.1 @here terminating", "10.0.0.2"))))
 		k.expect(t, "203.0.113.1 drained", "web")
-		l.Apply(inFile(webAt("web", externalLocal, noEndpoints, testEndpoints("10.0.0.1 @here terminating"))))
+		l.Apply(inFile(webAt("web", policytest.ExternalLocal, noEndpoints, policytest.Endpoints("10.0.0.1 @here terminating"))))
 		k.expect(t, "web", "203.0.113.1 by bgp")
 	})
 }
@@ -173,21 +175,21 @@ func TestAnnounceNothingWhileDrained(t *testing.T) {
 		l.Apply(inFile(webAt("web")))
 		l.Synced("file")
 		k.expect(t, "full")
-		if got := l.Announced(nil); len(got) != 1 || got[0].Withheld != HostDrained.String() {
+		if got := l.Announced(nil); len(got) != 1 || got[0].Withheld != policy.HostDrained.String() {
 			t.Errorf("drained: %+v", got)
 		}
 		l.DrainHost(false)
 		k.expect(t, "203.0.113.1 by bgp")
 		l.DrainHost(true)
 		k.expect(t, "203.0.113.1 drained")
-		l.SetBackends(map[Family]Backend{IPv4: k, IPv6: &kernel{}}) // a family that comes while the host is drained
-		l.Apply(inFile(webAt("web", balanced("2001:db8::9"), testEndpoints("2001:db8::2"))))
+		l.SetBackends(map[policy.Family]Backend{policy.IPv4: k, policy.IPv6: &kernel{}}) // a family that comes while the host is drained
+		l.Apply(inFile(webAt("web", policytest.Balanced("2001:db8::9"), policytest.Endpoints("2001:db8::2"))))
 		k.expect(t)
 		l.DrainHost(false)
 		synctest.Wait()
 		slices.Sort(k.syncs) // families are told of it at the same time
 		k.expect(t, "2001:db8::9 by bgp", "203.0.113.1 by bgp")
-		l.SetBackends(map[Family]Backend{IPv4: k})
+		l.SetBackends(map[policy.Family]Backend{policy.IPv4: k})
 		k.expect(t, "2001:db8::9 removed")
 	})
 }
@@ -199,8 +201,8 @@ func TestAnnounceWhatTheKernelLacks(t *testing.T) {
 		l := start(t, k, announcedBy(k))
 		svc := webAt("web")
 		lacks := func(whole bool) *PartialError {
-			key := Resolve(svc, nil, testNode(), IPv4).Frontends[0].Key
-			return &PartialError{N: 1, Err: errors.New("default/web: another has it"), Frontends: map[FrontendKey]bool{key: whole}}
+			key := policy.Resolve(svc, nil, policytest.Node(), policy.IPv4).Frontends[0].Key
+			return &PartialError{N: 1, Err: errors.New("default/web: another has it"), Frontends: map[policy.FrontendKey]bool{key: whole}}
 		}
 		l.Apply(inFile(svc))
 		l.Synced("file")
@@ -235,16 +237,19 @@ func TestAnnounced(t *testing.T) {
 		net := &network{kernel: k}
 		l := start(t, k, func(c *Config) { c.Announcer = net })
 		l.Apply(inFile(
-			webAt("a", twoPorts, otherPort(0)),
+			webAt("a", policytest.TwoPorts, policytest.OtherPort(0)),
 			webAt("b", onPort(81)),
 			webAt("down", onPort(82), noEndpoints, func(s *source.Service) {
-				s.ExternalIPs = addrs("203.0.113.2")
+				s.ExternalIPs = policytest.Addrs("203.0.113.2")
 				s.Pos = source.Position{File: "a.toml", Line: 3, Col: 1}
 			}),
-			webAt("off", onPort(83), turnedOff, func(s *source.Service) { s.ExternalIPs = addrs("203.0.113.3") }),
-			webAt("neighbour", onPort(84), announce(source.L2), func(s *source.Service) { s.ExternalIPs = addrs("203.0.113.4") }),
+			webAt("off", onPort(83), policytest.TurnedOff, func(s *source.Service) { s.ExternalIPs = policytest.Addrs("203.0.113.3") }),
+			webAt("neighbour", onPort(84), policytest.Announce(source.L2), func(s *source.Service) { s.ExternalIPs = policytest.Addrs("203.0.113.4") }),
 		))
-		taken := webAt("taken", func(s *source.Service) { s.ExternalIPs = addrs("203.0.113.1", "203.0.113.5"); s.Ports[0].Port = 81 })
+		taken := webAt("taken", func(s *source.Service) {
+			s.ExternalIPs = policytest.Addrs("203.0.113.1", "203.0.113.5")
+			s.Ports[0].Port = 81
+		})
 		l.Apply(set(source.Unit{ID: source.UnitID{Source: "file", Name: "b"}, Services: []*source.Service{taken}}))
 		show := func() (lines []string) {
 			for _, a := range l.Announced(nil) {
@@ -274,11 +279,11 @@ func TestAnnounced(t *testing.T) {
 		if got, want := show()[3], `203.0.113.4 l2 false not_own_address "no link answers for it" [default/neighbour] `; got != want {
 			t.Errorf("got  %s\nwant %s", got, want)
 		}
-		net.deaf = map[Family]string{IPv6: "the other family"}
+		net.deaf = map[policy.Family]string{policy.IPv6: "the other family"}
 		if got, want := show()[0], `203.0.113.1 bgp true  "in part: not usable at 80/tcp" [default/a default/b default/taken] `; got != want {
 			t.Errorf("got  %s\nwant %s", got, want)
 		}
-		net.deaf[IPv4] = "no session"
+		net.deaf[policy.IPv4] = "no session"
 		if got, want := show()[0], `203.0.113.1 bgp false no_router "ready, no router: no session" [default/a default/b default/taken] `; got != want {
 			t.Errorf("got  %s\nwant %s", got, want)
 		}
@@ -319,7 +324,7 @@ func TestDrainHostDuringSync(t *testing.T) {
 		k.mu.Lock()
 		k.took = time.Minute / 2
 		k.mu.Unlock()
-		l.Apply(inFile(webAt("web", testEndpoints("10.0.0.1", "10.0.0.2"))))
+		l.Apply(inFile(webAt("web", policytest.Endpoints("10.0.0.1", "10.0.0.2"))))
 		synctest.Wait()
 		l.DrainHost(true)
 		k.mu.Lock()
@@ -332,4 +337,25 @@ func TestDrainHostDuringSync(t *testing.T) {
 		time.Sleep(time.Minute)
 		k.expect(t, "203.0.113.1 drained", "203.0.113.1 by bgp", "web")
 	})
+}
+
+// Every cause has a word of its own, and a text for people.
+func TestWithheldWords(t *testing.T) {
+	words := map[string]bool{policy.NotWithheld.String(): true}
+	for _, w := range policy.AllWithheld() {
+		if words[w.String()] {
+			t.Errorf("cause %d has the word %q of another", w, w)
+		}
+		words[w.String()] = true
+		switch w {
+		case policy.NoMeans, policy.NoRouter, policy.NotCarried, policy.KernelLacksIt, policy.NoEndpoints, policy.NoUsable, policy.WantedUnusable, policy.AllFail: // more is said of these
+		default:
+			if withheldWords[w] == "" {
+				t.Errorf("%s has no text", w)
+			}
+		}
+	}
+	if fmt.Sprint(source.BGP|source.L2) != "bgp,l2" {
+		t.Error(source.BGP | source.L2)
+	}
 }

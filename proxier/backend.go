@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"strings"
 	"time"
+
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // A Backend holds one kernel subsystem to a State, for one family. Its methods
@@ -18,7 +20,7 @@ type Backend interface {
 	// an error the next call has a nil delta, but an error that is a *PartialError
 	// counts as success: all is done that can be done. A Sync that takes long calls
 	// Progressed, and one that was given up goes on from what it has done.
-	Sync(ctx context.Context, st *State, delta *Delta) error
+	Sync(ctx context.Context, st *policy.State, delta *policy.Delta) error
 
 	// Look compares the kernel with what the last Sync that succeeded left there,
 	// and reports whether something differs that the next Sync repairs. It is called
@@ -27,7 +29,7 @@ type Backend interface {
 	Look(ctx context.Context) (differs bool, err error)
 
 	// Plan says what Sync with a nil delta would change now, and changes nothing.
-	Plan(ctx context.Context, st *State) ([]Change, error)
+	Plan(ctx context.Context, st *policy.State) ([]Change, error)
 
 	// Cleanup removes all that any Sync of this backend may ever have made, and
 	// nothing else. Nothing there is no error.
@@ -47,14 +49,14 @@ type PartialError struct {
 
 	// Frontends do not balance in the kernel as the State says: true if not at all,
 	// false if only in part. Frontends that do not balance anyway may be among them.
-	Frontends map[FrontendKey]bool
+	Frontends map[policy.FrontendKey]bool
 }
 
 // action returns what the kernel does with a frontend, which is less than its action where
 // it is among e. e may be nil.
-func (e *PartialError) action(f *Frontend) (action string, targets int) {
+func (e *PartialError) action(f *policy.Frontend) (action string, targets int) {
 	action, targets = f.Outside.Action.String(), len(f.Outside.Pool.Targets)
-	if e == nil || f.Outside.Action != Balance {
+	if e == nil || f.Outside.Action != policy.Balance {
 		return action, targets
 	}
 	switch whole, lacks := e.Frontends[f.Key]; {
@@ -73,7 +75,7 @@ const (
 )
 
 // of returns why f does not balance: what names its service, where something does.
-func (e *PartialError) of(f *Frontend) string {
+func (e *PartialError) of(f *policy.Frontend) string {
 	all := strings.Split(e.Error(), "\n")
 	for _, line := range all {
 		if strings.Contains(line, f.ServicePort.Key.String()) {
@@ -115,9 +117,9 @@ func JoinPartialErrors(all ...*PartialError) error {
 }
 
 // note adds frontends. One that serves nothing according to either is noted so.
-func (e *PartialError) note(frontends map[FrontendKey]bool) {
+func (e *PartialError) note(frontends map[policy.FrontendKey]bool) {
 	if e.Frontends == nil {
-		e.Frontends = make(map[FrontendKey]bool, len(frontends))
+		e.Frontends = make(map[policy.FrontendKey]bool, len(frontends))
 	}
 	for key, whole := range frontends {
 		e.Frontends[key] = e.Frontends[key] || whole

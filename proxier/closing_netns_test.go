@@ -22,6 +22,7 @@ import (
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/iptables"
 	"svcproxy.dev/svcproxy/proxier/nftables"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/test/lab"
 )
@@ -52,7 +53,7 @@ type closingLab struct {
 	loop *proxier.Loop
 
 	mu    sync.Mutex
-	known map[source.Key]proxier.Conditions
+	known map[source.Key]policy.Conditions
 }
 
 func newClosingLab(t *testing.T, tool string, masquerade source.Masquerading) *closingLab {
@@ -66,12 +67,12 @@ func newClosingLab(t *testing.T, tool string, masquerade source.Masquerading) *c
 			t.Error(err)
 		}
 	})
-	c := &closingLab{Lab: l, known: make(map[source.Key]proxier.Conditions)}
-	backends := make(map[proxier.Family]proxier.Backend)
-	for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
+	c := &closingLab{Lab: l, known: make(map[source.Key]policy.Conditions)}
+	backends := make(map[policy.Family]proxier.Backend)
+	for _, fam := range []policy.Family{policy.IPv4, policy.IPv6} {
 		backends[fam] = c.backend(t, fam, tool)
 	}
-	node := &proxier.Node{Name: "node", MarkBit: 14, Masquerade: masquerade, ServiceCIDRs: []netip.Prefix{
+	node := &policy.Node{Name: "node", MarkBit: 14, Masquerade: masquerade, ServiceCIDRs: []netip.Prefix{
 		netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd00:0:96::/48"),
 	}}
 	for _, d := range l.Node.Addrs {
@@ -90,14 +91,14 @@ func newClosingLab(t *testing.T, tool string, masquerade source.Masquerading) *c
 }
 
 // backend returns a backend of the node: of iptables, if tool names one, or of nftables.
-func (c *closingLab) backend(t *testing.T, fam proxier.Family, tool string) (b proxier.Backend) {
+func (c *closingLab) backend(t *testing.T, fam policy.Family, tool string) (b proxier.Backend) {
 	t.Helper()
 	err := c.Node.Do(func() (err error) {
 		if tool == "" {
 			b, err = nftables.New(context.Background(), fam, nftables.Options{})
 			return err
 		}
-		if fam == proxier.IPv6 {
+		if fam == policy.IPv6 {
 			tool = "ip6" + tool[2:]
 		}
 		if _, err := c.Node.Run(tool, "-w", "-A", "FORWARD", "-j", "ACCEPT"); err != nil { // mode iptables uses the variant that holds rules
@@ -118,15 +119,15 @@ type onNode struct {
 	node *lab.Host
 }
 
-func (n onNode) Sync(ctx context.Context, st *proxier.State, delta *proxier.Delta) error {
+func (n onNode) Sync(ctx context.Context, st *policy.State, delta *policy.Delta) error {
 	return n.node.Do(func() error { return n.Backend.Sync(ctx, st, delta) })
 }
 
 // Prune implements proxier.Flows.
-func (c *closingLab) Prune(ctx context.Context, fam proxier.Family, q proxier.FlowQuery, judge func(proxier.Flow) proxier.Verdict) (n int, err error) {
+func (c *closingLab) Prune(ctx context.Context, fam policy.Family, q proxier.FlowQuery, judge func(proxier.Flow) proxier.Verdict) (n int, err error) {
 	asked := conntrack.Query{Protocol: uint8(q.Protocol), From: q.From, To: q.To, At: q.At}
 	err = c.Node.Do(func() (err error) {
-		n, err = conntrack.Prune(ctx, fam == proxier.IPv6, asked, func(f conntrack.Flow) conntrack.Verdict { return verdicts[judge(proxier.Flow(f))] })
+		n, err = conntrack.Prune(ctx, fam == policy.IPv6, asked, func(f conntrack.Flow) conntrack.Verdict { return verdicts[judge(proxier.Flow(f))] })
 		return err
 	})
 	return n, err
@@ -138,35 +139,35 @@ var verdicts = [...]conntrack.Verdict{
 }
 
 // Challenge implements proxier.Flows.
-func (c *closingLab) Challenge(fam proxier.Family, removed []proxier.Flow) error {
+func (c *closingLab) Challenge(fam policy.Family, removed []proxier.Flow) error {
 	return c.Node.Do(func() error {
 		list := make([]challenge.Connection, len(removed))
 		for i, f := range removed {
 			list[i] = challenge.Connection{Client: f.Src, Server: f.Dst}
 		}
-		return challenge.Send(fam == proxier.IPv6, list)
+		return challenge.Send(fam == policy.IPv6, list)
 	})
 }
 
 // Use, Conditions and Details implement proxier.Conditioner.
-func (c *closingLab) Use(key source.Key, _ *source.Service) proxier.Conditions {
+func (c *closingLab) Use(key source.Key, _ *source.Service) policy.Conditions {
 	return c.Conditions(key)
 }
 
-func (c *closingLab) Conditions(key source.Key) proxier.Conditions {
+func (c *closingLab) Conditions(key source.Key) policy.Conditions {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.known[key]
 }
 
-func (c *closingLab) Details(source.Key) map[netip.AddrPort]proxier.Detail { return nil }
+func (c *closingLab) Details(source.Key) map[netip.AddrPort]policy.Detail { return nil }
 
 // know sets what is known of endpoints of a service; of others on the lab's remotes it is that they pass.
-func (c *closingLab) know(svc *source.Service, conditions map[*lab.Host]proxier.Condition) {
-	known := make(proxier.Conditions)
+func (c *closingLab) know(svc *source.Service, conditions map[*lab.Host]policy.Condition) {
+	known := make(policy.Conditions)
 	for i := range svc.Endpoints {
 		at := svc.EndpointAt(&svc.Endpoints[i])
-		known[at] = proxier.Condition{Check: source.CheckPassed}
+		known[at] = policy.Condition{Check: source.CheckPassed}
 		for h, cond := range conditions {
 			if h.Owns(at.Addr()) {
 				known[at] = cond
@@ -288,7 +289,7 @@ func expectClosed(t *testing.T, when string, list []held, closed func(held) bool
 
 func (c *closingLab) run(t *testing.T) {
 	one, two := c.Remote[0], c.Remote[1]
-	fails := map[*lab.Host]proxier.Condition{one: {Check: source.CheckFailed, Settled: true}}
+	fails := map[*lab.Host]policy.Condition{one: {Check: source.CheckFailed, Settled: true}}
 	failed, never := c.service("failed", 1, source.CloseFailed, one, two), c.service("never", 2, source.CloseNever, one, two)
 	always, only := c.service("always", 3, source.CloseAlways, one, two), c.service("only", 4, source.CloseFailed, one)
 	going, all := c.service("going", 5, source.CloseAlways, one), c.service("all", 6, source.CloseFailed, one)
@@ -309,7 +310,7 @@ func (c *closingLab) run(t *testing.T) {
 	})
 	c.apply(without(failed, one), without(never, one), without(always, one), only, going, all)
 	conns = expectClosed(t, "one is removed", conns, func(h held) bool { return h.on == one.Role && h.service == "always" })
-	c.know(without(always, one), map[*lab.Host]proxier.Condition{two: {Check: source.CheckPassed, Drained: true, Overdue: true}})
+	c.know(without(always, one), map[*lab.Host]policy.Condition{two: {Check: source.CheckPassed, Drained: true, Overdue: true}})
 	conns = expectClosed(t, "the other has been drained for too long", conns, func(h held) bool { return h.service == "always" })
 	c.apply(only, all)
 	conns = expectClosed(t, "services are removed", conns, func(h held) bool { return h.service == "going" })

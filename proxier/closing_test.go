@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/policy/policytest"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -27,40 +29,40 @@ func TestResolveClosed(t *testing.T) {
 	tests := []struct {
 		name  string
 		svc   edits
-		known Conditions
+		known policy.Conditions
 		want  string // kept, then closed
 	}{
-		{"never", edits{probed, never, testEndpoints(one, two)}, conditions(one+" failed", two+" passed"), "[10.0.0.1] []"},
-		{"failed", edits{probed, failing, testEndpoints(one, two)}, conditions(one+" failed", two+" passed"), "[] [10.0.0.1]"},
-		{"always", edits{probed, always, testEndpoints(one, two)}, conditions(one+" failed", two+" passed"), "[] [10.0.0.1]"},
-		{"failed only now", edits{probed, always, testEndpoints(one, two)}, conditions(one+" failing", two+" passed"), "[10.0.0.1] []"},
-		{"UDP flows of one that failed only now", edits{overUDP, probed, never, testEndpoints(one, two)}, conditions(one+" failing", two+" passed"), "[] [10.0.0.1]"},
-		{"UDP flows where all fail", edits{overUDP, probed, never, testEndpoints(one, two)}, conditions(one+" failing", two+" failing"), "[] []"},
-		{"UDP flows where all fail, of one that is drained", edits{overUDP, probed, never, testEndpoints(one, two)}, conditions(one+" failed drained", two+" failing"), "[10.0.0.1] []"},
-		{"UDP flows where all fail, refuse", edits{overUDP, probedRefuse, never, testEndpoints(one, two)}, conditions(one+" failing", two+" failing"), "[] [10.0.0.1 10.0.0.2]"},
-		{"UDP flows of one that may follow", edits{overUDP, probed, never, testEndpoints(one, two)}, conditions(one+" failing returning", two+" passed returning"), "[] []"},
-		{"UDP flows of one that failed before others that may follow", edits{overUDP, probed, never, testEndpoints(one, two, three)}, conditions(one+" failing returning", two+" passed returning", three+" failing"), "[] [10.0.0.3]"},
-		{"one may follow", edits{probed, always, testEndpoints(one, two)}, conditions(one+" failed returning", two+" passed returning"), "[] []"},
-		{"one may follow that is drained, or failed before", edits{probed, always, testEndpoints(one, two, three, "10.0.0.4")}, conditions(one+" failed returning", two+" passed returning", three+" failed drained", "10.0.0.4 failed"), "[10.0.0.3 10.0.0.4] []"},
-		{"UDP flows of one that may follow, as a backup", edits{overUDP, probed, never, testEndpoints(one, two+" tier=1")}, conditions(one+" passed returning", two+" failed returning"), "[10.0.0.2] []"},
-		{"one may follow, as a backup", edits{probed, always, testEndpoints(one, two+" tier=1")}, conditions(one+" passed returning", two+" failed returning"), "[10.0.0.2] []"},
-		{"no result yet", edits{probed, always, testEndpoints(one, two)}, conditions(two + " passed"), "[10.0.0.1] []"},
-		{"all fail, and are used", edits{probed, always, testEndpoints(one, two)}, conditions(one+" failed", two+" failed"), "[] []"},
-		{"all fail, and those of a tier are used", edits{probed, always, testEndpoints(one, two+" tier=1")}, conditions(one+" failed", two+" failed"), "[10.0.0.2] []"},
-		{"all fail, refuse", edits{probedRefuse, failing, testEndpoints(one, two)}, conditions(one+" failed", two+" failed"), "[] [10.0.0.1 10.0.0.2]"},
-		{"fails and is drained", edits{probed, failing, testEndpoints(one, two)}, conditions(one+" failed drained", two+" passed"), "[] [10.0.0.1]"},
-		{"fails and is disabled", edits{probed, failing, testEndpoints(one+" disabled", two)}, conditions(one+" failed", two+" passed"), "[] [10.0.0.1]"},
-		{"failed without a check", edits{always, testEndpoints(one+" weight=0", two)}, conditions(one + " failed"), "[10.0.0.1] []"},
-		{"drained", edits{always, testEndpoints(one, two)}, conditions(one + " drained"), "[10.0.0.1] []"},
-		{"drained for too long", edits{always, testEndpoints(one, two)}, conditions(one + " drained overdue"), "[] [10.0.0.1]"},
-		{"drained for too long, failed", edits{failing, testEndpoints(one, two)}, conditions(one + " drained overdue"), "[10.0.0.1] []"},
-		{"no longer drained", edits{always, testEndpoints(one+" weight=0", two)}, conditions(one + " overdue"), "[10.0.0.1] []"},
-		{"weight 0, disabled, backup", edits{always, testEndpoints(one, two+" weight=0", three+" disabled", "10.0.0.4 tier=1")}, nil, "[10.0.0.2 10.0.0.3 10.0.0.4] []"},
-		{"UDP flows of an endpoint that fails", edits{overUDP, probed, never, testEndpoints(one, two)}, conditions(one+" failed", two+" passed"), "[] [10.0.0.1]"},
-		{"UDP flows of one that is drained for too long", edits{overUDP, never, testEndpoints(one, two)}, conditions(one + " drained overdue"), "[] [10.0.0.1]"},
+		{"never", edits{policytest.Probed, never, policytest.Endpoints(one, two)}, policytest.Conditions(one+" failed", two+" passed"), "[10.0.0.1] []"},
+		{"failed", edits{policytest.Probed, failing, policytest.Endpoints(one, two)}, policytest.Conditions(one+" failed", two+" passed"), "[] [10.0.0.1]"},
+		{"always", edits{policytest.Probed, always, policytest.Endpoints(one, two)}, policytest.Conditions(one+" failed", two+" passed"), "[] [10.0.0.1]"},
+		{"failed only now", edits{policytest.Probed, always, policytest.Endpoints(one, two)}, policytest.Conditions(one+" failing", two+" passed"), "[10.0.0.1] []"},
+		{"UDP flows of one that failed only now", edits{overUDP, policytest.Probed, never, policytest.Endpoints(one, two)}, policytest.Conditions(one+" failing", two+" passed"), "[] [10.0.0.1]"},
+		{"UDP flows where all fail", edits{overUDP, policytest.Probed, never, policytest.Endpoints(one, two)}, policytest.Conditions(one+" failing", two+" failing"), "[] []"},
+		{"UDP flows where all fail, of one that is drained", edits{overUDP, policytest.Probed, never, policytest.Endpoints(one, two)}, policytest.Conditions(one+" failed drained", two+" failing"), "[10.0.0.1] []"},
+		{"UDP flows where all fail, refuse", edits{overUDP, policytest.ProbedRefuse, never, policytest.Endpoints(one, two)}, policytest.Conditions(one+" failing", two+" failing"), "[] [10.0.0.1 10.0.0.2]"},
+		{"UDP flows of one that may follow", edits{overUDP, policytest.Probed, never, policytest.Endpoints(one, two)}, policytest.Conditions(one+" failing returning", two+" passed returning"), "[] []"},
+		{"UDP flows of one that failed before others that may follow", edits{overUDP, policytest.Probed, never, policytest.Endpoints(one, two, three)}, policytest.Conditions(one+" failing returning", two+" passed returning", three+" failing"), "[] [10.0.0.3]"},
+		{"one may follow", edits{policytest.Probed, always, policytest.Endpoints(one, two)}, policytest.Conditions(one+" failed returning", two+" passed returning"), "[] []"},
+		{"one may follow that is drained, or failed before", edits{policytest.Probed, always, policytest.Endpoints(one, two, three, "10.0.0.4")}, policytest.Conditions(one+" failed returning", two+" passed returning", three+" failed drained", "10.0.0.4 failed"), "[10.0.0.3 10.0.0.4] []"},
+		{"UDP flows of one that may follow, as a backup", edits{overUDP, policytest.Probed, never, policytest.Endpoints(one, two+" tier=1")}, policytest.Conditions(one+" passed returning", two+" failed returning"), "[10.0.0.2] []"},
+		{"one may follow, as a backup", edits{policytest.Probed, always, policytest.Endpoints(one, two+" tier=1")}, policytest.Conditions(one+" passed returning", two+" failed returning"), "[10.0.0.2] []"},
+		{"no result yet", edits{policytest.Probed, always, policytest.Endpoints(one, two)}, policytest.Conditions(two + " passed"), "[10.0.0.1] []"},
+		{"all fail, and are used", edits{policytest.Probed, always, policytest.Endpoints(one, two)}, policytest.Conditions(one+" failed", two+" failed"), "[] []"},
+		{"all fail, and those of a tier are used", edits{policytest.Probed, always, policytest.Endpoints(one, two+" tier=1")}, policytest.Conditions(one+" failed", two+" failed"), "[10.0.0.2] []"},
+		{"all fail, refuse", edits{policytest.ProbedRefuse, failing, policytest.Endpoints(one, two)}, policytest.Conditions(one+" failed", two+" failed"), "[] [10.0.0.1 10.0.0.2]"},
+		{"fails and is drained", edits{policytest.Probed, failing, policytest.Endpoints(one, two)}, policytest.Conditions(one+" failed drained", two+" passed"), "[] [10.0.0.1]"},
+		{"fails and is disabled", edits{policytest.Probed, failing, policytest.Endpoints(one+" disabled", two)}, policytest.Conditions(one+" failed", two+" passed"), "[] [10.0.0.1]"},
+		{"failed without a check", edits{always, policytest.Endpoints(one+" weight=0", two)}, policytest.Conditions(one + " failed"), "[10.0.0.1] []"},
+		{"drained", edits{always, policytest.Endpoints(one, two)}, policytest.Conditions(one + " drained"), "[10.0.0.1] []"},
+		{"drained for too long", edits{always, policytest.Endpoints(one, two)}, policytest.Conditions(one + " drained overdue"), "[] [10.0.0.1]"},
+		{"drained for too long, failed", edits{failing, policytest.Endpoints(one, two)}, policytest.Conditions(one + " drained overdue"), "[10.0.0.1] []"},
+		{"no longer drained", edits{always, policytest.Endpoints(one+" weight=0", two)}, policytest.Conditions(one + " overdue"), "[10.0.0.1] []"},
+		{"weight 0, disabled, backup", edits{always, policytest.Endpoints(one, two+" weight=0", three+" disabled", "10.0.0.4 tier=1")}, nil, "[10.0.0.2 10.0.0.3 10.0.0.4] []"},
+		{"UDP flows of an endpoint that fails", edits{overUDP, policytest.Probed, never, policytest.Endpoints(one, two)}, policytest.Conditions(one+" failed", two+" passed"), "[] [10.0.0.1]"},
+		{"UDP flows of one that is drained for too long", edits{overUDP, never, policytest.Endpoints(one, two)}, policytest.Conditions(one + " drained overdue"), "[] [10.0.0.1]"},
 	}
 	for _, tt := range tests {
-		pool := Resolve(testService(tt.svc...), tt.known, testNode(), IPv4).Pools[0]
+		pool := policy.Resolve(policytest.Service(tt.svc...), tt.known, policytest.Node(), policy.IPv4).Pools[0]
 		if got := strings.ReplaceAll(fmt.Sprint(pool.Kept, pool.Closed), ":8080", ""); got != tt.want {
 			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
 		}
@@ -73,7 +75,7 @@ func TestStaleConnections(t *testing.T) {
 	const vip, nodePort = "10.96.0.10:80", "192.0.2.1:30080"
 	one, two, three := "10.0.0.1", "10.0.0.2", "10.0.0.3"
 	web := func(c source.CloseConnections, endpoints ...string) *source.Service {
-		s := testService(probed, closing(c), testEndpoints(endpoints...))
+		s := policytest.Service(policytest.Probed, closing(c), policytest.Endpoints(endpoints...))
 		s.Ports[0].NodePort = 30080
 		return s
 	}
@@ -83,12 +85,12 @@ func TestStaleConnections(t *testing.T) {
 	}
 	other := web(source.CloseNever, one, two)
 	other.Name = "other"
-	up, fails := conditions(one+" passed", two+" passed", three+" passed"), conditions(one+" failed", two+" passed")
+	up, fails := policytest.Conditions(one+" passed", two+" passed", three+" passed"), policytest.Conditions(one+" failed", two+" passed")
 	never, failed, always := source.CloseNever, source.CloseFailed, source.CloseAlways
 	tests := []struct {
 		name      string
 		old, new  *source.Service
-		was, now  Conditions
+		was, now  policy.Conditions
 		all       bool
 		closed    string // endpoints whose connections are closed
 		reopened  string // those whose connections go on, and are not joined by a new one
@@ -110,8 +112,8 @@ func TestStaleConnections(t *testing.T) {
 		{name: "disabled", old: web(always, one, two), new: web(always, one+" disabled", two), was: up, now: up, reopened: one},
 		{name: "not ready", old: web(always, one, two), new: web(always, one+" notready", two), was: up, now: up, closed: one},
 		{name: "not ready, never", old: web(never, one, two), new: web(never, one+" notready", two), was: up, now: up, reopened: one},
-		{name: "drained", old: web(always, one, two), new: web(always, one, two), was: up, now: conditions(one+" passed drained", two+" passed"), reopened: one},
-		{name: "drained for too long", old: web(always, one, two), new: web(always, one, two), was: conditions(one+" passed drained", two+" passed"), now: conditions(one+" passed drained overdue", two+" passed"), closed: one},
+		{name: "drained", old: web(always, one, two), new: web(always, one, two), was: up, now: policytest.Conditions(one+" passed drained", two+" passed"), reopened: one},
+		{name: "drained for too long", old: web(always, one, two), new: web(always, one, two), was: policytest.Conditions(one+" passed drained", two+" passed"), now: policytest.Conditions(one+" passed drained overdue", two+" passed"), closed: one},
 		{name: "removed", old: web(always, one, two), new: web(always, two), was: up, now: up, closed: one},
 		{name: "removed, failed", old: web(failed, one, two), new: web(failed, two), was: up, now: up, reopened: one},
 		{name: "removed when always begins", old: web(never, one, two), new: web(always, two), was: up, now: up, closed: one},
@@ -124,23 +126,23 @@ func TestStaleConnections(t *testing.T) {
 		{name: "another service takes over", old: web(always, one, two, three), was: up, now: up, takenOver: true, reopened: three},
 	}
 	for _, tt := range tests {
-		resolve := func(s *source.Service, known Conditions) *Resolved {
+		resolve := func(s *source.Service, known policy.Conditions) *policy.Resolved {
 			if s == nil {
 				return nil
 			}
-			return Resolve(s, known, testNode(), IPv4)
+			return policy.Resolve(s, known, policytest.Node(), policy.IPv4)
 		}
-		ch := ServiceChange{Old: resolve(tt.old, tt.was), New: resolve(tt.new, tt.now)}
-		changes := map[source.Key]ServiceChange{{Name: "web"}: ch}
+		ch := policy.ServiceChange{Old: resolve(tt.old, tt.was), New: resolve(tt.new, tt.now)}
+		changes := map[source.Key]policy.ServiceChange{{Name: "web"}: ch}
 		if tt.takenOver {
-			changes[other.Key] = ServiceChange{New: resolve(other, tt.now)}
+			changes[other.Key] = policy.ServiceChange{New: resolve(other, tt.now)}
 		}
 		c := newFlowTable(source.TCP)
-		sync := func(changes map[source.Key]ServiceChange, all bool) *look {
-			return c.synced(&synced{changes: c.since(changes), host: testNode().Host(IPv4), node: testNode(), all: all})
+		sync := func(changes map[source.Key]policy.ServiceChange, all bool) *look {
+			return c.synced(&synced{changes: c.since(changes), host: policytest.Node().Host(policy.IPv4), node: policytest.Node(), all: all})
 		}
 		sync(nil, false)
-		sync(map[source.Key]ServiceChange{{Name: "web"}: {New: ch.Old}}, false)
+		sync(map[source.Key]policy.ServiceChange{{Name: "web"}: {New: ch.Old}}, false)
 		l := sync(changes, tt.all)
 		q := c.query(l)
 		for _, dst := range []string{vip, nodePort, "10.96.0.11:80", "192.0.2.1:80"} {
@@ -214,13 +216,13 @@ func TestCloserLooksTwice(t *testing.T) {
 			track := &tracking{}
 			conn := testFlow{"", "10.96.0.10:80", "10.0.0.1:8080"}
 			k := &kernel{}
-			about := knower{make(chan *source.Service, 9), make(chan Conditions, 9)}
-			about.known <- conditions("10.0.0.1 passed", "10.0.0.2 passed")
+			about := knower{make(chan *source.Service, 9), make(chan policy.Conditions, 9)}
+			about.known <- policytest.Conditions("10.0.0.1 passed", "10.0.0.2 passed")
 			var log strings.Builder
 			l := start(t, k, func(c *Config) {
 				c.Conditions, c.Flows, c.Log = about, track, slog.New(slog.NewTextHandler(&log, nil))
 			})
-			svc := testService(probed, closing(source.CloseFailed), testEndpoints("10.0.0.1", "10.0.0.2"))
+			svc := policytest.Service(policytest.Probed, closing(source.CloseFailed), policytest.Endpoints("10.0.0.1", "10.0.0.2"))
 			l.Apply(source.Changes{Set: []source.Unit{{ID: source.UnitID{Source: "file", Name: "a"}, Services: []*source.Service{svc}}}})
 			l.Synced("file")
 			time.Sleep(time.Minute)
@@ -228,12 +230,12 @@ func TestCloserLooksTwice(t *testing.T) {
 				t.Errorf("%d looks for a service that appears, want 2", n)
 			}
 			track.set(func() { track.flows = []testFlow{conn} })
-			about.known <- conditions("10.0.0.1 failed", "10.0.0.2 passed")
+			about.known <- policytest.Conditions("10.0.0.1 failed", "10.0.0.2 passed")
 			l.Reconsider(svc.Key)
 			track.expect(t)
 			track.set(func() { track.flows = []testFlow{conn} })
 			if back {
-				about.known <- conditions("10.0.0.1 passed", "10.0.0.2 passed")
+				about.known <- policytest.Conditions("10.0.0.1 passed", "10.0.0.2 passed")
 				l.Reconsider(svc.Key)
 			}
 			time.Sleep(time.Minute)
@@ -256,13 +258,13 @@ func TestCloserLooksTwice(t *testing.T) {
 func TestEndedIsNotTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		track := &tracking{ended: true, flows: []testFlow{{"", "10.96.0.10:80", "10.0.0.1:8080"}}}
-		about := knower{make(chan *source.Service, 9), make(chan Conditions, 9)}
-		about.known <- conditions("10.0.0.1 failed", "10.0.0.2 passed")
+		about := knower{make(chan *source.Service, 9), make(chan policy.Conditions, 9)}
+		about.known <- policytest.Conditions("10.0.0.1 failed", "10.0.0.2 passed")
 		var log strings.Builder
 		l := start(t, &kernel{}, func(c *Config) {
 			c.Conditions, c.Flows, c.Log = about, track, slog.New(slog.NewTextHandler(&log, nil))
 		})
-		svc := testService(probed, closing(source.CloseFailed), testEndpoints("10.0.0.1", "10.0.0.2"))
+		svc := policytest.Service(policytest.Probed, closing(source.CloseFailed), policytest.Endpoints("10.0.0.1", "10.0.0.2"))
 		l.Apply(source.Changes{Set: []source.Unit{{ID: source.UnitID{Source: "file", Name: "a"}, Services: []*source.Service{svc}}}})
 		l.Synced("file")
 		time.Sleep(time.Minute)
@@ -276,22 +278,22 @@ func TestEndedIsNotTold(t *testing.T) {
 // Where a node port leaves an address, its connections there end like those of a service that goes, and
 // no others.
 func TestCloserOfAddressesLeft(t *testing.T) {
-	node := testNode(func(n *Node) {
-		n.Addrs = addrs("192.0.2.1", "192.0.2.2")
+	node := policytest.Node(func(n *policy.Node) {
+		n.Addrs = policytest.Addrs("192.0.2.1", "192.0.2.2")
 		n.UpAddrs = n.Addrs
 		n.NodePortAddrs = n.Addrs
 	})
-	web := func(c source.CloseConnections, list ...string) *Resolved {
-		s := testService(closing(c), testEndpoints("10.0.0.1"))
+	web := func(c source.CloseConnections, list ...string) *policy.Resolved {
+		s := policytest.Service(closing(c), policytest.Endpoints("10.0.0.1"))
 		s.VIPs, s.Ports[0].NodePort = nil, 30080
 		if len(list) > 0 {
 			s.NodePortAddresses = source.SelectAddresses(list)
 		}
-		return Resolve(s, nil, node, IPv4)
+		return policy.Resolve(s, nil, node, policy.IPv4)
 	}
 	for _, tt := range []struct {
 		name     string
-		old, now *Resolved
+		old, now *policy.Resolved
 		want     string
 	}{
 		{"always", web(source.CloseAlways, "all"), web(source.CloseAlways, "192.0.2.1/32"), "[192.0.2.2:30080]"},
@@ -300,8 +302,8 @@ func TestCloserOfAddressesLeft(t *testing.T) {
 		{"one more", web(source.CloseAlways, "192.0.2.1/32"), web(source.CloseAlways, "all"), "[]"},
 	} {
 		c := newFlowTable(source.TCP)
-		sync := func(r *Resolved) *look {
-			return c.synced(&synced{changes: c.since(map[source.Key]ServiceChange{{Name: "web"}: {New: r}}), host: node.Host(IPv4), node: node})
+		sync := func(r *policy.Resolved) *look {
+			return c.synced(&synced{changes: c.since(map[source.Key]policy.ServiceChange{{Name: "web"}: {New: r}}), host: node.Host(policy.IPv4), node: node})
 		}
 		sync(tt.old)
 		l := sync(tt.now)

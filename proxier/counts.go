@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"sync"
 
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -18,7 +19,7 @@ type Counts struct {
 
 	// Services in a family whose policy is local, and that have endpoints for that kind of
 	// traffic, but none on this node.
-	NoLocal map[Family]NoLocal
+	NoLocal map[policy.Family]NoLocal
 
 	Warnings int // of services, but not Doubts
 
@@ -41,11 +42,11 @@ const (
 // ServiceActions returns what becomes of the connections to a service, from the worst on: it
 // counts once, for the worst of its frontends.
 func ServiceActions() []string {
-	return []string{unservedWhole, Reject.String(), unservedInPart, Drop.String(), pending, Balance.String(), noFrontend, disabledService}
+	return []string{unservedWhole, policy.Reject.String(), unservedInPart, policy.Drop.String(), pending, policy.Balance.String(), noFrontend, disabledService}
 }
 
 // AllFailedSettings returns what all_failed of files can be.
-func AllFailedSettings() []string { return []string{useAll, refuseAll} }
+func AllFailedSettings() []string { return []string{policy.UseAll, policy.RefuseAll} }
 
 // worse has the place of each of ServiceActions.
 var worse = func() map[string]int {
@@ -76,7 +77,7 @@ type countsCache struct {
 }
 
 func (l *Loop) count() Counts {
-	c := Counts{Services: make(map[string]int), Endpoints: make(map[string]int), AllFailed: make(map[string]int), NoLocal: make(map[Family]NoLocal)}
+	c := Counts{Services: make(map[string]int), Endpoints: make(map[string]int), AllFailed: make(map[string]int), NoLocal: make(map[policy.Family]NoLocal)}
 	l.mu.RLock()
 	families := l.families
 	var list []usedService
@@ -89,7 +90,7 @@ func (l *Loop) count() Counts {
 	for _, f := range families {
 		f.status(list)
 	}
-	states := make([]int, len(EndpointStates()))
+	states := make([]int, len(policy.EndpointStates()))
 	for i := range list {
 		s := &list[i]
 		c.Services[s.action()]++
@@ -100,13 +101,13 @@ func (l *Loop) count() Counts {
 		if setting := s.AllFail(); setting != "" {
 			c.AllFailed[setting]++
 		}
-		tiers := s.tiersInUse()
+		tiers := s.TiersInUse()
 		for j := range s.Endpoints {
-			states[s.shown(&s.Endpoints[j], tiers)]++
+			states[s.Shown(&s.Endpoints[j], tiers)]++
 		}
 	}
 	for i, n := range states {
-		c.Endpoints[EndpointStates()[i]] = n
+		c.Endpoints[policy.EndpointStates()[i]] = n
 	}
 	return c
 }
@@ -127,14 +128,14 @@ func (u *usedService) action() string {
 	return worst
 }
 
-func (u *usedService) countNoLocal(counts map[Family]NoLocal) {
+func (u *usedService) countNoLocal(counts map[policy.Family]NoLocal) {
 	for _, r := range u.resolved {
 		n := counts[r.fam]
 		var internal, external bool
 		for _, f := range r.Frontends {
-			if f.Outside.Action == Drop { // except for a local policy, it would balance or reject
-				internal = internal || f.Key.Kind == VIP
-				external = external || f.Key.Kind != VIP
+			if f.Outside.Action == policy.Drop { // except for a local policy, it would balance or reject
+				internal = internal || f.Key.Kind == policy.VIP
+				external = external || f.Key.Kind != policy.VIP
 			}
 		}
 		n.Internal += toInt(internal)

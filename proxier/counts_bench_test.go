@@ -9,6 +9,8 @@ import (
 	"net/netip"
 	"testing"
 
+	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/policy/policytest"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -26,7 +28,7 @@ func BenchmarkCounts(b *testing.B) {
 		}
 		u.Services = append(u.Services, s)
 	}
-	l := NewLoop(Config{Backends: map[Family]Backend{IPv4: &kernel{}, IPv6: &kernel{}}, Node: testNode(), Sources: []string{"file"}, SyncTimeout: 1e12, LookInterval: 1e12, Log: slog.New(slog.DiscardHandler)})
+	l := NewLoop(Config{Backends: map[policy.Family]Backend{policy.IPv4: &kernel{}, policy.IPv6: &kernel{}}, Node: policytest.Node(), Sources: []string{"file"}, SyncTimeout: 1e12, LookInterval: 1e12, Log: slog.New(slog.DiscardHandler)})
 	ctx, cancel := context.WithCancel(b.Context())
 	defer cancel()
 	go l.Run(ctx)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -57,7 +58,7 @@ func TestLoopCounts(t *testing.T) {
 		}; !maps.Equal(c.Endpoints, want) {
 			t.Errorf("endpoints %v, want %v", c.Endpoints, want)
 		}
-		if want := map[Family]NoLocal{IPv4: {Internal: 1}}; !maps.Equal(c.NoLocal, want) {
+		if want := map[policy.Family]NoLocal{policy.IPv4: {Internal: 1}}; !maps.Equal(c.NoLocal, want) {
 			t.Errorf("without a local endpoint %v, want %v", c.NoLocal, want)
 		}
 		v4.failWith(errors.New("no"))
@@ -71,10 +72,10 @@ func TestLoopCounts(t *testing.T) {
 
 // Every word of Status has a count of its own.
 func TestCountsKnowAllActions(t *testing.T) {
-	f := &Frontend{Outside: Route{Pool: &Pool{}}}
-	words := []string{Balance.String(), Reject.String(), Drop.String(), "pending"}
+	f := &policy.Frontend{Outside: policy.Route{Pool: &policy.Pool{}}}
+	words := []string{policy.Balance.String(), policy.Reject.String(), policy.Drop.String(), "pending"}
 	for _, whole := range []bool{true, false} {
-		word, _ := (&PartialError{Frontends: map[FrontendKey]bool{f.Key: whole}}).action(f)
+		word, _ := (&PartialError{Frontends: map[policy.FrontendKey]bool{f.Key: whole}}).action(f)
 		words = append(words, word)
 	}
 	for _, w := range words {

@@ -1,12 +1,10 @@
 // Package proxier holds one node's kernel to the services it was given.
 //
-//	source ──► Tracker ──► Resolve ──► Backend.Sync ──► kernel
-//	           who owns     policy,     one language each
-//	           which claim  once
+//	source ──► Tracker ──► policy.Resolve ──► Backend.Sync ──► kernel
+//	           who owns     every decision     one language each
+//	           which claim  about packets
 //
-// Every choice of policy (which endpoints are usable, what an empty service
-// answers, whom to masquerade, what is local) is made once, in Resolve. A
-// Backend only says the resulting State in its own kernel's language.
+// Package policy decides, once. A Backend only says the resulting State in its own kernel's language.
 //
 // The words used here and in the backends:
 //
@@ -39,12 +37,8 @@
 //	trade, objects           files that exchange claims; objects of an API, used in part
 //	orders, family           what the Loop sends to a family; its goroutine and State
 //	pieces                   large services, which a family changes piece by piece
-//	node, nodechange         this host, and which services a change of it touches
-//	conditions               what is known of endpoints beside files: checks, drains, slow starts
-//	resolve, endpoints       the policy; which endpoints are usable
-//	nodeports, sourceranges  which addresses serve a node port; who may use a frontend
-//	allfailed                what is used when no endpoint passes, or only some do so again
-//	frontend, state, delta   what Resolve returns
+//	nodechange               which services a change of this host touches
+//	conditions               who knows of endpoints what files do not say
 //	backend, optional        what a backend must do, and may do
 //	pace, progress, stall    when a family syncs, and whether a Sync makes progress
 //	look, contention         comparisons beside syncs; repairs paced
@@ -54,10 +48,8 @@
 //	held                     waiting for that
 //	flows, flowtable         flows and connections that a change made stale
 //	closing                  what a change of a frontend means for its connections
-//	health, doubts*, clients, serving, snapshot, status, summary, runs  what others ask of the Loop
+//	health, doubts*, serving, snapshot, status, summary, runs  what others ask of the Loop
 //	states                   the state of each endpoint in a word, for people
-//	reason, standing         why a route rejects or drops; why an endpoint is not used
-//	packet                   what becomes of one packet, for explain
 //	triggers, repair_cause   what a sync tells of besides: when changes were made, why it repaired
 //	counts                   how many services and endpoints are how, for metrics
 //	plan*                    what a sync would change, and what that means for connections

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -22,7 +23,7 @@ func (l Listener) takes(a netip.Addr) bool {
 	if !l.Addr().IsUnspecified() {
 		return l.Addr() == a
 	}
-	return l.Both || FamilyOf(l.Addr()) == FamilyOf(a)
+	return l.Both || policy.FamilyOf(l.Addr()) == policy.FamilyOf(a)
 }
 
 func (l Listener) String() string { return fmt.Sprintf("%s/%s", l.AddrPort, l.Protocol) }
@@ -46,8 +47,8 @@ func (d Doubt) String() string { return source.Fault{Msg: d.Msg, Hint: d.Hint}.S
 
 // Surroundings are what Doubts looks at besides the services themselves.
 type Surroundings struct {
-	Node      *Node // nil: not known
-	Families  []Family
+	Node      *policy.Node // nil: not known
+	Families  []policy.Family
 	Listeners []Listener                           // of this host
 	Router    func(netip.Addr) (netip.Addr, error) // see Config; nil: not known
 }
@@ -216,7 +217,7 @@ func (s *suspicion) listeners(svc *source.Service) []Doubt {
 func (s *suspicion) hides(svc *source.Service, c claim, l Listener) bool {
 	switch {
 	case c.addr.IsValid():
-		return slices.Contains(s.Families, FamilyOf(c.addr)) && l.takes(c.addr) && (l.Addr() == c.addr || s.owns(c.addr))
+		return slices.Contains(s.Families, policy.FamilyOf(c.addr)) && l.takes(c.addr) && (l.Addr() == c.addr || s.owns(c.addr))
 	case l.Own, c.port == svc.HealthCheckNodePort && c.protocol == source.TCP, s.Node == nil:
 		return false
 	}
@@ -225,7 +226,7 @@ func (s *suspicion) hides(svc *source.Service, c claim, l Listener) bool {
 		own = append(slices.Clone(own), netip.AddrFrom4([4]byte{127, 0, 0, 1}))
 	}
 	return slices.ContainsFunc(own, func(a netip.Addr) bool {
-		return slices.Contains(s.Families, FamilyOf(a)) && serves(svc, FamilyOf(a)) && l.takes(a)
+		return slices.Contains(s.Families, policy.FamilyOf(a)) && policy.Serves(svc, policy.FamilyOf(a)) && l.takes(a)
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"svcproxy.dev/svcproxy/proxier/policy/policytest"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -43,10 +44,10 @@ func TestDoubtsOfAnsweringEndpoints(t *testing.T) {
 		{name: "masqueraded to this host", endpoints: []string{"192.0.2.1"}, router: by},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s := testService(testEndpoints(tt.endpoints...))
+			s := policytest.Service(policytest.Endpoints(tt.endpoints...))
 			s.Forward, s.Disabled = tt.forward, tt.disabled
 			got := ""
-			for _, d := range doubts([]*source.Service{s}, Surroundings{Node: testNode(), Router: tt.router}, nil) {
+			for _, d := range doubts([]*source.Service{s}, Surroundings{Node: policytest.Node(), Router: tt.router}, nil) {
 				got += d.String()
 			}
 			if got != tt.want {
@@ -58,7 +59,7 @@ func TestDoubtsOfAnsweringEndpoints(t *testing.T) {
 
 // However many endpoints there are, one look asks for the way to some of them only.
 func TestDoubtsAskForSomeWays(t *testing.T) {
-	s, asked := testService(), 0
+	s, asked := policytest.Service(), 0
 	s.Forward.Method = source.ForwardDirect
 	for i := range 2 * maxAsked {
 		s.Endpoints = append(s.Endpoints, source.Endpoint{Addr: netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})})
@@ -78,7 +79,7 @@ func TestStatusOfAnsweringEndpoints(t *testing.T) {
 		x := *u.Services[0]
 		x.Forward = source.Forwarding{Method: source.ForwardTunnel, Tunnel: source.GUE, Port: 6080}
 		y := *u.Services[1]
-		y.Forward.Method, y.Endpoints = source.ForwardDirect, []source.Endpoint{testEndpoint("10.0.0.1")}
+		y.Forward.Method, y.Endpoints = source.ForwardDirect, []source.Endpoint{policytest.Endpoint("10.0.0.1")}
 		u.Services = []*source.Service{&x, &y}
 		l.Apply(set(u))
 		l.Synced("file")

@@ -7,17 +7,19 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/policy/policytest"
 	"svcproxy.dev/svcproxy/source"
 )
 
 func named(name string, edit ...func(*source.Service)) *source.Service {
-	s := testService(edit...)
+	s := policytest.Service(edit...)
 	s.Key.Name = name
 	return s
 }
 
 func vips(list ...string) func(*source.Service) {
-	return func(s *source.Service) { s.VIPs = addrs(list...) }
+	return func(s *source.Service) { s.VIPs = policytest.Addrs(list...) }
 }
 
 func nodePort(n uint16) func(*source.Service) {
@@ -45,7 +47,7 @@ func heard(list ...string) []Listener {
 
 func TestDoubts(t *testing.T) {
 	other := func(edit ...func(*source.Service)) *source.Service {
-		return named("other", append([]func(*source.Service){vips("10.96.0.2"), testEndpoints("10.0.0.1")}, edit...)...)
+		return named("other", append([]func(*source.Service){vips("10.96.0.2"), policytest.Endpoints("10.0.0.1")}, edit...)...)
 	}
 	onHost := func(edit ...func(*source.Service)) *source.Service {
 		return named("a", append([]func(*source.Service){vips("192.0.2.1")}, edit...)...)
@@ -57,18 +59,18 @@ func TestDoubts(t *testing.T) {
 		listeners []Listener
 		want      string
 	}{
-		{"endpoints of its own", []*source.Service{other(), named("a", testEndpoints("10.0.0.1"))}, nil, ""},
-		{"another service as endpoint", []*source.Service{named("a", testEndpoints("10.0.0.1", "10.96.0.2"), targetPort(80)), other()}, nil,
+		{"endpoints of its own", []*source.Service{other(), named("a", policytest.Endpoints("10.0.0.1"))}, nil, ""},
+		{"another service as endpoint", []*source.Service{named("a", policytest.Endpoints("10.0.0.1", "10.96.0.2"), targetPort(80)), other()}, nil,
 			`default/a: endpoint 10.96.0.2:80/tcp is service "default/other": no connection is balanced twice, so that none gets to the endpoints of that service; write the endpoints of that service, or other addresses`},
-		{"the vip on another port", []*source.Service{named("a", testEndpoints("10.96.0.2")), other()}, nil,
+		{"the vip on another port", []*source.Service{named("a", policytest.Endpoints("10.96.0.2")), other()}, nil,
 			`default/a: endpoint 10.96.0.2:8080/tcp is on a vip of service "default/other", where that port is refused; write the endpoints of that service, or other addresses`},
-		{"several such endpoints", []*source.Service{named("a", testEndpoints("10.96.0.2", "10.96.0.3")), other(vips("10.96.0.2", "10.96.0.3"))}, nil,
+		{"several such endpoints", []*source.Service{named("a", policytest.Endpoints("10.96.0.2", "10.96.0.3")), other(vips("10.96.0.2", "10.96.0.3"))}, nil,
 			`default/a: endpoint 10.96.0.2:8080/tcp is on a vip of service "default/other", where that port is refused; so is it with 1 more endpoints; write the endpoints of that service, or other addresses`},
-		{"an address of this host", []*source.Service{named("a", testEndpoints("192.0.2.1"), targetPort(80)), onHost(func(s *source.Service) { s.Name = "other" })}, nil, ""},
-		{"an external address on another port", []*source.Service{named("a", testEndpoints("10.96.0.2")), other(both)}, nil, ""},
-		{"an external address and port", []*source.Service{named("a", testEndpoints("10.96.0.2"), targetPort(80)), other(both)}, nil,
+		{"an address of this host", []*source.Service{named("a", policytest.Endpoints("192.0.2.1"), targetPort(80)), onHost(func(s *source.Service) { s.Name = "other" })}, nil, ""},
+		{"an external address on another port", []*source.Service{named("a", policytest.Endpoints("10.96.0.2")), other(both)}, nil, ""},
+		{"an external address and port", []*source.Service{named("a", policytest.Endpoints("10.96.0.2"), targetPort(80)), other(both)}, nil,
 			`default/a: endpoint 10.96.0.2:80/tcp is service "default/other": no connection is balanced twice, so that none gets to the endpoints of that service; write the endpoints of that service, or other addresses`},
-		{"an ingress of a cluster", []*source.Service{named("a", testEndpoints("10.96.0.2"), targetPort(80)), other(both, inCluster)}, nil, ""},
+		{"an ingress of a cluster", []*source.Service{named("a", policytest.Endpoints("10.96.0.2"), targetPort(80)), other(both, policytest.InCluster)}, nil, ""},
 
 		{"nobody listens", []*source.Service{onHost()}, heard("tcp 0.0.0.0:81", "udp 0.0.0.0:80", "tcp 192.0.2.2:80", "tcp [::]:80"), ""},
 		{"on the address", []*source.Service{onHost()}, heard("tcp 192.0.2.1:80"),
@@ -99,7 +101,7 @@ func TestDoubts(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			var got []string
-			for _, d := range doubts(tt.services, Surroundings{Node: testNode(), Families: []Family{IPv4}, Listeners: tt.listeners}, nil) {
+			for _, d := range doubts(tt.services, Surroundings{Node: policytest.Node(), Families: []policy.Family{policy.IPv4}, Listeners: tt.listeners}, nil) {
 				got = append(got, fmt.Sprintf("%s: %s", d.Key, d))
 			}
 			if text := strings.Join(got, "\n"); text != tt.want {
@@ -111,8 +113,8 @@ func TestDoubts(t *testing.T) {
 
 // Who binds 127.0.0.1 loses a node port only where that is served too.
 func TestDoubtsOfLocalhostNodePorts(t *testing.T) {
-	node := testNode(func(n *Node) { n.LocalhostNodePorts = true })
-	list := doubts([]*source.Service{named("a", nodePort(30080))}, Surroundings{Node: node, Families: []Family{IPv4}, Listeners: heard("tcp 127.0.0.1:30080")}, nil)
+	node := policytest.Node(func(n *policy.Node) { n.LocalhostNodePorts = true })
+	list := doubts([]*source.Service{named("a", nodePort(30080))}, Surroundings{Node: node, Families: []policy.Family{policy.IPv4}, Listeners: heard("tcp 127.0.0.1:30080")}, nil)
 	if len(list) != 1 {
 		t.Errorf("doubts %v, want one", list)
 	}
@@ -120,7 +122,7 @@ func TestDoubtsOfLocalhostNodePorts(t *testing.T) {
 
 // Of another host nothing is known but its files.
 func TestDoubtsElsewhere(t *testing.T) {
-	list := doubts([]*source.Service{named("a", testEndpoints("192.0.2.1"), targetPort(80)), named("b", vips("192.0.2.1"), nodePort(30080))}, Surroundings{}, nil)
+	list := doubts([]*source.Service{named("a", policytest.Endpoints("192.0.2.1"), targetPort(80)), named("b", vips("192.0.2.1"), nodePort(30080))}, Surroundings{}, nil)
 	if len(list) != 1 || list[0].Key.Name != "a" {
 		t.Errorf("doubts %v, want one, of a", list)
 	}
@@ -159,7 +161,7 @@ func BenchmarkDoubts(b *testing.B) {
 		listeners = append(listeners, heard(fmt.Sprintf("tcp 127.0.0.1:%d", 20000+i))...)
 	}
 	for b.Loop() {
-		if got := doubts(list, Surroundings{Node: testNode(), Families: []Family{IPv4, IPv6}, Listeners: listeners}, nil); len(got) > 0 {
+		if got := doubts(list, Surroundings{Node: policytest.Node(), Families: []policy.Family{policy.IPv4, policy.IPv6}, Listeners: listeners}, nil); len(got) > 0 {
 			b.Fatal(got[0])
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // A family that other backends leave out is told of, after all that its syncs were told of.
@@ -20,18 +22,18 @@ func TestLoopTellsOfDroppedFamily(t *testing.T) {
 		}
 		k, v6 := &kernel{}, &kernel{fail: errors.New("no")}
 		l := start(t, k, func(c *Config) {
-			c.Backends[IPv6] = v6
+			c.Backends[policy.IPv6] = v6
 			c.OnSync = func(r SyncResult) {
-				if r.Family == IPv6 && r.Err != nil {
+				if r.Family == policy.IPv6 && r.Err != nil {
 					note("failed")
 				}
 			}
-			c.OnDrop = func(fam Family) { note("dropped " + fam.String()) }
+			c.OnDrop = func(fam policy.Family) { note("dropped " + fam.String()) }
 		})
 		l.Apply(set(file("a", "x 10.96.0.1:80")))
 		l.Synced("file")
 		synctest.Wait()
-		l.SetBackends(map[Family]Backend{IPv4: k})
+		l.SetBackends(map[policy.Family]Backend{policy.IPv4: k})
 		synctest.Wait()
 		mu.Lock()
 		defer mu.Unlock()

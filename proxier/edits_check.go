@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -37,7 +38,7 @@ func CheckWords(c *source.HealthCheck) []CheckWord {
 		{"command", commandText(c)},
 		{"interval", c.Interval.String()}, {"interval_down", c.IntervalDown.String()}, {"timeout", c.Timeout.String()},
 		{"rise", number(uint16(c.Rise))}, {"fall", number(uint16(c.Fall))},
-		{"source", sourceText(c.Source)}, {"all_failed", allFailed(c)},
+		{"source", sourceText(c.Source)}, {"all_failed", policy.AllFailed(c)},
 	}
 }
 
@@ -55,11 +56,4 @@ func sourceText(a netip.Addr) string {
 		return ""
 	}
 	return a.String()
-}
-
-func allFailed(c *source.HealthCheck) string {
-	if c.Refuse {
-		return refuseAll
-	}
-	return useAll
 }

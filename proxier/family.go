@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/times"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -16,7 +17,7 @@ import (
 // that a slow or failing family holds up neither the other nor the Loop, which sends
 // it orders. What arrives during a Sync waits for the next.
 type family struct {
-	fam    Family
+	fam    policy.Family
 	cfg    *Config
 	orders orders
 	report func()       // tells the Loop that this family has news
@@ -26,9 +27,9 @@ type family struct {
 	ended     chan struct{}  // closed when run has returned
 	revision  *atomic.Uint64 // of what Counts counts
 
-	state   *State
+	state   *policy.State
 	backend Backend
-	changes *changes // since the last Sync that succeeded
+	changes *policy.Changes // since the last Sync that succeeded
 	flows   []*flowWorker
 
 	growing   map[source.Key]*growth // what the State has in part, see pieces.go; guarded by mu
@@ -40,7 +41,7 @@ type family struct {
 	broken bool          // foreign changes were found since the last Sync that succeeded
 	causes []RepairCause // of repairs that are due
 	queued time.Time     // when the oldest change not yet synced arrived
-	node   *Node
+	node   *policy.Node
 
 	triggers []time.Time // of changes not yet synced, see Loop.triggers
 
@@ -71,11 +72,11 @@ type familyNews struct {
 	looking  *progress     // of the Look that runs; nil: none
 }
 
-func newFamily(fam Family, backend Backend, node *Node, cfg *Config, report func()) *family {
+func newFamily(fam policy.Family, backend Backend, node *policy.Node, cfg *Config, report func()) *family {
 	return &family{
 		fam: fam, cfg: cfg, orders: newOrders(), report: report, node: node, backend: backend,
 		questions: make(chan planQuestion), ended: make(chan struct{}), revision: new(atomic.Uint64),
-		state: newState(fam, node), changes: newChanges(), growing: make(map[source.Key]*growth), lookout: newLookout(), announcing: newAnnouncing(),
+		state: policy.EmptyState(fam, node), changes: policy.NewChanges(), growing: make(map[source.Key]*growth), lookout: newLookout(), announcing: newAnnouncing(),
 		flows: newFlowWorkers(fam, cfg),
 		full:  true, dirty: true, minimum: cfg.MinInterval, lookEvery: cfg.LookInterval,
 	}
@@ -181,10 +182,10 @@ func (f *family) told(number uint64) {
 
 // set resolves one service again; it has no Service when it was removed. It reports whether that
 // changes the State.
-func (f *family) set(key source.Key, svc Subject, queued time.Time) (changed bool) {
-	var r *Resolved
+func (f *family) set(key source.Key, svc policy.Subject, queued time.Time) (changed bool) {
+	var r *policy.Resolved
 	if svc.Service != nil {
-		r = Resolve(svc.Service, svc.Conditions, f.node, f.fam)
+		r = policy.Resolve(svc.Service, svc.Conditions, f.node, f.fam)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -199,7 +200,7 @@ func (f *family) set(key source.Key, svc Subject, queued time.Time) (changed boo
 }
 
 // rebase switches to a changed node. The same order has all services that it touches.
-func (f *family) rebase(node *Node) {
+func (f *family) rebase(node *policy.Node) {
 	host := node.Host(f.fam)
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -278,7 +279,7 @@ func (f *family) syncNow(ctx context.Context) {
 
 // tellFlows tells the workers of a successful Sync; all: the kernel may have held something else.
 func (f *family) tellFlows(all bool) {
-	s := &synced{changes: f.changes.services, host: f.state.Host, node: f.node, all: all}
+	s := &synced{changes: f.changes.Services, host: f.state.Host, node: f.node, all: all}
 	for _, w := range f.flows {
 		w.synced(s)
 	}
@@ -289,9 +290,9 @@ func (f *family) sync(ctx context.Context) SyncResult {
 	r := SyncResult{Family: f.fam, Full: f.full || f.news.err != nil, Start: time.Now(), Triggers: f.triggers, Repairs: f.causes}
 	f.grow(r.Full)
 	r.Queued = f.queued
-	var delta *Delta
+	var delta *policy.Delta
 	if !r.Full {
-		delta = f.changes.delta()
+		delta = f.changes.Delta()
 	}
 	ctx, working, stop := f.watch(ctx, syncWork)
 	defer stop()
@@ -353,7 +354,7 @@ func (f *family) done(r *SyncResult) {
 	}
 	f.full, f.dirty, f.broken, f.queued = false, len(f.growing) > 0, false, time.Time{}
 	f.triggers, f.causes = nil, nil
-	f.changes = newChanges()
+	f.changes = policy.NewChanges()
 	if r.Full {
 		f.lookout.last = end
 	}

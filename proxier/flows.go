@@ -10,6 +10,7 @@ import (
 
 	"svcproxy.dev/svcproxy/internal/lists"
 	"svcproxy.dev/svcproxy/internal/wake"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -38,11 +39,11 @@ type Flows interface {
 	// Prune looks at every flow of a family that q is about and does with it, by its
 	// full tuple, what judge says. It returns how many it removed,
 	// also with an error. A flow that no longer exists is no error.
-	Prune(ctx context.Context, fam Family, q FlowQuery, judge func(Flow) Verdict) (int, error)
+	Prune(ctx context.Context, fam policy.Family, q FlowQuery, judge func(Flow) Verdict) (int, error)
 
 	// Challenge has the clients of TCP connections that were removed send a packet. It
 	// returns the first error.
-	Challenge(fam Family, removed []Flow) error
+	Challenge(fam policy.Family, removed []Flow) error
 }
 
 // A flow to a former endpoint can come back after it was removed: a packet that the rules of
@@ -88,13 +89,13 @@ const (
 // It looks for the flows of what changed. At all flows it looks when it cannot
 // know what changed: at first, for another Host, and when it is told to.
 type flowWorker struct {
-	fam    Family
+	fam    policy.Family
 	proto  source.Protocol
 	flows  Flows
 	log    *slog.Logger
-	looked func(fam Family, removed int, took time.Duration) // may be nil
-	epoch  time.Time                                         // looks wait for multiples of time since then
-	wake   chan struct{}                                     // room for one
+	looked func(fam policy.Family, removed int, took time.Duration) // may be nil
+	epoch  time.Time                                                // looks wait for multiples of time since then
+	wake   chan struct{}                                            // room for one
 
 	mu    sync.Mutex // never held while Flows works
 	table *flowTable
@@ -109,14 +110,14 @@ type flowWorker struct {
 
 // synced is what a successful Sync changed since the one before, and what it led to.
 type synced struct {
-	changes map[source.Key]ServiceChange
-	host    Host
-	node    *Node
+	changes map[source.Key]policy.ServiceChange
+	host    policy.Host
+	node    *policy.Node
 	all     bool // the kernel may have held something else meanwhile
 }
 
 // newFlowWorkers returns one for each protocol; none where there are no flows to look at.
-func newFlowWorkers(fam Family, cfg *Config) []*flowWorker {
+func newFlowWorkers(fam policy.Family, cfg *Config) []*flowWorker {
 	if cfg.Flows == nil {
 		return nil
 	}
@@ -127,7 +128,7 @@ func newFlowWorkers(fam Family, cfg *Config) []*flowWorker {
 	}
 }
 
-func newFlowWorker(fam Family, proto source.Protocol, cfg *Config, looked func(Family, int, time.Duration)) *flowWorker {
+func newFlowWorker(fam policy.Family, proto source.Protocol, cfg *Config, looked func(policy.Family, int, time.Duration)) *flowWorker {
 	return &flowWorker{
 		fam: fam, proto: proto, flows: cfg.Flows, log: cfg.Log, looked: looked,
 		epoch: time.Now(), wake: make(chan struct{}, 1), table: newFlowTable(proto),
@@ -360,7 +361,7 @@ func (l *look) merge(o *look) {
 }
 
 // noteGone notes the flows of a frontend that was removed from some addresses.
-func (l *look) noteGone(f *Frontend, addrs []netip.Addr) {
+func (l *look) noteGone(f *policy.Frontend, addrs []netip.Addr) {
 	if len(addrs) == 0 {
 		return
 	}

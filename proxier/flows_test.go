@@ -17,6 +17,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/policy/policytest"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -41,7 +43,7 @@ type tracking struct {
 	reopened []testFlow // those of which that was said
 }
 
-func (c *tracking) Prune(ctx context.Context, _ Family, q FlowQuery, judge func(Flow) Verdict) (n int, err error) {
+func (c *tracking) Prune(ctx context.Context, _ policy.Family, q FlowQuery, judge func(Flow) Verdict) (n int, err error) {
 	c.mu.Lock()
 	c.queries = append(c.queries, q)
 	took, stuck := c.took, c.stuck
@@ -80,7 +82,7 @@ func (c *tracking) Prune(ctx context.Context, _ Family, q FlowQuery, judge func(
 }
 
 // Challenge notes whose clients are asked where they stand.
-func (c *tracking) Challenge(_ Family, removed []Flow) error {
+func (c *tracking) Challenge(_ policy.Family, removed []Flow) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.challenged += len(removed)
@@ -125,7 +127,7 @@ type worker struct {
 func startWorker(t *testing.T) *worker {
 	w := &worker{track: &tracking{}}
 	cfg := &Config{Flows: w.track, Log: slog.New(slog.NewTextHandler(&w.log, nil))}
-	w.flowWorker = newFlowWorker(IPv4, source.UDP, cfg, func(_ Family, n int, _ time.Duration) { w.deleted += n })
+	w.flowWorker = newFlowWorker(policy.IPv4, source.UDP, cfg, func(_ policy.Family, n int, _ time.Duration) { w.deleted += n })
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() { w.Run(ctx) })
@@ -134,7 +136,7 @@ func startWorker(t *testing.T) *worker {
 }
 
 // since is that of the table.
-func (w *flowWorker) since(changes map[source.Key]ServiceChange) map[source.Key]ServiceChange {
+func (w *flowWorker) since(changes map[source.Key]policy.ServiceChange) map[source.Key]policy.ServiceChange {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.table.since(changes)
@@ -142,18 +144,18 @@ func (w *flowWorker) since(changes map[source.Key]ServiceChange) map[source.Key]
 
 // dns tells the worker that a service was synced.
 func (w *worker) dns(n int, endpoints ...string) {
-	s := dns(testEndpoints(endpoints...))
+	s := dns(policytest.Endpoints(endpoints...))
 	s.VIPs, s.Ports[0].NodePort = []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 0, byte(n)})}, 0
 	s.Name = fmt.Sprint("dns-", n)
-	ch := ServiceChange{New: Resolve(s, nil, testNode(), IPv4)}
-	w.synced(&synced{changes: w.since(map[source.Key]ServiceChange{s.Key: ch}), host: testNode().Host(IPv4), node: testNode()})
+	ch := policy.ServiceChange{New: policy.Resolve(s, nil, policytest.Node(), policy.IPv4)}
+	w.synced(&synced{changes: w.since(map[source.Key]policy.ServiceChange{s.Key: ch}), host: policytest.Node().Host(policy.IPv4), node: policytest.Node()})
 }
 
 // gone tells the worker that a service of dns is gone.
 func (w *worker) gone(n int) {
-	key := dns(testEndpoints()).Key
+	key := dns(policytest.Endpoints()).Key
 	key.Name = fmt.Sprint("dns-", n)
-	w.synced(&synced{changes: w.since(map[source.Key]ServiceChange{key: {}}), host: testNode().Host(IPv4), node: testNode()})
+	w.synced(&synced{changes: w.since(map[source.Key]policy.ServiceChange{key: {}}), host: policytest.Node().Host(policy.IPv4), node: policytest.Node()})
 }
 
 func toDNS(n int, endpoint string) testFlow {
@@ -406,15 +408,15 @@ func TestFlowWorkerRests(t *testing.T) {
 func TestFlowWorkerAwaitsAssociations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		track := &tracking{}
-		w := newFlowWorker(IPv4, source.SCTP, &Config{Flows: track, Log: slog.New(slog.DiscardHandler)}, nil)
+		w := newFlowWorker(policy.IPv4, source.SCTP, &Config{Flows: track, Log: slog.New(slog.DiscardHandler)}, nil)
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() { w.Run(ctx) })
 		t.Cleanup(func() { cancel(); wg.Wait() })
 		sync := func(endpoint string) {
-			s := testService(testEndpoints(endpoint), func(s *source.Service) { s.Ports[0].Protocol = source.SCTP })
-			ch := ServiceChange{New: Resolve(s, nil, testNode(), IPv4)}
-			w.synced(&synced{changes: w.since(map[source.Key]ServiceChange{s.Key: ch}), host: testNode().Host(IPv4), node: testNode()})
+			s := policytest.Service(policytest.Endpoints(endpoint), func(s *source.Service) { s.Ports[0].Protocol = source.SCTP })
+			ch := policy.ServiceChange{New: policy.Resolve(s, nil, policytest.Node(), policy.IPv4)}
+			w.synced(&synced{changes: w.since(map[source.Key]policy.ServiceChange{s.Key: ch}), host: policytest.Node().Host(policy.IPv4), node: policytest.Node()})
 		}
 		sync("10.0.0.1")
 		time.Sleep(time.Minute)
@@ -441,7 +443,7 @@ func TestFlowWorkerAwaitsHandshakes(t *testing.T) {
 		l := start(t, &kernel{}, func(c *Config) { c.Flows = track })
 		apply := func(endpoint string) {
 			u := file("web", "web 10.96.0.10:80")
-			u.Services[0] = testService(testEndpoints(endpoint))
+			u.Services[0] = policytest.Service(policytest.Endpoints(endpoint))
 			l.Apply(set(u))
 		}
 		apply("10.0.0.1")
@@ -472,7 +474,7 @@ func startLoop(t *testing.T, k *kernel) (*Loop, *tracking) {
 
 func dnsFile(endpoints ...string) source.Unit {
 	u := file("dns", "x 10.96.0.10:53")
-	u.Services[0] = dns(testEndpoints(endpoints...))
+	u.Services[0] = dns(policytest.Endpoints(endpoints...))
 	return u
 }
 
@@ -530,10 +532,12 @@ func TestLoopLooksAtAllFlows(t *testing.T) {
 	}{
 		{"resync", func(*Loop, *kernel) { time.Sleep(time.Minute) }, 0},
 		{"asked for", func(l *Loop, _ *kernel) { l.Resync() }, 2},
-		{"another node", func(l *Loop, _ *kernel) { l.SetNode(testNode(func(n *Node) { n.LocalInterfaces = []string{"lo"} })) }, 2},
-		{"the same node", func(l *Loop, _ *kernel) { l.SetNode(testNode()) }, 0},
-		{"another backend", func(l *Loop, k *kernel) { l.SetBackends(map[Family]Backend{IPv4: &kernel{}}) }, 2},
-		{"the same backend", func(l *Loop, k *kernel) { l.SetBackends(map[Family]Backend{IPv4: k}) }, 0},
+		{"another node", func(l *Loop, _ *kernel) {
+			l.SetNode(policytest.Node(func(n *policy.Node) { n.LocalInterfaces = []string{"lo"} }))
+		}, 2},
+		{"the same node", func(l *Loop, _ *kernel) { l.SetNode(policytest.Node()) }, 0},
+		{"another backend", func(l *Loop, k *kernel) { l.SetBackends(map[policy.Family]Backend{policy.IPv4: &kernel{}}) }, 2},
+		{"the same backend", func(l *Loop, k *kernel) { l.SetBackends(map[policy.Family]Backend{policy.IPv4: k}) }, 0},
 		{"after an error", func(l *Loop, k *kernel) {
 			k.failWith(errors.New("no"))
 			l.Apply(set(file("a", "x 10.96.0.1:80")))
@@ -541,7 +545,7 @@ func TestLoopLooksAtAllFlows(t *testing.T) {
 			k.failWith(nil)
 			time.Sleep(time.Minute)
 		}, 4}, // at flows of UDP, and at connections of the new service
-		{"others changed the kernel", func(l *Loop, _ *kernel) { l.Repair(IPv4) }, 2},
+		{"others changed the kernel", func(l *Loop, _ *kernel) { l.Repair(policy.IPv4) }, 2},
 		{"the kernel differs", func(_ *Loop, k *kernel) {
 			k.mu.Lock()
 			k.damaged = true
@@ -550,12 +554,12 @@ func TestLoopLooksAtAllFlows(t *testing.T) {
 		}, 2},
 		{"others changed the kernel, and a sync fails", func(l *Loop, k *kernel) {
 			k.failWith(errors.New("no"))
-			l.Repair(IPv4)
+			l.Repair(policy.IPv4)
 			time.Sleep(time.Second)
 			k.failWith(nil)
 			time.Sleep(time.Minute)
 		}, 2},
-		{"an address that the rules need not know", func(l *Loop, _ *kernel) { l.SetNode(testNode(owns("10.9.9.9"))) }, 0},
+		{"an address that the rules need not know", func(l *Loop, _ *kernel) { l.SetNode(policytest.Node(owns("10.9.9.9"))) }, 0},
 		{"family dropped", func(l *Loop, _ *kernel) { l.SetBackends(nil) }, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -588,7 +592,7 @@ func TestLoopRemovesFlowsOfWhatWentMeanwhile(t *testing.T) {
 		l, track := startLoop(t, k)
 		track.set(func() { track.flows = []testFlow{{"", "10.96.0.10:53", "10.0.0.1:5353"}} })
 		k.failWith(errors.New("no"))
-		l.SetNode(testNode(func(n *Node) { n.Zone = "b" }))
+		l.SetNode(policytest.Node(func(n *policy.Node) { n.Zone = "b" }))
 		synctest.Wait()
 		l.Apply(gone("dns"))
 		synctest.Wait()
@@ -599,8 +603,8 @@ func TestLoopRemovesFlowsOfWhatWentMeanwhile(t *testing.T) {
 }
 
 // owns gives a node one more address, which serves no node ports.
-func owns(a string) func(*Node) {
-	return func(n *Node) {
+func owns(a string) func(*policy.Node) {
+	return func(n *policy.Node) {
 		n.Addrs = append(n.Addrs, netip.MustParseAddr(a))
 		slices.SortFunc(n.Addrs, netip.Addr.Compare)
 	}
@@ -611,11 +615,11 @@ func owns(a string) func(*Node) {
 func TestLoopFlowsOfANewAddress(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		node *Node
+		node *policy.Node
 		left []testFlow
 	}{
-		{"client", testNode(), nil},
-		{"host process", testNode(owns("10.9.9.9")), []testFlow{{"", "192.0.2.1:30053", "10.0.0.2:5353"}}},
+		{"client", policytest.Node(), nil},
+		{"host process", policytest.Node(owns("10.9.9.9")), []testFlow{{"", "192.0.2.1:30053", "10.0.0.2:5353"}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

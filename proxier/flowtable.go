@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"svcproxy.dev/svcproxy/internal/lists"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -13,16 +14,14 @@ import (
 // could be where it is.
 type flowTable struct {
 	proto     source.Protocol
-	node      *Node // nil: nothing was synced yet
-	host      Host
-	frontends map[netip.AddrPort]*Frontend // node ports by the unspecified address
+	node      *policy.Node // nil: nothing was synced yet
+	host      policy.Host
+	frontends map[netip.AddrPort]*policy.Frontend // node ports by the unspecified address
 }
 
 func newFlowTable(proto source.Protocol) *flowTable {
-	return &flowTable{proto: proto, frontends: make(map[netip.AddrPort]*Frontend)}
+	return &flowTable{proto: proto, frontends: make(map[netip.AddrPort]*policy.Frontend)}
 }
-
-func (f *Frontend) addrPort() netip.AddrPort { return netip.AddrPortFrom(f.Key.Addr, f.Key.Port) }
 
 // synced takes over what a successful Sync changed, and returns what to look for.
 func (t *flowTable) synced(s *synced) *look {
@@ -32,13 +31,13 @@ func (t *flowTable) synced(s *synced) *look {
 }
 
 // update applies changes, and returns which flows may now be at a wrong endpoint.
-func (t *flowTable) update(changes map[source.Key]ServiceChange, host Host, node *Node) *look {
+func (t *flowTable) update(changes map[source.Key]policy.ServiceChange, host policy.Host, node *policy.Node) *look {
 	l := &look{all: t.node == nil || !t.host.Equal(&host)}
 	t.noteUnserved(l, &host)
 	was, now := t.replace(changes)
 	for key, f := range was {
-		l.noteGone(f, addrsBut(t.host.Addrs(f), host.addrsIfAny(now[key])))
-		l.all = l.all || len(addrsBut(host.addrsIfAny(now[key]), t.host.Addrs(f))) > 0
+		l.noteGone(f, policy.AddrsBut(t.host.Addrs(f), host.AddrsIfAny(now[key])))
+		l.all = l.all || len(policy.AddrsBut(host.AddrsIfAny(now[key]), t.host.Addrs(f))) > 0
 	}
 	t.node, t.host = node, host
 	for key, f := range now {
@@ -53,7 +52,7 @@ func (t *flowTable) update(changes map[source.Key]ServiceChange, host Host, node
 
 // concerns reports whether flows may be stale after the change of a frontend. Those of UDP may
 // stay at an endpoint that gets no new ones.
-func (t *flowTable) concerns(c frontendChange, was, now *Frontend) bool {
+func (t *flowTable) concerns(c frontendChange, was, now *policy.Frontend) bool {
 	if t.proto == source.UDP {
 		return c.whole || moves(was, now)
 	}
@@ -62,31 +61,31 @@ func (t *flowTable) concerns(c frontendChange, was, now *Frontend) bool {
 
 // replace puts the frontends of changed services into the table. It returns what
 // was there before and what replaces it: a frontend may move between services.
-func (t *flowTable) replace(changes map[source.Key]ServiceChange) (was, now map[netip.AddrPort]*Frontend) {
-	was, now = make(map[netip.AddrPort]*Frontend), make(map[netip.AddrPort]*Frontend)
+func (t *flowTable) replace(changes map[source.Key]policy.ServiceChange) (was, now map[netip.AddrPort]*policy.Frontend) {
+	was, now = make(map[netip.AddrPort]*policy.Frontend), make(map[netip.AddrPort]*policy.Frontend)
 	for _, ch := range changes {
 		for _, f := range ofProtocol(ch.Old, t.proto) {
-			was[f.addrPort()] = f
-			delete(t.frontends, f.addrPort())
+			was[f.AddrPort()] = f
+			delete(t.frontends, f.AddrPort())
 		}
 	}
 	for _, ch := range changes {
 		for _, f := range ofProtocol(ch.New, t.proto) {
-			now[f.addrPort()], t.frontends[f.addrPort()] = f, f
+			now[f.AddrPort()], t.frontends[f.AddrPort()] = f, f
 		}
 	}
 	return was, now
 }
 
 // noteUnserved notes the flows to node ports on addresses that no longer serve them.
-func (t *flowTable) noteUnserved(l *look, host *Host) {
-	plain := &Frontend{Key: FrontendKey{Kind: NodePort}}
-	lost := addrsBut(t.host.Addrs(plain), host.Addrs(plain))
+func (t *flowTable) noteUnserved(l *look, host *policy.Host) {
+	plain := &policy.Frontend{Key: policy.FrontendKey{Kind: policy.NodePort}}
+	lost := policy.AddrsBut(t.host.Addrs(plain), host.Addrs(plain))
 	if len(lost) == 0 {
 		return
 	}
 	for _, f := range t.frontends {
-		if f.Key.Kind == NodePort {
+		if f.Key.Kind == policy.NodePort {
 			l.noteGone(f, lost)
 		}
 	}
@@ -188,16 +187,16 @@ func (t *flowTable) standing(l *look, fl Flow) flowStanding {
 }
 
 // closes reports whether a connection is to be closed: no frontend that it may have matched has its endpoint.
-func (t *flowTable) closes(was frontendChange, addressed, nodePort *Frontend, fl Flow) bool {
+func (t *flowTable) closes(was frontendChange, addressed, nodePort *policy.Frontend, fl Flow) bool {
 	closed := lists.InSorted(was.closed, fl.Reply)
-	for _, f := range []*Frontend{addressed, nodePort} {
+	for _, f := range []*policy.Frontend{addressed, nodePort} {
 		if f == nil {
 			continue
 		}
-		if f.has(fl.Reply) {
+		if f.Has(fl.Reply) {
 			return false
 		}
-		closed = closed || lists.InSorted(f.closed(), fl.Reply)
+		closed = closed || lists.InSorted(f.Closed(), fl.Reply)
 	}
 	return closed
 }
@@ -206,7 +205,7 @@ func (t *flowTable) closes(was frontendChange, addressed, nodePort *Frontend, fl
 // the next one of its client would be balanced.
 func (t *flowTable) mayAnswer(fl Flow) bool {
 	addressed, nodePort := t.at(fl.Dst)
-	return fl.Reply != fl.Dst && slices.ContainsFunc([]*Frontend{addressed, nodePort}, func(f *Frontend) bool {
+	return fl.Reply != fl.Dst && slices.ContainsFunc([]*policy.Frontend{addressed, nodePort}, func(f *policy.Frontend) bool {
 		return f != nil && f.Admits(fl.Src.Addr()) && t.origin(fl).takenBy(f)
 	})
 }
@@ -215,12 +214,12 @@ func (t *flowTable) mayAnswer(fl Flow) bool {
 func (t *flowTable) dead(l *look, fl Flow) bool {
 	addressed, nodePort := t.at(fl.Dst)
 	return lists.InSorted(l.changed[fl.Dst].dead, fl.Reply) ||
-		addressed != nil && lists.InSorted(addressed.dead(), fl.Reply) || nodePort != nil && lists.InSorted(nodePort.dead(), fl.Reply)
+		addressed != nil && lists.InSorted(addressed.Dead(), fl.Reply) || nodePort != nil && lists.InSorted(nodePort.Dead(), fl.Reply)
 }
 
 // at returns the frontends that match a destination. Either may be nil.
-func (t *flowTable) at(dst netip.AddrPort) (addressed, nodePort *Frontend) {
-	nodePort = t.frontends[netip.AddrPortFrom(FamilyOf(dst.Addr()).Unspecified(), dst.Port())]
+func (t *flowTable) at(dst netip.AddrPort) (addressed, nodePort *policy.Frontend) {
+	nodePort = t.frontends[netip.AddrPortFrom(policy.FamilyOf(dst.Addr()).Unspecified(), dst.Port())]
 	if nodePort != nil && !slices.Contains(t.host.Addrs(nodePort), dst.Addr()) {
 		nodePort = nil
 	}
@@ -230,7 +229,7 @@ func (t *flowTable) at(dst netip.AddrPort) (addressed, nodePort *Frontend) {
 // fit returns how a flow stands to the frontends that it matches.
 // In every mode a frontend with an address of its own comes before a node port of the
 // same number, which gets what the former does not balance; sources that it does not admit are dropped.
-func (t *flowTable) fit(fl Flow, addressed, nodePort *Frontend) flowStanding {
+func (t *flowTable) fit(fl Flow, addressed, nodePort *policy.Frontend) flowStanding {
 	from, src := t.origin(fl), fl.Src.Addr()
 	if addressed != nil {
 		if !addressed.Admits(src) {
@@ -244,18 +243,6 @@ func (t *flowTable) fit(fl Flow, addressed, nodePort *Frontend) flowStanding {
 		return from.standing(nodePort, fl)
 	}
 	return strays
-}
-
-// rangeOf returns the source range that has an address, if one has.
-func (f *Frontend) rangeOf(a netip.Addr) (netip.Prefix, bool) {
-	i, found := slices.BinarySearchFunc(f.SourceRanges, a, func(p netip.Prefix, a netip.Addr) int { return p.Addr().Compare(a) })
-	if found {
-		return f.SourceRanges[i], true
-	}
-	if i == 0 || !f.SourceRanges[i-1].Contains(a) {
-		return netip.Prefix{}, false
-	}
-	return f.SourceRanges[i-1], true
 }
 
 // An origin says which route of a frontend applies to a flow.
@@ -272,7 +259,7 @@ const (
 func (t *flowTable) origin(fl Flow) origin {
 	src := fl.Src.Addr()
 	switch {
-	case t.node.Owns(src), src.IsLoopback(), inAny(t.host.LocalCIDRs, src):
+	case t.node.Owns(src), src.IsLoopback(), policy.InAny(t.host.LocalCIDRs, src):
 		return fromHere
 	case src == fl.Dst.Addr(): // this host, which carries the address of a frontend
 		return fromHere
@@ -282,25 +269,25 @@ func (t *flowTable) origin(fl Flow) origin {
 	return fromOutside
 }
 
-func (o origin) routes(f *Frontend) [2]Route {
+func (o origin) routes(f *policy.Frontend) [2]policy.Route {
 	switch o {
 	case fromHere:
-		return [2]Route{f.Local, f.Local}
+		return [2]policy.Route{f.Local, f.Local}
 	case fromOutside:
-		return [2]Route{f.Outside, f.Outside}
+		return [2]policy.Route{f.Outside, f.Outside}
 	}
-	return [2]Route{f.Outside, f.Local}
+	return [2]policy.Route{f.Outside, f.Local}
 }
 
 // standing returns how a flow to f stands. Nothing may be translated on the way to an endpoint.
-func (o origin) standing(f *Frontend, fl Flow) flowStanding {
+func (o origin) standing(f *policy.Frontend, fl Flow) flowStanding {
 	if fl.Reply == fl.Dst && o.leaves(f.Outside.Pool) {
 		return fits
 	}
 	where := strays
 	for _, r := range o.routes(f) {
 		switch {
-		case r.Pool.targeted(fl.Reply):
+		case r.Pool.Targeted(fl.Reply):
 			return fits
 		case lists.InSorted(r.Pool.Kept, fl.Reply):
 			where = lingering
@@ -310,7 +297,7 @@ func (o origin) standing(f *Frontend, fl Flow) flowStanding {
 }
 
 // leaves reports whether connection tracking knows nothing of where packets to a pool go.
-func (o origin) leaves(p *Pool) bool {
+func (o origin) leaves(p *policy.Pool) bool {
 	if p.Forward.Answers() {
 		return o != fromHere
 	}
@@ -318,38 +305,17 @@ func (o origin) leaves(p *Pool) bool {
 }
 
 // takenBy reports whether f balances all packets that it admits.
-func (o origin) takenBy(f *Frontend) bool {
+func (o origin) takenBy(f *policy.Frontend) bool {
 	routes := o.routes(f)
-	return routes[0].Action == Balance && routes[1].Action == Balance
+	return routes[0].Action == policy.Balance && routes[1].Action == policy.Balance
 }
 
 // moves reports whether flows to a frontend may be at a wrong place after it changed.
-func moves(old, f *Frontend) bool {
-	return old == nil || old.Outside.moves(f.Outside) || old.Local.moves(f.Local)
-}
-
-func (r Route) moves(to Route) bool { return r.Action != to.Action || !to.Pool.covers(r.Pool) }
-
-// has reports whether a flow may be at an endpoint: one that gets new flows, or
-// one that keeps what it has.
-func (p *Pool) has(endpoint netip.AddrPort) bool {
-	return p.targeted(endpoint) || lists.InSorted(p.Kept, endpoint)
-}
-
-// covers reports whether flows may be at each endpoint at which those of o may be.
-func (p *Pool) covers(o *Pool) bool {
-	return p == o || !slices.ContainsFunc(o.present(), func(a netip.AddrPort) bool { return !p.has(a) })
-}
-
-// present returns all endpoints that a flow may be at, in no order.
-func (p *Pool) present() []netip.AddrPort { return append(p.targets(), p.Kept...) }
-
-// endpoints returns those of both routes.
-func (f *Frontend) endpoints() []netip.AddrPort {
-	return append(f.Outside.Pool.present(), f.Local.Pool.present()...)
+func moves(old, f *policy.Frontend) bool {
+	return old == nil || old.Outside.Moves(f.Outside) || old.Local.Moves(f.Local)
 }
 
 // ofProtocol returns the frontends of a protocol; r may be nil.
-func ofProtocol(r *Resolved, proto source.Protocol) []*Frontend {
-	return lists.Keep(r.AllFrontends(), func(f *Frontend) bool { return f.Key.Protocol == proto })
+func ofProtocol(r *policy.Resolved, proto source.Protocol) []*policy.Frontend {
+	return lists.Keep(r.AllFrontends(), func(f *policy.Frontend) bool { return f.Key.Protocol == proto })
 }

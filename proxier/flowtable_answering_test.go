@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"svcproxy.dev/svcproxy/proxier/policy/policytest"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -18,7 +19,7 @@ func TestStaleFlowsToAnsweringEndpoints(t *testing.T) {
 	onePacket := func(s *source.Service) { s.OnePacket = true }
 	direct := func(s *source.Service) { s.Forward.Method = source.ForwardDirect }
 	service := func(edit ...func(*source.Service)) *source.Service {
-		s := dns(append(edit, testEndpoints("10.0.0.1"))...)
+		s := dns(append(edit, policytest.Endpoints("10.0.0.1"))...)
 		s.Ports[0].TargetPort, s.Ports[0].NodePort = 53, 0
 		return s
 	}
@@ -31,7 +32,7 @@ func TestStaleFlowsToAnsweringEndpoints(t *testing.T) {
 		"one packet": {service(onePacket), []testFlow{flows[2], flows[5]}},
 	} {
 		tbl := newFlowTable(source.UDP)
-		l := tbl.sync(testNode(), map[string]*source.Service{"dns": tt.service})
+		l := tbl.sync(policytest.Node(), map[string]*source.Service{"dns": tt.service})
 		l.all = true
 		if gone := tbl.removed(l, flows); !slices.Equal(gone, tt.gone) {
 			t.Errorf("%s: removed\n got: %v\nwant: %v", name, gone, tt.gone)

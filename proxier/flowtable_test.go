@@ -5,11 +5,13 @@ import (
 	"slices"
 	"testing"
 
+	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/policy/policytest"
 	"svcproxy.dev/svcproxy/source"
 )
 
 func dns(edit ...func(*source.Service)) *source.Service {
-	s := testService(edit...)
+	s := policytest.Service(edit...)
 	s.Ports = []source.Port{{Protocol: source.UDP, Port: 53, TargetPort: 5353, NodePort: 30053}}
 	return s
 }
@@ -26,30 +28,30 @@ func (f testFlow) flow() Flow {
 
 // sync brings a table up to date with services, of which a nil one is gone, and
 // returns what is to be looked for.
-func (t *flowTable) sync(node *Node, services map[string]*source.Service) *look {
-	changes := make(map[source.Key]ServiceChange)
+func (t *flowTable) sync(node *policy.Node, services map[string]*source.Service) *look {
+	changes := make(map[source.Key]policy.ServiceChange)
 	for name, s := range services {
 		key := source.Key{Namespace: "default", Name: name}
 		if s == nil {
-			changes[key] = ServiceChange{}
+			changes[key] = policy.ServiceChange{}
 			continue
 		}
 		s.Key = key
-		changes[key] = ServiceChange{New: Resolve(s, nil, node, IPv4)}
+		changes[key] = policy.ServiceChange{New: policy.Resolve(s, nil, node, policy.IPv4)}
 	}
-	return t.update(t.since(changes), node.Host(IPv4), node)
+	return t.update(t.since(changes), node.Host(policy.IPv4), node)
 }
 
 // since returns changes with what the table has of their services as Old.
-func (t *flowTable) since(changes map[source.Key]ServiceChange) map[source.Key]ServiceChange {
+func (t *flowTable) since(changes map[source.Key]policy.ServiceChange) map[source.Key]policy.ServiceChange {
 	for key, ch := range changes {
 		if ch.Old != nil {
 			continue
 		}
 		if ch.New != nil {
-			ch.Old = &Resolved{Key: ch.New.Key}
+			ch.Old = &policy.Resolved{Key: ch.New.Key}
 		} else {
-			ch.Old = &Resolved{Key: key}
+			ch.Old = &policy.Resolved{Key: key}
 		}
 		for _, f := range t.frontends {
 			if f.ServicePort.Key == ch.Old.Key {
@@ -78,17 +80,17 @@ func TestStaleFlows(t *testing.T) {
 	const vip, nodePort = "10.96.0.10:53", "192.0.2.1:30053"
 	answer := testFlow{vip, "10.9.9.9:999", "10.9.9.9:999"} // from the VIP to a client
 	to := func(dst, reply string) testFlow { return testFlow{"", dst, reply} }
-	one := dns(testEndpoints("10.0.0.1"))
+	one := dns(policytest.Endpoints("10.0.0.1"))
 	tests := []struct {
 		name     string
 		old, new *source.Service
 		full     bool
 		gone     []testFlow // of the flows below
 	}{
-		{"endpoint replaced", one, dns(testEndpoints("10.0.0.2")), false, []testFlow{answer, to(vip, "10.0.0.1:5353"), to(vip, vip), to(vip, "10.0.0.9:53"), to(nodePort, "10.0.0.1:5353")}},
-		{"endpoint added", one, dns(testEndpoints("10.0.0.1", "10.0.0.2")), false, nil},
-		{"weight 0 has not left", one, dns(testEndpoints("10.0.0.1 weight=0", "10.0.0.2")), false, nil},
-		{"neither ready nor serving", one, dns(testEndpoints("10.0.0.1 notready")), false, []testFlow{answer, to(vip, "10.0.0.1:5353"), to(vip, "10.0.0.2:5353"), to(vip, vip), to(vip, "10.0.0.9:53"), to(nodePort, "10.0.0.1:5353")}},
+		{"endpoint replaced", one, dns(policytest.Endpoints("10.0.0.2")), false, []testFlow{answer, to(vip, "10.0.0.1:5353"), to(vip, vip), to(vip, "10.0.0.9:53"), to(nodePort, "10.0.0.1:5353")}},
+		{"endpoint added", one, dns(policytest.Endpoints("10.0.0.1", "10.0.0.2")), false, nil},
+		{"weight 0 has not left", one, dns(policytest.Endpoints("10.0.0.1 weight=0", "10.0.0.2")), false, nil},
+		{"neither ready nor serving", one, dns(policytest.Endpoints("10.0.0.1 notready")), false, []testFlow{answer, to(vip, "10.0.0.1:5353"), to(vip, "10.0.0.2:5353"), to(vip, vip), to(vip, "10.0.0.9:53"), to(nodePort, "10.0.0.1:5353")}},
 		{"service removed", one, nil, false, []testFlow{to(vip, "10.0.0.1:5353"), to(nodePort, "10.0.0.1:5353")}},
 		{"service appears", nil, one, false, []testFlow{answer, to(vip, "10.0.0.2:5353"), to(vip, vip), to(vip, "10.0.0.9:53")}},
 		{"full look", one, one, true, []testFlow{answer, to(vip, "10.0.0.2:5353"), to(vip, vip), to(vip, "10.0.0.9:53")}},
@@ -102,8 +104,8 @@ func TestStaleFlows(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			tbl := newFlowTable(source.UDP)
-			tbl.sync(testNode(), map[string]*source.Service{"dns": tt.old})
-			l := tbl.sync(testNode(), map[string]*source.Service{"dns": tt.new})
+			tbl.sync(policytest.Node(), map[string]*source.Service{"dns": tt.old})
+			l := tbl.sync(policytest.Node(), map[string]*source.Service{"dns": tt.new})
 			l.all, l.done = tt.full, 1
 			if gone := tbl.removed(l, flows); !slices.Equal(gone, tt.gone) {
 				t.Errorf("removed\n got: %v\nwant: %v", gone, tt.gone)
@@ -114,8 +116,8 @@ func TestStaleFlows(t *testing.T) {
 
 // A UDP flow that cannot move stays for a while where its endpoint may still answer, and no longer.
 func TestStrayFlowsThatCannotMove(t *testing.T) {
-	one, other := dns(testEndpoints("10.0.0.1")), dns(testEndpoints("10.0.0.2"))
-	excludes := dns(testEndpoints("10.0.0.2"))
+	one, other := dns(policytest.Endpoints("10.0.0.1")), dns(policytest.Endpoints("10.0.0.2"))
+	excludes := dns(policytest.Endpoints("10.0.0.2"))
 	excludes.SourceRanges = []netip.Prefix{netip.MustParsePrefix("10.8.0.0/16")}
 	stray := testFlow{"", "10.96.0.10:53", "10.0.0.1:5353"}
 	movable := stray.flow()
@@ -133,13 +135,13 @@ func TestStrayFlowsThatCannotMove(t *testing.T) {
 		{"it can move", other, movable, 0, MoveFlow},
 		{"there was no endpoint", other, testFlow{"", "10.96.0.10:53", "10.96.0.10:53"}.flow(), 0, MoveFlow},
 		{"the source is excluded", excludes, stray.flow(), 0, MoveFlow},
-		{"all endpoints have left", dns(testEndpoints()), stray.flow(), 0, MoveFlow},
+		{"all endpoints have left", dns(policytest.Endpoints()), stray.flow(), 0, MoveFlow},
 		{"the service has gone", nil, stray.flow(), 0, MoveFlow},
 		{"its endpoint is back", one, stray.flow(), 0, KeepFlow},
 	} {
 		tbl := newFlowTable(source.UDP)
-		tbl.sync(testNode(), map[string]*source.Service{"dns": one})
-		l := tbl.sync(testNode(), map[string]*source.Service{"dns": tt.now})
+		tbl.sync(policytest.Node(), map[string]*source.Service{"dns": one})
+		l := tbl.sync(policytest.Node(), map[string]*source.Service{"dns": tt.now})
 		if l.done = tt.done; tt.now == one {
 			l.all = true
 		}
@@ -152,9 +154,9 @@ func TestStrayFlowsThatCannotMove(t *testing.T) {
 // A node port that gets other addresses loses the flows to those before, and those that were at
 // the others before it.
 func TestStaleFlowsOfPlacedNodePorts(t *testing.T) {
-	node := testNode(func(n *Node) { n.Addrs = addrs("192.0.2.1", "192.0.2.2"); n.UpAddrs = n.Addrs })
+	node := policytest.Node(func(n *policy.Node) { n.Addrs = policytest.Addrs("192.0.2.1", "192.0.2.2"); n.UpAddrs = n.Addrs })
 	svc := func(list ...string) *source.Service {
-		s := testService(testEndpoints("10.0.0.1"))
+		s := policytest.Service(policytest.Endpoints("10.0.0.1"))
 		s.VIPs, s.Ports = nil, []source.Port{{Protocol: source.UDP, Port: 9, NodePort: 30053, TargetPort: 1}}
 		if len(list) > 0 {
 			s.NodePortAddresses = source.SelectAddresses(list)
@@ -190,14 +192,14 @@ func TestStaleFlowsOfPlacedNodePorts(t *testing.T) {
 // balance goes to the latter.
 func TestStaleFlowsWhereFrontendsMeet(t *testing.T) {
 	const both, other = "192.0.2.1:30053", "192.0.2.2:30053" // one also external, both node ports
-	node := testNode(func(n *Node) {
+	node := policytest.Node(func(n *policy.Node) {
 		n.Addrs = append(n.Addrs, netip.MustParseAddr("192.0.2.2"))
 		slices.SortFunc(n.Addrs, netip.Addr.Compare)
-		n.NodePortAddrs = addrs("192.0.2.1", "192.0.2.2")
+		n.NodePortAddrs = policytest.Addrs("192.0.2.1", "192.0.2.2")
 	})
 	addressed := func(endpoints ...string) *source.Service {
-		s := testService(testEndpoints(endpoints...))
-		s.VIPs, s.LoadBalancerIPs = nil, addrs("192.0.2.1")
+		s := policytest.Service(policytest.Endpoints(endpoints...))
+		s.VIPs, s.LoadBalancerIPs = nil, policytest.Addrs("192.0.2.1")
 		s.Ports = []source.Port{{Protocol: source.UDP, Port: 30053, TargetPort: 1}}
 		return s
 	}
@@ -207,7 +209,7 @@ func TestStaleFlowsWhereFrontendsMeet(t *testing.T) {
 		return s
 	}
 	nodePort := func(endpoints ...string) *source.Service {
-		s := testService(testEndpoints(endpoints...))
+		s := policytest.Service(policytest.Endpoints(endpoints...))
 		s.VIPs = nil
 		s.Ports = []source.Port{{Protocol: source.UDP, Port: 9, NodePort: 30053, TargetPort: 2}}
 		return s
@@ -255,9 +257,9 @@ func TestStaleFlowsWhereFrontendsMeet(t *testing.T) {
 func TestStaleFlowsBySource(t *testing.T) {
 	const nodePort, here, there = "192.0.2.1:30053", "10.0.0.1:5353", "10.0.0.2:5353"
 	client, cidr, process := "10.9.9.9:999", "10.8.0.1:999", "192.0.2.1:999"
-	external := func(s *source.Service) { s.ExternalIPs = addrs("198.18.0.1") }
-	cluster := dns(external, testEndpoints("10.0.0.1 @here", "10.0.0.2 @there"))
-	local := dns(external, func(s *source.Service) { s.ExternalTrafficPolicy = source.Local }, testEndpoints("10.0.0.1 @here", "10.0.0.2 @there"))
+	external := func(s *source.Service) { s.ExternalIPs = policytest.Addrs("198.18.0.1") }
+	cluster := dns(external, policytest.Endpoints("10.0.0.1 @here", "10.0.0.2 @there"))
+	local := dns(external, func(s *source.Service) { s.ExternalTrafficPolicy = source.Local }, policytest.Endpoints("10.0.0.1 @here", "10.0.0.2 @there"))
 	var flows []testFlow
 	for _, src := range []string{client, cidr, process, "127.0.0.1:999", "198.18.0.1:999", "169.254.0.1:999"} {
 		for _, dst := range []string{nodePort, "198.18.0.1:53"} {
@@ -272,23 +274,23 @@ func TestStaleFlowsBySource(t *testing.T) {
 		}
 		return list
 	}
-	withCIDR := func(n *Node) { n.LocalCIDRs = []netip.Prefix{netip.MustParsePrefix("10.8.0.0/16")} }
+	withCIDR := func(n *policy.Node) { n.LocalCIDRs = []netip.Prefix{netip.MustParsePrefix("10.8.0.0/16")} }
 	leaves := dns(external, func(s *source.Service) { s.ExternalTrafficPolicy = source.Local },
-		testEndpoints("10.0.0.1 @here terminating", "10.0.0.2 @there", "10.0.0.3 @here"))
+		policytest.Endpoints("10.0.0.1 @here terminating", "10.0.0.2 @there", "10.0.0.3 @here"))
 	tests := []struct {
 		name     string
-		node     *Node
+		node     *policy.Node
 		old, new *source.Service
 		full     bool
 		gone     []testFlow
 	}{
-		{"cluster to local", testNode(), cluster, local, false, of(there, client, cidr, "198.18.0.1:999")},
-		{"cluster to local, local CIDR", testNode(withCIDR), cluster, local, false, of(there, client, "198.18.0.1:999")},
-		{"cluster to local, local interfaces", testNode(withCIDR, func(n *Node) { n.LocalInterfaces = []string{"lab*"} }), cluster, local, false, nil},
-		{"full look", testNode(withCIDR), local, local, true, of(there, client, "198.18.0.1:999")},
-		{"local to cluster", testNode(withCIDR), local, cluster, false, nil},
-		{"local, what terminates has not left", testNode(withCIDR), local, leaves, false, nil},
-		{"VIP of policy local", testNode(withCIDR), cluster, dns(external, internalLocal, testEndpoints("10.0.0.1 @here", "10.0.0.2 @there")), false, nil},
+		{"cluster to local", policytest.Node(), cluster, local, false, of(there, client, cidr, "198.18.0.1:999")},
+		{"cluster to local, local CIDR", policytest.Node(withCIDR), cluster, local, false, of(there, client, "198.18.0.1:999")},
+		{"cluster to local, local interfaces", policytest.Node(withCIDR, func(n *policy.Node) { n.LocalInterfaces = []string{"lab*"} }), cluster, local, false, nil},
+		{"full look", policytest.Node(withCIDR), local, local, true, of(there, client, "198.18.0.1:999")},
+		{"local to cluster", policytest.Node(withCIDR), local, cluster, false, nil},
+		{"local, what terminates has not left", policytest.Node(withCIDR), local, leaves, false, nil},
+		{"VIP of policy local", policytest.Node(withCIDR), cluster, dns(external, policytest.InternalLocal, policytest.Endpoints("10.0.0.1 @here", "10.0.0.2 @there")), false, nil},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -306,10 +308,10 @@ func TestStaleFlowsBySource(t *testing.T) {
 // Flows to a node port on 127.0.0.1 are looked for where one is served there.
 func TestStaleFlowsOfLocalhost(t *testing.T) {
 	for _, served := range []bool{false, true} {
-		node := testNode(func(n *Node) { n.LocalhostNodePorts = served })
+		node := policytest.Node(func(n *policy.Node) { n.LocalhostNodePorts = served })
 		tbl := newFlowTable(source.UDP)
-		tbl.sync(node, map[string]*source.Service{"dns": dns(testEndpoints("10.0.0.1"))})
-		l := tbl.sync(node, map[string]*source.Service{"dns": dns(testEndpoints("10.0.0.2"))})
+		tbl.sync(node, map[string]*source.Service{"dns": dns(policytest.Endpoints("10.0.0.1"))})
+		l := tbl.sync(node, map[string]*source.Service{"dns": dns(policytest.Endpoints("10.0.0.2"))})
 		flows := []testFlow{{"127.0.0.1:999", "127.0.0.1:30053", "10.0.0.1:5353"}}
 		if gone := tbl.removed(l, flows); len(gone) > 0 != served {
 			t.Errorf("node ports on 127.0.0.1 %v: removed %v", served, gone)
@@ -319,10 +321,10 @@ func TestStaleFlowsOfLocalhost(t *testing.T) {
 
 // What an address of the node served goes with it.
 func TestStaleFlowsOfLostAddress(t *testing.T) {
-	two := testNode(func(n *Node) { n.NodePortAddrs = addrs("192.0.2.1", "192.0.2.2") })
+	two := policytest.Node(func(n *policy.Node) { n.NodePortAddrs = policytest.Addrs("192.0.2.1", "192.0.2.2") })
 	tbl := newFlowTable(source.UDP)
-	tbl.sync(two, map[string]*source.Service{"dns": dns(testEndpoints("10.0.0.1"))})
-	l := tbl.sync(testNode(), nil)
+	tbl.sync(two, map[string]*source.Service{"dns": dns(policytest.Endpoints("10.0.0.1"))})
+	l := tbl.sync(policytest.Node(), nil)
 	if !l.all {
 		t.Error("another node, and not all flows are looked at")
 	}
@@ -339,21 +341,21 @@ func TestStaleFlowsOfLostAddress(t *testing.T) {
 func TestFlowQuery(t *testing.T) {
 	vip, nodePort := netip.MustParseAddrPort("10.96.0.10:53"), netip.MustParseAddrPort("192.0.2.1:30053")
 	tbl := newFlowTable(source.UDP)
-	tbl.sync(testNode(), nil)
+	tbl.sync(policytest.Node(), nil)
 	expect := func(when string, l *look, from ...netip.AddrPort) {
 		t.Helper()
 		if q := tbl.query(l); !slices.Equal(q.To, []netip.AddrPort{vip, nodePort}) || !slices.Equal(q.From, from) {
 			t.Errorf("%s: asks for %v", when, q)
 		}
 	}
-	expect("new", tbl.sync(testNode(), map[string]*source.Service{"dns": dns(testEndpoints("10.0.0.1"))}), vip)
-	l := tbl.sync(testNode(), map[string]*source.Service{"dns": dns(testEndpoints("10.0.0.2"))})
+	expect("new", tbl.sync(policytest.Node(), map[string]*source.Service{"dns": dns(policytest.Endpoints("10.0.0.1"))}), vip)
+	l := tbl.sync(policytest.Node(), map[string]*source.Service{"dns": dns(policytest.Endpoints("10.0.0.2"))})
 	expect("changed", l)
 	l.done++
 	expect("changed, second look", l, vip)
-	expect("refuses", tbl.sync(testNode(), map[string]*source.Service{"dns": dns()}))
-	expect("refuses no more", tbl.sync(testNode(), map[string]*source.Service{"dns": dns(testEndpoints("10.0.0.2"))}), vip)
-	if l := tbl.sync(testNode(), map[string]*source.Service{"dns": dns(testEndpoints("10.0.0.2", "10.0.0.3"))}); l.all || len(l.changed) > 0 {
+	expect("refuses", tbl.sync(policytest.Node(), map[string]*source.Service{"dns": dns()}))
+	expect("refuses no more", tbl.sync(policytest.Node(), map[string]*source.Service{"dns": dns(policytest.Endpoints("10.0.0.2"))}), vip)
+	if l := tbl.sync(policytest.Node(), map[string]*source.Service{"dns": dns(policytest.Endpoints("10.0.0.2", "10.0.0.3"))}); l.all || len(l.changed) > 0 {
 		t.Errorf("an endpoint was added: looks at %v", l.changed)
 	}
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"svcproxy.dev/svcproxy/netutil/netnstest"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/nftables"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // Rules are written in words, which the scenarios check, and in expressions, which
@@ -34,8 +34,8 @@ func TestGoldenIsListed(t *testing.T) {
 			}
 			services, node := parse(t, ar)
 			netnstest.Enter(t)
-			for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
-				st := proxier.NewState(fam, node, services)
+			for _, fam := range []policy.Family{policy.IPv4, policy.IPv6} {
+				st := policy.NewState(fam, node, services)
 				want, got := words(nftables.Text(st)), listed(t, st)
 				if diff := cmp.Diff(want, got); diff != "" {
 					t.Errorf("%s (-words +listed by nft):\n%s", fam, diff)
@@ -70,7 +70,7 @@ func sorted(all map[string][]string) map[string][]string {
 }
 
 // listed makes the kernel hold st and returns what nft lists, as words does.
-func listed(t *testing.T, st *proxier.State) map[string][]string {
+func listed(t *testing.T, st *policy.State) map[string][]string {
 	t.Helper()
 	b, err := nftables.New(context.Background(), st.Family, nftables.Options{})
 	if err != nil {
@@ -80,7 +80,7 @@ func listed(t *testing.T, st *proxier.State) map[string][]string {
 	if err := b.Sync(context.Background(), st, nil); err != nil {
 		t.Fatal(err)
 	}
-	family := map[proxier.Family]string{proxier.IPv4: "ip", proxier.IPv6: "ip6"}[st.Family]
+	family := map[policy.Family]string{policy.IPv4: "ip", policy.IPv6: "ip6"}[st.Family]
 	out, err := exec.Command("nft", "list", "table", family, "svcproxy").Output()
 	if err != nil {
 		t.Fatal(err)

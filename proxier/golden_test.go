@@ -17,10 +17,10 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"svcproxy.dev/svcproxy/configs"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/filter"
 	"svcproxy.dev/svcproxy/proxier/ipvs"
 	"svcproxy.dev/svcproxy/proxier/nftables"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/file"
 )
@@ -48,12 +48,12 @@ func golden(t *testing.T, path string) {
 	}
 	services, node := parse(t, ar)
 	got := map[string]string{
-		"want.iptables":  rules(t, filter.NewRules, proxier.IPv4, node, services),
-		"want.ip6tables": rules(t, filter.NewRules, proxier.IPv6, node, services),
-		"want.ipvs":      servers(t, proxier.IPv4, node, services),
-		"want.ipvs6":     servers(t, proxier.IPv6, node, services),
-		"want.nft":       table(proxier.IPv4, node, services),
-		"want.nft6":      table(proxier.IPv6, node, services),
+		"want.iptables":  rules(t, filter.NewRules, policy.IPv4, node, services),
+		"want.ip6tables": rules(t, filter.NewRules, policy.IPv6, node, services),
+		"want.ipvs":      servers(t, policy.IPv4, node, services),
+		"want.ipvs6":     servers(t, policy.IPv6, node, services),
+		"want.nft":       table(policy.IPv4, node, services),
+		"want.nft6":      table(policy.IPv6, node, services),
 	}
 	if *update {
 		rewrite(t, path, ar, got)
@@ -67,7 +67,7 @@ func golden(t *testing.T, path string) {
 }
 
 // parse returns the services and the node of a scenario.
-func parse(t *testing.T, ar *txtar.Archive) ([]*source.Service, *proxier.Node) {
+func parse(t *testing.T, ar *txtar.Archive) ([]*source.Service, *policy.Node) {
 	services, faults := file.Parse("services.toml", []byte(section(ar, "services.toml")))
 	set, more := configs.Parse("svcproxy.toml", []byte(section(ar, "svcproxy.toml")))
 	for _, f := range append(faults, more...) {
@@ -76,7 +76,7 @@ func parse(t *testing.T, ar *txtar.Archive) ([]*source.Service, *proxier.Node) {
 		}
 	}
 	own := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
-	return services, &proxier.Node{
+	return services, &policy.Node{
 		Name: "this-node", Zone: set.Zone, Addrs: own, NodePortAddrs: own, PrimaryAddrs: own,
 		UpAddrs:            append(slices.Clone(own), netip.MustParseAddr("203.0.113.65")),
 		LocalhostNodePorts: set.LocalhostNodePorts,
@@ -91,8 +91,8 @@ func parse(t *testing.T, ar *txtar.Archive) ([]*source.Service, *proxier.Node) {
 // rules returns what iptables-save and ipset save would say. What is there in
 // every scenario is left out: chains that depend on settings only, where the
 // scenario has none, and empty sets.
-func rules(t *testing.T, newRules func(proxier.Family) *filter.Rules, fam proxier.Family, node *proxier.Node, services []*source.Service) string {
-	st := proxier.NewState(fam, node, services)
+func rules(t *testing.T, newRules func(policy.Family) *filter.Rules, fam policy.Family, node *policy.Node, services []*source.Service) string {
+	st := policy.NewState(fam, node, services)
 	r := newRules(fam)
 	if err := r.Reset(st); err != nil {
 		t.Fatal(err)
@@ -116,18 +116,18 @@ func rules(t *testing.T, newRules func(proxier.Family) *filter.Rules, fam proxie
 
 // servers returns what ipvsadm-save would say, what ip would take for the
 // addresses of our device, and what iptables-save and ipset save would say.
-func servers(t *testing.T, fam proxier.Family, node *proxier.Node, services []*source.Service) string {
-	lines := ipvs.Text(proxier.NewState(fam, node, services), configs.Default().IPVS.Scheduler)
+func servers(t *testing.T, fam policy.Family, node *policy.Node, services []*source.Service) string {
+	lines := ipvs.Text(policy.NewState(fam, node, services), configs.Default().IPVS.Scheduler)
 	return strings.Join(append(lines, ""), "\n") + rules(t, filter.NewIPVSRules, fam, node, services)
 }
 
 // table returns what nft would take for our table: its elements, and its rules
 // except for those that are there in every scenario.
-func table(fam proxier.Family, node *proxier.Node, services []*source.Service) string {
-	constant := nftables.Text(proxier.NewState(fam, &proxier.Node{MarkBit: configs.Default().MasqueradeBit}, nil))
+func table(fam policy.Family, node *policy.Node, services []*source.Service) string {
+	constant := nftables.Text(policy.NewState(fam, &policy.Node{MarkBit: configs.Default().MasqueradeBit}, nil))
 	var b strings.Builder
 	hashed := map[string]int{} // slots of scheduler maglev, of which two of each map do
-	for _, line := range nftables.Text(proxier.NewState(fam, node, services)) {
+	for _, line := range nftables.Text(policy.NewState(fam, node, services)) {
 		if slices.Contains(constant, line) {
 			continue
 		}
@@ -147,10 +147,10 @@ func table(fam proxier.Family, node *proxier.Node, services []*source.Service) s
 var hashedSlots = regexp.MustCompile(`^add element \S+ svcproxy \S*maglev-ip\S*-slots-\d+ `)
 
 // constantChains are the chains without services and settings.
-func constantChains(t *testing.T, newRules func(proxier.Family) *filter.Rules, fam proxier.Family) map[string]string {
+func constantChains(t *testing.T, newRules func(policy.Family) *filter.Rules, fam policy.Family) map[string]string {
 	own := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
 	r := newRules(fam)
-	if err := r.Reset(proxier.NewState(fam, &proxier.Node{NodePortAddrs: own, MarkBit: configs.Default().MasqueradeBit}, nil)); err != nil {
+	if err := r.Reset(policy.NewState(fam, &policy.Node{NodePortAddrs: own, MarkBit: configs.Default().MasqueradeBit}, nil)); err != nil {
 		t.Fatal(err)
 	}
 	chains := map[string]string{}

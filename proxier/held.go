@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // heldPoll is how often Held looks.
@@ -20,7 +22,7 @@ const (
 // 0, of all. Nothing is waited for of a family that is not in use. When ctx ends before, the
 // error says what is in the way, and wraps the cause of ctx. It is a Stall where a Sync makes no
 // progress. Run must be running.
-func (l *Loop) Held(ctx context.Context, fam Family) error {
+func (l *Loop) Held(ctx context.Context, fam policy.Family) error {
 	told := make(chan uint64, 1)
 	l.inbox.put(func(m *mail) { m.told = append(m.told, told) })
 	var number uint64
@@ -52,7 +54,7 @@ func (l *Loop) Held(ctx context.Context, fam Family) error {
 }
 
 // late returns a family that does not hold an order; nil: there is none. With 0, any counts.
-func (l *Loop) late(number uint64, fam Family) *family {
+func (l *Loop) late(number uint64, fam policy.Family) *family {
 	l.mu.RLock()
 	families := slices.Clone(l.families)
 	l.mu.RUnlock()

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/wake"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -23,10 +24,10 @@ type mail struct {
 	changes            []source.Changes
 	synced             []string
 	reconsider         map[source.Key]bool // what is known of the endpoints of these has changed
-	node               *Node
-	backends           map[Family]Backend // nil: the same
+	node               *policy.Node
+	backends           map[policy.Family]Backend // nil: the same
 	full               bool
-	repair, look       map[Family]bool
+	repair, look       map[policy.Family]bool
 	minimum, lookEvery *time.Duration
 	reserved           *[]netip.AddrPort
 	told               []chan<- uint64 // are sent the number of the order; each has room for it
@@ -84,14 +85,14 @@ func (l *Loop) Reconsider(keys ...source.Key) {
 }
 
 // SetNode switches to a changed node: services that it touches are resolved again.
-func (l *Loop) SetNode(n *Node) { l.inbox.put(func(m *mail) { m.node = n }) }
+func (l *Loop) SetNode(n *policy.Node) { l.inbox.put(func(m *mail) { m.node = n }) }
 
 // SetBackends switches to other backends, for these families only. The former ones
 // remain in use until OnHolds, or OnDrop, is called for their families. A family whose backend is nil
 // gets one by a later call.
-func (l *Loop) SetBackends(backends map[Family]Backend) {
+func (l *Loop) SetBackends(backends map[policy.Family]Backend) {
 	if backends == nil {
-		backends = map[Family]Backend{}
+		backends = map[policy.Family]Backend{}
 	}
 	l.inbox.put(func(m *mail) { m.backends = backends })
 }
@@ -110,14 +111,16 @@ func (l *Loop) SetReserved(ports []netip.AddrPort) {
 func (l *Loop) Resync() { l.inbox.put(func(m *mail) { m.full = true }) }
 
 // Repair has a family sync what its backend knows to differ in the kernel.
-func (l *Loop) Repair(fam Family) { l.inbox.put(func(m *mail) { m.repair = with(m.repair, fam) }) }
+func (l *Loop) Repair(fam policy.Family) {
+	l.inbox.put(func(m *mail) { m.repair = with(m.repair, fam) })
+}
 
 // Look has a family compared with the kernel now, beside its syncs.
-func (l *Loop) Look(fam Family) { l.inbox.put(func(m *mail) { m.look = with(m.look, fam) }) }
+func (l *Loop) Look(fam policy.Family) { l.inbox.put(func(m *mail) { m.look = with(m.look, fam) }) }
 
-func with(set map[Family]bool, fam Family) map[Family]bool {
+func with(set map[policy.Family]bool, fam policy.Family) map[policy.Family]bool {
 	if set == nil {
-		set = make(map[Family]bool)
+		set = make(map[policy.Family]bool)
 	}
 	set[fam] = true
 	return set

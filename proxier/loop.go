@@ -11,14 +11,15 @@ import (
 
 	"svcproxy.dev/svcproxy/internal/lists"
 	"svcproxy.dev/svcproxy/internal/times"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
 // Config configures a Loop.
 type Config struct {
-	Backends map[Family]Backend // one for each family to program; nil: it follows by SetBackends
-	Flows    Flows              // nil: UDP flows are left alone
-	Node     *Node
+	Backends map[policy.Family]Backend // one for each family to program; nil: it follows by SetBackends
+	Flows    Flows                     // nil: UDP flows are left alone
+	Node     *policy.Node
 	Reserved []netip.AddrPort // TCP ports this program itself listens on
 	Limits   *source.Products // of all services together; nil: none
 
@@ -45,19 +46,19 @@ type Config struct {
 	Router func(netip.Addr) (netip.Addr, error)
 
 	// May be nil, and must not block.
-	OnQueued     func(Family, time.Time) // when there is something to sync, from a goroutine for each family
-	OnSync       func(SyncResult)        // after each sync, from a goroutine for each family
-	OnHolds      func(Family)            // with a family whose backend holds everything, once for each backend
-	OnDrop       func(Family)            // with a family that is no longer programmed, after its last OnSync
-	OnNodeHealth func([]NodeHealth)      // with all services that have a health check node port, when any of them changed
-	OnAccept     func([]source.Unit)     // with files that were accepted, without their services, before they are synced
+	OnQueued     func(policy.Family, time.Time) // when there is something to sync, from a goroutine for each family
+	OnSync       func(SyncResult)               // after each sync, from a goroutine for each family
+	OnHolds      func(policy.Family)            // with a family whose backend holds everything, once for each backend
+	OnDrop       func(policy.Family)            // with a family that is no longer programmed, after its last OnSync
+	OnNodeHealth func([]NodeHealth)             // with all services that have a health check node port, when any of them changed
+	OnAccept     func([]source.Unit)            // with files that were accepted, without their services, before they are synced
 
-	OnFlows func(fam Family, removed int, took time.Duration) // after each look for stale UDP flows, from goroutines of their own
+	OnFlows func(fam policy.Family, removed int, took time.Duration) // after each look for stale UDP flows, from goroutines of their own
 }
 
 // A SyncResult is the outcome of one Sync of one family.
 type SyncResult struct {
-	Family   Family
+	Family   policy.Family
 	Full     bool      // compared with the kernel, rather than a delta
 	Queued   time.Time // when the oldest change in it arrived; zero for a resync without changes
 	Start    time.Time
@@ -84,10 +85,10 @@ type Loop struct {
 
 	mu         sync.RWMutex // held for writing by Run while it changes what follows
 	tracker    *Tracker
-	conditions map[source.Key]Conditions // of services in use of whose endpoints something is known
-	allFail    map[source.Key]Subject    // of those, the services whose endpoints all fail their check, see AllFail
-	families   []*runningFamily          // in order of the IP version
-	node       *Node
+	conditions map[source.Key]policy.Conditions // of services in use of whose endpoints something is known
+	allFail    map[source.Key]policy.Subject    // of those, the services whose endpoints all fail their check, see AllFail
+	families   []*runningFamily                 // in order of the IP version
+	node       *policy.Node
 	synced     map[string]bool
 	batches    []batch // not yet held by all families
 
@@ -98,7 +99,7 @@ type Loop struct {
 	opened     uint64 // the order that allowed families to begin; 0: not yet
 	first      bool   // the first complete sync is done
 
-	awaited map[Family]time.Time // since when families have been without a backend that is to follow
+	awaited map[policy.Family]time.Time // since when families have been without a backend that is to follow
 
 	drained bool // this host is; guarded by mu
 }
@@ -121,8 +122,8 @@ func NewLoop(cfg Config) *Loop {
 	l := &Loop{
 		cfg: cfg, started: time.Now(), ready: make(chan struct{}), fatal: make(chan error, 1), inbox: newInbox(),
 		tracker: NewTracker(cfg.Reserved, cfg.Sources...), node: cfg.Node,
-		conditions: make(map[source.Key]Conditions),
-		allFail:    make(map[source.Key]Subject),
+		conditions: make(map[source.Key]policy.Conditions),
+		allFail:    make(map[source.Key]policy.Subject),
 		nodeHealth: newNodeHealths(), synced: make(map[string]bool),
 	}
 	if cfg.Limits != nil {
@@ -197,11 +198,11 @@ func (l *Loop) tell(o order, in *mail) {
 }
 
 // apply applies changes of sources, and returns the services that changed, and when they were.
-func (l *Loop) apply(steps []source.Changes) (services map[source.Key]Subject, triggers []time.Time) {
+func (l *Loop) apply(steps []source.Changes) (services map[source.Key]policy.Subject, triggers []time.Time) {
 	b := batch{number: l.number + 1, edits: make(map[source.Key]Transition)}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	services = make(map[source.Key]Subject)
+	services = make(map[source.Key]policy.Subject)
 	for _, ch := range steps {
 		changed := l.tracker.Apply(ch)
 		triggers = append(triggers, l.triggers(ch, changed)...)
@@ -226,7 +227,7 @@ func (l *Loop) reserve(ports []netip.AddrPort) {
 }
 
 // rebase has the services resolved again that a changed node touches.
-func (l *Loop) rebase(node *Node, o *order) {
+func (l *Loop) rebase(node *policy.Node, o *order) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	change := nodeChangeOf(l.node, node)
@@ -239,8 +240,8 @@ func (l *Loop) rebase(node *Node, o *order) {
 	})
 }
 
-func (l *Loop) services() map[source.Key]Subject {
-	all := make(map[source.Key]Subject)
+func (l *Loop) services() map[source.Key]policy.Subject {
+	all := make(map[source.Key]policy.Subject)
 	l.tracker.services(func(s *source.Service, _ source.UnitID) { all[s.Key] = l.subject(s) })
 	return all
 }
@@ -266,7 +267,7 @@ func (l *Loop) tellClaims() {
 
 // replace switches to other backends, possibly of other families. When it returns,
 // dropped families no longer use theirs.
-func (l *Loop) replace(ctx context.Context, backends map[Family]Backend) {
+func (l *Loop) replace(ctx context.Context, backends map[policy.Family]Backend) {
 	var keep []*runningFamily
 	backends = l.await(backends)
 	for _, f := range l.families {
@@ -303,8 +304,8 @@ func (l *Loop) replace(ctx context.Context, backends map[Family]Backend) {
 
 // await notes the families whose backend is to follow, and returns the others. The first sync is
 // complete without them once they have had as long as a Sync that makes no progress.
-func (l *Loop) await(backends map[Family]Backend) map[Family]Backend {
-	there, awaited := make(map[Family]Backend, len(backends)), make(map[Family]time.Time)
+func (l *Loop) await(backends map[policy.Family]Backend) map[policy.Family]Backend {
+	there, awaited := make(map[policy.Family]Backend, len(backends)), make(map[policy.Family]time.Time)
 	for fam, b := range backends {
 		if b != nil {
 			there[fam] = b
@@ -330,7 +331,7 @@ func (f *runningFamily) using(b Backend, from uint64) *runningFamily {
 }
 
 // begin starts a family with all services.
-func (l *Loop) begin(ctx context.Context, fam Family, b Backend) *runningFamily {
+func (l *Loop) begin(ctx context.Context, fam policy.Family, b Backend) *runningFamily {
 	f := newFamily(fam, b, l.node, &l.cfg, l.inbox.ring)
 	f.revision, f.fatal = &l.revision, l.fatal
 	f.withhold(l.hostDrained())

@@ -21,6 +21,8 @@ import (
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
+	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/policy/policytest"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -29,13 +31,13 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // A kernel is a backend that keeps what it is told, by deltas where it gets them.
 type kernel struct {
 	mu       sync.Mutex
-	services map[source.Key]*Resolved
+	services map[source.Key]*policy.Resolved
 	vips     map[netip.Addr]bool
-	hairpins map[Hairpin]bool
+	hairpins map[policy.Hairpin]bool
 	bound    map[netip.Addr]bool
-	shared   map[string]*Pool // see sharedOf
-	apart    bool             // frontends of a pool have something in common only where they are split
-	syncs    []string         // "full" or what the delta held
+	shared   map[string]*policy.Pool // see sharedOf
+	apart    bool                    // frontends of a pool have something in common only where they are split
+	syncs    []string                // "full" or what the delta held
 	fail     error
 	unserved error // is returned where all else is done
 	took     time.Duration
@@ -59,7 +61,7 @@ func (k *kernel) Look(context.Context) (bool, error) {
 	return k.damaged, nil
 }
 
-func (k *kernel) Sync(ctx context.Context, st *State, d *Delta) error {
+func (k *kernel) Sync(ctx context.Context, st *policy.State, d *policy.Delta) error {
 	k.mu.Lock()
 	took := k.took
 	k.mu.Unlock()
@@ -73,7 +75,7 @@ func (k *kernel) Sync(ctx context.Context, st *State, d *Delta) error {
 	if d == nil {
 		k.syncs = append(k.syncs, "full")
 		k.services, k.vips, k.hairpins, k.bound = maps.Clone(st.Services), members(st.RefusedVIPs), members(st.Hairpins), members(st.BoundAddrs)
-		k.shared = make(map[string]*Pool)
+		k.shared = make(map[string]*policy.Pool)
 		for _, r := range st.Services {
 			maps.Copy(k.shared, k.sharedOf(r))
 		}
@@ -86,7 +88,7 @@ func (k *kernel) Sync(ctx context.Context, st *State, d *Delta) error {
 	return k.unserved
 }
 
-func (k *kernel) delta(d *Delta) {
+func (k *kernel) delta(d *policy.Delta) {
 	var what []string
 	for _, ch := range d.Services {
 		what = append(what, k.service(&ch))
@@ -106,8 +108,8 @@ func (k *kernel) delta(d *Delta) {
 }
 
 // service changes a service, and returns its name; of a part also how many frontends it removes and adds.
-func (k *kernel) service(ch *ServiceChange) string {
-	key, name := ch.key(), ch.key().Name
+func (k *kernel) service(ch *policy.ServiceChange) string {
+	key, name := ch.Key(), ch.Key().Name
 	if !ch.Part {
 		if have, old := k.services[key].AllFrontends(), ch.Old.AllFrontends(); !reflect.DeepEqual(have, old) && len(have)+len(old) > 0 {
 			k.complain("service %s was not as the delta says", key)
@@ -117,10 +119,10 @@ func (k *kernel) service(ch *ServiceChange) string {
 		}
 		return name
 	}
-	all, same := frontendIndex{}, 0
-	all.add(k.services[key].AllFrontends())
+	all, same := policy.FrontendIndex{}, 0
+	all.Add(k.services[key].AllFrontends())
 	for _, f := range ch.Old.Frontends {
-		if !reflect.DeepEqual(all.find(f), f) {
+		if !reflect.DeepEqual(all.Find(f), f) {
 			k.complain("service %s: %v was not as the delta says", key, f.Key)
 		}
 		if delete(all, f.Key.WithoutKind()); hasFrontend(ch.New, f) {
@@ -128,26 +130,26 @@ func (k *kernel) service(ch *ServiceChange) string {
 		}
 	}
 	for _, f := range ch.New.Frontends {
-		if all.find(f) != nil {
+		if all.Find(f) != nil {
 			k.complain("service %s: %v gained twice", key, f.Key)
 		}
 	}
-	all.add(ch.New.Frontends)
-	if k.services[key] = all.part(key); len(all) == 0 {
+	all.Add(ch.New.Frontends)
+	if k.services[key] = all.Part(key); len(all) == 0 {
 		delete(k.services, key)
 	}
 	return fmt.Sprintf("%s-%d+%d", name, len(ch.Old.Frontends)-same, len(ch.New.Frontends)-same)
 }
 
 // sharedOf returns what a kernel has of a service beside its frontends, as chains of pools and of split frontends.
-func (k *kernel) sharedOf(r *Resolved) map[string]*Pool {
-	shared := make(map[string]*Pool)
+func (k *kernel) sharedOf(r *policy.Resolved) map[string]*policy.Pool {
+	shared := make(map[string]*policy.Pool)
 	for _, f := range r.AllFrontends() {
 		if f.Split() {
 			o, l := f.Outside, f.Local
 			shared[fmt.Sprint("split ", f.ServicePort, f.Key.Protocol, o.Action, o.Masquerade, o.Pool.Scope, l.Action, l.Masquerade, l.Pool.Scope)] = nil
 		}
-		for _, p := range []*Pool{f.Outside.Pool, f.Local.Pool} {
+		for _, p := range []*policy.Pool{f.Outside.Pool, f.Local.Pool} {
 			if !k.apart || f.Split() {
 				shared[fmt.Sprint("pool ", p.ServicePort, p.Protocol, p.Scope)] = p
 			}
@@ -156,7 +158,7 @@ func (k *kernel) sharedOf(r *Resolved) map[string]*Pool {
 	return shared
 }
 
-func applySet[T comparable](k *kernel, set map[T]bool, d SetDelta[T]) {
+func applySet[T comparable](k *kernel, set map[T]bool, d policy.SetDelta[T]) {
 	for _, v := range d.Gained {
 		if set[v] {
 			k.complain("%v gained twice", v)
@@ -171,12 +173,12 @@ func applySet[T comparable](k *kernel, set map[T]bool, d SetDelta[T]) {
 	}
 }
 
-func (k *kernel) check(st *State) {
-	want := make(map[string]*Pool)
-	places := make(map[FrontendKey]source.Key)
-	fresh := newState(st.Family, testNode())
+func (k *kernel) check(st *policy.State) {
+	want := make(map[string]*policy.Pool)
+	places := make(map[policy.FrontendKey]source.Key)
+	fresh := policy.EmptyState(st.Family, policytest.Node())
 	for key, r := range st.Services {
-		newChanges().put(fresh, key, r)
+		policy.NewChanges().Put(fresh, key, r)
 		if have := k.services[key]; !reflect.DeepEqual(have.AllFrontends(), r.Frontends) && len(r.Frontends) > 0 {
 			k.complain("service %s: %d frontends after the delta, %d in the State, or others", key, len(have.AllFrontends()), len(r.Frontends))
 		}
@@ -190,7 +192,7 @@ func (k *kernel) check(st *State) {
 			}
 		}
 		for _, f := range r.Frontends {
-			for name, p := range k.sharedOf(&Resolved{Frontends: []*Frontend{f}}) {
+			for name, p := range k.sharedOf(&policy.Resolved{Frontends: []*policy.Frontend{f}}) {
 				if q, more := want[name]; more && q != p {
 					k.complain("two pools have one name: %s", name)
 				}
@@ -228,13 +230,13 @@ func members[T comparable](counts map[T]int) map[T]bool {
 	return out
 }
 
-func (k *kernel) Plan(context.Context, *State) ([]Change, error) { return nil, nil }
-func (k *kernel) Cleanup(context.Context) error                  { return nil }
+func (k *kernel) Plan(context.Context, *policy.State) ([]Change, error) { return nil, nil }
+func (k *kernel) Cleanup(context.Context) error                         { return nil }
 
 // start runs a Loop over k inside a synctest bubble, until the test ends.
 func start(t *testing.T, k *kernel, edit ...func(*Config)) *Loop {
 	cfg := Config{
-		Backends: map[Family]Backend{IPv4: k}, Node: testNode(), Sources: []string{"file"},
+		Backends: map[policy.Family]Backend{policy.IPv4: k}, Node: policytest.Node(), Sources: []string{"file"},
 		LookInterval: 30 * time.Second, SyncTimeout: time.Minute, Log: slog.New(slog.DiscardHandler),
 	}
 	for _, f := range edit {
@@ -258,7 +260,7 @@ func start(t *testing.T, k *kernel, edit ...func(*Config)) *Loop {
 
 // testFamily returns a family that does not run.
 func testFamily(b Backend) *family {
-	return newFamily(IPv4, b, testNode(), &Config{SyncTimeout: time.Minute, Log: slog.New(slog.DiscardHandler)}, func() {})
+	return newFamily(policy.IPv4, b, policytest.Node(), &Config{SyncTimeout: time.Minute, Log: slog.New(slog.DiscardHandler)}, func() {})
 }
 
 // failWith makes every Sync return err.
@@ -312,11 +314,11 @@ func TestLoopSendsDeltas(t *testing.T) {
 		k.expect(t, "y")
 		l.Resync()
 		k.expect(t, "full")
-		l.SetNode(testNode()) // is the same
+		l.SetNode(policytest.Node()) // is the same
 		k.expect(t)
-		l.SetNode(testNode(func(n *Node) { n.Zone = "b" })) // no service cares
+		l.SetNode(policytest.Node(func(n *policy.Node) { n.Zone = "b" })) // no service cares
 		k.expect(t)
-		l.SetNode(testNode(func(n *Node) { n.MarkBit = 3 }))
+		l.SetNode(policytest.Node(func(n *policy.Node) { n.MarkBit = 3 }))
 		k.expect(t, "full")
 		if k.doubts != 1 {
 			t.Errorf("what was heard of the kernel was doubted %d times, want once, as one comparison was asked for", k.doubts)
@@ -343,14 +345,14 @@ func TestLoopLooks(t *testing.T) {
 		}
 		time.Sleep(30 * time.Second)
 		k.expect(t, "")
-		l.Repair(IPv4)
+		l.Repair(policy.IPv4)
 		k.expect(t, "")
-		l.Repair(IPv6) // there is none
+		l.Repair(policy.IPv6) // there is none
 		k.expect(t)
 		k.mu.Lock()
 		k.damaged = true
 		k.mu.Unlock()
-		l.Look(IPv4)
+		l.Look(policy.IPv4)
 		k.expect(t, "")
 	})
 }
@@ -366,7 +368,7 @@ func (s slowLook) Look(ctx context.Context) (bool, error) {
 func TestLoopSlowLook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k, other := &kernel{}, &kernel{}
-		l := start(t, k, func(c *Config) { c.Backends[IPv4] = slowLook{k} })
+		l := start(t, k, func(c *Config) { c.Backends[policy.IPv4] = slowLook{k} })
 		l.Synced("file")
 		k.expect(t, "full")
 		time.Sleep(31 * time.Second)
@@ -375,7 +377,7 @@ func TestLoopSlowLook(t *testing.T) {
 		time.Sleep(time.Minute) // the look is given up: nobody knows what the kernel holds
 		k.expect(t, "full")
 		time.Sleep(31 * time.Second)
-		l.SetBackends(map[Family]Backend{IPv4: other}) // during the next look
+		l.SetBackends(map[policy.Family]Backend{policy.IPv4: other}) // during the next look
 		other.expect(t, "full")
 		k.expect(t)
 	})
@@ -388,7 +390,7 @@ func TestLoopFamiliesAlone(t *testing.T) {
 		var log strings.Builder
 		var told atomic.Int32
 		l := start(t, v4, func(c *Config) {
-			c.Backends[IPv6] = v6
+			c.Backends[policy.IPv6] = v6
 			c.OnNodeHealth = func([]NodeHealth) { told.Add(1) }
 			c.Log = slog.New(slog.NewTextHandler(&log, nil))
 		})
@@ -522,7 +524,7 @@ func TestLoopEndsForARestart(t *testing.T) {
 		want := fmt.Errorf("the module: %w", ErrRestart)
 		k := &kernel{fail: want}
 		l := NewLoop(Config{
-			Backends: map[Family]Backend{IPv4: k, IPv6: k}, Node: testNode(), Sources: []string{"file"},
+			Backends: map[policy.Family]Backend{policy.IPv4: k, policy.IPv6: k}, Node: policytest.Node(), Sources: []string{"file"},
 			LookInterval: 30 * time.Second, SyncTimeout: time.Minute, Log: slog.New(slog.DiscardHandler),
 		})
 		l.Synced("file")
@@ -552,7 +554,7 @@ func TestLoopBacksOffUnderChanges(t *testing.T) {
 // progressing takes long, but shows that it goes on.
 type progressing struct{ *kernel }
 
-func (p progressing) Sync(ctx context.Context, st *State, d *Delta) error {
+func (p progressing) Sync(ctx context.Context, st *policy.State, d *policy.Delta) error {
 	for range 10 {
 		time.Sleep(30 * time.Second)
 		if ctx.Err() != nil {
@@ -566,7 +568,7 @@ func (p progressing) Sync(ctx context.Context, st *State, d *Delta) error {
 func TestLoopLimitsPartsOfASync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &kernel{}
-		l := start(t, k, func(c *Config) { c.Backends[IPv4] = progressing{k} })
+		l := start(t, k, func(c *Config) { c.Backends[policy.IPv4] = progressing{k} })
 		l.Synced("file")
 		for range 29 {
 			time.Sleep(10 * time.Second)
@@ -622,14 +624,14 @@ func TestLoopKeepsFewBatches(t *testing.T) {
 // stuck waits for the end of its context.
 type stuck struct{ *kernel }
 
-func (s stuck) Sync(ctx context.Context, _ *State, _ *Delta) error {
+func (s stuck) Sync(ctx context.Context, _ *policy.State, _ *policy.Delta) error {
 	<-ctx.Done()
 	return ctx.Err()
 }
 
 func TestLoopGivesUpWhatIsStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := start(t, &kernel{}, func(c *Config) { c.Backends[IPv4] = stuck{} })
+		l := start(t, &kernel{}, func(c *Config) { c.Backends[policy.IPv4] = stuck{} })
 		l.Synced("file")
 		time.Sleep(61 * time.Second)
 		if st := l.Status().Families[0]; !strings.Contains(st.Error, errStuck.Error()) {
@@ -694,7 +696,7 @@ func TestLoopAlive(t *testing.T) {
 		if !l.RunAlive().Equal(time.Now()) {
 			t.Error("Run is not alive while a sync hangs: systemd would restart it, to wait for the same")
 		}
-		l.SetBackends(map[Family]Backend{IPv4: k, IPv6: &kernel{}})
+		l.SetBackends(map[policy.Family]Backend{policy.IPv4: k, policy.IPv6: &kernel{}})
 		synctest.Wait()
 		if stuck := time.Since(l.Alive()); stuck != time.Minute {
 			t.Errorf("beside a family that works: stuck for %v, want 1m", stuck)
@@ -724,42 +726,42 @@ func TestLoopLogsRefusals(t *testing.T) {
 func TestLoopReplacesBackends(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		old, other, v6, third := &kernel{}, &kernel{}, &kernel{}, &kernel{}
-		var told []Family // from the goroutine of the Loop
-		l := start(t, old, func(c *Config) { c.OnHolds = func(fam Family) { told = append(told, fam) } })
-		expect := func(when string, v4, v6holds bool, want ...Family) {
+		var told []policy.Family // from the goroutine of the Loop
+		l := start(t, old, func(c *Config) { c.OnHolds = func(fam policy.Family) { told = append(told, fam) } })
+		expect := func(when string, v4, v6holds bool, want ...policy.Family) {
 			t.Helper()
 			synctest.Wait()
-			if l.Holds(IPv4, other) != v4 || l.Holds(IPv6, v6) != v6holds || !slices.Equal(told, want) {
+			if l.Holds(policy.IPv4, other) != v4 || l.Holds(policy.IPv6, v6) != v6holds || !slices.Equal(told, want) {
 				t.Errorf("%s: the new backends hold everything: %v, %v; told of %v, want %v, %v, %v",
-					when, l.Holds(IPv4, other), l.Holds(IPv6, v6), told, v4, v6holds, want)
+					when, l.Holds(policy.IPv4, other), l.Holds(policy.IPv6, v6), told, v4, v6holds, want)
 			}
 		}
 		l.Apply(set(file("a", "x 10.96.0.1:80")))
 		expect("before any sync", false, false)
 		l.Synced("file")
 		old.expect(t, "full")
-		expect("after the first sync", false, false, IPv4)
-		if !l.Holds(IPv4, old) {
+		expect("after the first sync", false, false, policy.IPv4)
+		if !l.Holds(policy.IPv4, old) {
 			t.Error("the first backend does not hold everything")
 		}
 		other.failWith(errors.New("no"))
 		v6.failWith(errors.New("no"))
-		l.SetBackends(map[Family]Backend{IPv4: other, IPv6: v6})
+		l.SetBackends(map[policy.Family]Backend{policy.IPv4: other, policy.IPv6: v6})
 		other.expect(t, "failed")
-		expect("while both fail", false, false, IPv4)
+		expect("while both fail", false, false, policy.IPv4)
 		other.failWith(nil)
 		time.Sleep(time.Second)
 		other.expect(t, "full")
 		old.expect(t)
-		expect("while the other family fails", true, false, IPv4, IPv4)
+		expect("while the other family fails", true, false, policy.IPv4, policy.IPv4)
 		l.Apply(set(file("a", "x 10.96.0.2:80")))
 		other.expect(t, "x")
 		v6.failWith(nil)
 		time.Sleep(time.Minute)
-		expect("at the end", true, true, IPv4, IPv4, IPv6)
-		l.SetBackends(map[Family]Backend{IPv4: other, IPv6: third})
-		expect("after one was replaced", true, false, IPv4, IPv4, IPv6, IPv6)
-		if len(other.services) != 1 || !l.Holds(IPv6, third) {
+		expect("at the end", true, true, policy.IPv4, policy.IPv4, policy.IPv6)
+		l.SetBackends(map[policy.Family]Backend{policy.IPv4: other, policy.IPv6: third})
+		expect("after one was replaced", true, false, policy.IPv4, policy.IPv4, policy.IPv6, policy.IPv6)
+		if len(other.services) != 1 || !l.Holds(policy.IPv6, third) {
 			t.Errorf("%d services in the new backend, want 1", len(other.services))
 		}
 	})
@@ -773,7 +775,7 @@ func TestLoopTriesNewBackendsAtOnce(t *testing.T) {
 		l.Synced("file")
 		time.Sleep(10 * time.Second)
 		old.expect(t, "failed")
-		l.SetBackends(map[Family]Backend{IPv4: other})
+		l.SetBackends(map[policy.Family]Backend{policy.IPv4: other})
 		other.expect(t, "full")
 	})
 }
@@ -783,7 +785,7 @@ func TestLoopHealth(t *testing.T) {
 		var told [][]NodeHealth
 		l := start(t, &kernel{}, func(c *Config) { c.OnNodeHealth = func(h []NodeHealth) { told = append(told, h) } })
 		u := file("a", "x 10.96.0.1:80")
-		u.Services[0] = testService(externalLocal, testEndpoints("192.0.2.1", "10.0.0.2 @here", "10.0.0.3", "10.0.0.4 @here weight=0", "10.0.0.5 @here notready"))
+		u.Services[0] = policytest.Service(policytest.ExternalLocal, policytest.Endpoints("192.0.2.1", "10.0.0.2 @here", "10.0.0.3", "10.0.0.4 @here weight=0", "10.0.0.5 @here notready"))
 		u.Services[0].HealthCheckNodePort = 32000
 		l.Apply(set(u))
 		l.Synced("file")
@@ -792,7 +794,7 @@ func TestLoopHealth(t *testing.T) {
 		synctest.Wait()
 		l.Apply(gone("a"))
 		synctest.Wait()
-		want := [][]NodeHealth{{{Key: source.Key{Namespace: "default", Name: "web"}, Port: 32000, LocalEndpoints: PerFamily{2, 2}}}, nil}
+		want := [][]NodeHealth{{{Key: source.Key{Namespace: "default", Name: "web"}, Port: 32000, LocalEndpoints: policy.PerFamily{IPv4: 2, IPv6: 2}}}, nil}
 		if diff := cmp.Diff(want, told); diff != "" {
 			t.Errorf("health checks told (-want +got):\n%s", diff)
 		}
@@ -806,7 +808,7 @@ func TestLoopDeltasAddUp(t *testing.T) {
 		f := testFamily(k)
 		for range rapid.IntRange(1, 20).Draw(rt, "steps") {
 			for _, x := range tr.Apply(randomStep(rt)) {
-				f.set(x.key(), Subject{Service: x.New}, time.Now())
+				f.set(x.key(), policy.Subject{Service: x.New}, time.Now())
 			}
 			k.fail = nil
 			if rapid.IntRange(0, 5).Draw(rt, "fail") == 0 {
@@ -819,7 +821,7 @@ func TestLoopDeltasAddUp(t *testing.T) {
 			}
 		}
 		want := testFamily(k)
-		tr.services(func(s *source.Service, _ source.UnitID) { want.set(s.Key, Subject{Service: s}, time.Now()) })
+		tr.services(func(s *source.Service, _ source.UnitID) { want.set(s.Key, policy.Subject{Service: s}, time.Now()) })
 		if diff := cmp.Diff(want.state, f.state, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
 			rt.Fatalf("state after deltas (-want +got):\n%s", diff)
 		}
@@ -844,7 +846,7 @@ func TestLoopEndsWithSync(t *testing.T) {
 	for range 20 { // the end and an order come at once
 		synctest.Test(t, func(t *testing.T) {
 			k := &interrupted{}
-			l := NewLoop(Config{Backends: map[Family]Backend{IPv4: k}, Node: testNode(), SyncTimeout: time.Minute, Log: slog.New(slog.DiscardHandler)})
+			l := NewLoop(Config{Backends: map[policy.Family]Backend{policy.IPv4: k}, Node: policytest.Node(), SyncTimeout: time.Minute, Log: slog.New(slog.DiscardHandler)})
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan error)
 			go func() { ended <- l.Run(ctx) }()
@@ -866,7 +868,7 @@ type interrupted struct {
 	syncs int
 }
 
-func (k *interrupted) Sync(ctx context.Context, _ *State, _ *Delta) error {
+func (k *interrupted) Sync(ctx context.Context, _ *policy.State, _ *policy.Delta) error {
 	k.syncs++
 	<-ctx.Done()
 	return ctx.Err()

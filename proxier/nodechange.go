@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -16,7 +17,7 @@ type nodeChange struct {
 	ports bool                // Node.NodePortAddrs differ, or what services select of
 }
 
-func nodeChangeOf(old, now *Node) nodeChange {
+func nodeChangeOf(old, now *policy.Node) nodeChange {
 	rest := *old
 	rest.Addrs, rest.NodePortAddrs, rest.LoopbackAddrs = now.Addrs, now.NodePortAddrs, now.LoopbackAddrs
 	rest.UpAddrs, rest.PrimaryAddrs = now.UpAddrs, now.PrimaryAddrs
@@ -25,7 +26,7 @@ func nodeChangeOf(old, now *Node) nodeChange {
 		ports: !slices.Equal(old.NodePortAddrs, now.NodePortAddrs) ||
 			!slices.Equal(old.UpAddrs, now.UpAddrs) || !slices.Equal(old.PrimaryAddrs, now.PrimaryAddrs),
 	}
-	for _, pair := range [][2]*Node{{old, now}, {now, old}} {
+	for _, pair := range [][2]*policy.Node{{old, now}, {now, old}} {
 		for _, a := range pair[0].Addrs {
 			if !pair[1].Owns(a) || pair[0].OwnsOnLink(a) != pair[1].OwnsOnLink(a) {
 				ch.addrs[a] = true

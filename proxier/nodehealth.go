@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -11,22 +12,11 @@ import (
 type NodeHealth struct {
 	Key            source.Key
 	Port           uint16
-	LocalEndpoints PerFamily // of this node, ready, weight above 0
+	LocalEndpoints policy.PerFamily // of this node, ready, weight above 0
 
 	// Addresses select those of the node that it answers on; nil: those of node ports. Never changed.
 	Addresses *source.NodeAddresses
 	InCluster bool
-}
-
-// PerFamily is a number for each address family.
-type PerFamily struct{ IPv4, IPv6 int }
-
-// Of returns the number for one family.
-func (p PerFamily) Of(fam Family) int {
-	if fam == IPv6 {
-		return p.IPv6
-	}
-	return p.IPv4
 }
 
 // nodeHealths has that of each service that has one. A load balancer must
@@ -46,7 +36,7 @@ func newNodeHealths() nodeHealths {
 
 // set updates that of one service; svc has no Service when it was removed.
 // number is that of the order that has the service.
-func (h *nodeHealths) set(key source.Key, svc Subject, node *Node, number uint64) {
+func (h *nodeHealths) set(key source.Key, svc policy.Subject, node *policy.Node, number uint64) {
 	old, had := h.checks[key]
 	if svc.Service == nil || svc.HealthCheckNodePort == 0 {
 		delete(h.checks, key)
@@ -54,17 +44,12 @@ func (h *nodeHealths) set(key source.Key, svc Subject, node *Node, number uint64
 		h.dirty = h.dirty || had
 		return
 	}
-	now := NodeHealth{Key: key, Port: svc.HealthCheckNodePort, LocalEndpoints: localReady(svc, node), Addresses: svc.NodePortAddresses, InCluster: svc.InCluster}
+	now := NodeHealth{Key: key, Port: svc.HealthCheckNodePort, LocalEndpoints: policy.LocalReady(svc, node), Addresses: svc.NodePortAddresses, InCluster: svc.InCluster}
 	h.checks[key] = now
 	h.dirty = h.dirty || now != old
-	if !had || now.Port != old.Port || now.LocalEndpoints.rose(old.LocalEndpoints) {
+	if !had || now.Port != old.Port || now.LocalEndpoints.Rose(old.LocalEndpoints) {
 		h.rises[key] = number
 	}
-}
-
-// rose reports whether a family has endpoints that had none.
-func (p PerFamily) rose(from PerFamily) bool {
-	return from.IPv4 == 0 && p.IPv4 > 0 || from.IPv6 == 0 && p.IPv6 > 0
 }
 
 // tell calls f with all of them, in order of their names, as far as the

@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/policy/policytest"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -19,8 +21,8 @@ func checked(name string, port uint16, endpoints ...string) source.Unit {
 	s.ExternalIPs, s.VIPs = s.VIPs, nil
 	s.ExternalTrafficPolicy, s.HealthCheckNodePort = source.Local, port
 	for _, e := range endpoints {
-		e := testEndpoint(e)
-		e.Node = testNode().Name
+		e := policytest.Endpoint(e)
+		e.Node = policytest.Node().Name
 		s.Endpoints = append(s.Endpoints, e)
 	}
 	return u
@@ -29,19 +31,19 @@ func checked(name string, port uint16, endpoints ...string) source.Unit {
 // What must wait until the kernel has it is the first endpoint of a family.
 func TestRose(t *testing.T) {
 	for _, tt := range []struct {
-		from, to PerFamily
+		from, to policy.PerFamily
 		want     bool
 	}{
-		{PerFamily{0, 0}, PerFamily{1, 0}, true},
-		{PerFamily{0, 0}, PerFamily{0, 1}, true},
-		{PerFamily{1, 0}, PerFamily{1, 1}, true},
-		{PerFamily{0, 1}, PerFamily{1, 1}, true},
-		{PerFamily{0, 1}, PerFamily{1, 0}, true},
-		{PerFamily{1, 1}, PerFamily{2, 2}, false},
-		{PerFamily{1, 1}, PerFamily{0, 0}, false},
-		{PerFamily{0, 0}, PerFamily{0, 0}, false},
+		{policy.PerFamily{IPv4: 0, IPv6: 0}, policy.PerFamily{IPv4: 1, IPv6: 0}, true},
+		{policy.PerFamily{IPv4: 0, IPv6: 0}, policy.PerFamily{IPv4: 0, IPv6: 1}, true},
+		{policy.PerFamily{IPv4: 1, IPv6: 0}, policy.PerFamily{IPv4: 1, IPv6: 1}, true},
+		{policy.PerFamily{IPv4: 0, IPv6: 1}, policy.PerFamily{IPv4: 1, IPv6: 1}, true},
+		{policy.PerFamily{IPv4: 0, IPv6: 1}, policy.PerFamily{IPv4: 1, IPv6: 0}, true},
+		{policy.PerFamily{IPv4: 1, IPv6: 1}, policy.PerFamily{IPv4: 2, IPv6: 2}, false},
+		{policy.PerFamily{IPv4: 1, IPv6: 1}, policy.PerFamily{IPv4: 0, IPv6: 0}, false},
+		{policy.PerFamily{IPv4: 0, IPv6: 0}, policy.PerFamily{IPv4: 0, IPv6: 0}, false},
 	} {
-		if got := tt.to.rose(tt.from); got != tt.want {
+		if got := tt.to.Rose(tt.from); got != tt.want {
 			t.Errorf("from %v to %v: %v, want %v", tt.from, tt.to, got, tt.want)
 		}
 	}
@@ -50,10 +52,10 @@ func TestRose(t *testing.T) {
 // While a rise waits, a family has what was told of it, or less where that has left.
 func TestHealthWhileARiseWaits(t *testing.T) {
 	key := source.Key{Namespace: "default", Name: "a"}
-	for _, tt := range []struct{ told, is, want PerFamily }{
-		{PerFamily{1, 0}, PerFamily{2, 1}, PerFamily{1, 0}},
-		{PerFamily{0, 3}, PerFamily{1, 2}, PerFamily{0, 2}},
-		{PerFamily{3, 0}, PerFamily{2, 1}, PerFamily{2, 0}},
+	for _, tt := range []struct{ told, is, want policy.PerFamily }{
+		{policy.PerFamily{IPv4: 1, IPv6: 0}, policy.PerFamily{IPv4: 2, IPv6: 1}, policy.PerFamily{IPv4: 1, IPv6: 0}},
+		{policy.PerFamily{IPv4: 0, IPv6: 3}, policy.PerFamily{IPv4: 1, IPv6: 2}, policy.PerFamily{IPv4: 0, IPv6: 2}},
+		{policy.PerFamily{IPv4: 3, IPv6: 0}, policy.PerFamily{IPv4: 2, IPv6: 1}, policy.PerFamily{IPv4: 2, IPv6: 0}},
 	} {
 		h := nodeHealths{
 			checks: map[source.Key]NodeHealth{key: {Key: key, Port: 1, LocalEndpoints: tt.is}},

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/policy/policytest"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -17,7 +19,7 @@ func frontendsOf(t *testing.T, tr *Tracker, name string) string {
 		return ""
 	}
 	var out []string
-	for _, f := range Resolve(svc, nil, testNode(), IPv4).Frontends {
+	for _, f := range policy.Resolve(svc, nil, policytest.Node(), policy.IPv4).Frontends {
 		line := fmt.Sprintf("%s:%d/%s", f.Key.Addr, f.Key.Port, f.Key.Protocol)
 		for _, target := range f.Outside.Pool.Targets {
 			line += " " + target.AddrPort.String()
@@ -34,8 +36,8 @@ func frontendsOf(t *testing.T, tr *Tracker, name string) string {
 // left out: the rest of it follows its endpoints, and all of it when that is free.
 func TestObjectLosesOnlyWhatAnotherHas(t *testing.T) {
 	web := func(endpoint string) source.Changes {
-		s := testService(testEndpoints(endpoint), externalLocal)
-		s.VIPs, s.HealthCheckNodePort = addrs("10.96.0.10"), 32000
+		s := policytest.Service(policytest.Endpoints(endpoint), policytest.ExternalLocal)
+		s.VIPs, s.HealthCheckNodePort = policytest.Addrs("10.96.0.10"), 32000
 		s.Ports = []source.Port{
 			{Name: "http", Protocol: source.TCP, Port: 80, TargetPort: 8080, NodePort: 30080},
 			{Name: "dns", Protocol: source.UDP, Port: 80, TargetPort: 53, NodePort: 30080},

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"time"
 
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -59,19 +60,19 @@ type Piecer interface {
 	PieceSize() int
 
 	// Slots returns about how many elements or rules the kernel has of a pool for each of its frontends.
-	Slots(p *Pool) int
+	Slots(p *policy.Pool) int
 
 	// SharesPool reports whether the kernel has something of a frontend's pools that other frontends use: all
 	// frontends of a pool must change at once.
-	SharesPool(f *Frontend) bool
+	SharesPool(f *policy.Frontend) bool
 }
 
 // aPiecer stands for a backend that is none.
 type aPiecer struct{}
 
-func (aPiecer) PieceSize() int            { return 5_000 }
-func (aPiecer) Slots(p *Pool) int         { return len(p.Targets) }
-func (aPiecer) SharesPool(*Frontend) bool { return true }
+func (aPiecer) PieceSize() int                   { return 5_000 }
+func (aPiecer) Slots(p *policy.Pool) int         { return len(p.Targets) }
+func (aPiecer) SharesPool(*policy.Frontend) bool { return true }
 
 // A Counter is a Backend whose kernel subsystem counts connections by itself.
 type Counter interface {

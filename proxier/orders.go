@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/wake"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -13,8 +14,8 @@ import (
 type order struct {
 	number   uint64 // of the last one; they only grow
 	queued   time.Time
-	services map[source.Key]Subject // without Service: it is gone
-	node     *Node                  // all services that it touches come with it
+	services map[source.Key]policy.Subject // without Service: it is gone
+	node     *policy.Node                  // all services that it touches come with it
 	backend  Backend
 	open     bool        // every source has been read
 	full     bool        // everything is to be compared with the kernel
@@ -57,7 +58,7 @@ func (o *order) merge(n order) {
 		o.queued = n.queued
 	}
 	if o.services == nil {
-		o.services = make(map[source.Key]Subject, len(n.services))
+		o.services = make(map[source.Key]policy.Subject, len(n.services))
 	}
 	maps.Copy(o.services, n.services)
 	if n.node != nil {

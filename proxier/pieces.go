@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -25,8 +26,8 @@ const largePieces = 4
 type growth struct {
 	key    source.Key
 	kernel Piecer
-	wanted *Resolved // nil: the service is removed
-	first  uint64    // the first order that is not done before it is
+	wanted *policy.Resolved // nil: the service is removed
+	first  uint64           // the first order that is not done before it is
 	queued time.Time
 
 	pairs []pair // all that differ, by place
@@ -34,20 +35,20 @@ type growth struct {
 	left  int    // how many are not done
 	cost  int    // of those, in elements
 
-	uses    map[share]int       // by how many frontends in the State
-	users   map[share]*Frontend // one of these
-	sizes   map[*Pool]int       // their Slots
-	hairpin map[*Pool]bool      // the State's HairpinPools
-	targets map[Hairpin]int     // how many of these have it
-	pools   map[*Pool]bool      // of wanted; true: of its HairpinPools
-	bound   map[netip.Addr]bool // addresses that are bound while a frontend has them
-	between Resolved            // what does not depend on which pieces are done
+	uses    map[share]int              // by how many frontends in the State
+	users   map[share]*policy.Frontend // one of these
+	sizes   map[*policy.Pool]int       // their Slots
+	hairpin map[*policy.Pool]bool      // the State's HairpinPools
+	targets map[policy.Hairpin]int     // how many of these have it
+	pools   map[*policy.Pool]bool      // of wanted; true: of its HairpinPools
+	bound   map[netip.Addr]bool        // addresses that are bound while a frontend has them
+	between policy.Resolved            // what does not depend on which pieces are done
 }
 
 // A pair is what a place, an address with protocol and port, has in the State, and what it is to have.
 // One of the two may be nil.
 type pair struct {
-	old, new *Frontend
+	old, new *policy.Frontend
 	group    *group // of pairs that change in one piece; nil: it changes alone
 	done     bool
 }
@@ -55,45 +56,45 @@ type pair struct {
 // A group has the numbers of pairs that change in one piece.
 type group struct{ pairs []int }
 
-func (p *pair) place() FrontendKey { return cmp.Or(p.old, p.new).Key.WithoutKind() }
+func (p *pair) place() policy.FrontendKey { return cmp.Or(p.old, p.new).Key.WithoutKind() }
 
-func (p *pair) frontends() iter.Seq[*Frontend] {
-	return func(yield func(*Frontend) bool) {
+func (p *pair) frontends() iter.Seq[*policy.Frontend] {
+	return func(yield func(*policy.Frontend) bool) {
 		_ = (p.old == nil || yield(p.old)) && (p.new == nil || yield(p.new))
 	}
 }
 
 // A share is something in the kernel that several frontends of a service may need: what there is of a
 // pool, of a pool that rules balance to for local sources, or of a pair of routes.
-type share struct{ outside, local Route }
+type share struct{ outside, local policy.Route }
 
 // sharesOf yields those of a frontend.
-func sharesOf(f *Frontend) iter.Seq[share] {
+func sharesOf(f *policy.Frontend) iter.Seq[share] {
 	return func(yield func(share) bool) {
-		if !yield(share{outside: Route{Pool: f.Outside.Pool}}) || !f.Split() {
+		if !yield(share{outside: policy.Route{Pool: f.Outside.Pool}}) || !f.Split() {
 			return
 		}
-		if f.Local.Pool != f.Outside.Pool && !yield(share{outside: Route{Pool: f.Local.Pool}}) {
+		if f.Local.Pool != f.Outside.Pool && !yield(share{outside: policy.Route{Pool: f.Local.Pool}}) {
 			return
 		}
-		_ = yield(share{local: Route{Pool: f.Local.Pool}}) && yield(share{f.Outside, f.Local})
+		_ = yield(share{local: policy.Route{Pool: f.Local.Pool}}) && yield(share{f.Outside, f.Local})
 	}
 }
 
 // A portKey names a port of a service. Its frontends have at most two pools.
 type portKey struct {
-	ServicePortName
+	policy.ServicePortName
 	source.Protocol
 }
 
-func portKeyOf(f *Frontend) portKey { return portKey{f.ServicePort, f.Key.Protocol} }
+func portKeyOf(f *policy.Frontend) portKey { return portKey{f.ServicePort, f.Key.Protocol} }
 
 // newGrowth compares a service in the State with what is wanted. It returns the same service with the
 // frontends and pools of wanted wherever they are equal.
-func newGrowth(kernel Piecer, was, wanted *Resolved) (g *growth, now *Resolved) {
+func newGrowth(kernel Piecer, was, wanted *policy.Resolved) (g *growth, now *policy.Resolved) {
 	g = &growth{
-		key: was.Key, kernel: kernel, wanted: wanted, uses: make(map[share]int), users: make(map[share]*Frontend), sizes: make(map[*Pool]int),
-		hairpin: make(map[*Pool]bool), targets: make(map[Hairpin]int), pools: make(map[*Pool]bool), bound: make(map[netip.Addr]bool),
+		key: was.Key, kernel: kernel, wanted: wanted, uses: make(map[share]int), users: make(map[share]*policy.Frontend), sizes: make(map[*policy.Pool]int),
+		hairpin: make(map[*policy.Pool]bool), targets: make(map[policy.Hairpin]int), pools: make(map[*policy.Pool]bool), bound: make(map[netip.Addr]bool),
 	}
 	same, clash := comparePools(was, wanted)
 	now = g.compare(was, same)
@@ -109,10 +110,10 @@ func newGrowth(kernel Piecer, was, wanted *Resolved) (g *growth, now *Resolved) 
 	for _, p := range now.HairpinPools {
 		g.hairpin[p] = true
 		for _, t := range p.Targets {
-			g.targets[NewHairpin(t.AddrPort, p.Protocol)]++
+			g.targets[policy.NewHairpin(t.AddrPort, p.Protocol)]++
 		}
 	}
-	for _, r := range []*Resolved{was, cmp.Or(wanted, was)} {
+	for _, r := range []*policy.Resolved{was, cmp.Or(wanted, was)} {
 		for _, a := range r.BoundAddrs {
 			g.bound[a] = true
 		}
@@ -130,14 +131,14 @@ func newGrowth(kernel Piecer, was, wanted *Resolved) (g *growth, now *Resolved) 
 
 // comparePools returns for each pool of a service the equal one of wanted, else itself, and the ports
 // that have a pool of the same name which differs.
-func comparePools(was, wanted *Resolved) (same map[*Pool]*Pool, clash map[portKey]bool) {
+func comparePools(was, wanted *policy.Resolved) (same map[*policy.Pool]*policy.Pool, clash map[portKey]bool) {
 	type name struct {
 		portKey
-		Scope
+		policy.Scope
 	}
-	nameOf := func(p *Pool) name { return name{portKey{p.ServicePort, p.Protocol}, p.Scope} }
-	same, clash = make(map[*Pool]*Pool), make(map[portKey]bool)
-	named := make(map[name]*Pool)
+	nameOf := func(p *policy.Pool) name { return name{portKey{p.ServicePort, p.Protocol}, p.Scope} }
+	same, clash = make(map[*policy.Pool]*policy.Pool), make(map[portKey]bool)
+	named := make(map[name]*policy.Pool)
 	if wanted != nil {
 		for _, p := range wanted.Pools {
 			named[nameOf(p)] = p
@@ -159,10 +160,10 @@ func comparePools(was, wanted *Resolved) (same map[*Pool]*Pool, clash map[portKe
 }
 
 // compare notes the pairs that differ, and returns was with what is equal in wanted taken from there.
-func (g *growth) compare(was *Resolved, same map[*Pool]*Pool) *Resolved {
+func (g *growth) compare(was *policy.Resolved, same map[*policy.Pool]*policy.Pool) *policy.Resolved {
 	now := *was
 	now.Pools, now.HairpinPools = mapped(was.Pools, same), mapped(was.HairpinPools, same)
-	now.Frontends = make([]*Frontend, 0, len(was.Frontends))
+	now.Frontends = make([]*policy.Frontend, 0, len(was.Frontends))
 	old, wanted := was.Frontends, g.wanted.AllFrontends()
 	for len(old)+len(wanted) > 0 {
 		var p pair
@@ -187,7 +188,7 @@ func (g *growth) compare(was *Resolved, same map[*Pool]*Pool) *Resolved {
 	return &now
 }
 
-func mapped(pools []*Pool, same map[*Pool]*Pool) []*Pool {
+func mapped(pools []*policy.Pool, same map[*policy.Pool]*policy.Pool) []*policy.Pool {
 	out := slices.Clone(pools)
 	for i, p := range pools {
 		out[i] = cmp.Or(same[p], p)
@@ -196,7 +197,7 @@ func mapped(pools []*Pool, same map[*Pool]*Pool) []*Pool {
 }
 
 // comparePlaces says which of two lists has the first place; an empty one has none.
-func comparePlaces(a, b []*Frontend) int {
+func comparePlaces(a, b []*policy.Frontend) int {
 	switch {
 	case len(a) == 0:
 		return 1
@@ -207,7 +208,7 @@ func comparePlaces(a, b []*Frontend) int {
 }
 
 // to returns a route to the equal pool of same.
-func to(r Route, same map[*Pool]*Pool) Route {
+func to(r policy.Route, same map[*policy.Pool]*policy.Pool) policy.Route {
 	if p := same[r.Pool]; p != nil {
 		r.Pool = p
 	}
@@ -215,14 +216,14 @@ func to(r Route, same map[*Pool]*Pool) Route {
 }
 
 // sameFrontend reports whether two frontends are equal, if pools of f are as same says.
-func sameFrontend(f, o *Frontend, same map[*Pool]*Pool) bool {
+func sameFrontend(f, o *policy.Frontend, same map[*policy.Pool]*policy.Pool) bool {
 	return to(f.Outside, same) == o.Outside && to(f.Local, same) == o.Local && f.Key == o.Key && f.ServicePort == o.ServicePort &&
 		f.Placed == o.Placed && slices.Equal(f.NodePortAddrs, o.NodePortAddrs) &&
 		f.Restricted == o.Restricted && slices.Equal(f.SourceRanges, o.SourceRanges)
 }
 
 // withPools returns f with the equal pools of same.
-func withPools(f *Frontend, same map[*Pool]*Pool) *Frontend {
+func withPools(f *policy.Frontend, same map[*policy.Pool]*policy.Pool) *policy.Frontend {
 	outside, local := to(f.Outside, same), to(f.Local, same)
 	if outside == f.Outside && local == f.Local {
 		return f
@@ -270,7 +271,7 @@ func (g *growth) join(clash map[portKey]bool) {
 }
 
 // elementsOf returns about how many elements of sets, or rules, a frontend has; f may be nil.
-func (g *growth) elementsOf(f *Frontend) int {
+func (g *growth) elementsOf(f *policy.Frontend) int {
 	const flags = 4
 	if f == nil {
 		return 0
@@ -292,7 +293,7 @@ func (g *growth) costOf(p *pair) int {
 }
 
 // size returns the Slots of a pool.
-func (g *growth) size(p *Pool) int {
+func (g *growth) size(p *policy.Pool) int {
 	n, known := g.sizes[p]
 	if !known {
 		n = g.kernel.Slots(p)
@@ -302,8 +303,8 @@ func (g *growth) size(p *Pool) int {
 }
 
 // isLarge reports whether all of a service, before and after, may be more than so many elements.
-func isLarge(kernel Piecer, most int, versions ...*Resolved) bool {
-	g := growth{kernel: kernel, sizes: make(map[*Pool]int)}
+func isLarge(kernel Piecer, most int, versions ...*policy.Resolved) bool {
+	g := growth{kernel: kernel, sizes: make(map[*policy.Pool]int)}
 	n := 0
 	for _, r := range versions {
 		for _, f := range r.AllFrontends() {
@@ -345,15 +346,15 @@ func (g *growth) unit(i int) []int {
 }
 
 // find returns the number of the pair of a place that is not done.
-func (g *growth) find(place FrontendKey) (int, bool) {
-	i, found := slices.BinarySearchFunc(g.pairs, place, func(p pair, k FrontendKey) int { return p.place().Compare(k) })
+func (g *growth) find(place policy.FrontendKey) (int, bool) {
+	i, found := slices.BinarySearchFunc(g.pairs, place, func(p pair, k policy.FrontendKey) int { return p.place().Compare(k) })
 	return i, found && !g.pairs[i].done
 }
 
 // touched returns the numbers of the pairs, not done, at whose places a change of another service has
 // frontends, with those that change with them.
-func (g *growth) touched(ch *ServiceChange) (piece []int) {
-	for _, r := range []*Resolved{ch.Old, ch.New} {
+func (g *growth) touched(ch *policy.ServiceChange) (piece []int) {
+	for _, r := range []*policy.Resolved{ch.Old, ch.New} {
 		for _, f := range r.AllFrontends() {
 			if i, found := g.find(f.Key.WithoutKind()); found {
 				piece = append(piece, g.unit(i)...)
@@ -370,6 +371,6 @@ func (g *growth) resume(before *growth) {
 		return
 	}
 	next := before.pairs[before.at].place()
-	i, _ := slices.BinarySearchFunc(g.pairs, next, func(p pair, k FrontendKey) int { return p.place().Compare(k) })
+	i, _ := slices.BinarySearchFunc(g.pairs, next, func(p pair, k policy.FrontendKey) int { return p.place().Compare(k) })
 	g.at = i % len(g.pairs)
 }

@@ -7,24 +7,25 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/lists"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
 // put has a service come to be as wanted in the next Sync or, if that is a large change, in several.
 // It reports whether that changes anything. The caller holds f.mu.
-func (f *family) put(key source.Key, wanted *Resolved, queued time.Time) (changed bool) {
+func (f *family) put(key source.Key, wanted *policy.Resolved, queued time.Time) (changed bool) {
 	was, before := f.state.Services[key], f.growing[key]
 	most := largePieces * f.piece()
 	if f.full || f.news.err != nil || before == nil && !isLarge(f.piecer(), most, was, wanted) {
 		delete(f.growing, key)
-		if changed = f.changes.put(f.state, key, wanted) || before != nil; changed {
+		if changed = f.changes.Put(f.state, key, wanted) || before != nil; changed {
 			f.queue(queued)
 		}
 		return changed
 	}
 	delete(f.growing, key)
 	if was == nil {
-		was = &Resolved{Key: key}
+		was = &policy.Resolved{Key: key}
 	}
 	g, now := newGrowth(f.piecer(), was, wanted)
 	g.between = f.between(was, wanted)
@@ -44,7 +45,7 @@ func (f *family) put(key source.Key, wanted *Resolved, queued time.Time) (change
 		f.apply(g, g.next(most))
 	} else {
 		f.growing[key] = g
-		if ch, again := f.changes.services[key]; again { // another service may have what the last Sync did not yet take from it
+		if ch, again := f.changes.Services[key]; again { // another service may have what the last Sync did not yet take from it
 			f.apply(g, g.touched(&ch))
 		}
 	}
@@ -52,7 +53,7 @@ func (f *family) put(key source.Key, wanted *Resolved, queued time.Time) (change
 }
 
 // sameService reports whether two services with the same frontends are equal.
-func sameService(r, o *Resolved) bool {
+func sameService(r, o *policy.Resolved) bool {
 	return o != nil && slices.Equal(r.RefusedVIPs, o.RefusedVIPs) && slices.Equal(r.BoundAddrs, o.BoundAddrs) &&
 		slices.Equal(r.HairpinPools, o.HairpinPools) && slices.Equal(r.Announced, o.Announced) && slices.Equal(r.Warnings, o.Warnings)
 }
@@ -78,22 +79,22 @@ func (f *family) piece() int { return cmp.Or(f.cfg.Piece, f.piecer().PieceSize()
 // between returns what a service has while it grows, whatever its frontends are by then. VIPs that it
 // adds to the refused ones, and addresses that it adds to the announced ones, come with the last piece.
 // Those that it gives up go with the first.
-func (f *family) between(was, wanted *Resolved) Resolved {
-	r := Resolved{Key: was.Key}
+func (f *family) between(was, wanted *policy.Resolved) policy.Resolved {
+	r := policy.Resolved{Key: was.Key}
 	if wanted == nil {
 		return r
 	}
 	r.Warnings = wanted.Warnings
 	for _, a := range wanted.RefusedVIPs {
-		if f.state.RefusedVIPs[a] > 0 || f.changes.vips[a] < 0 {
+		if f.state.RefusedVIPs[a] > 0 || f.changes.VIPs[a] < 0 {
 			r.RefusedVIPs = append(r.RefusedVIPs, a)
 		}
 	}
-	had := make(map[Announcement]bool, len(was.Announced))
+	had := make(map[policy.Announcement]bool, len(was.Announced))
 	for _, n := range was.Announced {
 		had[n] = true
 	}
-	r.Announced = lists.Keep(wanted.Announced, func(n Announcement) bool { return had[n] })
+	r.Announced = lists.Keep(wanted.Announced, func(n policy.Announcement) bool { return had[n] })
 	return r
 }
 
@@ -113,13 +114,13 @@ func (f *family) grow(full bool) {
 // takePiece puts into the State what the next Sync has of growing services: one piece, and what
 // moves between a service that changes and a growing one. The caller holds f.mu.
 func (f *family) takePiece() {
-	todo := slices.Collect(maps.Values(f.changes.services))
+	todo := slices.Collect(maps.Values(f.changes.Services))
 	g := f.nextGrowing()
 	f.lastGrown = g.key
 	todo = append(todo, f.apply(g, g.next(f.piece())))
 	for ; len(todo) > 0; todo = todo[1:] {
 		for key, g := range f.growing {
-			if key == todo[0].key() {
+			if key == todo[0].Key() {
 				continue
 			}
 			if piece := g.touched(&todo[0]); len(piece) > 0 {
@@ -148,14 +149,14 @@ func (f *family) takeAll() {
 }
 
 // apply puts the pairs of a piece into the State, and notes the change.
-func (f *family) apply(g *growth, piece []int) ServiceChange {
+func (f *family) apply(g *growth, piece []int) policy.ServiceChange {
 	f.revision.Add(1)
 	was, all := f.state.Services[g.key], f.state.Services[g.key]
 	if was == nil {
-		was = &Resolved{Key: g.key}
+		was = &policy.Resolved{Key: g.key}
 	}
 	slices.Sort(piece)
-	part := ServiceChange{Old: &Resolved{Key: g.key}, New: &Resolved{Key: g.key}, Part: true}
+	part := policy.ServiceChange{Old: &policy.Resolved{Key: g.key}, New: &policy.Resolved{Key: g.key}, Part: true}
 	pairs := make([]*pair, len(piece))
 	for n, i := range piece {
 		p := &g.pairs[i]
@@ -179,17 +180,17 @@ func (f *family) apply(g *growth, piece []int) ServiceChange {
 		now = g.now(was, pairs)
 	}
 	g.addUsers(&part, was)
-	part.Old.Pools, part.New.Pools = poolsOf(part.Old.Frontends), poolsOf(part.New.Frontends)
-	f.changes.recount(f.state, was, now)
+	part.Old.Pools, part.New.Pools = policy.PoolsOf(part.Old.Frontends), policy.PoolsOf(part.New.Frontends)
+	f.changes.Recount(f.state, was, now)
 	if f.state.Services[g.key] = now; now == nil {
 		delete(f.state.Services, g.key)
 	}
-	f.changes.notePart(g.key, all, now, part)
+	f.changes.NotePart(g.key, all, now, part)
 	return part
 }
 
 // count updates uses, users are found later.
-func (g *growth) count(part *ServiceChange) {
+func (g *growth) count(part *policy.ServiceChange) {
 	for _, f := range part.Old.Frontends {
 		for s := range sharesOf(f) {
 			if g.uses[s]--; g.uses[s] == 0 {
@@ -205,9 +206,9 @@ func (g *growth) count(part *ServiceChange) {
 }
 
 // now returns the service with the pairs of a piece changed.
-func (g *growth) now(was *Resolved, pairs []*pair) *Resolved {
+func (g *growth) now(was *policy.Resolved, pairs []*pair) *policy.Resolved {
 	r := g.between
-	r.Frontends = make([]*Frontend, 0, len(was.Frontends)+len(pairs))
+	r.Frontends = make([]*policy.Frontend, 0, len(was.Frontends)+len(pairs))
 	rest := was.Frontends
 	for _, p := range pairs {
 		i, found := findPlace(rest, p.place())
@@ -222,7 +223,7 @@ func (g *growth) now(was *Resolved, pairs []*pair) *Resolved {
 	r.Frontends = append(r.Frontends, rest...)
 	if g.wanted != nil {
 		r.Pools = lists.Keep(g.wanted.Pools, g.inUse)
-		r.HairpinPools = lists.Keep(g.wanted.HairpinPools, func(p *Pool) bool { return g.hairpin[p] })
+		r.HairpinPools = lists.Keep(g.wanted.HairpinPools, func(p *policy.Pool) bool { return g.hairpin[p] })
 	}
 	for _, p := range was.Pools {
 		if _, wanted := g.pools[p]; !wanted && g.inUse(p) {
@@ -236,7 +237,7 @@ func (g *growth) now(was *Resolved, pairs []*pair) *Resolved {
 	}
 	for _, f := range r.Frontends { // sorted by address
 		n := len(r.BoundAddrs)
-		if a := f.Key.Addr; (n == 0 || r.BoundAddrs[n-1] != a) && f.Key.Kind != NodePort && g.bound[a] {
+		if a := f.Key.Addr; (n == 0 || r.BoundAddrs[n-1] != a) && f.Key.Kind != policy.NodePort && g.bound[a] {
 			r.BoundAddrs = append(r.BoundAddrs, a)
 		}
 	}
@@ -244,11 +245,11 @@ func (g *growth) now(was *Resolved, pairs []*pair) *Resolved {
 }
 
 // inUse reports whether a frontend in the State has a pool.
-func (g *growth) inUse(p *Pool) bool { return g.uses[share{outside: Route{Pool: p}}] > 0 }
+func (g *growth) inUse(p *policy.Pool) bool { return g.uses[share{outside: policy.Route{Pool: p}}] > 0 }
 
 // hairpins counts the targets of pools that may reach themselves from a piece on, or no more.
-func (f *family) hairpins(g *growth, part *ServiceChange) {
-	set := func(p *Pool, is bool) {
+func (f *family) hairpins(g *growth, part *policy.ServiceChange) {
+	set := func(p *policy.Pool, is bool) {
 		if g.hairpin[p] == is {
 			return
 		}
@@ -258,22 +259,22 @@ func (f *family) hairpins(g *growth, part *ServiceChange) {
 			by = -1
 		}
 		for _, t := range p.Targets {
-			h := NewHairpin(t.AddrPort, p.Protocol)
+			h := policy.NewHairpin(t.AddrPort, p.Protocol)
 			had := g.targets[h]
 			if g.targets[h] += by; g.targets[h] == 0 {
 				delete(g.targets, h)
 			}
 			if had == 0 || had+by == 0 {
-				countAll(f.state.Hairpins, f.changes.hairpins, slices.Values([]Hairpin{h}), by)
+				policy.CountAll(f.state.Hairpins, f.changes.Hairpins, slices.Values([]policy.Hairpin{h}), by)
 			}
 		}
 	}
-	for _, p := range poolsOf(part.New.Frontends) {
+	for _, p := range policy.PoolsOf(part.New.Frontends) {
 		if g.pools[p] {
 			set(p, true)
 		}
 	}
-	for _, p := range poolsOf(part.Old.Frontends) {
+	for _, p := range policy.PoolsOf(part.Old.Frontends) {
 		if !g.inUse(p) {
 			set(p, false)
 		}
@@ -290,12 +291,12 @@ func (f *family) hairpins(g *growth, part *ServiceChange) {
 }
 
 // findPlace returns where a place is in a list of frontends, or belongs.
-func findPlace(list []*Frontend, place FrontendKey) (int, bool) {
-	return slices.BinarySearchFunc(list, place, func(f *Frontend, k FrontendKey) int { return f.Key.WithoutKind().Compare(k) })
+func findPlace(list []*policy.Frontend, place policy.FrontendKey) (int, bool) {
+	return slices.BinarySearchFunc(list, place, func(f *policy.Frontend, k policy.FrontendKey) int { return f.Key.WithoutKind().Compare(k) })
 }
 
 // hasFrontend reports whether this very frontend is one of the service.
-func hasFrontend(r *Resolved, f *Frontend) bool {
+func hasFrontend(r *policy.Resolved, f *policy.Frontend) bool {
 	if r == nil {
 		return false
 	}
@@ -304,8 +305,8 @@ func hasFrontend(r *Resolved, f *Frontend) bool {
 }
 
 // addUsers adds to both sides of a part one frontend that stays for each share that others need, too.
-func (g *growth) addUsers(part *ServiceChange, was *Resolved) {
-	places, own, missing := make(map[FrontendKey]bool), make(map[share]int), make(map[share]bool)
+func (g *growth) addUsers(part *policy.ServiceChange, was *policy.Resolved) {
+	places, own, missing := make(map[policy.FrontendKey]bool), make(map[share]int), make(map[share]bool)
 	for _, f := range part.New.Frontends {
 		places[f.Key.WithoutKind()] = true
 		for s := range sharesOf(f) {
@@ -315,7 +316,7 @@ func (g *growth) addUsers(part *ServiceChange, was *Resolved) {
 	for _, f := range part.Old.Frontends {
 		places[f.Key.WithoutKind()] = true
 	}
-	for _, r := range []*Resolved{part.Old, part.New} {
+	for _, r := range []*policy.Resolved{part.Old, part.New} {
 		for _, f := range r.Frontends {
 			for s := range sharesOf(f) {
 				if g.uses[s] > own[s] {
@@ -324,8 +325,8 @@ func (g *growth) addUsers(part *ServiceChange, was *Resolved) {
 			}
 		}
 	}
-	var users []*Frontend
-	add := func(f *Frontend) {
+	var users []*policy.Frontend
+	add := func(f *policy.Frontend) {
 		users = append(users, f)
 		for s := range sharesOf(f) {
 			delete(missing, s)
@@ -358,22 +359,8 @@ func (g *growth) addUsers(part *ServiceChange, was *Resolved) {
 			g.users[s] = f
 		}
 	}
-	for _, r := range []*Resolved{part.Old, part.New} {
+	for _, r := range []*policy.Resolved{part.Old, part.New} {
 		r.Frontends = append(r.Frontends, users...)
-		slices.SortFunc(r.Frontends, func(a, b *Frontend) int { return a.Key.Compare(b.Key) })
+		slices.SortFunc(r.Frontends, func(a, b *policy.Frontend) int { return a.Key.Compare(b.Key) })
 	}
-}
-
-// poolsOf returns the pools of frontends, each once.
-func poolsOf(list []*Frontend) (pools []*Pool) {
-	seen := make(map[*Pool]bool)
-	for _, f := range list {
-		for _, p := range []*Pool{f.Outside.Pool, f.Local.Pool} {
-			if !seen[p] {
-				seen[p] = true
-				pools = append(pools, p)
-			}
-		}
-	}
-	return pools
 }

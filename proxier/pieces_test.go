@@ -18,17 +18,19 @@ import (
 	"pgregory.net/rapid"
 
 	"svcproxy.dev/svcproxy/internal/logtest"
+	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/policy/policytest"
 	"svcproxy.dev/svcproxy/source"
 )
 
 // large returns a file with one service of 100 ports at an address.
 func large(name, addr string, edit ...func(*source.Service)) source.Unit {
-	svc := testService(func(s *source.Service) {
-		s.Key.Name, s.VIPs, s.Ports = name, addrs(addr), nil
+	svc := policytest.Service(func(s *source.Service) {
+		s.Key.Name, s.VIPs, s.Ports = name, policytest.Addrs(addr), nil
 		for port := range uint16(100) {
 			s.Ports = append(s.Ports, source.Port{Name: fmt.Sprint("p", port), Protocol: source.TCP, Port: port + 1, TargetPort: 8080})
 		}
-	}, testEndpoints("10.0.0.1"))
+	}, policytest.Endpoints("10.0.0.1"))
 	for _, e := range edit {
 		e(svc)
 	}
@@ -178,7 +180,7 @@ func TestPiecesOfAChangingService(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		l.Apply(set(large("big", "10.96.0.1")))
 		k.await(t, "big", 30)
-		l.Apply(set(large("big", "10.96.0.1", testEndpoints("10.0.0.1", "10.0.0.2"))))
+		l.Apply(set(large("big", "10.96.0.1", policytest.Endpoints("10.0.0.1", "10.0.0.2"))))
 		k.await(t, "big", 100)
 		time.Sleep(30 * time.Second)
 		k.mu.Lock()
@@ -190,7 +192,7 @@ func TestPiecesOfAChangingService(t *testing.T) {
 		k.mu.Unlock()
 		l.Apply(gone("big"))
 		k.await(t, "big", 60)
-		l.Apply(set(large("big", "10.96.0.1", testEndpoints("10.0.0.1", "10.0.0.2")))) // it comes back
+		l.Apply(set(large("big", "10.96.0.1", policytest.Endpoints("10.0.0.1", "10.0.0.2")))) // it comes back
 		k.await(t, "big", 100)
 		l.Apply(gone("big"))
 		time.Sleep(3 * time.Second)
@@ -254,16 +256,16 @@ func TestPlanOfAGrowingService(t *testing.T) {
 
 // The difference of two frontends is seen, whichever field it is in.
 func TestFrontendEqual(t *testing.T) {
-	pool, other := new(Pool), new(Pool)
-	f := &Frontend{Outside: Route{Pool: pool}, Local: Route{Pool: pool}}
-	same := map[*Pool]*Pool{pool: pool, other: other}
-	edits := map[string]func(*Frontend){
-		"Key": func(f *Frontend) { f.Key.Kind = External }, "ServicePort": func(f *Frontend) { f.ServicePort.Port = "x" },
-		"Placed": func(f *Frontend) { f.Placed = true }, "NodePortAddrs": func(f *Frontend) { f.NodePortAddrs = addrs("10.0.0.1") },
-		"Outside": func(f *Frontend) { f.Outside.Pool = other }, "Local": func(f *Frontend) { f.Local.Action = Drop },
-		"Restricted": func(f *Frontend) { f.Restricted = true }, "SourceRanges": func(f *Frontend) { f.SourceRanges = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")} },
+	pool, other := new(policy.Pool), new(policy.Pool)
+	f := &policy.Frontend{Outside: policy.Route{Pool: pool}, Local: policy.Route{Pool: pool}}
+	same := map[*policy.Pool]*policy.Pool{pool: pool, other: other}
+	edits := map[string]func(*policy.Frontend){
+		"Key": func(f *policy.Frontend) { f.Key.Kind = policy.External }, "ServicePort": func(f *policy.Frontend) { f.ServicePort.Port = "x" },
+		"Placed": func(f *policy.Frontend) { f.Placed = true }, "NodePortAddrs": func(f *policy.Frontend) { f.NodePortAddrs = policytest.Addrs("10.0.0.1") },
+		"Outside": func(f *policy.Frontend) { f.Outside.Pool = other }, "Local": func(f *policy.Frontend) { f.Local.Action = policy.Drop },
+		"Restricted": func(f *policy.Frontend) { f.Restricted = true }, "SourceRanges": func(f *policy.Frontend) { f.SourceRanges = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")} },
 	}
-	for field := range reflect.TypeFor[Frontend]().Fields() {
+	for field := range reflect.TypeFor[policy.Frontend]().Fields() {
 		edit := edits[field.Name]
 		if edit == nil {
 			t.Errorf("%s: is it compared?", field.Name)
@@ -279,7 +281,7 @@ func TestFrontendEqual(t *testing.T) {
 
 // randomLarge returns a service of one of the three names, on few addresses and ports.
 func randomLarge(t *rapid.T, name string) *source.Service {
-	s := testService(testEndpoints([]string{"10.0.0.1", "10.0.0.2", "10.0.0.3"}[:rapid.IntRange(0, 3).Draw(t, "endpoints")]...))
+	s := policytest.Service(policytest.Endpoints([]string{"10.0.0.1", "10.0.0.2", "10.0.0.3"}[:rapid.IntRange(0, 3).Draw(t, "endpoints")]...))
 	s.Key.Name, s.Ports, s.VIPs = name, nil, nil
 	for i := range byte(8) {
 		a := netip.AddrFrom4([4]byte{10, 96, 0, i})
@@ -333,7 +335,7 @@ func claimed(all map[source.Key]*source.Service) map[source.Key]*source.Service 
 // apart is a kernel in which frontends of a pool need not change together.
 type apart struct{ *kernel }
 
-func (apart) SharesPool(f *Frontend) bool { return f.Split() }
+func (apart) SharesPool(f *policy.Frontend) bool { return f.Split() }
 
 // Whatever changes, when and in whatever pieces: each Sync leads from one State to the next, whose
 // frontends are each of one service, and the last State is that of all services at once.
@@ -386,11 +388,11 @@ func TestPiecesOfAnything(t *testing.T) {
 				t.Fatal(k.err)
 			}
 		}
-		want := newState(IPv4, f.node)
+		want := policy.EmptyState(policy.IPv4, f.node)
 		for key, s := range told {
-			newChanges().put(want, key, Resolve(s, nil, f.node, IPv4))
+			policy.NewChanges().Put(want, key, policy.Resolve(s, nil, f.node, policy.IPv4))
 		}
-		if diff := cmp.Diff(want, f.state, cmpopts.EquateEmpty(), cmp.AllowUnexported(Hairpin{}), cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
+		if diff := cmp.Diff(want, f.state, cmpopts.EquateEmpty(), cmp.AllowUnexported(policy.Hairpin{}), cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
 			t.Fatalf("the State at the end (-want +got):\n%s", diff)
 		}
 		if f.news.held != order {
@@ -401,12 +403,12 @@ func TestPiecesOfAnything(t *testing.T) {
 
 // orderOf returns an order of what differs.
 func orderOf(now, was map[source.Key]*source.Service) order {
-	o := order{open: true, queued: time.Now(), services: make(map[source.Key]Subject)}
+	o := order{open: true, queued: time.Now(), services: make(map[source.Key]policy.Subject)}
 	for key := range was {
-		o.services[key] = Subject{}
+		o.services[key] = policy.Subject{}
 	}
 	for key, s := range now {
-		o.services[key] = Subject{Service: s}
+		o.services[key] = policy.Subject{Service: s}
 	}
 	return o
 }

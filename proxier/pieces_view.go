@@ -4,11 +4,12 @@ import (
 	"iter"
 	"maps"
 
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
 // resolved returns a service as it was last resolved; nil: it has nothing in the family. The caller holds f.mu.
-func (f *family) resolved(key source.Key) *Resolved {
+func (f *family) resolved(key source.Key) *policy.Resolved {
 	if g := f.growing[key]; g != nil {
 		return g.wanted
 	}
@@ -16,8 +17,8 @@ func (f *family) resolved(key source.Key) *Resolved {
 }
 
 // allResolved yields all services as they were last resolved. The caller holds f.mu.
-func (f *family) allResolved() iter.Seq2[source.Key, *Resolved] {
-	return func(yield func(source.Key, *Resolved) bool) {
+func (f *family) allResolved() iter.Seq2[source.Key, *policy.Resolved] {
+	return func(yield func(source.Key, *policy.Resolved) bool) {
 		for key, r := range f.state.Services {
 			if f.growing[key] == nil && !yield(key, r) {
 				return
@@ -33,13 +34,13 @@ func (f *family) allResolved() iter.Seq2[source.Key, *Resolved] {
 
 // holding returns a function that reports whether the kernel is known to hold a frontend of a service
 // as it was last resolved. The caller holds f.mu; not that of the function.
-func (f *family) holding(key source.Key) func(*Frontend) bool {
-	ch, changed := f.changes.services[key]
+func (f *family) holding(key source.Key) func(*policy.Frontend) bool {
+	ch, changed := f.changes.Services[key]
 	if f.growing[key] == nil && !changed || !f.holdsAny() || changed && !ch.Part {
 		is := !changed && f.holdsAny()
-		return func(*Frontend) bool { return is }
+		return func(*policy.Frontend) bool { return is }
 	}
-	part := make(map[*Frontend]bool)
+	part := make(map[*policy.Frontend]bool)
 	if changed {
 		for _, fe := range ch.New.Frontends {
 			part[fe] = true
@@ -49,19 +50,19 @@ func (f *family) holding(key source.Key) func(*Frontend) bool {
 		}
 	}
 	r := f.state.Services[key]
-	return func(fe *Frontend) bool { return hasFrontend(r, fe) && !part[fe] }
+	return func(fe *policy.Frontend) bool { return hasFrontend(r, fe) && !part[fe] }
 }
 
 // wantedState returns the State as it will be when all services are complete.
-func (f *family) wantedState() *State {
+func (f *family) wantedState() *policy.State {
 	if len(f.growing) == 0 {
 		return f.state
 	}
-	st, ch := *f.state, newChanges()
+	st, ch := *f.state, policy.NewChanges()
 	st.Services, st.RefusedVIPs = maps.Clone(st.Services), maps.Clone(st.RefusedVIPs)
 	st.Hairpins, st.BoundAddrs = maps.Clone(st.Hairpins), maps.Clone(st.BoundAddrs)
 	for key, g := range f.growing {
-		ch.put(&st, key, g.wanted)
+		ch.Put(&st, key, g.wanted)
 	}
 	return &st
 }
@@ -70,6 +71,6 @@ func (f *family) wantedState() *State {
 func (f *family) unfinished(key source.Key) bool {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	_, changed := f.changes.services[key]
+	_, changed := f.changes.Services[key]
 	return changed || f.growing[key] != nil
 }

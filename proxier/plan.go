@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -23,37 +24,37 @@ type Plan struct {
 
 // A FamilyPlan is what a Sync of one family would change now.
 type FamilyPlan struct {
-	Family   Family
-	Objects  []Change        // of the kernel
-	Services []ServiceChange // that the kernel does not hold yet, in order of their names
-	Err      error           // why Objects are not known
+	Family   policy.Family
+	Objects  []Change               // of the kernel
+	Services []policy.ServiceChange // that the kernel does not hold yet, in order of their names
+	Err      error                  // why Objects are not known
 
-	before, after map[source.Key]*Resolved // all services
-	host          Host
-	node          *Node
-	placed        map[FrontendKey][]netip.Addr
+	before, after map[source.Key]*policy.Resolved // all services
+	host          policy.Host
+	node          *policy.Node
+	placed        map[policy.FrontendKey][]netip.Addr
 	fresh         bool // nobody knows at this sync what was there before it
 }
 
 // ComparePlan returns what leads from one State to another, which node belongs to, without
 // Objects. fresh: the sync is the first of a process, which does not know the former State.
-func ComparePlan(before, after *State, node *Node, fresh bool) *FamilyPlan {
+func ComparePlan(before, after *policy.State, node *policy.Node, fresh bool) *FamilyPlan {
 	p := &FamilyPlan{
 		Family: after.Family, before: before.Services, after: after.Services,
 		host: after.Host, node: node, fresh: fresh,
 	}
-	ch := newChanges()
+	ch := policy.NewChanges()
 	for key, r := range after.Services {
 		if old := before.Services[key]; !reflect.DeepEqual(old, r) {
-			ch.note(key, old, r)
+			ch.Note(key, old, r)
 		}
 	}
 	for key, old := range before.Services {
 		if after.Services[key] == nil {
-			ch.note(key, old, nil)
+			ch.Note(key, old, nil)
 		}
 	}
-	p.Services = ch.delta().Services
+	p.Services = ch.Delta().Services
 	p.placed = p.placedAddrs()
 	return p
 }
@@ -163,10 +164,10 @@ func (f *family) answer(ctx context.Context, q planQuestion) {
 }
 
 // former returns all services as they were last synced.
-func (f *family) former() map[source.Key]*Resolved {
+func (f *family) former() map[source.Key]*policy.Resolved {
 	all := maps.Clone(f.state.Services)
-	for key := range f.changes.services {
-		was := f.changes.before(f.state, key)
+	for key := range f.changes.Services {
+		was := f.changes.Before(f.state, key)
 		if delete(all, key); was != nil {
 			all[key] = was
 		}
@@ -175,13 +176,13 @@ func (f *family) former() map[source.Key]*Resolved {
 }
 
 // unsynced returns the services that differ from what was last synced, in order of their names.
-func (f *family) unsynced(wanted *State) []ServiceChange {
-	all := newChanges()
-	for key := range f.changes.services {
-		all.note(key, f.changes.before(f.state, key), wanted.Services[key])
+func (f *family) unsynced(wanted *policy.State) []policy.ServiceChange {
+	all := policy.NewChanges()
+	for key := range f.changes.Services {
+		all.Note(key, f.changes.Before(f.state, key), wanted.Services[key])
 	}
 	for key, g := range f.growing {
-		all.note(key, f.changes.before(f.state, key), g.wanted)
+		all.Note(key, f.changes.Before(f.state, key), g.wanted)
 	}
-	return all.delta().Services
+	return all.Delta().Services
 }

@@ -5,13 +5,14 @@ import (
 	"slices"
 
 	"svcproxy.dev/svcproxy/internal/lists"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // barred returns the frontends that fewer clients may use than before: one for each list of
 // those who still may.
-func barred(port *resolvedPort, was frontendIndex) (list []Consequence) {
+func barred(port *resolvedPort, was policy.FrontendIndex) (list []Consequence) {
 	for _, f := range port.frontends {
-		if old := was.find(f); old == nil || !f.bars(old) {
+		if old := was.Find(f); old == nil || !f.Bars(old) {
 			continue
 		}
 		sources := lists.Keep(f.SourceRanges, func(p netip.Prefix) bool { return p != netip.PrefixFrom(f.Key.Addr, f.Key.Addr.BitLen()) })
@@ -24,16 +25,4 @@ func barred(port *resolvedPort, was frontendIndex) (list []Consequence) {
 		list[i].Frontends = append(list[i].Frontends, f.Key)
 	}
 	return list
-}
-
-// bars reports whether f admits fewer than it did before.
-func (f *Frontend) bars(old *Frontend) bool {
-	if !f.Restricted || !old.Restricted {
-		return f.Restricted
-	}
-	within := func(p netip.Prefix) bool {
-		q, ok := f.rangeOf(p.Addr())
-		return ok && q.Bits() <= p.Bits()
-	}
-	return slices.ContainsFunc(old.SourceRanges, func(p netip.Prefix) bool { return !within(p) })
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"svcproxy.dev/svcproxy/internal/lists"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -24,14 +25,14 @@ const (
 
 // A Consequence is what a change means for connections of one service port.
 type Consequence struct {
-	ServicePort ServicePortName
+	ServicePort policy.ServicePortName
 	Protocol    source.Protocol
 	Effect      Effect
 
-	Frontends []FrontendKey    // that these connections are sent to; sorted; empty for Forgotten
-	Endpoints []netip.AddrPort // that have the connections or clients; sorted; empty: all
-	Others    int              // of Forgotten: endpoints that keep their clients
-	Sources   []netip.Prefix   // of Barred: who may connect; the host itself, if it may, also from the addresses of Frontends
+	Frontends []policy.FrontendKey // that these connections are sent to; sorted; empty for Forgotten
+	Endpoints []netip.AddrPort     // that have the connections or clients; sorted; empty: all
+	Others    int                  // of Forgotten: endpoints that keep their clients
+	Sources   []netip.Prefix       // of Barred: who may connect; the host itself, if it may, also from the addresses of Frontends
 
 	Count   int  // connections or flows
 	Counted bool // Count is known, see FamilyPlan.Count
@@ -40,10 +41,10 @@ type Consequence struct {
 // Consequences returns what the changes of services mean for connections, in order of
 // services and of their ports.
 func (p *FamilyPlan) Consequences() (list []Consequence) {
-	was, now := make(frontendIndex), make(frontendIndex)
+	was, now := make(policy.FrontendIndex), make(policy.FrontendIndex)
 	for _, ch := range p.Services {
-		was.add(ch.Old.AllFrontends())
-		now.add(ch.New.AllFrontends())
+		was.Add(ch.Old.AllFrontends())
+		now.Add(ch.New.AllFrontends())
 	}
 	for _, ch := range p.Services {
 		for _, port := range portsOf(ch.Old) {
@@ -58,33 +59,16 @@ func (p *FamilyPlan) Consequences() (list []Consequence) {
 	return list
 }
 
-// A frontendIndex finds frontends by what packets are addressed to, of whatever service.
-type frontendIndex map[FrontendKey]*Frontend
-
-func (x frontendIndex) add(list []*Frontend) {
-	for _, f := range list {
-		x[f.Key.WithoutKind()] = f
-	}
-}
-
-func (x frontendIndex) find(f *Frontend) *Frontend { return x[f.Key.WithoutKind()] }
-
-// WithoutKind returns what packets are addressed to.
-func (k FrontendKey) WithoutKind() FrontendKey {
-	k.Kind = 0
-	return k
-}
-
 // A resolvedPort is one port of a service.
 type resolvedPort struct {
-	ServicePortName
+	policy.ServicePortName
 	source.Protocol
-	frontends []*Frontend
-	pools     []*Pool
+	frontends []*policy.Frontend
+	pools     []*policy.Pool
 }
 
 // portsOf returns the ports of a service, which may be nil.
-func portsOf(r *Resolved) (list []*resolvedPort) {
+func portsOf(r *policy.Resolved) (list []*resolvedPort) {
 	if r == nil {
 		return nil
 	}
@@ -93,7 +77,7 @@ func portsOf(r *Resolved) (list []*resolvedPort) {
 			list[n-1].pools = append(list[n-1].pools, p)
 			continue
 		}
-		port := &resolvedPort{ServicePortName: p.ServicePort, Protocol: p.Protocol, pools: []*Pool{p}}
+		port := &resolvedPort{ServicePortName: p.ServicePort, Protocol: p.Protocol, pools: []*policy.Pool{p}}
 		for _, f := range r.Frontends {
 			if f.ServicePort == p.ServicePort {
 				port.frontends = append(port.frontends, f)
@@ -110,7 +94,7 @@ func (p *resolvedPort) consequence(e Effect) Consequence {
 
 // leaving returns what becomes of connections to frontends that go, to endpoints that
 // leave the others, and to those that only keep what they have.
-func (p *FamilyPlan) leaving(port *resolvedPort, now frontendIndex) (list []Consequence) {
+func (p *FamilyPlan) leaving(port *resolvedPort, now policy.FrontendIndex) (list []Consequence) {
 	effect := GoOn
 	if port.Protocol == source.UDP {
 		effect = FlowsRemoved
@@ -121,22 +105,22 @@ func (p *FamilyPlan) leaving(port *resolvedPort, now frontendIndex) (list []Cons
 		gone.Effect = GoOn
 	}
 	for _, f := range port.frontends {
-		next := now.find(f)
+		next := now.Find(f)
 		ends := p.closing(f, next)
 		closed.note(f.Key, ends)
 		if next == nil {
-			if len(f.endpoints()) > len(ends) {
+			if len(f.Endpoints()) > len(ends) {
 				gone.Frontends = append(gone.Frontends, f.Key)
 			}
 			continue
 		}
-		if len(p.host.left(f, next)) > 0 && !p.closesLeft(f) {
+		if len(p.host.Left(f, next)) > 0 && !p.closesLeft(f) {
 			gone.Frontends = append(gone.Frontends, f.Key)
 		}
-		left.note(f.Key, slices.DeleteFunc(lostEndpoints(f, next, (*Pool).present, (*Pool).has), func(a netip.AddrPort) bool {
+		left.note(f.Key, slices.DeleteFunc(lostEndpoints(f, next, (*policy.Pool).Present, (*policy.Pool).Has), func(a netip.AddrPort) bool {
 			return slices.Contains(ends, a)
 		}))
-		kept.note(f.Key, lostEndpoints(f, next, (*Pool).targets, func(p *Pool, a netip.AddrPort) bool { return p.targeted(a) || !p.has(a) }))
+		kept.note(f.Key, lostEndpoints(f, next, (*policy.Pool).TargetAddrs, func(p *policy.Pool, a netip.AddrPort) bool { return p.Targeted(a) || !p.Has(a) }))
 	}
 	for _, c := range []Consequence{gone, left, closed, kept} {
 		if len(c.Frontends) > 0 {
@@ -148,27 +132,27 @@ func (p *FamilyPlan) leaving(port *resolvedPort, now frontendIndex) (list []Cons
 
 // closing returns the endpoints of a frontend whose connections are closed; next replaces it,
 // unless it is nil.
-func (p *FamilyPlan) closing(f, next *Frontend) []netip.AddrPort {
+func (p *FamilyPlan) closing(f, next *policy.Frontend) []netip.AddrPort {
 	switch {
 	case p.fresh, f.Key.Protocol == source.UDP:
 		return nil
-	case next != nil && p.closesLeft(f) && len(p.host.left(f, next)) > 0:
-		return f.endpoints()
+	case next != nil && p.closesLeft(f) && len(p.host.Left(f, next)) > 0:
+		return f.Endpoints()
 	case next != nil:
 		return newlyClosed(f, next)
-	case f.closesRemoved():
-		return f.endpoints()
+	case f.ClosesRemoved():
+		return f.Endpoints()
 	}
 	return nil
 }
 
 // closesLeft reports whether connections to addresses that a frontend loses are closed.
-func (p *FamilyPlan) closesLeft(f *Frontend) bool {
-	return !p.fresh && f.Key.Protocol != source.UDP && f.closesRemoved()
+func (p *FamilyPlan) closesLeft(f *policy.Frontend) bool {
+	return !p.fresh && f.Key.Protocol != source.UDP && f.ClosesRemoved()
 }
 
 // note adds endpoints of a frontend, if there are any.
-func (c *Consequence) note(key FrontendKey, endpoints []netip.AddrPort) {
+func (c *Consequence) note(key policy.FrontendKey, endpoints []netip.AddrPort) {
 	if len(endpoints) == 0 {
 		return
 	}
@@ -178,8 +162,8 @@ func (c *Consequence) note(key FrontendKey, endpoints []netip.AddrPort) {
 
 // lostEndpoints returns those endpoints of a frontend's routes that the same route no longer holds
 // after it.
-func lostEndpoints(f, next *Frontend, of func(*Pool) []netip.AddrPort, holds func(*Pool, netip.AddrPort) bool) (list []netip.AddrPort) {
-	for _, r := range [][2]*Pool{{f.Outside.Pool, next.Outside.Pool}, {f.Local.Pool, next.Local.Pool}} {
+func lostEndpoints(f, next *policy.Frontend, of func(*policy.Pool) []netip.AddrPort, holds func(*policy.Pool, netip.AddrPort) bool) (list []netip.AddrPort) {
+	for _, r := range [][2]*policy.Pool{{f.Outside.Pool, next.Outside.Pool}, {f.Local.Pool, next.Local.Pool}} {
 		for _, a := range of(r[0]) {
 			if !holds(r[1], a) {
 				list = append(list, a)
@@ -189,29 +173,16 @@ func lostEndpoints(f, next *Frontend, of func(*Pool) []netip.AddrPort, holds fun
 	return list
 }
 
-// targets returns the addresses of Targets.
-func (p *Pool) targets() []netip.AddrPort {
-	list := make([]netip.AddrPort, len(p.Targets))
-	for i, t := range p.Targets {
-		list[i] = t.AddrPort
-	}
-	return list
-}
-
-// targeted reports whether an endpoint gets new connections.
-func (p *Pool) targeted(a netip.AddrPort) bool {
-	_, ok := slices.BinarySearchFunc(p.Targets, a, func(t Target, a netip.AddrPort) int { return t.AddrPort.Compare(a) })
-	return ok
-}
-
 // refused reports whether a frontend balanced nothing for some sources.
-func refused(f *Frontend) bool { return f.Outside.Action != Balance || f.Local.Action != Balance }
+func refused(f *policy.Frontend) bool {
+	return f.Outside.Action != policy.Balance || f.Local.Action != policy.Balance
+}
 
 // predating returns that flows are removed which a UDP frontend did not balance.
-func predating(port *resolvedPort, was frontendIndex) []Consequence {
+func predating(port *resolvedPort, was policy.FrontendIndex) []Consequence {
 	c := port.consequence(Predating)
 	for _, f := range port.frontends {
-		if old := was.find(f); port.Protocol == source.UDP && f.Balances() && (old == nil || refused(old)) {
+		if old := was.Find(f); port.Protocol == source.UDP && f.Balances() && (old == nil || refused(old)) {
 			c.Frontends = append(c.Frontends, f.Key)
 		}
 	}
@@ -223,34 +194,21 @@ func predating(port *resolvedPort, was frontendIndex) []Consequence {
 
 // forgotten returns whose clients get another endpoint. A pool keeps its clients by its
 // name; new may be nil.
-func forgotten(port *resolvedPort, now *Resolved) (list []Consequence) {
+func forgotten(port *resolvedPort, now *policy.Resolved) (list []Consequence) {
 	for _, p := range port.pools {
 		if p.Affinity == 0 || len(p.Targets) == 0 {
 			continue
 		}
 		c := port.consequence(Forgotten)
-		next := now.pool(p)
+		next := now.Pool(p)
 		if next == nil || next.Affinity == 0 {
 			list = append(list, c)
 			continue
 		}
-		c.Endpoints = lists.Keep(p.targets(), func(a netip.AddrPort) bool { return !next.targeted(a) })
+		c.Endpoints = lists.Keep(p.TargetAddrs(), func(a netip.AddrPort) bool { return !next.Targeted(a) })
 		if c.Others = len(p.Targets) - len(c.Endpoints); len(c.Endpoints) > 0 {
 			list = append(list, c)
 		}
 	}
 	return list
-}
-
-// pool returns the pool of the same name, nil if there is none; r may be nil.
-func (r *Resolved) pool(like *Pool) *Pool {
-	if r == nil {
-		return nil
-	}
-	for _, p := range r.Pools {
-		if p.ServicePort == like.ServicePort && p.Scope == like.Scope && p.Protocol == like.Protocol {
-			return p
-		}
-	}
-	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source/file"
 )
 
@@ -128,7 +129,7 @@ func TestConsequences(t *testing.T) {
 		{name: "no longer restricted", old: service("a", "tcp", vip, `source_ranges = ["10.2.0.0/16"]`, one), now: service("a", "tcp", vip, "", one)},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			node := &proxier.Node{Name: "this-node", MarkBit: 14}
+			node := &policy.Node{Name: "this-node", MarkBit: 14}
 			p := proxier.ComparePlan(stateOf(t, node, tt.old), stateOf(t, node, tt.now), node, tt.fresh)
 			var lines []string
 			for _, c := range p.Consequences() {
@@ -141,13 +142,13 @@ func TestConsequences(t *testing.T) {
 	}
 }
 
-func stateOf(t *testing.T, node *proxier.Node, text string) *proxier.State {
+func stateOf(t *testing.T, node *policy.Node, text string) *policy.State {
 	t.Helper()
 	services, faults := file.Parse("a.toml", []byte(text))
 	for _, f := range faults {
 		t.Error(f)
 	}
-	return proxier.NewState(proxier.IPv4, node, services)
+	return policy.NewState(policy.IPv4, node, services)
 }
 
 func consequenceText(c proxier.Consequence) string {
@@ -176,8 +177,8 @@ func consequenceText(c proxier.Consequence) string {
 // Connections to an address that a node port leaves go on, or are closed as those of a service that goes.
 func TestConsequencesOfAddressesLeft(t *testing.T) {
 	own := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")}
-	node := &proxier.Node{Name: "this-node", MarkBit: 14, Addrs: own, UpAddrs: own}
-	at := func(addr, more string) *proxier.State {
+	node := &policy.Node{Name: "this-node", MarkBit: 14, Addrs: own, UpAddrs: own}
+	at := func(addr, more string) *policy.State {
 		const text = "[[services]]\nname = \"a\"\nports = [{ port = 80, node_port = 30080 }]\nendpoints = [\"10.1.0.1\"]\n"
 		return stateOf(t, node, text+"node_port_addresses = [\""+addr+"\"]\n"+more)
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"svcproxy.dev/svcproxy/internal/lists"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -14,7 +15,7 @@ import (
 type Connections interface {
 	// Established calls visit with every connection of a family that has been answered
 	// and is not being closed: where its client sent it to, and which endpoint has it.
-	Established(ctx context.Context, fam Family, visit func(proto source.Protocol, dst, reply netip.AddrPort)) error
+	Established(ctx context.Context, fam policy.Family, visit func(proto source.Protocol, dst, reply netip.AddrPort)) error
 }
 
 // Count counts what consequences of this plan are about, now. Either of the first two may
@@ -75,17 +76,17 @@ func (p *FamilyPlan) frontendAddrs(c *Consequence) map[FrontendAddr]bool {
 }
 
 // addrs returns the addresses that changed frontends of a key are, or were, reached at.
-func (p *FamilyPlan) addrs(key FrontendKey) []netip.Addr {
-	addrs := p.host.Addrs(&Frontend{Key: key})
+func (p *FamilyPlan) addrs(key policy.FrontendKey) []netip.Addr {
+	addrs := p.host.Addrs(&policy.Frontend{Key: key})
 	return append(slices.Clip(addrs), p.placed[key]...)
 }
 
 // placedAddrs returns the addresses that node ports of changed services have, or had, of their own.
-func (p *FamilyPlan) placedAddrs() map[FrontendKey][]netip.Addr {
-	all := make(map[FrontendKey][]netip.Addr)
+func (p *FamilyPlan) placedAddrs() map[policy.FrontendKey][]netip.Addr {
+	all := make(map[policy.FrontendKey][]netip.Addr)
 	for _, ch := range p.Services {
-		for _, r := range []*Resolved{ch.Old, ch.New} {
-			for _, f := range lists.Keep(r.AllFrontends(), func(f *Frontend) bool { return f.Placed }) {
+		for _, r := range []*policy.Resolved{ch.Old, ch.New} {
+			for _, f := range lists.Keep(r.AllFrontends(), func(f *policy.Frontend) bool { return f.Placed }) {
 				all[f.Key] = append(all[f.Key], f.NodePortAddrs...)
 			}
 		}
@@ -124,16 +125,16 @@ func (p *FamilyPlan) countFlows(ctx context.Context, flows Flows, counts map[Pai
 }
 
 // asChanges returns what leads from one set of services to another; what is equal is left out.
-func asChanges(before, after map[source.Key]*Resolved) map[source.Key]ServiceChange {
-	all := make(map[source.Key]ServiceChange, len(after))
+func asChanges(before, after map[source.Key]*policy.Resolved) map[source.Key]policy.ServiceChange {
+	all := make(map[source.Key]policy.ServiceChange, len(after))
 	for key, r := range after {
 		if before[key] != r {
-			all[key] = ServiceChange{Old: before[key], New: r}
+			all[key] = policy.ServiceChange{Old: before[key], New: r}
 		}
 	}
 	for key, r := range before {
 		if after[key] == nil {
-			all[key] = ServiceChange{Old: r}
+			all[key] = policy.ServiceChange{Old: r}
 		}
 	}
 	return all

@@ -12,30 +12,32 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/policy/policytest"
 	"svcproxy.dev/svcproxy/source"
 )
 
 // A planner is a kernel that plans as it is told.
 type planner struct {
 	*kernel
-	plan  func(context.Context, *State) ([]Change, error)
+	plan  func(context.Context, *policy.State) ([]Change, error)
 	plans atomic.Int32
 }
 
-func (p *planner) Plan(ctx context.Context, st *State) ([]Change, error) {
+func (p *planner) Plan(ctx context.Context, st *policy.State) ([]Change, error) {
 	p.plans.Add(1)
 	return p.plan(ctx, st)
 }
 
-func startPlanner(t *testing.T, plan func(context.Context, *State) ([]Change, error)) (*Loop, *planner) {
+func startPlanner(t *testing.T, plan func(context.Context, *policy.State) ([]Change, error)) (*Loop, *planner) {
 	p := &planner{kernel: &kernel{}, plan: plan}
-	return start(t, p.kernel, func(c *Config) { c.Backends = map[Family]Backend{IPv4: p} }), p
+	return start(t, p.kernel, func(c *Config) { c.Backends = map[policy.Family]Backend{policy.IPv4: p} }), p
 }
 
 func TestPlanSaysWhatIsNotHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		objects := []Change{{"add", "chain x"}}
-		l, k := startPlanner(t, func(context.Context, *State) ([]Change, error) { return objects, nil })
+		l, k := startPlanner(t, func(context.Context, *policy.State) ([]Change, error) { return objects, nil })
 		if _, err := l.Plan(t.Context()); err == nil || !strings.Contains(err.Error(), "waiting for file") {
 			t.Errorf("before files have been read: error %v", err)
 		}
@@ -71,7 +73,7 @@ func TestPlanSaysWhatIsNotHeld(t *testing.T) {
 func TestPlanGivesWayToChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const takes = 3 * time.Second
-		l, k := startPlanner(t, func(ctx context.Context, st *State) ([]Change, error) {
+		l, k := startPlanner(t, func(ctx context.Context, st *policy.State) ([]Change, error) {
 			select {
 			case <-time.After(takes):
 				return nil, nil
@@ -103,7 +105,7 @@ func TestPlanGivesWayToChanges(t *testing.T) {
 
 // A plan ends in time, whatever happens meanwhile.
 func TestPlanIsBounded(t *testing.T) {
-	hang := func(ctx context.Context, _ *State) ([]Change, error) { <-ctx.Done(); return nil, ctx.Err() }
+	hang := func(ctx context.Context, _ *policy.State) ([]Change, error) { <-ctx.Done(); return nil, ctx.Err() }
 	for name, tt := range map[string]struct {
 		disturb func(*Loop, *planner)
 		want    string
@@ -153,14 +155,14 @@ func TestPlanCounts(t *testing.T) {
 		{"198.51.100.1:1", "10.96.0.1:53", "192.0.2.11:53"}, {"198.51.100.2:1", "10.96.0.1:53", "192.0.2.11:53"},
 		{"198.51.100.3:1", "10.96.0.1:53", "192.0.2.12:53"}, {"198.51.100.4:1", "10.96.0.9:53", "192.0.2.11:53"},
 	}}
-	p := ComparePlan(before, after, testNode(), false)
+	p := ComparePlan(before, after, policytest.Node(), false)
 	list := p.Consequences()
 	if err := p.Count(t.Context(), conntrack, nil, list); err != nil {
 		t.Fatal(err)
 	}
 	want := []Consequence{{
-		ServicePort: ServicePortName{Key: source.Key{Namespace: "default", Name: "dns"}}, Protocol: source.UDP, Effect: FlowsRemoved,
-		Frontends: []FrontendKey{{Addr: at("10.96.0.1:53").Addr(), Protocol: source.UDP, Port: 53}},
+		ServicePort: policy.ServicePortName{Key: source.Key{Namespace: "default", Name: "dns"}}, Protocol: source.UDP, Effect: FlowsRemoved,
+		Frontends: []policy.FrontendKey{{Addr: at("10.96.0.1:53").Addr(), Protocol: source.UDP, Port: 53}},
 		Endpoints: []netip.AddrPort{at("192.0.2.11:53")}, Count: 2, Counted: true,
 	}}
 	if diff := cmp.Diff(want, list, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
@@ -172,7 +174,7 @@ func TestPlanCounts(t *testing.T) {
 }
 
 // udpState is a State with default/dns at 10.96.0.1, of one port, and endpoints.
-func udpState(portAndEndpoints string) *State {
+func udpState(portAndEndpoints string) *policy.State {
 	words := strings.Fields(portAndEndpoints)
 	s := &source.Service{
 		Key: source.Key{Namespace: "default", Name: "dns"}, VIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")},
@@ -181,5 +183,5 @@ func udpState(portAndEndpoints string) *State {
 	for _, a := range words[1:] {
 		s.Endpoints = append(s.Endpoints, source.Endpoint{Addr: netip.MustParseAddr(a), Weight: 1, Ready: true, Serving: true})
 	}
-	return NewState(IPv4, testNode(), []*source.Service{s})
+	return policy.NewState(policy.IPv4, policytest.Node(), []*source.Service{s})
 }

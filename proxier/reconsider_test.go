@@ -11,12 +11,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/policy/policytest"
 	"svcproxy.dev/svcproxy/source"
 )
 
 // reconsidered starts a Loop with one service, of which known is known at first.
-func reconsidered(t *testing.T, k *kernel, svc *source.Service, known Conditions, edit func(*Config)) (*Loop, knower) {
-	about := knower{make(chan *source.Service, 9), make(chan Conditions, 9)}
+func reconsidered(t *testing.T, k *kernel, svc *source.Service, known policy.Conditions, edit func(*Config)) (*Loop, knower) {
+	about := knower{make(chan *source.Service, 9), make(chan policy.Conditions, 9)}
 	about.known <- known
 	l := start(t, k, func(c *Config) { c.Conditions = about }, edit)
 	l.Apply(source.Changes{Set: []source.Unit{{ID: source.UnitID{Source: "file", Name: "a"}, Services: []*source.Service{svc}}}})
@@ -29,16 +31,16 @@ func reconsidered(t *testing.T, k *kernel, svc *source.Service, known Conditions
 // is true no more.
 func TestConditionsAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k, svc := &kernel{}, testService(testEndpoints("10.0.0.1", "10.0.0.2"))
-		drained := conditions("10.0.0.1 drained")
+		k, svc := &kernel{}, policytest.Service(policytest.Endpoints("10.0.0.1", "10.0.0.2"))
+		drained := policytest.Conditions("10.0.0.1 drained")
 		l, about := reconsidered(t, k, svc, drained, func(*Config) {})
-		expect := func(when string, known Conditions, targets string) {
+		expect := func(when string, known policy.Conditions, targets string) {
 			t.Helper()
 			synctest.Wait()
 			if got := l.Snapshot().Services[0].Conditions; !maps.Equal(got, known) {
 				t.Errorf("%s: %v is known, want %v", when, got, known)
 			}
-			for _, r := range []*Resolved{k.services[svc.Key], l.Snapshot().Resolve().Resolved[0]} {
+			for _, r := range []*policy.Resolved{k.services[svc.Key], l.Snapshot().Resolve().Resolved[0]} {
 				if got := fmt.Sprint(r.Pools[0].Targets); got != targets {
 					t.Errorf("%s: %s, want %s", when, got, targets)
 				}
@@ -48,7 +50,7 @@ func TestConditionsAreForgotten(t *testing.T) {
 		about.known <- nil
 		l.Reconsider(svc.Key)
 		expect("not drained any more", nil, "[10.0.0.1:8080 10.0.0.2:8080]")
-		node := *testNode()
+		node := *policytest.Node()
 		node.Zone = "another"
 		l.SetNode(&node)
 		l.Resync()
@@ -62,9 +64,9 @@ func TestConditionsAreForgotten(t *testing.T) {
 func TestChecksReachHealthCheckNodePorts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k, told := &kernel{}, atomic.Int64{}
-		svc := testService(probed, externalLocal, testEndpoints("10.0.0.1 @here", "10.0.0.2 @there"))
+		svc := policytest.Service(policytest.Probed, policytest.ExternalLocal, policytest.Endpoints("10.0.0.1 @here", "10.0.0.2 @there"))
 		svc.HealthCheckNodePort = 32000
-		passed, failed := conditions("10.0.0.1 passed", "10.0.0.2 passed"), conditions("10.0.0.1 failed", "10.0.0.2 passed")
+		passed, failed := policytest.Conditions("10.0.0.1 passed", "10.0.0.2 passed"), policytest.Conditions("10.0.0.1 failed", "10.0.0.2 passed")
 		l, about := reconsidered(t, k, svc, passed, func(c *Config) {
 			c.OnNodeHealth = func(list []NodeHealth) { told.Store(int64(list[0].LocalEndpoints.IPv4)) }
 		})
@@ -93,8 +95,8 @@ func TestChecksReachHealthCheckNodePorts(t *testing.T) {
 
 // Of a service that is disabled nothing on this node is ready.
 func TestDisabledIsNotHealthy(t *testing.T) {
-	svc := testService(externalLocal, testEndpoints("10.0.0.1 @here"), func(s *source.Service) { s.Disabled = true })
-	if got := localReady(Subject{Service: svc}, testNode()); got != (PerFamily{}) {
+	svc := policytest.Service(policytest.ExternalLocal, policytest.Endpoints("10.0.0.1 @here"), func(s *source.Service) { s.Disabled = true })
+	if got := policy.LocalReady(policy.Subject{Service: svc}, policytest.Node()); got != (policy.PerFamily{}) {
 		t.Errorf("local endpoints: %+v", got)
 	}
 }
@@ -102,21 +104,21 @@ func TestDisabledIsNotHealthy(t *testing.T) {
 // Between two looks an endpoint may be back: what it has not answered yet is left to it then.
 // While it is still down, other changes of its service make no difference.
 func TestUnansweredOfOneThatIsBack(t *testing.T) {
-	up, down := conditions("10.0.0.1 passed", "10.0.0.2 passed"), conditions("10.0.0.1 failed", "10.0.0.2 passed")
-	svc := testService(probed, closing(source.CloseNever), testEndpoints("10.0.0.1", "10.0.0.2"))
-	more := testService(probed, closing(source.CloseNever), testEndpoints("10.0.0.1", "10.0.0.2", "10.0.0.3 weight=0"))
-	was, failed := Resolve(svc, up, testNode(), IPv4), Resolve(svc, down, testNode(), IPv4)
+	up, down := policytest.Conditions("10.0.0.1 passed", "10.0.0.2 passed"), policytest.Conditions("10.0.0.1 failed", "10.0.0.2 passed")
+	svc := policytest.Service(policytest.Probed, closing(source.CloseNever), policytest.Endpoints("10.0.0.1", "10.0.0.2"))
+	more := policytest.Service(policytest.Probed, closing(source.CloseNever), policytest.Endpoints("10.0.0.1", "10.0.0.2", "10.0.0.3 weight=0"))
+	was, failed := policy.Resolve(svc, up, policytest.Node(), policy.IPv4), policy.Resolve(svc, down, policytest.Node(), policy.IPv4)
 	for _, tt := range []struct {
 		name string
-		then *Resolved
+		then *policy.Resolved
 		want bool
 	}{
 		{"back", was, false},
-		{"still down", Resolve(more, down, testNode(), IPv4), true},
+		{"still down", policy.Resolve(more, down, policytest.Node(), policy.IPv4), true},
 	} {
 		c := newFlowTable(source.TCP)
-		tell := func(to *Resolved) *look {
-			return c.synced(&synced{changes: c.since(map[source.Key]ServiceChange{svc.Key: {New: to}}), host: testNode().Host(IPv4), node: testNode()})
+		tell := func(to *policy.Resolved) *look {
+			return c.synced(&synced{changes: c.since(map[source.Key]policy.ServiceChange{svc.Key: {New: to}}), host: policytest.Node().Host(policy.IPv4), node: policytest.Node()})
 		}
 		tell(was)
 		first := tell(failed)
@@ -133,15 +135,61 @@ func TestUnansweredOfOneThatIsBack(t *testing.T) {
 func TestUnansweredIsNotTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		track := &tracking{unreplied: true, flows: []testFlow{{"", "10.96.0.10:80", "10.0.0.1:8080"}}}
-		svc := testService(probed, closing(source.CloseFailed), testEndpoints("10.0.0.1", "10.0.0.2"))
+		svc := policytest.Service(policytest.Probed, closing(source.CloseFailed), policytest.Endpoints("10.0.0.1", "10.0.0.2"))
 		var log strings.Builder
-		reconsidered(t, &kernel{}, svc, conditions("10.0.0.1 failed", "10.0.0.2 passed"), func(c *Config) {
+		reconsidered(t, &kernel{}, svc, policytest.Conditions("10.0.0.1 failed", "10.0.0.2 passed"), func(c *Config) {
 			c.Flows, c.Log = track, slog.New(slog.NewTextHandler(&log, nil))
 		})
 		time.Sleep(time.Minute)
 		track.expect(t)
 		if track.challenged > 0 || strings.Contains(log.String(), "closed connections") {
 			t.Errorf("%d clients are told:\n%s", track.challenged, &log)
+		}
+	})
+}
+
+// knower is a Conditioner of one service.
+type knower struct {
+	used  chan *source.Service
+	known chan policy.Conditions // returned in turn
+}
+
+func (k knower) Use(_ source.Key, svc *source.Service) policy.Conditions {
+	k.used <- svc
+	if svc == nil {
+		return nil
+	}
+	return <-k.known
+}
+
+func (k knower) Conditions(source.Key) policy.Conditions           { return <-k.known }
+func (knower) Details(source.Key) map[netip.AddrPort]policy.Detail { return nil }
+
+// What is known of endpoints is in the first sync of their service, and in another one when more is known.
+func TestLoopReconsiders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &kernel{}
+		about := knower{make(chan *source.Service, 9), make(chan policy.Conditions, 9)}
+		about.known <- policytest.Conditions("10.0.0.1 failed", "10.0.0.2 passed")
+		l := start(t, k, func(c *Config) { c.Conditions = about })
+		svc := policytest.Service(policytest.Probed, policytest.Endpoints("10.0.0.1", "10.0.0.2"))
+		l.Apply(source.Changes{Set: []source.Unit{{ID: source.UnitID{Source: "file", Name: "a"}, Services: []*source.Service{svc}}}})
+		l.Synced("file")
+		synctest.Wait()
+		if got := fmt.Sprint(k.services[svc.Key].Pools[0].Targets); got != "[10.0.0.2:8080]" {
+			t.Errorf("at first: %s", got)
+		}
+		about.known <- policytest.Conditions("10.0.0.1 passed", "10.0.0.2 passed")
+		l.Reconsider(svc.Key, source.Key{Namespace: "default", Name: "unknown"})
+		synctest.Wait()
+		if got := fmt.Sprint(k.services[svc.Key].Pools[0].Targets); got != "[10.0.0.1:8080 10.0.0.2:8080]" {
+			t.Errorf("when more is known: %s", got)
+		}
+		if got := len(about.used); got != 1 {
+			t.Errorf("Use was called %d times", got)
+		}
+		if got := strings.Join(k.syncs, ", "); got != "full, web" {
+			t.Errorf("syncs: %s", got)
 		}
 	})
 }

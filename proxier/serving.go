@@ -3,15 +3,17 @@ package proxier
 import (
 	"iter"
 	"net/netip"
+
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // A Serving is what one family programs, at one time. What it refers to does not change.
 type Serving struct {
-	Family   Family
-	Services []*Resolved // in no order
-	Counter  Counter     // the backend, if it counts by itself; else nil
+	Family   policy.Family
+	Services []*policy.Resolved // in no order
+	Counter  Counter            // the backend, if it counts by itself; else nil
 
-	host Host
+	host policy.Host
 }
 
 // Serving returns what each family programs now, or is about to. It may be called from
@@ -31,7 +33,7 @@ func (l *Loop) Serving() []Serving {
 func (f *family) serving() Serving {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	services := make([]*Resolved, 0, len(f.state.Services))
+	services := make([]*policy.Resolved, 0, len(f.state.Services))
 	for _, r := range f.allResolved() {
 		services = append(services, r)
 	}
@@ -39,14 +41,14 @@ func (f *family) serving() Serving {
 }
 
 // NewServing returns what a family with these services programs.
-func NewServing(fam Family, host Host, services ...*Resolved) Serving {
+func NewServing(fam policy.Family, host policy.Host, services ...*policy.Resolved) Serving {
 	return Serving{Family: fam, host: host, Services: services}
 }
 
 // FrontendAddrs yields where packets to a service are sent to, a node port at each address that
 // serves it, with the service.
-func (s *Serving) FrontendAddrs() iter.Seq2[FrontendAddr, *Resolved] {
-	return func(yield func(FrontendAddr, *Resolved) bool) {
+func (s *Serving) FrontendAddrs() iter.Seq2[FrontendAddr, *policy.Resolved] {
+	return func(yield func(FrontendAddr, *policy.Resolved) bool) {
 		for _, r := range s.Services {
 			for _, f := range r.Frontends {
 				for _, a := range s.host.Addrs(f) {
@@ -57,34 +59,4 @@ func (s *Serving) FrontendAddrs() iter.Seq2[FrontendAddr, *Resolved] {
 			}
 		}
 	}
-}
-
-// Endpoints yields where the endpoints of a service are, some of them several times.
-func (r *Resolved) Endpoints() iter.Seq[netip.AddrPort] {
-	return func(yield func(netip.AddrPort) bool) {
-		for _, p := range r.Pools {
-			for _, t := range p.Targets {
-				if !yield(t.AddrPort) {
-					return
-				}
-			}
-			for _, list := range [][]netip.AddrPort{p.Kept, p.Closed} {
-				for _, a := range list {
-					if !yield(a) {
-						return
-					}
-				}
-			}
-		}
-	}
-}
-
-// Has reports whether an endpoint of the service is there.
-func (r *Resolved) Has(at netip.AddrPort) bool {
-	for a := range r.Endpoints() {
-		if a == at {
-			return true
-		}
-	}
-	return false
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -158,7 +159,7 @@ func (l *Loop) noteHolds() {
 
 // Holds reports whether this backend holds everything of a family, so that what other
 // backends hold of the family can be removed.
-func (l *Loop) Holds(fam Family, b Backend) bool {
+func (l *Loop) Holds(fam policy.Family, b Backend) bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	return slices.ContainsFunc(l.families, func(f *runningFamily) bool { return f.fam == fam && f.wanted == b && f.holds })

@@ -4,21 +4,22 @@ import (
 	"maps"
 	"slices"
 
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
 // A Snapshot is what services there are at one moment. What it points to never changes.
 type Snapshot struct {
-	Node     *Node
-	Families []Family // that are programmed
+	Node     *policy.Node
+	Families []policy.Family // that are programmed
 	Services []UnitService
-	Resolved []*Resolved // of each family, as far as the families have got; of a Tracker: none, see Resolve
+	Resolved []*policy.Resolved // of each family, as far as the families have got; of a Tracker: none, see Resolve
 	Refused  []RefusedUnit
 }
 
 // A UnitService is a service in use, and the file or object it is from.
 type UnitService struct {
-	Subject
+	policy.Subject
 	Unit source.UnitID
 }
 
@@ -36,7 +37,7 @@ func (t *Tracker) Snapshot() Snapshot {
 	}
 	s := Snapshot{Services: make([]UnitService, 0, n)}
 	t.services(func(svc *source.Service, id source.UnitID) {
-		s.Services = append(s.Services, UnitService{Subject{Service: svc}, id})
+		s.Services = append(s.Services, UnitService{policy.Subject{Service: svc}, id})
 	})
 	for _, list := range []map[source.UnitID]*unit{t.refused, t.objects.lacking} {
 		for _, u := range slices.SortedFunc(maps.Values(list), (*unit).compare) {
@@ -105,7 +106,7 @@ func (s Snapshot) Resolve() Snapshot {
 	s.Resolved = nil
 	for _, svc := range s.Services {
 		for _, fam := range s.Families {
-			if r := Resolve(svc.Service, svc.Conditions, s.Node, fam); r != nil {
+			if r := policy.Resolve(svc.Service, svc.Conditions, s.Node, fam); r != nil {
 				s.Resolved = append(s.Resolved, r)
 			}
 		}

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"testing"
 	"testing/synctest"
+
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // What a Loop says its families have resolved is what its services resolve to, and the
@@ -11,7 +13,7 @@ import (
 func TestSnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := start(t, &kernel{}, func(c *Config) {
-			c.Backends = map[Family]Backend{IPv4: &kernel{}, IPv6: &kernel{}}
+			c.Backends = map[policy.Family]Backend{policy.IPv4: &kernel{}, policy.IPv6: &kernel{}}
 		})
 		l.Apply(set(file("a", "x 10.96.0.1:80", "y 10.96.0.2:80")))
 		l.Synced("file")
@@ -38,7 +40,7 @@ func checkSnapshot(t *testing.T, s Snapshot, want ...string) {
 	for _, svc := range s.Services {
 		got = append(got, svc.Unit.Name+": "+svc.Key.String())
 	}
-	if slices.Sort(got); !slices.Equal(got, want) || !slices.Equal(s.Families, []Family{IPv4, IPv6}) {
+	if slices.Sort(got); !slices.Equal(got, want) || !slices.Equal(s.Families, []policy.Family{policy.IPv4, policy.IPv6}) {
 		t.Errorf("%q of %v, want %q of both families", got, s.Families, want)
 	}
 	if got, want := frontendKeys(s), frontendKeys(s.Resolve()); len(got) != len(s.Services) || !slices.Equal(got, want) {
@@ -46,12 +48,12 @@ func checkSnapshot(t *testing.T, s Snapshot, want ...string) {
 	}
 }
 
-func frontendKeys(s Snapshot) (list []FrontendKey) {
+func frontendKeys(s Snapshot) (list []policy.FrontendKey) {
 	for _, r := range s.Resolved {
 		for _, f := range r.Frontends {
 			list = append(list, f.Key)
 		}
 	}
-	slices.SortFunc(list, FrontendKey.Compare)
+	slices.SortFunc(list, policy.FrontendKey.Compare)
 	return list
 }

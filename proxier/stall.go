@@ -7,11 +7,12 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/times"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // A Stall is work of a family that makes no progress.
 type Stall struct {
-	Family Family
+	Family policy.Family
 	Work   string // "sync", "plan" or "comparison with the kernel"
 	For    string // what it waits for, as in "ip6tables-restore"
 	Detail string // what is known of that besides, as who holds a lock
@@ -40,7 +41,7 @@ func (s Stall) Error() string { return s.String() + ", since " + s.Since.Format(
 const unnamedWait = "the kernel"
 
 // stall returns what p waits for, if its present part has taken at least so long.
-func (p *progress) stall(fam Family, least time.Duration) (s Stall, stalled bool) {
+func (p *progress) stall(fam policy.Family, least time.Duration) (s Stall, stalled bool) {
 	part := p.since()
 	if time.Since(part) < least {
 		return s, false

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/awaited"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // waits is a kernel whose Sync waits for a program until it is told to go on, or given up.
@@ -17,7 +18,7 @@ type waits struct {
 	ended chan struct{}
 }
 
-func (w waits) Sync(ctx context.Context, st *State, d *Delta) error {
+func (w waits) Sync(ctx context.Context, st *policy.State, d *policy.Delta) error {
 	defer awaited.Begin(ctx, "ip6tables-restore", func() string { return "a lock is held" })()
 	select {
 	case <-w.ended:
@@ -34,7 +35,7 @@ func TestLoopReportsAStall(t *testing.T) {
 		w := waits{&kernel{}, make(chan struct{})}
 		var log strings.Builder
 		l := start(t, &kernel{}, func(c *Config) {
-			c.Backends[IPv6] = w
+			c.Backends[policy.IPv6] = w
 			c.Log = slog.New(slog.NewTextHandler(&log, nil))
 		})
 		l.Apply(set(file("a", "x 10.96.0.1:80")))
@@ -45,7 +46,7 @@ func TestLoopReportsAStall(t *testing.T) {
 		}
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		if got := l.Stalls(); len(got) != 1 || got[0].Family != IPv6 || time.Since(got[0].Since) != 3*time.Second {
+		if got := l.Stalls(); len(got) != 1 || got[0].Family != policy.IPv6 || time.Since(got[0].Since) != 3*time.Second {
 			t.Errorf("after 3 s: %+v", got)
 		}
 		const want = "the sync waits for ip6tables-restore; a lock is held"
@@ -55,7 +56,7 @@ func TestLoopReportsAStall(t *testing.T) {
 		if n := strings.Count(log.String(), "no progress: waiting"); n != 1 {
 			t.Errorf("%d lines of %s", n, &log)
 		}
-		if err := l.Held(t.Context(), IPv6); err == nil || !strings.Contains(err.Error(), want) {
+		if err := l.Held(t.Context(), policy.IPv6); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Held: %v", err)
 		}
 		if readyNow(l) {
@@ -68,7 +69,7 @@ func TestLoopReportsAStall(t *testing.T) {
 		}
 		close(w.ended)
 		time.Sleep(time.Second)
-		if err := l.Held(t.Context(), IPv6); err != nil || len(l.Stalls()) > 0 {
+		if err := l.Held(t.Context(), policy.IPv6); err != nil || len(l.Stalls()) > 0 {
 			t.Errorf("after it went on: %v, %v", err, l.Stalls())
 		}
 	})
@@ -87,7 +88,7 @@ func readyNow(l *Loop) bool {
 func TestLoopKnowsProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &kernel{}
-		l := start(t, k, func(c *Config) { c.Backends[IPv4] = steps{k} })
+		l := start(t, k, func(c *Config) { c.Backends[policy.IPv4] = steps{k} })
 		l.Synced("file")
 		for range 20 {
 			time.Sleep(time.Second)
@@ -101,7 +102,7 @@ func TestLoopKnowsProgress(t *testing.T) {
 // steps takes 20 parts of 1 s.
 type steps struct{ *kernel }
 
-func (s steps) Sync(ctx context.Context, st *State, d *Delta) error {
+func (s steps) Sync(ctx context.Context, st *policy.State, d *policy.Delta) error {
 	for range 20 {
 		time.Sleep(time.Second)
 		Progressed(ctx)

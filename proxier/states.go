@@ -1,9 +1,9 @@
 package proxier
 
 import (
-	"slices"
 	"time"
 
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -17,10 +17,10 @@ type EndpointStatus struct {
 
 	MaxConnections uint32 `json:"max_connections,omitempty"` // for each address and port of the service; 0: any number
 
-	Share int          `json:"share_percent,omitempty"` // of its weight, while its state is "slow start"
-	Since time.Time    `json:"since,omitzero"`          // State is so; zero: not known, as where it follows from files alone
-	Check *CheckStatus `json:"check,omitempty"`         // nil: it is not checked
-	Drain *Drain       `json:"drain,omitempty"`         // nil: it is not drained
+	Share int           `json:"share_percent,omitempty"` // of its weight, while its state is "slow start"
+	Since time.Time     `json:"since,omitzero"`          // State is so; zero: not known, as where it follows from files alone
+	Check *CheckStatus  `json:"check,omitempty"`         // nil: it is not checked
+	Drain *policy.Drain `json:"drain,omitempty"`         // nil: it is not drained
 
 	Active *uint64 `json:"active,omitempty"` // connections, on all ports of the service; nil: they are not counted
 }
@@ -36,44 +36,20 @@ type CheckStatus struct {
 	Error  string        `json:"error,omitempty"` // why it was bad; empty: it was good, or there is none. Escaped, and of bounded length
 }
 
-// A tiersInUse has the highest tier of which endpoints are used. Nil: all are.
-type tiersInUse PerFamily
-
-// tiersInUse returns nil where there is one tier only.
-func (s Subject) tiersInUse() *tiersInUse {
-	if !slices.ContainsFunc(s.Endpoints, func(e source.Endpoint) bool { return e.Tier > 0 }) {
-		return nil
-	}
-	counts := map[Family]*tierCounts{IPv4: {}, IPv6: {}}
-	use := map[Family]failedUse{IPv4: s.failedUse(IPv4, nil), IPv6: s.failedUse(IPv6, nil)}
-	for i := range s.Endpoints {
-		e := &s.Endpoints[i]
-		if fam := FamilyOf(e.Addr); stateOf(s, e) == Ready || s.spares(e, use[fam]) {
-			counts[fam].add(e)
-		}
-	}
-	return &tiersInUse{IPv4: counts[IPv4].last(s.MinUp), IPv6: counts[IPv6].last(s.MinUp)}
-}
-
-// spare reports whether a ready endpoint is of a tier that is not needed.
-func (t *tiersInUse) spare(e *source.Endpoint) bool {
-	return t != nil && int(e.Tier) > PerFamily(*t).Of(FamilyOf(e.Addr))
-}
-
 // endpointStatuses returns those of all endpoints.
-func (u *usedService) endpointStatuses(node *Node) (list []EndpointStatus) {
-	tiers := u.tiersInUse()
+func (u *usedService) endpointStatuses(node *policy.Node) (list []EndpointStatus) {
+	tiers := u.TiersInUse()
 	for i := range u.Endpoints {
 		e := &u.Endpoints[i]
-		list = append(list, u.endpointStatus(e, u.shown(e, tiers), node))
+		list = append(list, u.endpointStatus(e, u.Shown(e, tiers), node))
 	}
 	return list
 }
 
-func (u *usedService) endpointStatus(e *source.Endpoint, state EndpointState, node *Node) EndpointStatus {
-	known, detail := u.Conditions.of(u.Service, e), u.details[u.EndpointAt(e)]
+func (u *usedService) endpointStatus(e *source.Endpoint, state policy.EndpointState, node *policy.Node) EndpointStatus {
+	known, detail := u.Conditions.Of(u.Service, e), u.details[u.EndpointAt(e)]
 	st := EndpointStatus{
-		Address: endpointName(*e), Local: isLocal(e, node), State: state.String(), Weight: e.Weight, Tier: e.Tier, Drain: detail.Drain,
+		Address: endpointName(*e), Local: policy.IsLocal(e, node), State: state.String(), Weight: e.Weight, Tier: e.Tier, Drain: detail.Drain,
 		MaxConnections: e.MaxConnections,
 	}
 	if u.HealthCheck != nil {
@@ -83,11 +59,11 @@ func (u *usedService) endpointStatus(e *source.Endpoint, state EndpointState, no
 		}
 	}
 	switch state {
-	case SlowStart:
-		st.Share, st.Since = 100*int(known.Share)/SlowStartSteps, detail.Since
-	case Up, Backup, Down, Checking:
+	case policy.SlowStart:
+		st.Share, st.Since = 100*int(known.Share)/policy.SlowStartSteps, detail.Since
+	case policy.Up, policy.Backup, policy.Down, policy.Checking:
 		st.Since = detail.Since
-	case Draining:
+	case policy.Draining:
 		if detail.Drain != nil {
 			st.Since = detail.Drain.At
 		}

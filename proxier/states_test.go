@@ -10,25 +10,27 @@ import (
 
 	gocmp "github.com/google/go-cmp/cmp"
 
+	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/policy/policytest"
 	"svcproxy.dev/svcproxy/source"
 )
 
 // fixed is a Conditioner that knows the same of services at all times. An endpoint that fails
 // does not answer, and one that is drained is so by root.
-type fixed map[source.Key]Conditions
+type fixed map[source.Key]policy.Conditions
 
-func (f fixed) Use(key source.Key, _ *source.Service) Conditions { return f[key] }
-func (f fixed) Conditions(key source.Key) Conditions             { return f[key] }
+func (f fixed) Use(key source.Key, _ *source.Service) policy.Conditions { return f[key] }
+func (f fixed) Conditions(key source.Key) policy.Conditions             { return f[key] }
 
-func (f fixed) Details(key source.Key) map[netip.AddrPort]Detail {
-	out := make(map[netip.AddrPort]Detail)
+func (f fixed) Details(key source.Key) map[netip.AddrPort]policy.Detail {
+	out := make(map[netip.AddrPort]policy.Detail)
 	for at, c := range f[key] {
-		d := Detail{Since: time.Unix(1000, 0), Asked: time.Unix(1060, 0), Took: time.Millisecond}
+		d := policy.Detail{Since: time.Unix(1000, 0), Asked: time.Unix(1060, 0), Took: time.Millisecond}
 		if c.Check == source.CheckFailed {
 			d.Error = "no answer"
 		}
 		if c.Drained {
-			d.Drain = &Drain{Reason: "disk", By: "root", At: time.Unix(1030, 0), Until: time.Unix(1900, 0)}
+			d.Drain = &policy.Drain{Reason: "disk", By: "root", At: time.Unix(1030, 0), Until: time.Unix(1900, 0)}
 		}
 		out[at] = d
 	}
@@ -43,31 +45,31 @@ func TestShownStates(t *testing.T) {
 	tests := []struct {
 		name  string
 		svc   edits
-		known Conditions
+		known policy.Conditions
 		want  string
 	}{
-		{"unchecked", edits{testEndpoints(one, two+" notready", three+" weight=0")}, nil, "ready, not ready, weight 0"},
-		{"checked", edits{probed, testEndpoints(one, two, three)}, conditions(one+" passed", two+" failed"), "up, down, checking"},
-		{"unchecked any more", edits{testEndpoints(one)}, conditions(one + " failed"), "ready"},
-		{"drained", edits{probed, testEndpoints(one, two)}, conditions(one+" failed drained", two+" passed drained"), "draining, draining"},
-		{"slow start", edits{slowly, testEndpoints(one, two)}, conditions(one + " share=4"), "slow start, ready"},
-		{"a slow start that is no more asked for", edits{testEndpoints(one)}, conditions(one + " share=4"), "ready"},
-		{"backup", edits{testEndpoints(one, two+" tier=1", three+" tier=2")}, nil, "ready, backup, backup"},
-		{"a backup that is needed", edits{minUp(2), testEndpoints(one, two+" tier=1", three+" tier=2")}, nil, "ready, ready, backup"},
-		{"a backup of one that fails", edits{probed, testEndpoints(one, two+" tier=1", three+" tier=2")},
-			conditions(one+" failed", two+" passed", three+" passed"), "down, up, backup"},
-		{"a backup of one that may follow it", edits{probed, testEndpoints(one, two+" tier=1")}, conditions(one+" failing returning", two+" passed returning"), "down, backup"},
-		{"a backup that fails", edits{probed, testEndpoints(one, two+" tier=1")}, conditions(one+" passed", two+" failed"), "up, down"},
-		{"a backup of the other family", edits{testEndpoints(one, "fd00::1 tier=1")}, nil, "ready, ready"},
-		{"a backup of another node", edits{local, testEndpoints(one+" @there", two+" @here tier=1", three+" @there tier=1")}, nil, "ready, backup, backup"},
-		{"disabled", edits{testEndpoints(one, two+" disabled")}, nil, "ready, disabled"},
-		{"a disabled service", edits{func(s *source.Service) { s.Disabled = true }, testEndpoints(one, two+" weight=0")}, nil, "disabled, disabled"},
+		{"unchecked", edits{policytest.Endpoints(one, two+" notready", three+" weight=0")}, nil, "ready, not ready, weight 0"},
+		{"checked", edits{policytest.Probed, policytest.Endpoints(one, two, three)}, policytest.Conditions(one+" passed", two+" failed"), "up, down, checking"},
+		{"unchecked any more", edits{policytest.Endpoints(one)}, policytest.Conditions(one + " failed"), "ready"},
+		{"drained", edits{policytest.Probed, policytest.Endpoints(one, two)}, policytest.Conditions(one+" failed drained", two+" passed drained"), "draining, draining"},
+		{"slow start", edits{policytest.Slowly, policytest.Endpoints(one, two)}, policytest.Conditions(one + " share=4"), "slow start, ready"},
+		{"a slow start that is no more asked for", edits{policytest.Endpoints(one)}, policytest.Conditions(one + " share=4"), "ready"},
+		{"backup", edits{policytest.Endpoints(one, two+" tier=1", three+" tier=2")}, nil, "ready, backup, backup"},
+		{"a backup that is needed", edits{policytest.MinUp(2), policytest.Endpoints(one, two+" tier=1", three+" tier=2")}, nil, "ready, ready, backup"},
+		{"a backup of one that fails", edits{policytest.Probed, policytest.Endpoints(one, two+" tier=1", three+" tier=2")},
+			policytest.Conditions(one+" failed", two+" passed", three+" passed"), "down, up, backup"},
+		{"a backup of one that may follow it", edits{policytest.Probed, policytest.Endpoints(one, two+" tier=1")}, policytest.Conditions(one+" failing returning", two+" passed returning"), "down, backup"},
+		{"a backup that fails", edits{policytest.Probed, policytest.Endpoints(one, two+" tier=1")}, policytest.Conditions(one+" passed", two+" failed"), "up, down"},
+		{"a backup of the other family", edits{policytest.Endpoints(one, "fd00::1 tier=1")}, nil, "ready, ready"},
+		{"a backup of another node", edits{local, policytest.Endpoints(one+" @there", two+" @here tier=1", three+" @there tier=1")}, nil, "ready, backup, backup"},
+		{"disabled", edits{policytest.Endpoints(one, two+" disabled")}, nil, "ready, disabled"},
+		{"a disabled service", edits{func(s *source.Service) { s.Disabled = true }, policytest.Endpoints(one, two+" weight=0")}, nil, "disabled, disabled"},
 	}
 	for _, tt := range tests {
-		svc := testService(tt.svc...)
-		u := usedService{Subject: Subject{svc, tt.known}}
+		svc := policytest.Service(tt.svc...)
+		u := usedService{Subject: policy.Subject{Service: svc, Conditions: tt.known}}
 		var got []string
-		for _, e := range u.endpointStatuses(testNode()) {
+		for _, e := range u.endpointStatuses(policytest.Node()) {
 			got = append(got, e.State)
 		}
 		if text := strings.Join(got, ", "); text != tt.want {
@@ -79,8 +81,8 @@ func TestShownStates(t *testing.T) {
 // What people are told of endpoints comes with since when, why, and who.
 func TestStatusOfConditions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		svc := testService(probed, slowly, testEndpoints("10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4 weight=2"))
-		known := conditions("10.0.0.1 passed", "10.0.0.2 failed", "10.0.0.3 passed drained", "10.0.0.4 passed share=4")
+		svc := policytest.Service(policytest.Probed, policytest.Slowly, policytest.Endpoints("10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4 weight=2"))
+		known := policytest.Conditions("10.0.0.1 passed", "10.0.0.2 failed", "10.0.0.3 passed drained", "10.0.0.4 passed share=4")
 		l := start(t, &kernel{}, func(c *Config) { c.Conditions = fixed{svc.Key: known} })
 		l.Apply(source.Changes{Set: []source.Unit{{ID: source.UnitID{Source: "file", Name: "a"}, Services: []*source.Service{svc}}}})
 		l.Synced("file")
@@ -92,7 +94,7 @@ func TestStatusOfConditions(t *testing.T) {
 			{Address: "10.0.0.1:8080", State: "up", Weight: 1, Since: since, Check: check("passed", "")},
 			{Address: "10.0.0.2:8080", State: "down", Weight: 1, Since: since, Check: check("failed", "no answer")},
 			{Address: "10.0.0.3:8080", State: "draining", Weight: 1, Since: drained, Check: check("passed", ""),
-				Drain: &Drain{Reason: "disk", By: "root", At: drained, Until: time.Unix(1900, 0)}},
+				Drain: &policy.Drain{Reason: "disk", By: "root", At: drained, Until: time.Unix(1900, 0)}},
 			{Address: "10.0.0.4:8080", State: "slow start", Weight: 2, Since: since, Share: 40, Check: check("passed", "")},
 		}
 		got := l.Status().Services[0].Endpoints
@@ -119,13 +121,13 @@ func TestAllFail(t *testing.T) {
 		returning string // the reason when one passes again, and another may
 		targets   int    // then
 	}{
-		{probed, "use_all", "balance", "no endpoint passes its check, so those that fail are used: 2",
+		{policytest.Probed, "use_all", "balance", "no endpoint passes its check, so those that fail are used: 2",
 			"endpoints pass their check again, and those that failed with them are used while they may follow", 2},
-		{probedRefuse, "refuse", "reject", "no usable endpoint: 2 down, 1 draining", "", 1},
+		{policytest.ProbedRefuse, "refuse", "reject", "no usable endpoint: 2 down, 1 draining", "", 1},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			svc := testService(tt.check, testEndpoints("10.0.0.1", "10.0.0.2", "10.0.0.3"))
-			known := fixed{svc.Key: conditions("10.0.0.1 failed", "10.0.0.2 failed", "10.0.0.3 failed drained")}
+			svc := policytest.Service(tt.check, policytest.Endpoints("10.0.0.1", "10.0.0.2", "10.0.0.3"))
+			known := fixed{svc.Key: policytest.Conditions("10.0.0.1 failed", "10.0.0.2 failed", "10.0.0.3 failed drained")}
 			l := start(t, &kernel{}, func(c *Config) { c.Conditions = known })
 			l.Apply(source.Changes{Set: []source.Unit{{ID: source.UnitID{Source: "file", Name: "a"}, Services: []*source.Service{svc}}}})
 			l.Synced("file")
@@ -141,7 +143,7 @@ func TestAllFail(t *testing.T) {
 			if got := l.Counts().AllFailed; got[tt.setting] != 1 || len(got) != 1 {
 				t.Errorf("counts: %v", got)
 			}
-			known[svc.Key] = conditions("10.0.0.1 failing returning", "10.0.0.2 passed returning", "10.0.0.3 failed drained")
+			known[svc.Key] = policytest.Conditions("10.0.0.1 failing returning", "10.0.0.2 passed returning", "10.0.0.3 failed drained")
 			l.Reconsider(svc.Key)
 			synctest.Wait()
 			f = l.Status().Services[0].Frontends[0]
@@ -151,7 +153,7 @@ func TestAllFail(t *testing.T) {
 			if s, c := l.Summary(5), l.Counts(); len(s.Problems) != 0 || len(c.AllFailed) != 0 {
 				t.Errorf("when one passes again, and another may: %+v, %v", s.Problems, c.AllFailed)
 			}
-			known[svc.Key] = conditions("10.0.0.1 failed", "10.0.0.2 passed", "10.0.0.3 failed drained")
+			known[svc.Key] = policytest.Conditions("10.0.0.1 failed", "10.0.0.2 passed", "10.0.0.3 failed drained")
 			l.Reconsider(svc.Key)
 			synctest.Wait()
 			if s, c := l.Summary(5), l.Counts(); len(s.Problems) != 0 || len(c.AllFailed) != 0 {
@@ -170,7 +172,7 @@ func TestDisabledIsNoProblem(t *testing.T) {
 		l := start(t, &kernel{})
 		u := file("a", "x 10.96.0.1:80")
 		u.Services[0].Disabled = true
-		u.Services[0].Endpoints = []source.Endpoint{testEndpoint("10.0.0.1")}
+		u.Services[0].Endpoints = []source.Endpoint{policytest.Endpoint("10.0.0.1")}
 		l.Apply(set(u))
 		l.Synced("file")
 		synctest.Wait()

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -122,17 +123,17 @@ func (l *Loop) StatusOf(match func(*source.Service) bool) Status {
 
 // A usedService is a service as the families resolved it.
 type usedService struct {
-	Subject
+	policy.Subject
 	unit     string
 	resolved []inFamily
-	details  map[netip.AddrPort]Detail // by source.Service.EndpointAt
+	details  map[netip.AddrPort]policy.Detail // by source.Service.EndpointAt
 }
 
 // inFamily is a service in one family.
 type inFamily struct {
-	*Resolved
-	fam      Family
-	held     func(*Frontend) bool // by the kernel
+	*policy.Resolved
+	fam      policy.Family
+	held     func(*policy.Frontend) bool // by the kernel
 	unserved *PartialError
 	fails    bool // the last sync did
 	grows    bool // the kernel holds it in part, see pieces.go
@@ -163,7 +164,7 @@ func (f *family) status(services []usedService) FamilyStatus {
 // holds reports whether the kernel is known to hold what f has made of a service. The
 // caller holds f.mu.
 func (f *family) holds(key source.Key) bool {
-	_, changed := f.changes.services[key]
+	_, changed := f.changes.Services[key]
 	return f.holdsAny() && !changed && f.growing[key] == nil
 }
 
@@ -185,7 +186,7 @@ func (f *family) alive() time.Time {
 	return time.Now()
 }
 
-func (u *usedService) status(node *Node) ServiceStatus {
+func (u *usedService) status(node *policy.Node) ServiceStatus {
 	st := ServiceStatus{Namespace: u.Namespace, Name: u.Name, Unit: u.unit, Place: writtenAt(u.Service), Description: u.Description, Labels: u.Labels, Disabled: u.Disabled}
 	for _, r := range u.resolved {
 		n := 0
@@ -196,7 +197,7 @@ func (u *usedService) status(node *Node) ServiceStatus {
 			if fs.Action == pending && r.fails {
 				fs.Reason = "syncs fail, and what the kernel holds is not known"
 			}
-			fs.Endpoints = u.endpointsOf(FamilyOf(fe.Key.Addr))
+			fs.Endpoints = u.EndpointsOf(policy.FamilyOf(fe.Key.Addr))
 			st.Frontends = append(st.Frontends, fs)
 		}
 		st.Warnings = append(st.Warnings, r.Warnings...)
@@ -208,21 +209,11 @@ func (u *usedService) status(node *Node) ServiceStatus {
 	return st
 }
 
-// endpointsOf returns how many endpoints are of a family.
-func (s Subject) endpointsOf(fam Family) (n int) {
-	for i := range s.Endpoints {
-		if FamilyOf(s.Endpoints[i].Addr) == fam {
-			n++
-		}
-	}
-	return n
-}
-
 // pending is the action of a frontend while the kernel is not known to hold it.
 const pending = "pending"
 
 // actionOf returns what the kernel does with what is sent to f.
-func actionOf(f *Frontend, held bool, unserved *PartialError) (action string, targets int) {
+func actionOf(f *policy.Frontend, held bool, unserved *PartialError) (action string, targets int) {
 	if action, targets = unserved.action(f); !held {
 		action = pending
 	}
@@ -230,10 +221,10 @@ func actionOf(f *Frontend, held bool, unserved *PartialError) (action string, ta
 }
 
 // frontendStatus returns what becomes of packets to f, a frontend of svc; that may have no Service, if it is gone.
-func frontendStatus(f *Frontend, held bool, unserved *PartialError, svc Subject, node *Node) FrontendStatus {
+func frontendStatus(f *policy.Frontend, held bool, unserved *PartialError, svc policy.Subject, node *policy.Node) FrontendStatus {
 	addr := netip.AddrPortFrom(f.Key.Addr, f.Key.Port).String()
-	if f.Key.Kind == NodePort {
-		addr = fmt.Sprintf("%s:%d", FamilyOf(f.Key.Addr), f.Key.Port)
+	if f.Key.Kind == policy.NodePort {
+		addr = fmt.Sprintf("%s:%d", policy.FamilyOf(f.Key.Addr), f.Key.Port)
 	}
 	st := FrontendStatus{Address: addr + "/" + f.Key.Protocol.String(), Kind: f.Key.Kind.String(), Restricted: f.Restricted}
 	st.Action, st.Targets = actionOf(f, held, unserved)
@@ -241,24 +232,10 @@ func frontendStatus(f *Frontend, held bool, unserved *PartialError, svc Subject,
 		st.Forward = way.String()
 	}
 	if svc.Service != nil {
-		st.Reason, st.AllFailed = svc.whyNot(node, f, st.Action)
+		st.Reason, st.AllFailed = svc.WhyNot(node, f, st.Action)
 	}
 	if st.Action == unservedWhole || st.Action == unservedInPart {
 		st.Reason = unserved.of(f)
 	}
 	return st
-}
-
-// whyNot returns why a frontend does not serve as it should, and how all_failed has its part in that.
-func (s Subject) whyNot(node *Node, f *Frontend, action string) (reason, allFailed string) {
-	why, setting := Why(s, node, f, f.Outside), s.allFailAt(f)
-	switch {
-	case setting == useAll && action == Balance.String():
-		return fmt.Sprintf("no endpoint passes its check, so those that fail are used: %d", len(f.Outside.Pool.Targets)), useAll
-	case setting == refuseAll && why.unusable[Down] > 0:
-		return why.String(), refuseAll
-	case action == Balance.String() && s.failedUseAt(f) == useReturning:
-		return "endpoints pass their check again, and those that failed with them are used while they may follow", ""
-	}
-	return why.String(), ""
 }

@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/policy/policytest"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -42,7 +44,7 @@ func TestStatusOfWhatTheKernelHolds(t *testing.T) {
 
 		k.failWith(errors.New("no"))
 		served := *x.Services[0]
-		served.Endpoints = []source.Endpoint{testEndpoint("10.0.0.1")}
+		served.Endpoints = []source.Endpoint{policytest.Endpoint("10.0.0.1")}
 		x.Services = []*source.Service{&served}
 		l.Apply(set(x))
 		wants("", "pending", "reject")
@@ -51,9 +53,9 @@ func TestStatusOfWhatTheKernelHolds(t *testing.T) {
 		wants("", "balance", "reject")
 
 		for name, disturb := range map[string]func(){
-			"others flushed it":   func() { l.Repair(IPv4) },
+			"others flushed it":   func() { l.Repair(policy.IPv4) },
 			"all is to be synced": func() { l.Resync() },
-			"the host changed":    func() { l.SetNode(testNode(func(n *Node) { n.MarkBit = 3 })) },
+			"the host changed":    func() { l.SetNode(policytest.Node(func(n *policy.Node) { n.MarkBit = 3 })) },
 		} {
 			t.Log(name)
 			k.failWith(errors.New("no"))
@@ -70,16 +72,16 @@ func TestStatusOfWhatTheKernelHolds(t *testing.T) {
 // What a mode has set aside is not called balanced.
 func TestStatusOfWhatIsSetAside(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		key := func(addr string) FrontendKey {
-			return FrontendKey{Addr: netip.MustParseAddr(addr), Protocol: source.TCP, Port: 80}
+		key := func(addr string) policy.FrontendKey {
+			return policy.FrontendKey{Addr: netip.MustParseAddr(addr), Protocol: source.TCP, Port: 80}
 		}
-		k := &kernel{unserved: &PartialError{N: 3, Err: errors.New("no such scheduler"), Frontends: map[FrontendKey]bool{
+		k := &kernel{unserved: &PartialError{N: 3, Err: errors.New("no such scheduler"), Frontends: map[policy.FrontendKey]bool{
 			key("10.96.0.1"): true, key("10.96.0.2"): false, key("10.96.0.4"): true,
 		}}}
 		l := start(t, k)
 		u := file("a", "a 10.96.0.1:80", "b 10.96.0.2:80", "c 10.96.0.3:80", "d 10.96.0.4:80")
 		for _, s := range u.Services[:3] {
-			s.Endpoints = []source.Endpoint{testEndpoint("10.0.0.1")}
+			s.Endpoints = []source.Endpoint{policytest.Endpoint("10.0.0.1")}
 		}
 		l.Apply(set(u))
 		l.Synced("file")
@@ -105,10 +107,10 @@ func TestStatusOfWhatIsSetAside(t *testing.T) {
 
 // A frontend that not everybody may use says so.
 func TestStatusOfRestricted(t *testing.T) {
-	svc := testService(testEndpoints("10.0.0.1"))
-	svc.SourceRanges = prefixes("10.1.0.0/16")
-	for _, f := range Resolve(svc, nil, testNode(), IPv4).Frontends {
-		if st := frontendStatus(f, true, nil, Subject{Service: svc}, testNode()); !st.Restricted || st.Action != "balance" {
+	svc := policytest.Service(policytest.Endpoints("10.0.0.1"))
+	svc.SourceRanges = policytest.Prefixes("10.1.0.0/16")
+	for _, f := range policy.Resolve(svc, nil, policytest.Node(), policy.IPv4).Frontends {
+		if st := frontendStatus(f, true, nil, policy.Subject{Service: svc}, policytest.Node()); !st.Restricted || st.Action != "balance" {
 			t.Errorf("%v: %+v", f.Key, st)
 		}
 	}

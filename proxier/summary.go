@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -69,7 +70,7 @@ func (l *Loop) Summary(most int) Summary {
 }
 
 // summarize adds what f has made of services; of the failing ones endpoints all fail their check.
-func (f *family) summarize(actions map[string]int, failing map[source.Key]Subject, idle *smallest[idleFrontend], warnings *smallest[serviceWarning]) {
+func (f *family) summarize(actions map[string]int, failing map[source.Key]policy.Subject, idle *smallest[idleFrontend], warnings *smallest[serviceWarning]) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	var list []idleFrontend // of one service
@@ -80,7 +81,7 @@ func (f *family) summarize(actions map[string]int, failing map[source.Key]Subjec
 		for _, fe := range r.Frontends {
 			action, _ := actionOf(fe, held(fe), f.news.unserved)
 			actions[action]++
-			if action != pending && (action != Balance.String() || fails && s.allFailAt(fe) != "") {
+			if action != pending && (action != policy.Balance.String() || fails && s.AllFailAt(fe) != "") {
 				list = append(list, idleFrontend{fe, action, f.news.unserved, 0})
 			}
 		}
@@ -94,8 +95,8 @@ func (f *family) summarize(actions map[string]int, failing map[source.Key]Subjec
 }
 
 // explain says why frontends are idle.
-func (l *Loop) explain(list []idleFrontend, node *Node) []AddressProblem {
-	subjects := make([]Subject, len(list))
+func (l *Loop) explain(list []idleFrontend, node *policy.Node) []AddressProblem {
+	subjects := make([]policy.Subject, len(list))
 	l.mu.RLock()
 	for i, f := range list {
 		if svc := l.tracker.inUse(f.ServicePort.Key); svc != nil {
@@ -120,13 +121,13 @@ func (l *Loop) explain(list []idleFrontend, node *Node) []AddressProblem {
 
 // lastAnswer returns what one of the endpoints that fail their check answered, where that is why
 // an address does not serve as it should.
-func lastAnswer(s Subject, known map[netip.AddrPort]Detail, f FrontendStatus) string {
+func lastAnswer(s policy.Subject, known map[netip.AddrPort]policy.Detail, f FrontendStatus) string {
 	if f.AllFailed == "" {
 		return ""
 	}
 	for i := range s.Endpoints {
 		e := &s.Endpoints[i]
-		if d := known[s.EndpointAt(e)]; stateOf(s, e) == Down && d.Error != "" {
+		if d := known[s.EndpointAt(e)]; policy.StateOf(s, e) == policy.Down && d.Error != "" {
 			return fmt.Sprintf(" (%s: %s)", endpointName(*e), d.Error)
 		}
 	}
@@ -135,7 +136,7 @@ func lastAnswer(s Subject, known map[netip.AddrPort]Detail, f FrontendStatus) st
 
 // An idleFrontend is one that does not serve as it should.
 type idleFrontend struct {
-	*Frontend
+	*policy.Frontend
 	action   string
 	unserved *PartialError
 	last     uint16 // of ports in a row that are alike; 0: it is one
@@ -143,9 +144,9 @@ type idleFrontend struct {
 
 // An idleAlike is what idle frontends of a service have in common that one line tells of.
 type idleAlike struct {
-	FrontendKey // without the port
-	action      string
-	targets     int
+	policy.FrontendKey // without the port
+	action             string
+	targets            int
 }
 
 func (i *idleFrontend) alike() (idleAlike, uint16) {

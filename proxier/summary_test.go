@@ -14,25 +14,27 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/policy/policytest"
 	"svcproxy.dev/svcproxy/source"
 )
 
 // A Summary says what a Status of all services says, of the first few.
 func TestSummaryAgreesWithStatus(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		units := randomServices(t)
-		cfg := Config{Node: randomNode(t), Log: slog.New(slog.DiscardHandler), Conditions: randomConditions(t, units)}
+		units := policytest.RandomServices(t)
+		cfg := Config{Node: policytest.RandomNode(t), Log: slog.New(slog.DiscardHandler), Conditions: randomConditions(t, units)}
 		l, k := NewLoop(cfg), &kernel{}
 		services, _ := l.apply([]source.Changes{{Set: units}})
 		o := order{services: services, number: 1}
-		for _, fam := range []Family{IPv4, IPv6} {
+		for _, fam := range []policy.Family{policy.IPv4, policy.IPv6} {
 			f := newFamily(fam, k, cfg.Node, &cfg, func() {})
 			f.absorb(o)
 			if rapid.IntRange(0, 3).Draw(t, "synced") > 0 {
 				f.done(&SyncResult{Family: fam})
 			}
 			if rapid.Bool().Draw(t, "unserved") {
-				f.news.unserved = &PartialError{N: 1, Err: errors.New("no"), Frontends: map[FrontendKey]bool{
+				f.news.unserved = &PartialError{N: 1, Err: errors.New("no"), Frontends: map[policy.FrontendKey]bool{
 					{Addr: netip.MustParseAddr("10.96.0.1"), Protocol: source.TCP, Port: 81}: rapid.Bool().Draw(t, "whole"),
 				}}
 			}
@@ -56,10 +58,10 @@ func randomConditions(t *rapid.T, units []source.Unit) fixed {
 			continue
 		}
 		svc.HealthCheck = &source.HealthCheck{Type: source.CheckTCP, Refuse: rapid.Bool().Draw(t, "refuse")}
-		known[svc.Key] = Conditions{}
+		known[svc.Key] = policy.Conditions{}
 		for i := range svc.Endpoints {
 			check := rapid.SampledFrom([]source.CheckResult{source.CheckPassed, source.CheckFailed, source.CheckFailed, source.CheckFailed}).Draw(t, "check")
-			known[svc.Key][svc.EndpointAt(&svc.Endpoints[i])] = Condition{Check: check}
+			known[svc.Key][svc.EndpointAt(&svc.Endpoints[i])] = policy.Condition{Check: check}
 		}
 	}
 	return known
@@ -167,9 +169,9 @@ func TestSummaryOfWhatIsPending(t *testing.T) {
 
 // Only services that are asked for are looked at; warnings need all.
 func TestStatusOf(t *testing.T) {
-	l := NewLoop(Config{Node: testNode()})
+	l := NewLoop(Config{Node: policytest.Node()})
 	a, b := file("a", "x 10.96.0.1:80"), file("b", "y 10.96.0.2:80")
-	a.Services[0].Endpoints = []source.Endpoint{testEndpoint("10.96.0.2")} // a VIP of y
+	a.Services[0].Endpoints = []source.Endpoint{policytest.Endpoint("10.96.0.2")} // a VIP of y
 	l.apply([]source.Changes{set(a, b)})
 	all := l.Status().Services
 	if len(all) != 2 || len(all[0].Warnings) != 1 {
@@ -185,7 +187,7 @@ func TestStatusOf(t *testing.T) {
 
 // What people are told of a service changes in status at once, and nothing else does: no family has to sync.
 func TestStatusOfNotes(t *testing.T) {
-	l := NewLoop(Config{Node: testNode()})
+	l := NewLoop(Config{Node: policytest.Node()})
 	l.apply([]source.Changes{set(file("a", "x 10.96.0.1:80"))})
 	now := file("a", "x 10.96.0.1:80")
 	now.Services[0].Description, now.Services[0].Labels = "the shop", map[string]string{"team": "web"}
@@ -204,7 +206,7 @@ func TestStatusOfNotes(t *testing.T) {
 // unservedSays: of many, a frontend is told what is about its service.
 func TestUnservedReason(t *testing.T) {
 	u := &PartialError{Err: errors.Join(errors.New("service default/a: no such scheduler"), errors.New("service default/web: taken"))}
-	web := &Frontend{ServicePort: ServicePortName{Key: source.Key{Namespace: "default", Name: "web"}}}
+	web := &policy.Frontend{ServicePort: policy.ServicePortName{Key: source.Key{Namespace: "default", Name: "web"}}}
 	if got := u.of(web); got != "service default/web: taken" {
 		t.Error(got)
 	}
@@ -217,11 +219,11 @@ func TestUnservedReason(t *testing.T) {
 // manyServices returns a Loop that holds n services of 10 endpoints and an address of
 // each family; one in 5,000 rejects in one family.
 func manyServices(n int) *Loop {
-	node := testNode()
+	node := policytest.Node()
 	cfg := Config{Node: node, Log: slog.New(slog.DiscardHandler)}
 	l, u := NewLoop(cfg), source.Unit{ID: source.UnitID{Source: "file", Name: "big.json"}}
 	for i := range n {
-		s := testService(func(s *source.Service) {
+		s := policytest.Service(func(s *source.Service) {
 			s.Name = fmt.Sprintf("svc-%05d", i)
 			s.VIPs = []netip.Addr{netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}), netip.AddrFrom16([16]byte{0: 0xfd, 14: byte(i >> 8), 15: byte(i)})}
 		})
@@ -236,7 +238,7 @@ func manyServices(n int) *Loop {
 	}
 	services, _ := l.apply([]source.Changes{{Set: []source.Unit{u}}})
 	o := order{services: services, number: 1}
-	for _, fam := range []Family{IPv4, IPv6} {
+	for _, fam := range []policy.Family{policy.IPv4, policy.IPv6} {
 		f := newFamily(fam, &kernel{}, node, &cfg, func() {})
 		f.absorb(o)
 		f.done(&SyncResult{Family: fam})

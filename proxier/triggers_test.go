@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -19,7 +20,7 @@ func TestLoopTriggers(t *testing.T) {
 		var causes []RepairCause
 		var queued int
 		l := start(t, v4, func(c *Config) {
-			c.OnQueued = func(Family, time.Time) { queued++ }
+			c.OnQueued = func(policy.Family, time.Time) { queued++ }
 			c.OnSync = func(r SyncResult) {
 				if r.Err == nil {
 					got, causes = append(got, r.Triggers...), append(causes, r.Repairs...)
@@ -66,12 +67,12 @@ func TestLoopTriggers(t *testing.T) {
 		v4.mu.Lock()
 		causes, v4.damaged = nil, true
 		v4.mu.Unlock()
-		l.Repair(IPv4)
+		l.Repair(policy.IPv4)
 		wants("repaired", 1)
 		v4.mu.Lock()
 		v4.damaged = true
 		v4.mu.Unlock()
-		l.Look(IPv4)
+		l.Look(policy.IPv4)
 		wants("looked", 1)
 		if want := []RepairCause{Foreign, Difference}; !slices.Equal(causes, want) {
 			t.Errorf("repaired because of %q, want %q", causes, want)

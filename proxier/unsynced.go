@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"svcproxy.dev/svcproxy/internal/lists"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -11,11 +12,11 @@ import (
 // theirs would be announced by these means if it had been. Each is a State with one frontend at such
 // an address, and nothing else: the kernel may hold it from an earlier run. While this host
 // is drained nothing would be announced. It may be called like Status.
-func (l *Loop) Unsynced(means source.Means, families []Family) (list []*State) {
+func (l *Loop) Unsynced(means source.Means, families []policy.Family) (list []*policy.State) {
 	l.mu.RLock()
-	late := lists.Keep(families, func(fam Family) bool { return !l.drained && !l.everSynced(fam) })
+	late := lists.Keep(families, func(fam policy.Family) bool { return !l.drained && !l.everSynced(fam) })
 	node := l.node
-	var announced []Subject
+	var announced []policy.Subject
 	if len(late) > 0 {
 		l.tracker.services(func(s *source.Service, _ source.UnitID) {
 			if s.Announce&means != 0 {
@@ -26,7 +27,7 @@ func (l *Loop) Unsynced(means source.Means, families []Family) (list []*State) {
 	l.mu.RUnlock()
 	for _, fam := range late {
 		for _, s := range announced {
-			if st := s.announcedAs(means, node, fam); st != nil {
+			if st := s.AnnouncedAs(means, node, fam); st != nil {
 				list = append(list, st)
 				break
 			}
@@ -36,26 +37,7 @@ func (l *Loop) Unsynced(means source.Means, families []Family) (list []*State) {
 }
 
 // everSynced reports whether a Sync of a family has succeeded. The caller holds l.mu.
-func (l *Loop) everSynced(fam Family) bool {
+func (l *Loop) everSynced(fam policy.Family) bool {
 	i := slices.IndexFunc(l.families, func(f *runningFamily) bool { return f.fam == fam })
 	return i >= 0 && !l.families[i].latest().good.IsZero()
-}
-
-// announcedAs returns a State with a frontend that is to be announced by these means; nil: there is none.
-func (s Subject) announcedAs(means source.Means, node *Node, fam Family) *State {
-	r := Resolve(s.Service, s.Conditions, node, fam)
-	if r == nil {
-		return nil
-	}
-	for _, n := range r.Announced {
-		if n.Means != means || n.Withheld != NotWithheld {
-			continue
-		}
-		for _, f := range r.frontendsAt(n.Addr) {
-			if s.unready(node, f) == NotWithheld {
-				return OnlyFor(node, fam, r, f)
-			}
-		}
-	}
-	return nil
 }

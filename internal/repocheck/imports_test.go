@@ -20,6 +20,7 @@ var forbidden = []struct{ from, to string }{
 	{"source", "svcproxy.dev/svcproxy/netutil"},
 	{"source", "svcproxy.dev/svcproxy/cmd"},
 	{"source", "svcproxy.dev/svcproxy/configs"},
+	{"proxier/policy", "svcproxy.dev/svcproxy/netutil"},
 	{"proxier", "svcproxy.dev/svcproxy/cmd"},
 	{"proxier", "svcproxy.dev/svcproxy/configs"},
 	{"proxier", "svcproxy.dev/svcproxy/source/file"},
@@ -41,7 +42,7 @@ var forbidden = []struct{ from, to string }{
 	{"vmtests/internal", "svcproxy.dev/svcproxy/vmtests/guest"},
 }
 
-// onFilter are the backends that are built on proxier/filter. Else no folder of
+// onFilter are the backends that are built on proxier/filter. All know proxier/policy. Else no folder of
 // proxier knows another: backends do not know each other.
 var onFilter = []string{"proxier/iptables", "proxier/ipvs"}
 
@@ -54,7 +55,7 @@ func knowsAnother(path, imported string) bool {
 		return false
 	}
 	own := strings.Join(strings.Split(path, "/")[:2], "/")
-	return !within(imported, "svcproxy.dev/svcproxy/"+own) &&
+	return !within(imported, "svcproxy.dev/svcproxy/"+own) && imported != "svcproxy.dev/svcproxy/proxier/policy" &&
 		!(slices.Contains(onFilter, own) && imported == "svcproxy.dev/svcproxy/proxier/filter") &&
 		!(own == onChecks && imported == "svcproxy.dev/svcproxy/proxier/healthcheck")
 }

@@ -19,6 +19,7 @@ import (
 // or explained instead.
 var elsewhere = map[string]string{
 	"cmd/internal/daemon/daemon.go":            "cmd/internal/hostsetup",
+	"cmd/internal/daemon/start.go":             "cmd/internal/hostsetup",
 	"cmd/internal/daemon/doubts.go":            "a fault, at its place in a file",
 	"cmd/internal/daemon/features.go":          "cmd/internal/hostsetup",
 	"cmd/internal/daemon/settings.go":          "a fault, at its place in a file",

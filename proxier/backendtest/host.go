@@ -16,6 +16,7 @@ import (
 	"github.com/vishvananda/netns"
 
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -29,13 +30,13 @@ type Backend interface {
 // family of a backend, and the State that it is to hold.
 type Host[B Backend] struct {
 	testing.TB
-	Family  proxier.Family
+	Family  policy.Family
 	World   *World
 	Backend B
 
-	Open    func() (B, error)   // as a start of the daemon does
-	Dump    func() string       // all that the kernel holds, foreign objects too, without counters, in a stable order
-	Fixed   []*proxier.Resolved // services that damages count on
+	Open    func() (B, error)  // as a start of the daemon does
+	Dump    func() string      // all that the kernel holds, foreign objects too, without counters, in a stable order
+	Fixed   []*policy.Resolved // services that damages count on
 	Damages []Damage
 	Foreign func() // adds a foreign object, which concerns nobody
 
@@ -45,7 +46,7 @@ type Host[B Backend] struct {
 	// to a space, the longer is part of the other. Compare is the backend's.
 	Objects func() map[string]string
 	Named   func(planned string) (name, holds string)
-	Compare func(before, after *proxier.State) ([]proxier.Change, error)
+	Compare func(before, after *policy.State) ([]proxier.Change, error)
 
 	Transitions int  // to make of plans; 0: 15
 	Slow        bool // what is done takes seconds: fewer of many alike
@@ -82,31 +83,31 @@ func (h *Host[B]) Must(err error) {
 }
 
 // Sync must succeed.
-func (h *Host[B]) Sync(delta *proxier.Delta) {
+func (h *Host[B]) Sync(delta *policy.Delta) {
 	h.Helper()
 	h.Must(h.Backend.Sync(h.Context(), h.World.State, delta))
 }
 
 // Put changes a service, as a delta.
-func (h *Host[B]) Put(res *proxier.Resolved) {
+func (h *Host[B]) Put(res *policy.Resolved) {
 	h.Helper()
 	h.Sync(h.World.Put(res.Key, res))
 }
 
 // Remove removes a service, as a delta.
-func (h *Host[B]) Remove(res *proxier.Resolved) {
+func (h *Host[B]) Remove(res *policy.Resolved) {
 	h.Helper()
 	h.Sync(h.World.Put(res.Key, nil))
 }
 
 // Repair syncs until all that looks have found is repaired, which takes a backend
 // that says what is due more than one.
-func (h *Host[B]) Repair(delta *proxier.Delta) {
+func (h *Host[B]) Repair(delta *policy.Delta) {
 	h.Helper()
 	later, _ := any(h.Backend).(interface{ NextDue() time.Time })
 	for range 10 {
 		h.Sync(delta)
-		delta = &proxier.Delta{}
+		delta = &policy.Delta{}
 		if later == nil || later.NextDue().IsZero() || later.NextDue().After(time.Now()) {
 			return
 		}
@@ -146,9 +147,9 @@ func (h *Host[B]) Fill(pick Pick, n int) {
 }
 
 // Change changes one of n services at random: every fourth time it goes.
-func (h *Host[B]) Change(pick Pick, n int) *proxier.Delta {
+func (h *Host[B]) Change(pick Pick, n int) *policy.Delta {
 	number := pick(n)
-	var res *proxier.Resolved
+	var res *policy.Resolved
 	if pick(4) > 0 {
 		res = h.World.Random(pick, number)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -17,12 +18,12 @@ type looping[B Backend] struct {
 	*Host[B]
 	*proxier.Loop
 	calls chan func()
-	after func(st *proxier.State, took time.Duration) error // of each Sync
+	after func(st *policy.State, took time.Duration) error // of each Sync
 	syncs int
 }
 
 // loop starts a Loop, until the test ends.
-func (h *Host[B]) loop(piece int, after func(*proxier.State, time.Duration) error) *looping[B] {
+func (h *Host[B]) loop(piece int, after func(*policy.State, time.Duration) error) *looping[B] {
 	l := &looping[B]{Host: h, calls: make(chan func()), after: after}
 	b := proxier.Backend(inOrder[B]{l})
 	if p, ok := any(h.Backend).(proxier.Piecer); ok {
@@ -33,8 +34,8 @@ func (h *Host[B]) loop(piece int, after func(*proxier.State, time.Duration) erro
 	}
 	local := Addr(h.Family, "external", 99)
 	l.Loop = proxier.NewLoop(proxier.Config{
-		Backends: map[proxier.Family]proxier.Backend{h.Family: b}, Sources: []string{"file"}, Piece: piece,
-		Node:         &proxier.Node{Name: "here", Addrs: []netip.Addr{local}, NodePortAddrs: []netip.Addr{local}, MarkBit: 14},
+		Backends: map[policy.Family]proxier.Backend{h.Family: b}, Sources: []string{"file"}, Piece: piece,
+		Node:         &policy.Node{Name: "here", Addrs: []netip.Addr{local}, NodePortAddrs: []netip.Addr{local}, MarkBit: 14},
 		LookInterval: time.Hour, SyncTimeout: time.Minute, Log: slog.New(slog.DiscardHandler),
 	})
 	ctx, end := context.WithCancel(context.Background())
@@ -66,7 +67,7 @@ func (l *looping[B]) sync(name string, most int) {
 // inOrder has each Sync made by the goroutine of the test.
 type inOrder[B Backend] struct{ *looping[B] }
 
-func (b inOrder[B]) Sync(ctx context.Context, st *proxier.State, delta *proxier.Delta) error {
+func (b inOrder[B]) Sync(ctx context.Context, st *policy.State, delta *policy.Delta) error {
 	done := make(chan error, 1)
 	call := func() {
 		start := time.Now()
@@ -89,7 +90,7 @@ func (b inOrder[B]) Sync(ctx context.Context, st *proxier.State, delta *proxier.
 
 func (b inOrder[B]) Look(context.Context) (bool, error) { return false, nil }
 
-func (b inOrder[B]) Plan(ctx context.Context, st *proxier.State) ([]proxier.Change, error) {
+func (b inOrder[B]) Plan(ctx context.Context, st *policy.State) ([]proxier.Change, error) {
 	return b.Host.Backend.Plan(ctx, st)
 }
 
@@ -98,7 +99,7 @@ func (b inOrder[B]) Cleanup(ctx context.Context) error { return b.Host.Backend.C
 // Services that change in pieces, whatever their frontends share: after each Sync the kernel holds the
 // State, as a full Sync would make it.
 func pieces[B Backend](h *Host[B]) {
-	l := h.loop(300, func(st *proxier.State, _ time.Duration) error {
+	l := h.loop(300, func(st *policy.State, _ time.Duration) error {
 		changes, err := h.Backend.Plan(h.Context(), st)
 		if err == nil && len(changes) > 0 {
 			err = fmt.Errorf("%d differ after a Sync: %v", len(changes), changes[:min(20, len(changes))])
@@ -124,9 +125,9 @@ func pieces[B Backend](h *Host[B]) {
 func BenchPieces[B Backend](h *Host[B], addrs, ports int) {
 	b, isBench := h.TB.(interface{ ReportMetric(n float64, unit string) })
 	longest := time.Duration(0)
-	var small proxier.ServicePortName
+	var small policy.ServicePortName
 	var arrived, held time.Time
-	l := h.loop(0, func(st *proxier.State, took time.Duration) error {
+	l := h.loop(0, func(st *policy.State, took time.Duration) error {
 		longest = max(longest, took)
 		if st.Services[small.Key] != nil && held.IsZero() {
 			held = time.Now()
@@ -181,7 +182,7 @@ type pieceStep struct {
 }
 
 // pieceSteps returns changes of services of several hundred frontends.
-func pieceSteps(fam proxier.Family) []pieceStep {
+func pieceSteps(fam policy.Family) []pieceStep {
 	files := func(list ...*source.Service) (ch source.Changes) {
 		for _, s := range list {
 			ch.Set = append(ch.Set, source.Unit{ID: source.UnitID{Source: "file", Name: s.Name}, Services: []*source.Service{s}})

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"time"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -13,7 +13,7 @@ import (
 type Pick func(n int) int
 
 // Random returns a service of any kind whose frontends no other service of w has.
-func (w *World) Random(pick Pick, number int) *proxier.Resolved {
+func (w *World) Random(pick Pick, number int) *policy.Resolved {
 	s := Service{
 		Name:     fmt.Sprintf("svc-%d", number),
 		Port:     []string{"", "http"}[pick(2)],
@@ -28,7 +28,7 @@ func (w *World) Random(pick Pick, number int) *proxier.Resolved {
 	s.Local = s.Targets[:min(len(s.Targets), pick(3))]
 	cluster, local := s.Pools()
 	taken := w.taken(s.Name)
-	var frontends []*proxier.Frontend
+	var frontends []*policy.Frontend
 	for range pick(9) {
 		f := w.randomFrontend(pick, cluster, local)
 		f.Key.Protocol = s.Protocol
@@ -41,8 +41,8 @@ func (w *World) Random(pick Pick, number int) *proxier.Resolved {
 }
 
 // taken returns the places of frontends of other services than name.
-func (w *World) taken(name string) map[proxier.FrontendKey]bool {
-	taken := map[proxier.FrontendKey]bool{}
+func (w *World) taken(name string) map[policy.FrontendKey]bool {
+	taken := map[policy.FrontendKey]bool{}
 	for key, res := range w.Services {
 		for _, f := range res.Frontends {
 			taken[f.Key.WithoutKind()] = key.Name != name
@@ -51,28 +51,28 @@ func (w *World) taken(name string) map[proxier.FrontendKey]bool {
 	return taken
 }
 
-func (w *World) randomFrontend(pick Pick, cluster, local *proxier.Pool) *proxier.Frontend {
-	f := &proxier.Frontend{}
-	f.Key.Kind = proxier.Kind(pick(4))
+func (w *World) randomFrontend(pick Pick, cluster, local *policy.Pool) *policy.Frontend {
+	f := &policy.Frontend{}
+	f.Key.Kind = policy.Kind(pick(4))
 	f.Key.Port = []uint16{1, 79, 80, 443, 30000, 65535}[pick(6)]
 	switch f.Key.Kind {
-	case proxier.NodePort:
+	case policy.NodePort:
 		f.Key.Addr = w.Family.Unspecified()
 		f.Key.Port = uint16(30000 + pick(40))
 		if f.Placed = pick(3) == 0; f.Placed {
 			f.NodePortAddrs = w.somePlaces()[:pick(4)]
 		}
-	case proxier.VIP:
+	case policy.VIP:
 		f.Key.Addr = Addr(w.Family, "vip", []int{0, 0, 256, 4096, 65536}[pick(5)]+pick(20))
 	default:
 		f.Key.Addr = Addr(w.Family, "external", pick(6))
 	}
-	m := proxier.Masquerade(pick(4))
-	f.Outside = Route(cluster, m, proxier.Reject)
+	m := policy.Masquerade(pick(4))
+	f.Outside = Route(cluster, m, policy.Reject)
 	f.Local = f.Outside
 	if pick(3) == 0 {
-		f.Local = Route(cluster, m, proxier.Reject)
-		f.Outside = Route(local, proxier.NoOne, proxier.Drop)
+		f.Local = Route(cluster, m, policy.Reject)
+		f.Outside = Route(local, policy.NoOne, policy.Drop)
 	}
 	if pick(3) == 0 {
 		f.Restricted = true
@@ -90,7 +90,7 @@ func (w *World) somePlaces() []netip.Addr {
 // ranges returns everyone, two ranges, and no one.
 func (w *World) ranges() [3][]netip.Prefix {
 	all, some := "0.0.0.0/0", []string{"198.51.100.0/24", "203.0.113.0/25"}
-	if w.Family == proxier.IPv6 {
+	if w.Family == policy.IPv6 {
 		all, some = "::/0", []string{"2001:db8:51::/48", "2001:db8:52::/49"}
 	}
 	return [3][]netip.Prefix{

@@ -18,7 +18,7 @@ import (
 
 	"svcproxy.dev/svcproxy/internal/echotest"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -113,16 +113,16 @@ func nodeChanges[B Backend](h *Host[B]) {
 	addr, wide := Addr(h.Family, "external", 77), netip.PrefixFrom(h.Family.Unspecified(), 0)
 	for _, change := range []struct {
 		name string
-		do   func(*proxier.Host)
+		do   func(*policy.Host)
 	}{
-		{"mark", func(n *proxier.Host) { n.MarkBit = 31 }},
-		{"address for node ports", func(n *proxier.Host) { n.NodePortAddrs = append(slices.Clip(n.NodePortAddrs), addr) }},
-		{"no addresses for node ports", func(n *proxier.Host) { n.NodePortAddrs = nil }},
-		{"local interfaces", func(n *proxier.Host) { n.LocalInterfaces = []string{"*", "a@b.c-d_e", "abcdefghijklmn*"} }},
-		{"local addresses", func(n *proxier.Host) { n.LocalCIDRs = append(slices.Clip(n.LocalCIDRs), wide) }},
-		{"nothing local", func(n *proxier.Host) { n.LocalCIDRs, n.LocalInterfaces = nil, nil }},
-		{"addresses of services", func(n *proxier.Host) { n.ServiceCIDRs = append(slices.Clip(n.ServiceCIDRs), wide) }},
-		{"no addresses of services", func(n *proxier.Host) { n.ServiceCIDRs, n.ServiceCIDRExempt = nil, nil }},
+		{"mark", func(n *policy.Host) { n.MarkBit = 31 }},
+		{"address for node ports", func(n *policy.Host) { n.NodePortAddrs = append(slices.Clip(n.NodePortAddrs), addr) }},
+		{"no addresses for node ports", func(n *policy.Host) { n.NodePortAddrs = nil }},
+		{"local interfaces", func(n *policy.Host) { n.LocalInterfaces = []string{"*", "a@b.c-d_e", "abcdefghijklmn*"} }},
+		{"local addresses", func(n *policy.Host) { n.LocalCIDRs = append(slices.Clip(n.LocalCIDRs), wide) }},
+		{"nothing local", func(n *policy.Host) { n.LocalCIDRs, n.LocalInterfaces = nil, nil }},
+		{"addresses of services", func(n *policy.Host) { n.ServiceCIDRs = append(slices.Clip(n.ServiceCIDRs), wide) }},
+		{"no addresses of services", func(n *policy.Host) { n.ServiceCIDRs, n.ServiceCIDRExempt = nil, nil }},
 	} {
 		change.do(&h.World.Host)
 		if len(h.Planned()) == 0 {
@@ -150,7 +150,7 @@ func damages[B Backend](h *Host[B]) {
 	before, web := h.Dump(), Web(h.Family, 77, 2)
 	repairs := []func(){
 		func() { h.Sync(nil) },
-		func() { h.Repair(&proxier.Delta{}) },
+		func() { h.Repair(&policy.Delta{}) },
 		func() {
 			h.Repair(h.World.Put(web.Key, web))
 			h.Settled("a repair with a change")
@@ -206,7 +206,7 @@ func foreignObjects[B Backend](h *Host[B]) {
 		h.Error("a look finds something")
 	}
 	h.Settled("a foreign object")
-	h.Sync(&proxier.Delta{})
+	h.Sync(&policy.Delta{})
 	h.Sync(nil)
 	h.same("syncs", before)
 }
@@ -300,20 +300,20 @@ func packets[B Backend](h *Host[B]) {
 	s := Service{Name: "web", Protocol: source.TCP}
 	for _, tt := range []struct {
 		name    string
-		targets []proxier.Target
+		targets []policy.Target
 	}{{"two endpoints", targets}, {"the second", targets[1:]}, {"none", nil}, {"the first", targets[:1]}, {"none again", nil}} {
 		s.Targets = tt.targets
 		pool, _ := s.Pools()
-		route := Route(pool, proxier.NoOne, proxier.Reject)
-		h.Put(s.Resolve(&proxier.Frontend{Key: proxier.FrontendKey{Addr: vip.Addr(), Port: vip.Port()}, Outside: route, Local: route}))
+		route := Route(pool, policy.NoOne, policy.Reject)
+		h.Put(s.Resolve(&policy.Frontend{Key: policy.FrontendKey{Addr: vip.Addr(), Port: vip.Port()}, Outside: route, Local: route}))
 		h.answered(tt.name, vip, tt.targets)
 	}
 }
 
 // network gives the namespace addresses of endpoints, which answer, and a way to services.
-func (h *Host[B]) network(targets []proxier.Target) {
+func (h *Host[B]) network(targets []policy.Target) {
 	h.Helper()
-	ip := map[proxier.Family]string{proxier.IPv4: "-4", proxier.IPv6: "-6"}[h.Family]
+	ip := map[policy.Family]string{policy.IPv4: "-4", policy.IPv6: "-6"}[h.Family]
 	Command(h, "ip", ip, "link", "set", "lo", "up")
 	var servers echotest.Servers
 	h.Cleanup(servers.Close)
@@ -325,7 +325,7 @@ func (h *Host[B]) network(targets []proxier.Target) {
 }
 
 // answered fails the test unless just these endpoints answer at an address.
-func (h *Host[B]) answered(name string, to netip.AddrPort, by []proxier.Target) {
+func (h *Host[B]) answered(name string, to netip.AddrPort, by []policy.Target) {
 	h.Helper()
 	want, got := map[string]bool{}, map[string]bool{}
 	for _, t := range by {

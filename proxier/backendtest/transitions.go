@@ -13,6 +13,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -33,7 +34,7 @@ func transitions[B Backend](h *Host[B]) {
 	h.Fill(pick, 8)
 	before, listed := NewWorld(h.Family).State, h.Objects()
 	for step := range h.transitions() {
-		was, what, delta := h.clone(), "first sync", (*proxier.Delta)(nil)
+		was, what, delta := h.clone(), "first sync", (*policy.Delta)(nil)
 		if step > 0 {
 			before = was
 			what, delta = h.transition(pick, first)
@@ -64,7 +65,7 @@ func (h *Host[B]) interruptedPlan(pick Pick) {
 }
 
 // clone returns the State as it is now.
-func (h *Host[B]) clone() *proxier.State {
+func (h *Host[B]) clone() *policy.State {
 	w := NewWorld(h.Family)
 	w.Host = h.World.Host
 	w.PutAll(h.World.Services)
@@ -72,7 +73,7 @@ func (h *Host[B]) clone() *proxier.State {
 }
 
 // transition changes the State at random, and returns how, and the delta to sync with.
-func (h *Host[B]) transition(pick Pick, host proxier.Host) (what string, delta *proxier.Delta) {
+func (h *Host[B]) transition(pick Pick, host policy.Host) (what string, delta *policy.Delta) {
 	if pick(8) == 0 {
 		h.World.Host = host
 		switch pick(4) {
@@ -85,7 +86,7 @@ func (h *Host[B]) transition(pick Pick, host proxier.Host) (what string, delta *
 		}
 		return "node", nil
 	}
-	services := make(map[source.Key]*proxier.Resolved)
+	services := make(map[source.Key]*policy.Resolved)
 	for range 1 + pick(3) {
 		number := pick(10)
 		services[Key(number)] = nil
@@ -107,12 +108,12 @@ func (h *Host[B]) transition(pick Pick, host proxier.Host) (what string, delta *
 }
 
 // merged returns one delta instead of two that follow each other.
-func merged(a, b *proxier.Delta) *proxier.Delta {
+func merged(a, b *policy.Delta) *policy.Delta {
 	if a == nil {
 		return b
 	}
 	for _, ch := range b.Services {
-		i := slices.IndexFunc(a.Services, func(c proxier.ServiceChange) bool { return keyOf(c) == keyOf(ch) })
+		i := slices.IndexFunc(a.Services, func(c policy.ServiceChange) bool { return keyOf(c) == keyOf(ch) })
 		switch {
 		case i < 0:
 			a.Services = append(a.Services, ch)
@@ -128,11 +129,11 @@ func merged(a, b *proxier.Delta) *proxier.Delta {
 	return a
 }
 
-func keyOf(ch proxier.ServiceChange) source.Key { return cmp.Or(ch.New, ch.Old).Key }
+func keyOf(ch policy.ServiceChange) source.Key { return cmp.Or(ch.New, ch.Old).Key }
 
-func mergedSets[T comparable](a, b proxier.SetDelta[T]) proxier.SetDelta[T] {
+func mergedSets[T comparable](a, b policy.SetDelta[T]) policy.SetDelta[T] {
 	net := map[T]int{}
-	for _, d := range []proxier.SetDelta[T]{a, b} {
+	for _, d := range []policy.SetDelta[T]{a, b} {
 		for _, v := range d.Gained {
 			net[v]++
 		}
@@ -140,7 +141,7 @@ func mergedSets[T comparable](a, b proxier.SetDelta[T]) proxier.SetDelta[T] {
 			net[v]--
 		}
 	}
-	var out proxier.SetDelta[T]
+	var out policy.SetDelta[T]
 	for v, n := range net {
 		switch n {
 		case 1:

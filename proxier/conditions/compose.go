@@ -6,20 +6,20 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/times"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
 // compose sets s.known, and reports whether that has changed.
 func (k *Keeper) compose(s *service, now time.Time) bool {
-	known := make(proxier.Conditions)
+	known := make(policy.Conditions)
 	s.step = time.Time{}
 	if s.endpoints == nil {
 		k.composeDrains(s, known, now)
 	}
 	spared := s.spared()
 	for at, e := range s.endpoints {
-		if c := k.condition(s, at, e, spared[at], now); c != (proxier.Condition{}) {
+		if c := k.condition(s, at, e, spared[at], now); c != (policy.Condition{}) {
 			known[at] = c
 		}
 	}
@@ -39,7 +39,7 @@ func (k *Keeper) compose(s *service, now time.Time) bool {
 }
 
 // composeDrains adds the conditions of endpoints to which only drains make a difference.
-func (k *Keeper) composeDrains(s *service, known proxier.Conditions, now time.Time) {
+func (k *Keeper) composeDrains(s *service, known policy.Conditions, now time.Time) {
 	if k.drains.empty() {
 		return
 	}
@@ -52,7 +52,7 @@ func (k *Keeper) composeDrains(s *service, known proxier.Conditions, now time.Ti
 }
 
 // drained returns what a drain makes of the condition of an endpoint.
-func (k *Keeper) drained(s *service, a netip.Addr, now time.Time) (c proxier.Condition) {
+func (k *Keeper) drained(s *service, a netip.Addr, now time.Time) (c policy.Condition) {
 	why := k.drains.Of(s.key, a)
 	switch {
 	case why == nil:
@@ -78,12 +78,12 @@ func (s *service) spared() map[netip.AddrPort]bool {
 	if s.SlowStart == 0 || s.HealthCheck == nil {
 		return nil
 	}
-	return proxier.Subject{Service: s.Service, Conditions: s.known}.Spared()
+	return policy.Subject{Service: s.Service, Conditions: s.known}.Spared()
 }
 
 // condition returns the condition of one endpoint, and notes what has become of it. Spared: it was
 // in use although it did not pass its check.
-func (k *Keeper) condition(s *service, at netip.AddrPort, e *endpoint, spared bool, now time.Time) proxier.Condition {
+func (k *Keeper) condition(s *service, at netip.AddrPort, e *endpoint, spared bool, now time.Time) policy.Condition {
 	c := k.drained(s, at.Addr(), now)
 	if e.asked {
 		was := e.result
@@ -107,8 +107,8 @@ func (k *Keeper) condition(s *service, at netip.AddrPort, e *endpoint, spared bo
 }
 
 // noteFailing has the log say when no endpoint of a service passes its check, and when one does again.
-func (k *Keeper) noteFailing(s *service, known proxier.Conditions, now time.Time) {
-	all := proxier.Subject{Service: s.Service, Conditions: known}
+func (k *Keeper) noteFailing(s *service, known policy.Conditions, now time.Time) {
+	all := policy.Subject{Service: s.Service, Conditions: known}
 	if failing := all.AllFail() != ""; failing != s.failing {
 		s.failing = failing
 		k.teller.failing(s, now)

@@ -1,11 +1,11 @@
 // Package conditions knows of endpoints what their files do not say: what health checks have
 // found, who drains them, and which of them are in a slow start. A Keeper composes the
-// proxier.Conditions of these, and keeps them in the state directory: a restart changes
+// policy.Conditions of these, and keeps them in the state directory: a restart changes
 // nothing of them.
 //
 //	healthcheck.Checker --Report--> Keeper --Reconsider--> proxier.Loop --Use, Conditions--> Keeper
 //
-// What of it an endpoint is used for is decided in proxier.Resolve, not here.
+// What of it an endpoint is used for is decided in policy.Resolve, not here.
 //
 //	keeper                what the Loop asks for, and what the Checker reports
 //	follow                which questions are asked for the endpoints of a service

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // Drains returns who drains what. They are changed by Drain and Undrain alone.
@@ -13,7 +13,7 @@ func (k *Keeper) Drains() *Drains { return &k.drains }
 // Drain drains a target, or changes why it is drained. The Loop has been told when it
 // returns; and without error the disk has it, so that no crash ends it. Except after
 // ErrTooManyDrains it is drained also after an error, until a restart.
-func (k *Keeper) Drain(t DrainTarget, why proxier.Drain) error {
+func (k *Keeper) Drain(t DrainTarget, why policy.Drain) error {
 	if err := k.drains.Set(t, why); err != nil {
 		return err
 	}

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"sync"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -20,7 +20,7 @@ var ErrTooManyDrains = fmt.Errorf("there are %d drains already; end some with sv
 // A Drained is a target, and who drains it why.
 type Drained struct {
 	Target DrainTarget `json:"target"`
-	proxier.Drain
+	policy.Drain
 }
 
 // Drains are endpoints that are to get no new connections, by command, and whether this host
@@ -29,12 +29,12 @@ type Drained struct {
 // from any goroutine.
 type Drains struct {
 	mu  sync.RWMutex
-	all map[DrainTarget]proxier.Drain
+	all map[DrainTarget]policy.Drain
 }
 
 // Set drains a target, or changes why it is drained. Texts are escaped and cut. The error is
 // ErrTooManyDrains, and nothing is changed then.
-func (d *Drains) Set(t DrainTarget, why proxier.Drain) error {
+func (d *Drains) Set(t DrainTarget, why policy.Drain) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	t = t.unmap()
@@ -42,7 +42,7 @@ func (d *Drains) Set(t DrainTarget, why proxier.Drain) error {
 		return ErrTooManyDrains
 	}
 	if d.all == nil {
-		d.all = make(map[DrainTarget]proxier.Drain)
+		d.all = make(map[DrainTarget]policy.Drain)
 	}
 	d.all[t] = bounded(why)
 	return nil
@@ -59,7 +59,7 @@ func (d *Drains) Remove(t DrainTarget) bool {
 }
 
 // Get returns the drain of exactly this target; nil: there is none.
-func (d *Drains) Get(t DrainTarget) *proxier.Drain {
+func (d *Drains) Get(t DrainTarget) *policy.Drain {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	why, ok := d.all[t.unmap()]
@@ -71,7 +71,7 @@ func (d *Drains) Get(t DrainTarget) *proxier.Drain {
 
 // Of returns the drain of an address as an endpoint of a service; nil: there is none. Of
 // two, that of the service and that of all services, it is the one whose deadline is first.
-func (d *Drains) Of(key source.Key, a netip.Addr) *proxier.Drain {
+func (d *Drains) Of(key source.Key, a netip.Addr) *policy.Drain {
 	ofService, ofAll := d.Get(DrainTarget{Addr: a, Service: key}), d.Get(DrainTarget{Addr: a})
 	switch {
 	case ofService == nil:
@@ -85,7 +85,7 @@ func (d *Drains) Of(key source.Key, a netip.Addr) *proxier.Drain {
 }
 
 // Node returns the drain of this host; nil: there is none.
-func (d *Drains) Node() *proxier.Drain { return d.Get(DrainTarget{Node: true}) }
+func (d *Drains) Node() *policy.Drain { return d.Get(DrainTarget{Node: true}) }
 
 // List returns all drains: that of this host first, then by address and service.
 func (d *Drains) List() []Drained {

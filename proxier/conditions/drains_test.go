@@ -12,7 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -27,7 +27,7 @@ func target(t *testing.T, text string) DrainTarget {
 	return d
 }
 
-func set(t *testing.T, d *Drains, text string, why proxier.Drain) {
+func set(t *testing.T, d *Drains, text string, why policy.Drain) {
 	t.Helper()
 	if err := d.Set(target(t, text), why); err != nil {
 		t.Fatal(err)
@@ -74,16 +74,16 @@ func TestDrainsOf(t *testing.T) {
 	in := func(minutes int) time.Time { return began.Add(time.Duration(minutes) * time.Minute) }
 	tests := []struct {
 		name              string
-		ofAll, ofService  *proxier.Drain
+		ofAll, ofService  *policy.Drain
 		forWeb, forOthers string // reason; empty: not drained
 	}{
 		{"none", nil, nil, "", ""},
-		{"of all services", &proxier.Drain{Reason: "disk"}, nil, "disk", "disk"},
-		{"of one", nil, &proxier.Drain{Reason: "web"}, "web", ""},
-		{"neither ends", &proxier.Drain{Reason: "disk"}, &proxier.Drain{Reason: "web"}, "web", "disk"},
-		{"one ends", &proxier.Drain{Reason: "disk", Until: in(5)}, &proxier.Drain{Reason: "web"}, "disk", "disk"},
-		{"the other ends", &proxier.Drain{Reason: "disk"}, &proxier.Drain{Reason: "web", Until: in(5)}, "web", "disk"},
-		{"both end", &proxier.Drain{Reason: "disk", Until: in(4)}, &proxier.Drain{Reason: "web", Until: in(5)}, "disk", "disk"},
+		{"of all services", &policy.Drain{Reason: "disk"}, nil, "disk", "disk"},
+		{"of one", nil, &policy.Drain{Reason: "web"}, "web", ""},
+		{"neither ends", &policy.Drain{Reason: "disk"}, &policy.Drain{Reason: "web"}, "web", "disk"},
+		{"one ends", &policy.Drain{Reason: "disk", Until: in(5)}, &policy.Drain{Reason: "web"}, "disk", "disk"},
+		{"the other ends", &policy.Drain{Reason: "disk"}, &policy.Drain{Reason: "web", Until: in(5)}, "web", "disk"},
+		{"both end", &policy.Drain{Reason: "disk", Until: in(4)}, &policy.Drain{Reason: "web", Until: in(5)}, "disk", "disk"},
 	}
 	for _, tt := range tests {
 		var d Drains
@@ -110,8 +110,8 @@ func TestDrainsOf(t *testing.T) {
 
 func TestDrainsRemove(t *testing.T) {
 	var d Drains
-	set(t, &d, "192.168.10.12", proxier.Drain{By: "root", Until: began.Add(time.Hour)})
-	set(t, &d, "node", proxier.Drain{By: "root", Until: began.Add(time.Minute)})
+	set(t, &d, "192.168.10.12", policy.Drain{By: "root", Until: began.Add(time.Hour)})
+	set(t, &d, "node", policy.Drain{By: "root", Until: began.Add(time.Minute)})
 	if d.Node() == nil || d.Remove(target(t, "web/192.168.10.12")) {
 		t.Error("this host is not drained, or the drain of one service was removed that there was not")
 	}
@@ -125,9 +125,9 @@ func TestDrainsRemove(t *testing.T) {
 
 func TestDrainsJSON(t *testing.T) {
 	var d, read Drains
-	set(t, &d, "prod/db/fd00::12", proxier.Drain{By: "root", At: began})
-	set(t, &d, "192.168.10.12", proxier.Drain{Reason: "disk \x1b[2J\n", By: "anna", At: began, Until: began.Add(time.Hour)})
-	set(t, &d, "node", proxier.Drain{By: "anna", At: began})
+	set(t, &d, "prod/db/fd00::12", policy.Drain{By: "root", At: began})
+	set(t, &d, "192.168.10.12", policy.Drain{Reason: "disk \x1b[2J\n", By: "anna", At: began, Until: began.Add(time.Hour)})
+	set(t, &d, "node", policy.Drain{By: "anna", At: began})
 	data, err := json.Marshal(&d)
 	if err != nil {
 		t.Fatal(err)
@@ -170,14 +170,14 @@ func TestDrainsBound(t *testing.T) {
 	for range MaxDrains {
 		a = a.Next()
 		list = append(list, Drained{Target: DrainTarget{Addr: a}})
-		if err := d.Set(DrainTarget{Addr: a}, proxier.Drain{}); err != nil {
+		if err := d.Set(DrainTarget{Addr: a}, policy.Drain{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := d.Set(DrainTarget{Addr: a}, proxier.Drain{Reason: "again"}); err != nil {
+	if err := d.Set(DrainTarget{Addr: a}, policy.Drain{Reason: "again"}); err != nil {
 		t.Error(err)
 	}
-	if err := d.Set(DrainTarget{Addr: a.Next()}, proxier.Drain{}); !errors.Is(err, ErrTooManyDrains) {
+	if err := d.Set(DrainTarget{Addr: a.Next()}, policy.Drain{}); !errors.Is(err, ErrTooManyDrains) {
 		t.Errorf("one more: %v, want %v", err, ErrTooManyDrains)
 	}
 	data, err := json.Marshal(append(list, Drained{Target: DrainTarget{Addr: a.Next()}}))
@@ -201,12 +201,12 @@ func TestDrainTexts(t *testing.T) {
 		strings.Repeat("一", 1<<20): strings.Repeat("一", 65) + "...",
 	}
 	for text, want := range tests {
-		got := bounded(proxier.Drain{Reason: text}).Reason
-		if got != want || bounded(proxier.Drain{Reason: got}).Reason != got {
+		got := bounded(policy.Drain{Reason: text}).Reason
+		if got != want || bounded(policy.Drain{Reason: got}).Reason != got {
 			t.Errorf("%.50q: got %q, want %q, and the same again", text, got, want)
 		}
 	}
-	if by := bounded(proxier.Drain{By: strings.Repeat("b", 1000)}).By; len(by) != maxBy {
+	if by := bounded(policy.Drain{By: strings.Repeat("b", 1000)}).By; len(by) != maxBy {
 		t.Errorf("the user has %d bytes, want %d", len(by), maxBy)
 	}
 }
@@ -218,7 +218,7 @@ func TestDrainsAtOnce(t *testing.T) {
 		all.Go(func() {
 			for n := range 100 {
 				at := target(t, "10.0."+strconv.Itoa(i)+"."+strconv.Itoa(n))
-				if err := d.Set(at, proxier.Drain{}); err != nil || d.Of(source.Key{}, at.Addr) == nil || !d.Remove(at) {
+				if err := d.Set(at, policy.Drain{}); err != nil || d.Of(source.Key{}, at.Addr) == nil || !d.Remove(at) {
 					t.Errorf("%s: %v, or not drained", at, err)
 				}
 				d.List()

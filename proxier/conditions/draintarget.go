@@ -8,7 +8,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -95,7 +95,7 @@ const (
 )
 
 // bounded returns a drain whose texts can be shown.
-func bounded(why proxier.Drain) proxier.Drain {
+func bounded(why policy.Drain) policy.Drain {
 	why.Reason, why.By = escaped(why.Reason, MaxReason), escaped(why.By, maxBy)
 	return why
 }

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"time"
 
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/healthcheck"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -15,7 +15,7 @@ type service struct {
 	key source.Key
 	*source.Service
 	endpoints map[netip.AddrPort]*endpoint // nil: only drains make a difference to it
-	known     proxier.Conditions           // as last composed
+	known     policy.Conditions            // as last composed
 	step      time.Time                    // when a share grows next, or a drain is overdue; zero: never
 	failing   bool                         // the check of all endpoints that could be used fails
 }

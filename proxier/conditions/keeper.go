@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/wake"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/healthcheck"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -71,7 +71,7 @@ func New(cfg Config) *Keeper {
 }
 
 // Use implements proxier.Conditioner.
-func (k *Keeper) Use(key source.Key, svc *source.Service) proxier.Conditions {
+func (k *Keeper) Use(key source.Key, svc *source.Service) policy.Conditions {
 	now := time.Now()
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -92,7 +92,7 @@ func (k *Keeper) Use(key source.Key, svc *source.Service) proxier.Conditions {
 }
 
 // Conditions implements proxier.Conditioner.
-func (k *Keeper) Conditions(key source.Key) proxier.Conditions {
+func (k *Keeper) Conditions(key source.Key) policy.Conditions {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if s := k.services[key]; s != nil {
@@ -102,17 +102,17 @@ func (k *Keeper) Conditions(key source.Key) proxier.Conditions {
 }
 
 // Details implements proxier.Conditioner.
-func (k *Keeper) Details(key source.Key) map[netip.AddrPort]proxier.Detail {
+func (k *Keeper) Details(key source.Key) map[netip.AddrPort]policy.Detail {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	s := k.services[key]
 	if s == nil || s.endpoints == nil && len(s.known) == 0 {
 		return nil
 	}
-	details := make(map[netip.AddrPort]proxier.Detail, len(s.Endpoints))
+	details := make(map[netip.AddrPort]policy.Detail, len(s.Endpoints))
 	for i := range s.Endpoints {
 		at := s.EndpointAt(&s.Endpoints[i])
-		if d := k.detail(s, at); d != (proxier.Detail{}) {
+		if d := k.detail(s, at); d != (policy.Detail{}) {
 			details[at] = d
 		}
 	}
@@ -120,7 +120,7 @@ func (k *Keeper) Details(key source.Key) map[netip.AddrPort]proxier.Detail {
 }
 
 // detail returns what else is known of an endpoint.
-func (k *Keeper) detail(s *service, at netip.AddrPort) (d proxier.Detail) {
+func (k *Keeper) detail(s *service, at netip.AddrPort) (d policy.Detail) {
 	d.Drain = k.drains.Of(s.key, at.Addr())
 	e := s.endpoints[at]
 	if e == nil {

@@ -17,6 +17,7 @@ import (
 	"svcproxy.dev/svcproxy/internal/logtest"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/healthcheck"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -232,11 +233,11 @@ func TestDetails(t *testing.T) {
 		h.set(svc, source.CheckPassed, two)
 		failed := time.Now()
 		h.told()
-		if err := h.Drain(DrainTarget{Addr: netip.MustParseAddr(three)}, proxier.Drain{By: "root"}); err != nil {
+		if err := h.Drain(DrainTarget{Addr: netip.MustParseAddr(three)}, policy.Drain{By: "root"}); err != nil {
 			t.Fatal(err)
 		}
 		d := h.Details(svc.Key)
-		at := func(i int) proxier.Detail { return d[svc.EndpointAt(&svc.Endpoints[i])] }
+		at := func(i int) policy.Detail { return d[svc.EndpointAt(&svc.Endpoints[i])] }
 		if at(0).Error != "refused" || !at(0).Since.Equal(failed) {
 			t.Errorf("of the one that is down: %+v", at(0))
 		}
@@ -317,7 +318,7 @@ func TestOneTellsAtATime(t *testing.T) {
 	}})
 	svc := build("a", []string{one})
 	k.Use(svc.Key, svc)
-	if err := k.Drain(DrainTarget{Addr: netip.MustParseAddr(one)}, proxier.Drain{}); err != nil || calls != 1 {
+	if err := k.Drain(DrainTarget{Addr: netip.MustParseAddr(one)}, policy.Drain{}); err != nil || calls != 1 {
 		t.Errorf("Drain: %v, and the Loop was told %d times", err, calls)
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/times"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/healthcheck"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -17,13 +17,13 @@ import (
 // and the others leave the kernel and come back one by one. A restart has to know who is lost, and
 // gives all of the time again, of which some has gone by while nobody was asked. It reports whether
 // what a restart has to know has changed.
-func (s *service) regroup(known proxier.Conditions, started, now time.Time) (changed bool) {
+func (s *service) regroup(known policy.Conditions, started, now time.Time) (changed bool) {
 	g := regrouping{known: known, started: started, now: now, lost: make(map[*endpoint]bool)}
 	for _, e := range s.endpoints {
 		e.until = time.Time{}
 	}
 	if s.HealthCheck != nil {
-		for all := range (proxier.Subject{Service: s.Service, Conditions: known}).Peers() {
+		for all := range (policy.Subject{Service: s.Service, Conditions: known}).Peers() {
 			if p := s.tally(all, known); len(p.passing) == 0 {
 				g.fail(p, s.HealthCheck)
 			} else if until := g.returns(p, s.HealthCheck); !until.IsZero() {
@@ -40,7 +40,7 @@ func (s *service) regroup(known proxier.Conditions, started, now time.Time) (cha
 
 // A regrouping is a run of service.regroup.
 type regrouping struct {
-	known        proxier.Conditions
+	known        policy.Conditions
 	started, now time.Time
 	lost         map[*endpoint]bool // who is, after it
 }
@@ -87,7 +87,7 @@ type peer struct {
 	at netip.AddrPort
 }
 
-func (s *service) tally(all iter.Seq[*source.Endpoint], known proxier.Conditions) (p peers) {
+func (s *service) tally(all iter.Seq[*source.Endpoint], known policy.Conditions) (p peers) {
 	for it := range all {
 		at := s.EndpointAt(it)
 		e := peer{s.endpoints[at], at}

@@ -14,6 +14,7 @@ import (
 
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/healthcheck"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -137,7 +138,7 @@ type recorder struct {
 	targets map[netip.AddrPort]bool
 }
 
-func (r *recorder) Sync(_ context.Context, st *proxier.State, _ *proxier.Delta) error {
+func (r *recorder) Sync(_ context.Context, st *policy.State, _ *policy.Delta) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.syncs++
@@ -185,9 +186,9 @@ func (r *recorder) counts() (syncs, added, removed, used int) {
 	return r.syncs, len(r.added), len(r.removed), len(r.targets)
 }
 
-func (*recorder) Look(context.Context) (bool, error)                             { return false, nil }
-func (*recorder) Plan(context.Context, *proxier.State) ([]proxier.Change, error) { return nil, nil }
-func (*recorder) Cleanup(context.Context) error                                  { return nil }
+func (*recorder) Look(context.Context) (bool, error)                            { return false, nil }
+func (*recorder) Plan(context.Context, *policy.State) ([]proxier.Change, error) { return nil, nil }
+func (*recorder) Cleanup(context.Context) error                                 { return nil }
 
 // With the uplink all endpoints are lost, one by one. The kernel is told of each once that it is
 // gone and once that it is used all the same, and nothing when the link is back: also not when
@@ -253,7 +254,7 @@ func loseUplink(t *testing.T, count int, killed bool, stay int) {
 func runLoop(t *testing.T, dir string, kernel *recorder, svc *source.Service) (h *host, stop func()) {
 	h = run(t, dir)
 	l := proxier.NewLoop(proxier.Config{
-		Backends: map[proxier.Family]proxier.Backend{proxier.IPv4: kernel}, Node: &proxier.Node{Name: "here"}, Sources: []string{"file"},
+		Backends: map[policy.Family]proxier.Backend{policy.IPv4: kernel}, Node: &policy.Node{Name: "here"}, Sources: []string{"file"},
 		LookInterval: time.Hour, SyncTimeout: time.Minute, Log: slog.New(slog.DiscardHandler), Conditions: h,
 	})
 	h.mu.Lock()

@@ -4,15 +4,15 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/times"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/healthcheck"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
 // settle sets Settled of the endpoints whose check has failed for long enough that others, which
 // fail for the same reason, would have too: an uplink that is lost takes them down one by one. Of
 // results alone, so that a restart knows the same.
-func (s *service) settle(known proxier.Conditions, now time.Time) {
+func (s *service) settle(known policy.Conditions, now time.Time) {
 	if s.HealthCheck == nil || s.CloseConnections == source.CloseNever {
 		return
 	}

@@ -4,14 +4,14 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/times"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
 // move notes whether the endpoint is usable now: a slow start begins with that, and ends
 // where it is not; not where it is spared, in use already. It reports whether anything has changed
 // that a restart is to know.
-func (e *endpoint) move(c proxier.Condition, over time.Duration, spared bool, now time.Time) bool {
+func (e *endpoint) move(c policy.Condition, over time.Duration, spared bool, now time.Time) bool {
 	was := *e
 	free := e.eligible && !c.Drained
 	waits := e.asked && e.result.State == source.CheckUnknown
@@ -33,13 +33,13 @@ func (e *endpoint) out() bool { return !e.usable && !e.fresh }
 // 0 and never: all of it. The first tenth it has at once, and all when nine tenths of the
 // time have passed.
 func (e *endpoint) share(over time.Duration, now time.Time) (tenths uint8, next time.Time) {
-	step := over / proxier.SlowStartSteps
+	step := over / policy.SlowStartSteps
 	if e.began.IsZero() || step <= 0 {
 		return 0, time.Time{}
 	}
 	e.began = times.Earlier(e.began, now) // the clock may have been set back
 	n := 1 + now.Sub(e.began)/step
-	if n >= proxier.SlowStartSteps {
+	if n >= policy.SlowStartSteps {
 		e.began = time.Time{}
 		return 0, time.Time{}
 	}

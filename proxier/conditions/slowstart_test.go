@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -25,7 +25,7 @@ func TestSlowStartSteps(t *testing.T) {
 		h.told()
 		for _, share := range []string{"10%", "20%", "30%", "40%", "50%", "60%", "70%", "80%", "90%"} {
 			h.want(svc, "1 up, 2 up "+share)
-			time.Sleep(svc.SlowStart/proxier.SlowStartSteps - 2*batchTime)
+			time.Sleep(svc.SlowStart/policy.SlowStartSteps - 2*batchTime)
 			if n := len(h.told()); n != 1 {
 				t.Errorf("after %s it was told %d times", share, n)
 			}
@@ -152,7 +152,7 @@ func (h *host) used(svc *source.Service) *source.Service {
 
 func (h *host) drain(target DrainTarget) {
 	h.t.Helper()
-	if err := h.Drain(target, proxier.Drain{By: "root"}); err != nil {
+	if err := h.Drain(target, policy.Drain{By: "root"}); err != nil {
 		h.t.Error(err)
 	}
 }

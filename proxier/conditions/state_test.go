@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/pace"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/healthcheck"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -177,7 +177,7 @@ func TestDrainOfHostBeforeDisk(t *testing.T) {
 	k := New(Config{StateDir: t.TempDir(), Log: slog.New(slog.DiscardHandler), OnNode: func(drained bool) { node <- drained }})
 	k.file.mu.Lock() // as one does who waits for the disk
 	done := make(chan error)
-	go func() { done <- k.Drain(DrainTarget{Node: true}, proxier.Drain{}) }()
+	go func() { done <- k.Drain(DrainTarget{Node: true}, policy.Drain{}) }()
 	select {
 	case drained := <-node:
 		if !drained {
@@ -197,14 +197,14 @@ func TestDrainOfWrongClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := run(t, t.TempDir())
 		target, ahead := DrainTarget{Addr: netip.MustParseAddr(one)}, time.Now().AddDate(10, 0, 0)
-		if err := h.Drain(target, proxier.Drain{At: ahead, Until: ahead.Add(time.Hour)}); err != nil {
+		if err := h.Drain(target, policy.Drain{At: ahead, Until: ahead.Add(time.Hour)}); err != nil {
 			t.Fatal(err)
 		}
 		h = h.restart()
 		if left := time.Until(h.Drains().Get(target).Until); left > time.Hour {
 			t.Errorf("it lasts for %v", left)
 		}
-		if err := h.Drain(target, proxier.Drain{At: ahead, Until: time.Now().Add(time.Hour)}); err != nil { // the clock is right, and it gets a time
+		if err := h.Drain(target, policy.Drain{At: ahead, Until: time.Now().Add(time.Hour)}); err != nil { // the clock is right, and it gets a time
 			t.Fatal(err)
 		}
 		h = h.restart()
@@ -222,7 +222,7 @@ func TestDrainIsOverdue(t *testing.T) {
 		h.Use(plain.Key, plain)
 		h.Use(slow.Key, slow)
 		time.Sleep(time.Minute) // until the Keeper has nothing to do
-		if err := h.Drain(DrainTarget{Addr: netip.MustParseAddr(one)}, proxier.Drain{Until: time.Now().Add(time.Minute)}); err != nil {
+		if err := h.Drain(DrainTarget{Addr: netip.MustParseAddr(one)}, policy.Drain{Until: time.Now().Add(time.Minute)}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute - 3*batchTime)
@@ -262,7 +262,7 @@ func TestStateThatCannotBeWritten(t *testing.T) {
 		if h.Problem() == "" {
 			t.Error("there is no problem")
 		}
-		if err := h.Drain(DrainTarget{Addr: netip.MustParseAddr(two)}, proxier.Drain{}); err == nil {
+		if err := h.Drain(DrainTarget{Addr: netip.MustParseAddr(two)}, policy.Drain{}); err == nil {
 			t.Error("a drain is kept where nothing can be written")
 		}
 		h.want(svc, "1 down, 2 drained")

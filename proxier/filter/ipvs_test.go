@@ -12,8 +12,8 @@ import (
 
 	"svcproxy.dev/svcproxy/netutil/ipset"
 	"svcproxy.dev/svcproxy/netutil/xtables"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -32,8 +32,8 @@ func checkIPVS(t *testing.T, step func(*ipvsRules) (withheld map[ipset.Entry]boo
 	checkSteps(t, NewIPVSRules, step)
 }
 
-func checkSteps(t *testing.T, newRules func(proxier.Family) *Rules, step func(*ipvsRules) (withheld map[ipset.Entry]bool)) {
-	families(t, func(t *testing.T, fam proxier.Family) {
+func checkSteps(t *testing.T, newRules func(policy.Family) *Rules, step func(*ipvsRules) (withheld map[ipset.Entry]bool)) {
+	families(t, func(t *testing.T, fam policy.Family) {
 		rapid.Check(t, func(rt *rapid.T) {
 			pick := func(n int) int { return rapid.IntRange(0, n-1).Draw(rt, "pick") }
 			r := &ipvsRules{newRules(fam), rt, pick, backendtest.NewWorld(fam), picture{}}
@@ -58,14 +58,14 @@ func checkSteps(t *testing.T, newRules func(proxier.Family) *Rules, step func(*i
 // IPVS, or not for everybody, is alone in rules and sets, however that came about; and sets admit
 // to what a restricted one leaves to a node port who may use both.
 func TestAddressMeetsNodePort(t *testing.T) {
-	for name, newRules := range map[string]func(proxier.Family) *Rules{"iptables": NewRules, "ipvs": NewIPVSRules} {
+	for name, newRules := range map[string]func(policy.Family) *Rules{"iptables": NewRules, "ipvs": NewIPVSRules} {
 		t.Run(name, func(t *testing.T) { checkSteps(t, newRules, meet) })
 	}
 }
 
 // meet is a step in which services come to, or leave, the same places.
 func meet(r *ipvsRules) map[ipset.Entry]bool {
-	change := map[source.Key]*proxier.Resolved{}
+	change := map[source.Key]*policy.Resolved{}
 	for range 1 + r.pick(3) {
 		res := meeting(r.w, r.pick)
 		if change[res.Key] = res; r.pick(4) == 0 {
@@ -82,13 +82,13 @@ func meet(r *ipvsRules) map[ipset.Entry]bool {
 
 // checkAdmitted fails if sets admit others to what a frontend limits than those who may use it,
 // and the node port that gets it.
-func checkAdmitted(rt *rapid.T, r *Rules, p picture, f *proxier.Frontend) {
+func checkAdmitted(rt *rapid.T, r *Rules, p picture, f *policy.Frontend) {
 	if !limits(f) {
 		return
 	}
 	e, want := entryOf(f), f.SourceRanges
 	if other := r.overlaps.nodePorts[protocolPortOf(f)]; other != nil && other.Restricted && slices.Contains(r.host.Addrs(other), e.Addr) {
-		want = proxier.InBoth(want, other.SourceRanges)
+		want = policy.InBoth(want, other.SourceRanges)
 	}
 	var got []netip.Prefix
 	for m := range p.members[r.words.set(rangesSet)] {
@@ -105,23 +105,23 @@ func checkAdmitted(rt *rapid.T, r *Rules, p picture, f *proxier.Frontend) {
 }
 
 // meeting returns a service that is at one of few places, as an address or as a node port.
-func meeting(w *backendtest.World, pick backendtest.Pick) *proxier.Resolved {
-	n, kind := pick(2), []proxier.Kind{proxier.External, proxier.NodePort}[pick(2)]
+func meeting(w *backendtest.World, pick backendtest.Pick) *policy.Resolved {
+	n, kind := pick(2), []policy.Kind{policy.External, policy.NodePort}[pick(2)]
 	s := backendtest.Service{Name: fmt.Sprintf("%s-%d", kind, n), Protocol: source.TCP}
 	s.Targets = backendtest.Targets(w.Family, 100*n+10*int(kind), pick(3))
 	s.Local = s.Targets[:min(len(s.Targets), pick(2))]
 	cluster, local := s.Pools()
 	own := []netip.Addr{w.Host.NodePortAddrs[0], backendtest.Addr(w.Family, "external", 7)} // of this host
-	f := &proxier.Frontend{Key: proxier.FrontendKey{Addr: own[pick(2)], Port: uint16(30000 + n), Kind: kind}}
-	if kind == proxier.NodePort {
+	f := &policy.Frontend{Key: policy.FrontendKey{Addr: own[pick(2)], Port: uint16(30000 + n), Kind: kind}}
+	if kind == policy.NodePort {
 		f.Key.Addr = w.Family.Unspecified()
 		if f.Placed = pick(2) == 0; f.Placed {
 			f.NodePortAddrs = own
 		}
 	}
-	f.Local = backendtest.Route(cluster, proxier.Masquerade(pick(4)), proxier.Reject)
+	f.Local = backendtest.Route(cluster, policy.Masquerade(pick(4)), policy.Reject)
 	if f.Outside = f.Local; pick(2) == 0 {
-		f.Outside = backendtest.Route(local, proxier.NoOne, proxier.Drop)
+		f.Outside = backendtest.Route(local, policy.NoOne, policy.Drop)
 	}
 	if f.Restricted = pick(2) == 0; f.Restricted {
 		f.SourceRanges = meetingRanges(w.Family)[pick(4)]
@@ -132,9 +132,9 @@ func meeting(w *backendtest.World, pick backendtest.Pick) *proxier.Resolved {
 }
 
 // meetingRanges returns lists of which some have something in common.
-func meetingRanges(fam proxier.Family) [4][]netip.Prefix {
+func meetingRanges(fam policy.Family) [4][]netip.Prefix {
 	texts := []string{"198.51.100.0/24", "198.51.100.0/28", "203.0.113.0/25"}
-	if fam == proxier.IPv6 {
+	if fam == policy.IPv6 {
 		texts = []string{"2001:db8:51::/48", "2001:db8:51::/64", "2001:db8:52::/49"}
 	}
 	var p []netip.Prefix
@@ -145,7 +145,7 @@ func meetingRanges(fam proxier.Family) [4][]netip.Prefix {
 }
 
 // checkAlone fails if another service has a part in what is balanced for an address.
-func checkAlone(rt *rapid.T, r *Rules, p picture, f *proxier.Frontend) {
+func checkAlone(rt *rapid.T, r *Rules, p picture, f *policy.Frontend) {
 	if !r.takesAny(f) {
 		return
 	}
@@ -176,7 +176,7 @@ func checkAlone(rt *rapid.T, r *Rules, p picture, f *proxier.Frontend) {
 func TestWithheldMembersFollow(t *testing.T) {
 	checkIPVS(t, func(r *ipvsRules) map[ipset.Entry]bool {
 		number := r.pick(4)
-		delta := &proxier.Delta{} // a repair comes with none
+		delta := &policy.Delta{} // a repair comes with none
 		if r.pick(2) == 0 {
 			delta = r.w.Put(source.Key{Namespace: "default", Name: fmt.Sprintf("svc-%d", number)}, r.w.Random(r.pick, number))
 		}
@@ -229,15 +229,15 @@ func lacking(r *Rules, pick func(int) int) map[ipset.Entry]bool {
 
 // A frontend waits for rules until packets pass some that restrict it, and masquerade, as the state asks.
 func TestUnguarded(t *testing.T) {
-	w := backendtest.NewWorld(proxier.IPv4)
-	restricted, masqueraded, plain := backendtest.Web(proxier.IPv4, 0, 1), backendtest.Web(proxier.IPv4, 1, 1), backendtest.Web(proxier.IPv4, 2, 1)
+	w := backendtest.NewWorld(policy.IPv4)
+	restricted, masqueraded, plain := backendtest.Web(policy.IPv4, 0, 1), backendtest.Web(policy.IPv4, 1, 1), backendtest.Web(policy.IPv4, 2, 1)
 	restricted.Frontends[0].Restricted = true
-	for _, res := range []*proxier.Resolved{restricted, plain} {
+	for _, res := range []*policy.Resolved{restricted, plain} {
 		f := res.Frontends[0]
-		f.Outside.Masquerade, f.Local.Masquerade = proxier.NoOne, proxier.NoOne
+		f.Outside.Masquerade, f.Local.Masquerade = policy.NoOne, policy.NoOne
 	}
-	r := NewIPVSRules(proxier.IPv4)
-	for _, res := range []*proxier.Resolved{restricted, masqueraded, plain} {
+	r := NewIPVSRules(policy.IPv4)
+	for _, res := range []*policy.Resolved{restricted, masqueraded, plain} {
 		w.Put(res.Key, res)
 	}
 	if err := r.Reset(w.State); err != nil {
@@ -290,19 +290,19 @@ func TestGuardsWait(t *testing.T) {
 	all := []string{"SVCP-FIREWALLED-4", "SVCP-MASQ-ALL-4", "SVCP-RANGES-4"}
 	for _, tt := range []struct {
 		what    string
-		change  func(*proxier.Frontend) // nil: it is removed
+		change  func(*policy.Frontend) // nil: it is removed
 		leaving bool
 		late    []string
 		now     []string
 	}{
 		{"removed", nil, true, all, nil},
 		{"removed, and nothing is balanced", nil, false, nil, all},
-		{"open", func(f *proxier.Frontend) { f.Restricted, f.SourceRanges = false, nil }, true, []string{all[0], all[2]}, nil},
-		{"open, and endpoints stay", func(f *proxier.Frontend) { f.Restricted, f.SourceRanges = false, nil }, false, nil, []string{all[0], all[2]}},
-		{"for fewer", func(f *proxier.Frontend) { f.SourceRanges = f.SourceRanges[:1] }, true, nil, []string{all[2]}},
-		{"for others", func(f *proxier.Frontend) { f.SourceRanges = meetingRanges(proxier.IPv4)[1] }, true, nil, []string{all[2]}},
-		{"not masqueraded", func(f *proxier.Frontend) {
-			f.Outside.Masquerade, f.Local.Masquerade = proxier.NoOne, proxier.NoOne
+		{"open", func(f *policy.Frontend) { f.Restricted, f.SourceRanges = false, nil }, true, []string{all[0], all[2]}, nil},
+		{"open, and endpoints stay", func(f *policy.Frontend) { f.Restricted, f.SourceRanges = false, nil }, false, nil, []string{all[0], all[2]}},
+		{"for fewer", func(f *policy.Frontend) { f.SourceRanges = f.SourceRanges[:1] }, true, nil, []string{all[2]}},
+		{"for others", func(f *policy.Frontend) { f.SourceRanges = meetingRanges(policy.IPv4)[1] }, true, nil, []string{all[2]}},
+		{"not masqueraded", func(f *policy.Frontend) {
+			f.Outside.Masquerade, f.Local.Masquerade = policy.NoOne, policy.NoOne
 		}, true, []string{all[1]}, nil},
 	} {
 		t.Run(tt.what, func(t *testing.T) {
@@ -323,11 +323,11 @@ func TestGuardsWait(t *testing.T) {
 
 // changeGuarded changes a guarded service, nil removes it, and returns which sets lose members late and now, and
 // late if the kernel holds what was before.
-func changeGuarded(t *testing.T, change func(*proxier.Frontend), leaves bool) (late, now, held []string) {
-	w, before, after := backendtest.NewWorld(proxier.IPv4), guardedService(), guardedService()
+func changeGuarded(t *testing.T, change func(*policy.Frontend), leaves bool) (late, now, held []string) {
+	w, before, after := backendtest.NewWorld(policy.IPv4), guardedService(), guardedService()
 	leaving := map[ipset.Entry]bool{entryOf(before.Frontends[0]): leaves}
 	w.Put(before.Key, before)
-	r, fresh := NewIPVSRules(proxier.IPv4), NewIPVSRules(proxier.IPv4)
+	r, fresh := NewIPVSRules(policy.IPv4), NewIPVSRules(policy.IPv4)
 	if err := r.Reset(w.State); err != nil {
 		t.Fatal(err)
 	}
@@ -346,15 +346,15 @@ func changeGuarded(t *testing.T, change func(*proxier.Frontend), leaves bool) (l
 }
 
 // guardedService returns one that is for some, and masquerades everybody.
-func guardedService() *proxier.Resolved {
-	res := backendtest.Web(proxier.IPv4, 0, 1)
+func guardedService() *policy.Resolved {
+	res := backendtest.Web(policy.IPv4, 0, 1)
 	f := res.Frontends[0]
-	f.Restricted, f.SourceRanges = true, meetingRanges(proxier.IPv4)[0]
+	f.Restricted, f.SourceRanges = true, meetingRanges(policy.IPv4)[0]
 	return res
 }
 
 // heldBy returns the sets of a kernel that holds what rules say.
-func heldBy(r *Rules, st *proxier.State) *Actual {
+func heldBy(r *Rules, st *policy.State) *Actual {
 	h := &Actual{sets: map[string]*ipset.Listing{}}
 	for name, set := range r.Sets(st) {
 		h.sets[name] = &ipset.Listing{Set: ipset.Set{Name: name, Type: set.Type}, Entries: slices.Collect(maps.Keys(set.Entries))}

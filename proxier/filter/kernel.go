@@ -15,6 +15,7 @@ import (
 	"svcproxy.dev/svcproxy/netutil/nft"
 	"svcproxy.dev/svcproxy/netutil/xtables"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // A Kernel manages the chains and sets of one family in the network namespace that it
@@ -58,21 +59,21 @@ func Choose(ctx context.Context, v6 bool) (*xtables.Choice, error) {
 
 // Open finds out which variant of iptables the host uses, and checks that the
 // kernel has ip sets.
-func Open(ctx context.Context, fam proxier.Family) (*Kernel, error) {
-	choice, err := Choose(ctx, fam == proxier.IPv6)
+func Open(ctx context.Context, fam policy.Family) (*Kernel, error) {
+	choice, err := Choose(ctx, fam == policy.IPv6)
 	if err != nil {
 		return nil, err
 	}
 	return open(ctx, fam, choice)
 }
 
-func open(ctx context.Context, fam proxier.Family, choice *xtables.Choice) (*Kernel, error) {
+func open(ctx context.Context, fam policy.Family, choice *xtables.Choice) (*Kernel, error) {
 	conn, err := ipset.Dial()
 	if err != nil {
 		return nil, fmt.Errorf("ip sets: %w", err)
 	}
 	for _, s := range sharedSets {
-		if err := conn.Probe(ctx, s.typ, fam == proxier.IPv6); err != nil {
+		if err := conn.Probe(ctx, s.typ, fam == policy.IPv6); err != nil {
 			return nil, errors.Join(fmt.Errorf("ip sets of %s: %w", fam, err), conn.Close())
 		}
 	}
@@ -183,7 +184,7 @@ func (k *Kernel) ourSet(ctx context.Context, conn *ipset.Conn, name string) (*ip
 }
 
 // compare returns the difference from h to c.
-func (k *Kernel) compare(h *Actual, c Desired, st *proxier.State) *difference {
+func (k *Kernel) compare(h *Actual, c Desired, st *policy.State) *difference {
 	d := &difference{tool: xtables.Base(k.tool.IPv6)}
 	have := sums{}
 	for name, tab := range h.tables {
@@ -197,7 +198,7 @@ func (k *Kernel) compare(h *Actual, c Desired, st *proxier.State) *difference {
 
 // Resync makes the kernel, which holds h, hold c. It removes our chains of the other
 // variant last, so that packets are served all the time.
-func (k *Kernel) Resync(ctx context.Context, h *Actual, c Desired, st *proxier.State) error {
+func (k *Kernel) Resync(ctx context.Context, h *Actual, c Desired, st *policy.State) error {
 	k.mirror.forget()
 	k.makeKeepTable(ctx)
 	k.holdHooks()
@@ -258,7 +259,7 @@ func (k *Kernel) confirm() error {
 
 // writeMarked writes a difference. If FORWARD accepted connections by another mark until
 // now, they get the new one before, and those that began meanwhile after.
-func (k *Kernel) writeMarked(ctx context.Context, h *Actual, d *difference, st *proxier.State) error {
+func (k *Kernel) writeMarked(ctx context.Context, h *Actual, d *difference, st *policy.State) error {
 	if !d.adopts(h) {
 		return k.write(ctx, d)
 	}
@@ -343,7 +344,7 @@ func (k *Kernel) purgeStale(ctx context.Context) error {
 
 // Cleanup removes what any run may have left of a family. It needs nothing of the host:
 // what the host does not support cannot exist.
-func Cleanup(ctx context.Context, fam proxier.Family) error {
+func Cleanup(ctx context.Context, fam policy.Family) error {
 	conn, err := ipset.Dial()
 	if ipset.IsUnsupported(err) {
 		conn, err = &ipset.Conn{}, nil
@@ -351,7 +352,7 @@ func Cleanup(ctx context.Context, fam proxier.Family) error {
 	if err != nil {
 		return err
 	}
-	k := &Kernel{words: dialects[fam], tool: &xtables.Tool{IPv6: fam == proxier.IPv6}, sets: conn, log: slog.New(slog.DiscardHandler)}
+	k := &Kernel{words: dialects[fam], tool: &xtables.Tool{IPv6: fam == policy.IPv6}, sets: conn, log: slog.New(slog.DiscardHandler)}
 	return errors.Join(k.Cleanup(ctx), k.Close())
 }
 

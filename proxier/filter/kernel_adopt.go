@@ -9,6 +9,7 @@ import (
 	"svcproxy.dev/svcproxy/netutil/conntrack"
 	"svcproxy.dev/svcproxy/netutil/xtables"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -25,7 +26,7 @@ func (d *difference) adopts(h *Actual) bool {
 }
 
 // adopt marks the connections that st's frontends have balanced.
-func (k *Kernel) adopt(ctx context.Context, st *proxier.State) error {
+func (k *Kernel) adopt(ctx context.Context, st *policy.State) error {
 	ours := map[proxier.FrontendAddr]bool{}
 	serving := proxier.NewServing(st.Family, st.Host, slices.Collect(maps.Values(st.Services))...)
 	for at := range serving.FrontendAddrs() {
@@ -42,7 +43,7 @@ func (k *Kernel) adopt(ctx context.Context, st *proxier.State) error {
 
 // adoptOrWarn continues if connections cannot be marked, as on a kernel without
 // nf_conntrack_netlink: the rules matter more than existing connections.
-func (k *Kernel) adoptOrWarn(ctx context.Context, st *proxier.State) error {
+func (k *Kernel) adoptOrWarn(ctx context.Context, st *policy.State) error {
 	err := k.adopt(ctx, st)
 	if err == nil || ctx.Err() != nil {
 		return err

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/netutil/xtables"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // noSockets makes the process unable to open any for the time of do.
@@ -36,8 +36,8 @@ func noSockets(t *testing.T, do func()) {
 // Where connections cannot be marked a sync goes on, and says so once.
 func TestConnectionsCannotBeMarked(t *testing.T) {
 	var warned bytes.Buffer
-	k := &Kernel{words: dialects[proxier.IPv4], tool: &xtables.Tool{}, log: slog.New(slog.NewTextHandler(&warned, nil))}
-	st := backendtest.NewWorld(proxier.IPv4).State
+	k := &Kernel{words: dialects[policy.IPv4], tool: &xtables.Tool{}, log: slog.New(slog.NewTextHandler(&warned, nil))}
+	st := backendtest.NewWorld(policy.IPv4).State
 	noSockets(t, func() {
 		for range 2 {
 			if err := k.adoptOrWarn(context.Background(), st); err != nil {

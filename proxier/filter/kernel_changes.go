@@ -11,6 +11,7 @@ import (
 	"svcproxy.dev/svcproxy/netutil/nft"
 	"svcproxy.dev/svcproxy/netutil/xtables"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // An edit is an object that a difference changes. Only Plan wants it in words: a sync of
@@ -46,7 +47,7 @@ func (d *difference) edit(op string, kind editKind, table, name string) {
 }
 
 // Changes returns what Resync would change.
-func (k *Kernel) Changes(ctx context.Context, h *Actual, c Desired, st *proxier.State) ([]proxier.Change, error) {
+func (k *Kernel) Changes(ctx context.Context, h *Actual, c Desired, st *policy.State) ([]proxier.Change, error) {
 	list := k.compare(h, c, st).changes()
 	for _, tool := range k.stale {
 		tables, err := readAll(ctx, tool)

@@ -7,7 +7,7 @@ import (
 
 	"svcproxy.dev/svcproxy/netutil/ipset"
 	"svcproxy.dev/svcproxy/netutil/xtables"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // Desired is the wanted contents of the chains and sets of one family.
@@ -15,7 +15,7 @@ type Desired interface {
 	Tables() []string // that must exist
 	Chains(Emit)
 	Jumps() []Jump
-	Sets(*proxier.State) map[string]Members
+	Sets(*policy.State) map[string]Members
 }
 
 // Actual is what the kernel holds of ours.

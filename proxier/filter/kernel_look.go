@@ -9,7 +9,7 @@ import (
 
 	"svcproxy.dev/svcproxy/netutil/ipset"
 	"svcproxy.dev/svcproxy/netutil/xtables"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // probePrefix begins the names of chains that exist for a moment to probe features.
@@ -183,7 +183,7 @@ func (k *Kernel) lookAtSet(ctx context.Context, name string) error {
 
 // Repair rewrites what looks have found to differ, and nothing else. r and st are
 // those of the last Apply.
-func (k *Kernel) Repair(ctx context.Context, r *Rules, st *proxier.State) error {
+func (k *Kernel) Repair(ctx context.Context, r *Rules, st *policy.State) error {
 	dmg := k.mirror.takeDamage()
 	if dmg.empty() {
 		return nil
@@ -225,7 +225,7 @@ func (k *Kernel) repair(ctx context.Context, dmg *damage, d *difference, r *Rule
 }
 
 // repairs returns the difference that repairs dmg, as far as the kernel still has it.
-func (k *Kernel) repairs(ctx context.Context, dmg *damage, r *Rules, st *proxier.State) (*difference, error) {
+func (k *Kernel) repairs(ctx context.Context, dmg *damage, r *Rules, st *policy.State) (*difference, error) {
 	d := &difference{tool: xtables.Base(k.tool.IPv6), want: sums{}}
 	d.repairChains(dmg, &k.mirror, r)
 	if err := k.repairJumps(ctx, dmg, d, r.Jumps()); err != nil {

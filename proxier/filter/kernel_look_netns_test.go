@@ -13,6 +13,7 @@ import (
 	"svcproxy.dev/svcproxy/netutil/xtables"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // What one reading lacks while another process commits is no damage: the kernel leaves
@@ -66,7 +67,7 @@ func TestReadBesideCommits(t *testing.T) {
 	}{{"", false}, {"changing", true}} {
 		k.events.dirty.Store(false)
 		readings(tt.reading)
-		if _, err := k.Read(t.Context(), NewRules(proxier.IPv4)); err != nil {
+		if _, err := k.Read(t.Context(), NewRules(policy.IPv4)); err != nil {
 			t.Fatal(err)
 		}
 		if got := k.events.mustRead(); got != tt.want {
@@ -97,12 +98,12 @@ func misread(t *testing.T) (k *Kernel, readings func(...string)) {
 	t.Helper()
 	netnstest.Enter(t)
 	file := wrapSave(t, MarkMasq, MarkNonLocal)
-	k, err := open(t.Context(), proxier.IPv4, &xtables.Choice{Use: toolOf(t, xtables.NFT)})
+	k, err := open(t.Context(), policy.IPv4, &xtables.Choice{Use: toolOf(t, xtables.NFT)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { k.Close() })
-	resync(t, k, NewRules(proxier.IPv4), backendtest.NewWorld(proxier.IPv4))
+	resync(t, k, NewRules(policy.IPv4), backendtest.NewWorld(policy.IPv4))
 	return k, func(lines ...string) {
 		t.Helper()
 		if err := os.WriteFile(file, []byte(strings.Join(lines, "\n")+"\n"), 0o644); err != nil {

@@ -19,23 +19,24 @@ import (
 	"svcproxy.dev/svcproxy/netutil/xtables"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // A delta that changes only members of sets starts no program: here there is none.
 func TestMembersNeedNoProgram(t *testing.T) {
 	netnstest.Enter(t)
 	ctx := context.Background()
-	k, err := Open(ctx, proxier.IPv4)
+	k, err := Open(ctx, policy.IPv4)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { k.Close() })
-	w := backendtest.NewWorld(proxier.IPv4)
-	r := NewRules(proxier.IPv4)
+	w := backendtest.NewWorld(policy.IPv4)
+	r := NewRules(policy.IPv4)
 	resync(t, k, r, w)
 
 	k.tool = &xtables.Tool{}
-	empty := backendtest.Web(proxier.IPv4, 1, 0)
+	empty := backendtest.Web(policy.IPv4, 1, 0)
 	if err := k.Apply(ctx, r.Update(w.State, w.Put(empty.Key, empty)), r); err != nil {
 		t.Errorf("a service that refuses: %v", err)
 	}
@@ -46,7 +47,7 @@ func TestMembersNeedNoProgram(t *testing.T) {
 	if err := k.Apply(ctx, r.Update(w.State, w.Put(empty.Key, nil)), r); err != nil {
 		t.Errorf("the same removed: %v", err)
 	}
-	web := backendtest.Web(proxier.IPv4, 2, 1)
+	web := backendtest.Web(policy.IPv4, 2, 1)
 	if err := k.Apply(ctx, r.Update(w.State, w.Put(web.Key, web)), r); err == nil {
 		t.Error("rules were written without a program")
 	}
@@ -71,13 +72,13 @@ func watchedBy(t *testing.T, v xtables.Variant) (*Kernel, *Rules, *backendtest.W
 	t.Helper()
 	netnstest.Enter(t)
 	ctx, cancel := context.WithCancel(context.Background())
-	k, err := open(ctx, proxier.IPv4, &xtables.Choice{Use: toolOf(t, v)})
+	k, err := open(ctx, policy.IPv4, &xtables.Choice{Use: toolOf(t, v)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { k.Close() })
-	w := backendtest.NewWorld(proxier.IPv4)
-	r := NewRules(proxier.IPv4)
+	w := backendtest.NewWorld(policy.IPv4)
+	r := NewRules(policy.IPv4)
 	resync(t, k, r, w)
 	ended, told := make(chan error), make(chan proxier.ForeignChange, 100)
 	go netnstest.Here(t, func() { ended <- k.Watch(ctx, func(e proxier.ForeignChange) { told <- e }) })()
@@ -137,7 +138,7 @@ func command(t *testing.T, name string, args ...string) {
 func TestLooksAreCheap(t *testing.T) {
 	k, r, w, _ := watched(t)
 	ctx := context.Background()
-	web := backendtest.Web(proxier.IPv4, 1, 1)
+	web := backendtest.Web(policy.IPv4, 1, 1)
 	if err := k.Apply(ctx, r.Update(w.State, w.Put(web.Key, web)), r); err != nil {
 		t.Fatal(err)
 	}
@@ -323,12 +324,12 @@ func TestLegacyLooksAreCheap(t *testing.T) {
 	command(t, "ip", "link", "set", "lo", "up")
 	ctx := context.Background()
 	legacy := toolOf(t, xtables.Legacy)
-	k, err := open(ctx, proxier.IPv4, &xtables.Choice{Use: legacy})
+	k, err := open(ctx, policy.IPv4, &xtables.Choice{Use: legacy})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { k.Close() })
-	w, r := backendtest.NewWorld(proxier.IPv4), NewRules(proxier.IPv4)
+	w, r := backendtest.NewWorld(policy.IPv4), NewRules(policy.IPv4)
 	resync(t, k, r, w)
 	look := func(tool *xtables.Tool) (bool, error) {
 		t.Helper()

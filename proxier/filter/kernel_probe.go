@@ -11,7 +11,7 @@ import (
 
 	"svcproxy.dev/svcproxy/netutil/ipset"
 	"svcproxy.dev/svcproxy/netutil/xtables"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -49,7 +49,7 @@ func (k *Kernel) Probe(ctx context.Context, r *Rules) (xtables.Missing, error) {
 // features returns rules that together need every feature, and one rule for each.
 func (r *Rules) features(set string) (combined, single []xtables.Feature) {
 	target := "192.0.2.1:1"
-	if r.words.fam == proxier.IPv6 {
+	if r.words.fam == policy.IPv6 {
 		target = "[2001:db8::1]:1"
 	}
 	rule := feature
@@ -93,7 +93,7 @@ func feature(table, name, words string) xtables.Feature {
 
 // missingMatch returns the first missing match that the rules of a service need;
 // empty if they need none.
-func (r *Rules) missingMatch(res *proxier.Resolved, missing xtables.Missing) string {
+func (r *Rules) missingMatch(res *policy.Resolved, missing xtables.Missing) string {
 	if len(missing) == 0 {
 		return ""
 	}

@@ -8,14 +8,14 @@ import (
 
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/netutil/xtables"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // A script for thousands of chains, for which iptables-restore lists the table first, is
 // written beside rules that it cannot list, and read.
 func TestManyChainsBesideUnprintable(t *testing.T) {
 	netnstest.Enter(t)
-	k, err := open(t.Context(), proxier.IPv4, &xtables.Choice{Use: toolOf(t, xtables.NFT)})
+	k, err := open(t.Context(), policy.IPv4, &xtables.Choice{Use: toolOf(t, xtables.NFT)})
 	if err != nil {
 		t.Fatal(err)
 	}

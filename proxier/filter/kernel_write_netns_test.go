@@ -9,7 +9,7 @@ import (
 
 	"svcproxy.dev/svcproxy/netutil/ipset"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -18,7 +18,7 @@ import (
 func TestRangesBeforeRestrictions(t *testing.T) {
 	netnstest.Enter(t)
 	ctx := context.Background()
-	k, err := Open(ctx, proxier.IPv4)
+	k, err := Open(ctx, policy.IPv4)
 	if err != nil {
 		t.Fatal(err)
 	}

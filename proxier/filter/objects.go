@@ -10,13 +10,14 @@ import (
 	"svcproxy.dev/svcproxy/netutil/ipset"
 	"svcproxy.dev/svcproxy/netutil/xtables"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // Objects returns what the chains and sets of r should have for a State, which holds one
 // frontend, and whether it is there. Chains are known by their names, and so are jumps.
 // Chains between the root of the tree and the service depend on all other services, and
 // are left out.
-func Objects(ctx context.Context, r *Rules, st *proxier.State) ([]proxier.Object, error) {
+func Objects(ctx context.Context, r *Rules, st *policy.State) ([]proxier.Object, error) {
 	if err := r.Reset(st); err != nil {
 		return nil, err
 	}
@@ -32,7 +33,7 @@ func Objects(ctx context.Context, r *Rules, st *proxier.State) ([]proxier.Object
 }
 
 func (r *Rules) chainObjects(ctx context.Context) (list []proxier.Object, err error) {
-	choice, err := Choose(ctx, r.words.fam == proxier.IPv6)
+	choice, err := Choose(ctx, r.words.fam == policy.IPv6)
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +69,7 @@ func (r *Rules) jumpObjects(table string, have *xtables.Table) (list []proxier.O
 }
 
 // setObjects are the members that the State needs, not those of the host.
-func (r *Rules) setObjects(ctx context.Context, st *proxier.State) (list []proxier.Object, err error) {
+func (r *Rules) setObjects(ctx context.Context, st *policy.State) (list []proxier.Object, err error) {
 	wanted := r.Sets(st)
 	conn, err := ipset.Dial()
 	if err != nil {

@@ -7,12 +7,13 @@ import (
 	"svcproxy.dev/svcproxy/netutil/ipset"
 	"svcproxy.dev/svcproxy/netutil/xtables"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // Compare returns what Plan says where the kernel holds one thing exactly and is to hold
 // another, each of its State. It needs no kernel.
-func Compare(before Desired, had *proxier.State, after Desired, st *proxier.State) []proxier.Change {
-	v6 := st.Family == proxier.IPv6
+func Compare(before Desired, had *policy.State, after Desired, st *policy.State) []proxier.Change {
+	v6 := st.Family == policy.IPv6
 	h := &Actual{tables: map[string]*xtables.Table{}, sets: map[string]*ipset.Listing{}}
 	for _, jumps := range [][]Jump{before.Jumps(), after.Jumps()} {
 		for _, j := range jumps {

@@ -14,8 +14,8 @@ import (
 
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -32,21 +32,21 @@ func TestRangesBeforeForeignAccept(t *testing.T) {
 	}
 	t.Cleanup(func() { server.Close() })
 
-	k, err := Open(context.Background(), proxier.IPv4)
+	k, err := Open(context.Background(), policy.IPv4)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { k.Close() })
-	w := backendtest.NewWorld(proxier.IPv4)
-	s := backendtest.Service{Name: "dns", Protocol: source.UDP, Targets: backendtest.Targets(proxier.IPv4, 0, 1)}
+	w := backendtest.NewWorld(policy.IPv4)
+	s := backendtest.Service{Name: "dns", Protocol: source.UDP, Targets: backendtest.Targets(policy.IPv4, 0, 1)}
 	pool, _ := s.Pools()
-	route := backendtest.Route(pool, proxier.NoOne, proxier.Reject)
-	res := s.Resolve(&proxier.Frontend{
-		Key: proxier.FrontendKey{Addr: proxier.IPv4.Unspecified(), Port: port, Kind: proxier.NodePort}, Outside: route, Local: route,
+	route := backendtest.Route(pool, policy.NoOne, policy.Reject)
+	res := s.Resolve(&policy.Frontend{
+		Key: policy.FrontendKey{Addr: policy.IPv4.Unspecified(), Port: port, Kind: policy.NodePort}, Outside: route, Local: route,
 		Restricted: true, SourceRanges: []netip.Prefix{netip.MustParsePrefix("192.0.2.7/32")},
 	})
 	w.Put(res.Key, res)
-	r := NewIPVSRules(proxier.IPv4)
+	r := NewIPVSRules(policy.IPv4)
 	r.ipvsBalances = false // no rule asks whether it does
 	resync(t, k, r, w)
 

@@ -21,7 +21,7 @@ package filter
 
 import (
 	"svcproxy.dev/svcproxy/netutil/ipset"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -30,12 +30,12 @@ import (
 type Rules struct {
 	words  dialect
 	layout *layout
-	host   proxier.Host
+	host   policy.Host
 
 	ipvsBalances bool // now, or until these rules are written
 
 	services, nodePorts tree
-	resolved            map[source.Key]*proxier.Resolved
+	resolved            map[source.Key]*policy.Resolved
 	members             memberCount
 	placed              int // node ports on addresses of their own
 	overlaps            overlaps
@@ -44,18 +44,18 @@ type Rules struct {
 }
 
 // NewRules returns the Rules of iptables mode for a State without services.
-func NewRules(fam proxier.Family) *Rules { return newRules(fam, &iptables) }
+func NewRules(fam policy.Family) *Rules { return newRules(fam, &iptables) }
 
 // NewIPVSRules returns those of ipvs mode.
-func NewIPVSRules(fam proxier.Family) *Rules { return newRules(fam, &ipvs) }
+func NewIPVSRules(fam policy.Family) *Rules { return newRules(fam, &ipvs) }
 
-func newRules(fam proxier.Family, l *layout) *Rules {
+func newRules(fam policy.Family, l *layout) *Rules {
 	return &Rules{
 		words:     dialects[fam],
 		layout:    l,
 		services:  tree{root: Services, addrLen: fam.Bits() / 8},
 		nodePorts: tree{root: NodePorts},
-		resolved:  map[source.Key]*proxier.Resolved{},
+		resolved:  map[source.Key]*policy.Resolved{},
 		members:   memberCount{},
 		overlaps:  newOverlaps(),
 
@@ -64,13 +64,13 @@ func newRules(fam proxier.Family, l *layout) *Rules {
 }
 
 // Reset sets the rules to those of st.
-func (r *Rules) Reset(st *proxier.State) error {
+func (r *Rules) Reset(st *policy.State) error {
 	if err := checkHost(&st.Host); err != nil {
 		return err
 	}
 	r.host = st.Host
 	r.members, r.overlaps, r.placed = memberCount{}, newOverlaps(), 0
-	r.resolved = make(map[source.Key]*proxier.Resolved, len(st.Services))
+	r.resolved = make(map[source.Key]*policy.Resolved, len(st.Services))
 	var services, nodePorts []entry
 	for key, res := range st.Services {
 		r.resolved[key] = res
@@ -84,7 +84,7 @@ func (r *Rules) Reset(st *proxier.State) error {
 			r.eachMember(f, r.members.add)
 			switch {
 			case !r.hasRules(f):
-			case f.Key.Kind == proxier.NodePort:
+			case f.Key.Kind == policy.NodePort:
 				nodePorts = append(nodePorts, entry{r.nodePorts.key(f), f})
 			default:
 				services = append(services, entry{r.services.key(f), f})
@@ -123,7 +123,7 @@ func (r *Rules) Tables() []string { return r.layout.tables }
 
 // serviceChains emits the chains that belong to one service: its pools, and those
 // that separate local sources from others.
-func (r *Rules) serviceChains(res *proxier.Resolved, emit Emit) {
+func (r *Rules) serviceChains(res *policy.Resolved, emit Emit) {
 	for _, p := range res.Pools {
 		if r.layout.usesPool(res, p) {
 			r.poolChains(p, emit)
@@ -171,7 +171,7 @@ func (r *Rules) nodeChain(t *tree, n node, c *chain, emit Emit) {
 }
 
 // placed returns 1 for a node port on addresses of its own, else 0.
-func placed(f *proxier.Frontend) int {
+func placed(f *policy.Frontend) int {
 	if f.Placed {
 		return 1
 	}

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // A Jump is a rule of a built-in chain that jumps to one of ours.
@@ -141,16 +141,16 @@ func (r *Rules) markConnection(c *chain) { c.rule("-j CONNMARK --set-xmark", r.b
 func (r *Rules) forward(c *chain) { c.rule("-m connmark --mark", r.bit(), "-j ACCEPT") }
 
 func (r *Rules) localhostNodePorts() bool {
-	return r.host.LocalhostNodePorts && r.words.fam == proxier.IPv4
+	return r.host.LocalhostNodePorts && r.words.fam == policy.IPv4
 }
 
 // nodePortAddrs returns the addresses that serve node ports without addresses of their own.
 func (r *Rules) nodePortAddrs() []netip.Addr {
-	return r.host.Addrs(&proxier.Frontend{Key: proxier.FrontendKey{Kind: proxier.NodePort}})
+	return r.host.Addrs(&policy.Frontend{Key: policy.FrontendKey{Kind: policy.NodePort}})
 }
 
 // checkHost rejects names of interfaces that would add words to a rule.
-func checkHost(h *proxier.Host) error {
+func checkHost(h *policy.Host) error {
 	for _, name := range h.LocalInterfaces {
 		invalid := func(r rune) bool { return harmless(r) != r && r != '@' }
 		stem := strings.TrimSuffix(name, "*")

@@ -7,7 +7,7 @@ import (
 
 	"svcproxy.dev/svcproxy/netutil/ipset"
 	"svcproxy.dev/svcproxy/netutil/xtables"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // The chains and sets of ipvs mode only.
@@ -54,18 +54,18 @@ var ipvs = layout{
 		{silentSet, ipset.HashIPPort},
 	},
 	hasRules: dnatsLocal,
-	usesPool: func(res *proxier.Resolved, p *proxier.Pool) bool {
-		return slices.ContainsFunc(res.Frontends, func(f *proxier.Frontend) bool {
+	usesPool: func(res *policy.Resolved, p *policy.Pool) bool {
+		return slices.ContainsFunc(res.Frontends, func(f *policy.Frontend) bool {
 			return dnatsLocal(f) && f.Local.Pool == p
 		})
 	},
 	memberOf: servedSets,
 	refused: addrSet{
 		boundSet,
-		func(st *proxier.State) map[netip.Addr]int { return st.BoundAddrs },
-		func(d *proxier.Delta) proxier.SetDelta[netip.Addr] { return d.BoundAddrs },
+		func(st *policy.State) map[netip.Addr]int { return st.BoundAddrs },
+		func(d *policy.Delta) policy.SetDelta[netip.Addr] { return d.BoundAddrs },
 	},
-	routeOutside: func(_ *Rules, c *chain, _ proxier.Route) { c.rule("-j RETURN") },
+	routeOutside: func(_ *Rules, c *chain, _ policy.Route) { c.rule("-j RETURN") },
 	passServed:   (*Rules).passServed,
 	needs: []xtables.Feature{
 		feature("filter", "ipvs", matchIPVS+" -j RETURN"),
@@ -79,15 +79,15 @@ var ipvs = layout{
 const newToIPVS = newOnly + ",UNTRACKED"
 
 // dnatsLocal reports whether rules balance packets of local sources.
-func dnatsLocal(f *proxier.Frontend) bool {
-	return f.Split() && f.Local.Action == proxier.Balance
+func dnatsLocal(f *policy.Frontend) bool {
+	return f.Split() && f.Local.Action == policy.Balance
 }
 
 // servedSets returns the sets of a frontend in ipvs mode.
-func servedSets(f *proxier.Frontend) []string {
+func servedSets(f *policy.Frontend) []string {
 	sets := refusalSets(f)
-	if f.Outside.Action != proxier.Balance {
-		if f.Local.Action == proxier.Drop {
+	if f.Outside.Action != policy.Balance {
+		if f.Local.Action == policy.Drop {
 			sets = append(sets, silentSet)
 		}
 		return sets
@@ -97,11 +97,11 @@ func servedSets(f *proxier.Frontend) []string {
 		return sets // its chain marks, or nobody is to be masqueraded
 	}
 	switch f.Outside.Masquerade {
-	case proxier.Everyone:
+	case policy.Everyone:
 		sets = append(sets, everyoneSet)
-	case proxier.NonLocal:
+	case policy.NonLocal:
 		sets = append(sets, nonLocalSet)
-	case proxier.HostProcesses:
+	case policy.HostProcesses:
 		sets = append(sets, processesSet)
 	}
 	return sets
@@ -109,7 +109,7 @@ func servedSets(f *proxier.Frontend) []string {
 
 // answered reports whether IPVS sends the packets to f as they are, to endpoints that answer their
 // source.
-func (r *Rules) answered(f *proxier.Frontend) bool {
+func (r *Rules) answered(f *policy.Frontend) bool {
 	return r.layout.ipvs && f.Outside.Pool.Forward.Answers()
 }
 

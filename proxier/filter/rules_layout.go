@@ -6,7 +6,7 @@ import (
 
 	"svcproxy.dev/svcproxy/netutil/ipset"
 	"svcproxy.dev/svcproxy/netutil/xtables"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // A layout holds the differences between the modes that use these rules.
@@ -17,19 +17,19 @@ type layout struct {
 	sets   []setType   // in addition to sharedSets
 
 	// hasRules reports whether the trees have rules for a frontend.
-	hasRules func(*proxier.Frontend) bool
+	hasRules func(*policy.Frontend) bool
 
 	// usesPool reports whether rules choose among the targets of a service's pool.
-	usesPool func(*proxier.Resolved, *proxier.Pool) bool
+	usesPool func(*policy.Resolved, *policy.Pool) bool
 
 	// memberOf returns the sets that a frontend is a member of.
-	memberOf func(*proxier.Frontend) []string
+	memberOf func(*policy.Frontend) []string
 
 	// refused are the addresses on which packets to no frontend are refused.
 	refused addrSet
 
 	// routeOutside ends the chain of a split frontend, for sources that are not local.
-	routeOutside func(*Rules, *chain, proxier.Route)
+	routeOutside func(*Rules, *chain, policy.Route)
 
 	// passServed exempts new connections from the refusals that will be balanced, or just were.
 	passServed func(*Rules, *chain)
@@ -51,8 +51,8 @@ type hostChain struct {
 // An addrSet is a set of addresses that the State counts.
 type addrSet struct {
 	name  string
-	addrs func(*proxier.State) map[netip.Addr]int
-	delta func(*proxier.Delta) proxier.SetDelta[netip.Addr]
+	addrs func(*policy.State) map[netip.Addr]int
+	delta func(*policy.Delta) policy.SetDelta[netip.Addr]
 }
 
 // sharedJumps are those of all modes. What Filter refuses, Forward must not accept, so it comes after.
@@ -88,15 +88,15 @@ var iptables = layout{
 	chains:   slices.Concat(natChains, filterChains),
 	jumps:    sharedJumps,
 	sets:     []setType{{vipsSet, ipset.HashIP}},
-	hasRules: (*proxier.Frontend).Balances,
-	usesPool: func(*proxier.Resolved, *proxier.Pool) bool { return true },
+	hasRules: (*policy.Frontend).Balances,
+	usesPool: func(*policy.Resolved, *policy.Pool) bool { return true },
 	memberOf: refusalSets,
 	refused: addrSet{
 		vipsSet,
-		func(st *proxier.State) map[netip.Addr]int { return st.RefusedVIPs },
-		func(d *proxier.Delta) proxier.SetDelta[netip.Addr] { return d.RefusedVIPs },
+		func(st *policy.State) map[netip.Addr]int { return st.RefusedVIPs },
+		func(d *policy.Delta) policy.SetDelta[netip.Addr] { return d.RefusedVIPs },
 	},
-	routeOutside: func(r *Rules, c *chain, l proxier.Route) { r.goTo(c, l, "") },
+	routeOutside: func(r *Rules, c *chain, l policy.Route) { r.goTo(c, l, "") },
 	passServed:   (*Rules).passBalanced,
 	balanced:     dnatted,
 }

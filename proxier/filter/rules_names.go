@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"svcproxy.dev/svcproxy/netutil/ipset"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // Prefix begins the names of all our chains, sets and lists of recent addresses.
@@ -68,16 +68,16 @@ func hashed(prefix, key string) string {
 
 // A dialect holds the differences between the families in the words of iptables.
 type dialect struct {
-	fam     proxier.Family
+	fam     policy.Family
 	suffix  string // of the names of sets
 	host    string // prefix length of a single address
 	refused string // --reject-with
 	mask    string // of a single address, as the match recent prints it
 }
 
-var dialects = map[proxier.Family]dialect{
-	proxier.IPv4: {proxier.IPv4, "-4", "/32", "icmp-port-unreachable", "255.255.255.255"},
-	proxier.IPv6: {proxier.IPv6, "-6", "/128", "icmp6-port-unreachable", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"},
+var dialects = map[policy.Family]dialect{
+	policy.IPv4: {policy.IPv4, "-4", "/32", "icmp-port-unreachable", "255.255.255.255"},
+	policy.IPv6: {policy.IPv6, "-6", "/128", "icmp6-port-unreachable", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"},
 }
 
 // set returns the full name of a set.
@@ -85,10 +85,10 @@ func (d dialect) set(name string) string { return name + d.suffix }
 
 // otherSuffix returns the suffix of the other family.
 func (d dialect) otherSuffix() string {
-	if d.fam == proxier.IPv6 {
-		return dialects[proxier.IPv4].suffix
+	if d.fam == policy.IPv6 {
+		return dialects[policy.IPv4].suffix
 	}
-	return dialects[proxier.IPv6].suffix
+	return dialects[policy.IPv6].suffix
 }
 
 // match returns a match that looks a packet up in a set, by "src" and "dst" as in sides.

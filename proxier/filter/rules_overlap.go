@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"svcproxy.dev/svcproxy/netutil/ipset"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -14,9 +14,9 @@ import (
 // port leave it out, or packets would match both services. Where it does not balance, the node
 // port has the packets of those who may use both.
 type overlaps struct {
-	taken     map[ipset.Entry]bool              // by frontends with an address
-	limited   map[ipset.Entry]*proxier.Frontend // to those who may use these
-	nodePorts map[protocolPort]*proxier.Frontend
+	taken     map[ipset.Entry]bool             // by frontends with an address
+	limited   map[ipset.Entry]*policy.Frontend // to those who may use these
+	nodePorts map[protocolPort]*policy.Frontend
 }
 
 // A protocolPort identifies a node port.
@@ -26,20 +26,20 @@ type protocolPort struct {
 }
 
 func newOverlaps() overlaps {
-	return overlaps{map[ipset.Entry]bool{}, map[ipset.Entry]*proxier.Frontend{}, map[protocolPort]*proxier.Frontend{}}
+	return overlaps{map[ipset.Entry]bool{}, map[ipset.Entry]*policy.Frontend{}, map[protocolPort]*policy.Frontend{}}
 }
 
-func protocolPortOf(f *proxier.Frontend) protocolPort {
+func protocolPortOf(f *policy.Frontend) protocolPort {
 	return protocolPort{f.Key.Protocol, f.Key.Port}
 }
 
-func entryOf(f *proxier.Frontend) ipset.Entry {
+func entryOf(f *policy.Frontend) ipset.Entry {
 	return ipset.Entry{Addr: f.Key.Addr, Protocol: uint8(f.Key.Protocol), Port: f.Key.Port}
 }
 
 // takesNodePort reports whether a frontend at an address that serves node ports is balanced by
 // IPVS, or by rules that not all packets match.
-func (r *Rules) takesNodePort(f *proxier.Frontend) bool {
+func (r *Rules) takesNodePort(f *policy.Frontend) bool {
 	return r.takesAny(f) && r.servesNodePorts(f.Key.Addr)
 }
 
@@ -47,43 +47,43 @@ func (r *Rules) takesNodePort(f *proxier.Frontend) bool {
 func (r *Rules) servesNodePorts(a netip.Addr) bool { return slices.Contains(r.host.NodePortAddrs, a) }
 
 // takesAny reports the same of any address of this host, such as serves node ports of a service that says so.
-func (r *Rules) takesAny(f *proxier.Frontend) bool {
-	return f.Key.Kind != proxier.NodePort && f.Outside.Action == proxier.Balance && (r.layout.ipvs || f.Restricted)
+func (r *Rules) takesAny(f *policy.Frontend) bool {
+	return f.Key.Kind != policy.NodePort && f.Outside.Action == policy.Balance && (r.layout.ipvs || f.Restricted)
 }
 
 // limits reports whether a frontend with an address leaves to a node port only the packets of those
 // who may use it.
-func limits(f *proxier.Frontend) bool {
-	return f.Key.Kind != proxier.NodePort && f.Outside.Action != proxier.Balance && f.Restricted
+func limits(f *policy.Frontend) bool {
+	return f.Key.Kind != policy.NodePort && f.Outside.Action != policy.Balance && f.Restricted
 }
 
 // limitsNodePort reports the same of an address that serves node ports.
-func (r *Rules) limitsNodePort(f *proxier.Frontend) bool {
+func (r *Rules) limitsNodePort(f *policy.Frontend) bool {
 	return limits(f) && r.servesNodePorts(f.Key.Addr)
 }
 
 // hasPlace reports whether a node port has an address of this host. One for everybody, on addresses of its
 // own, leaves to a frontend that limits it what no rule keeps the others from.
-func (r *Rules) hasPlace(f *proxier.Frontend, e ipset.Entry) bool {
+func (r *Rules) hasPlace(f *policy.Frontend, e ipset.Entry) bool {
 	free := f.Restricted || r.overlaps.limited[e] == nil || r.servesNodePorts(e.Addr)
 	return free && !r.overlaps.taken[e]
 }
 
 // onHost reports whether an interface of this host carries the address of f, which is not ours to bind.
-func (r *Rules) onHost(f *proxier.Frontend) bool {
+func (r *Rules) onHost(f *policy.Frontend) bool {
 	res := r.resolved[f.ServicePort.Key]
 	return res != nil && !slices.Contains(res.BoundAddrs, f.Key.Addr)
 }
 
 // hasRules reports whether the trees have rules for a frontend.
-func (r *Rules) hasRules(f *proxier.Frontend) bool {
+func (r *Rules) hasRules(f *policy.Frontend) bool {
 	return r.layout.hasRules(f) || r.takesNodePort(f) || r.limitsNodePort(f)
 }
 
 // addOverlap adds a frontend.
-func (r *Rules) addOverlap(f *proxier.Frontend) {
+func (r *Rules) addOverlap(f *policy.Frontend) {
 	switch {
-	case f.Key.Kind == proxier.NodePort:
+	case f.Key.Kind == policy.NodePort:
 		r.overlaps.nodePorts[protocolPortOf(f)] = f
 	case r.takesNodePort(f), r.takesAny(f) && r.onHost(f):
 		r.overlaps.taken[entryOf(f)] = true
@@ -93,9 +93,9 @@ func (r *Rules) addOverlap(f *proxier.Frontend) {
 }
 
 // removeOverlap removes a frontend.
-func (r *Rules) removeOverlap(f *proxier.Frontend) {
+func (r *Rules) removeOverlap(f *policy.Frontend) {
 	switch {
-	case f.Key.Kind == proxier.NodePort:
+	case f.Key.Kind == policy.NodePort:
 		delete(r.overlaps.nodePorts, protocolPortOf(f))
 	default:
 		delete(r.overlaps.taken, entryOf(f))
@@ -105,10 +105,10 @@ func (r *Rules) removeOverlap(f *proxier.Frontend) {
 
 // overlappedNodePorts returns the unchanged node ports that may lose an address to new
 // frontends, or get it back from removed ones, in whole or in part.
-func (r *Rules) overlappedNodePorts(old, now []*proxier.Frontend) (stay []*proxier.Frontend) {
+func (r *Rules) overlappedNodePorts(old, now []*policy.Frontend) (stay []*policy.Frontend) {
 	done := map[protocolPort]bool{}
 	for _, f := range old {
-		if f.Key.Kind == proxier.NodePort {
+		if f.Key.Kind == policy.NodePort {
 			done[protocolPortOf(f)] = true
 		}
 	}

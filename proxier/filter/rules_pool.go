@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"time"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // fanOut is the most rules in a chain that chooses a target. With more targets the
@@ -14,9 +14,9 @@ import (
 const fanOut = 16
 
 // poolChain returns the name of a pool's chain.
-func poolChain(p *proxier.Pool) string {
+func poolChain(p *policy.Pool) string {
 	prefix := Prefix + "SVC-"
-	if p.Scope == proxier.LocalScope {
+	if p.Scope == policy.LocalScope {
 		prefix = Prefix + "SVL-"
 	}
 	return hashed(prefix, p.ServicePort.String()+"/"+p.Protocol.String())
@@ -25,7 +25,7 @@ func poolChain(p *proxier.Pool) string {
 // A poolRenderer renders one pool as rules.
 type poolRenderer struct {
 	words    dialect
-	pool     *proxier.Pool
+	pool     *policy.Pool
 	name     string
 	proto    string
 	affinity string // seconds of session affinity; empty: none
@@ -33,7 +33,7 @@ type poolRenderer struct {
 }
 
 // poolChains emits the chains of a pool; none without targets.
-func (r *Rules) poolChains(p *proxier.Pool, emit Emit) {
+func (r *Rules) poolChains(p *policy.Pool, emit Emit) {
 	if len(p.Targets) == 0 {
 		return
 	}
@@ -51,8 +51,8 @@ func (r *Rules) poolChains(p *proxier.Pool, emit Emit) {
 }
 
 // choose completes c with rules that choose one of targets by weight, and emits it.
-func (pr *poolRenderer) choose(c *chain, targets []proxier.Target, path string) {
-	left := proxier.WeightOf(targets)
+func (pr *poolRenderer) choose(c *chain, targets []policy.Target, path string) {
+	left := policy.WeightOf(targets)
 	if len(targets) <= fanOut {
 		for _, t := range targets {
 			c.rule(pr.proto, chance(uint64(t.Weight), left), pr.remember(t), dnat(t))
@@ -66,8 +66,8 @@ func (pr *poolRenderer) choose(c *chain, targets []proxier.Target, path string) 
 		share := targets[i*len(targets)/groups : (i+1)*len(targets)/groups]
 		sub := path + "/" + strconv.Itoa(i)
 		name := hashed(Prefix+"PART-", sub)
-		c.rule(chance(proxier.WeightOf(share), left), "-g", name)
-		left -= proxier.WeightOf(share)
+		c.rule(chance(policy.WeightOf(share), left), "-g", name)
+		left -= policy.WeightOf(share)
 		pr.choose(&chain{name: name}, share, sub)
 	}
 	pr.emit("nat", c.name, c.rules)
@@ -85,7 +85,7 @@ func chance(part, total uint64) string {
 }
 
 // remember returns the match that records a client of t.
-func (pr *poolRenderer) remember(t proxier.Target) string {
+func (pr *poolRenderer) remember(t policy.Target) string {
 	if pr.affinity == "" {
 		return ""
 	}
@@ -93,18 +93,18 @@ func (pr *poolRenderer) remember(t proxier.Target) string {
 }
 
 // list returns the options that name the list of recent clients of a target.
-func (pr *poolRenderer) list(t proxier.Target) string {
+func (pr *poolRenderer) list(t policy.Target) string {
 	return "--name " + recentList(pr.name, t) + " --mask " + pr.words.mask + " --rsource"
 }
 
 // RecentList returns the name of the list of clients with affinity to a target of a pool.
-func RecentList(p *proxier.Pool, t proxier.Target) string { return recentList(poolChain(p), t) }
+func RecentList(p *policy.Pool, t policy.Target) string { return recentList(poolChain(p), t) }
 
-func recentList(chain string, t proxier.Target) string {
+func recentList(chain string, t policy.Target) string {
 	return hashed(Prefix, chain+"/"+t.AddrPort.String())
 }
 
-func dnat(t proxier.Target) string {
+func dnat(t policy.Target) string {
 	port := ":" + strconv.Itoa(int(t.Port()))
 	if t.Addr().Is4() {
 		return "-j DNAT --to-destination " + addrText(t.Addr()) + port

@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"svcproxy.dev/svcproxy/netutil/ipset"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // A member is an entry of a set; its name is without the family's suffix.
@@ -25,7 +25,7 @@ func (c memberCount) add(m member, n int) {
 }
 
 // eachMember calls do with the members that a frontend adds to sets, and how often.
-func (r *Rules) eachMember(f *proxier.Frontend, do func(m member, n int)) {
+func (r *Rules) eachMember(f *policy.Frontend, do func(m member, n int)) {
 	sets := r.layout.memberOf(f)
 	if f.Placed {
 		sets = append(sets, placedSet)
@@ -35,7 +35,7 @@ func (r *Rules) eachMember(f *proxier.Frontend, do func(m member, n int)) {
 	}
 	for _, a := range r.host.Addrs(f) {
 		e := ipset.Entry{Addr: a, Protocol: uint8(f.Key.Protocol), Port: f.Key.Port}
-		if f.Key.Kind == proxier.NodePort && !r.hasPlace(f, e) {
+		if f.Key.Kind == policy.NodePort && !r.hasPlace(f, e) {
 			continue
 		}
 		for _, set := range sets {
@@ -50,7 +50,7 @@ func (r *Rules) eachMember(f *proxier.Frontend, do func(m member, n int)) {
 
 // eachRange does the same with who may use a restricted frontend. A node port at the address of
 // another frontend that limits it has in place of the ranges of both what they have in common.
-func (r *Rules) eachRange(f *proxier.Frontend, e ipset.Entry, do func(m member, n int)) {
+func (r *Rules) eachRange(f *policy.Frontend, e ipset.Entry, do func(m member, n int)) {
 	put := func(ranges []netip.Prefix, n int) {
 		for _, p := range ranges {
 			for _, e.Net = range halves(p) {
@@ -59,21 +59,21 @@ func (r *Rules) eachRange(f *proxier.Frontend, e ipset.Entry, do func(m member, 
 		}
 	}
 	limited := r.overlaps.limited[e]
-	if f.Key.Kind != proxier.NodePort || limited == nil {
+	if f.Key.Kind != policy.NodePort || limited == nil {
 		put(f.SourceRanges, 1)
 		return
 	}
 	put(limited.SourceRanges, -1) // which it has put itself
-	put(proxier.InBoth(f.SourceRanges, limited.SourceRanges), 1)
+	put(policy.InBoth(f.SourceRanges, limited.SourceRanges), 1)
 }
 
 // refusalSets returns the set that refuses the packets of f that are not balanced, if
 // there are any; those that are never reach it with f's address.
-func refusalSets(f *proxier.Frontend) []string {
+func refusalSets(f *policy.Frontend) []string {
 	switch f.Refusal() {
-	case proxier.Reject:
+	case policy.Reject:
 		return []string{rejectSet}
-	case proxier.Drop:
+	case policy.Drop:
 		return []string{dropSet}
 	}
 	return nil
@@ -94,7 +94,7 @@ func halves(p netip.Prefix) []netip.Prefix {
 
 func addrEntry(a netip.Addr) ipset.Entry { return ipset.Entry{Addr: a} }
 
-func hairpinEntry(h proxier.Hairpin) ipset.Entry {
+func hairpinEntry(h policy.Hairpin) ipset.Entry {
 	at := h.AddrPort()
 	return ipset.Entry{
 		Addr: at.Addr(), Protocol: uint8(h.Protocol), Port: at.Port(),
@@ -103,7 +103,7 @@ func hairpinEntry(h proxier.Hairpin) ipset.Entry {
 }
 
 // Sets returns all sets by name, with their members, after Reset to st.
-func (r *Rules) Sets(st *proxier.State) map[string]Members {
+func (r *Rules) Sets(st *policy.State) map[string]Members {
 	types := slices.Concat(sharedSets, r.layout.sets)
 	sets := make(map[string]Members, len(types))
 	for _, s := range types {

@@ -13,13 +13,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"svcproxy.dev/svcproxy/netutil/ipset"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
 // render returns the chains of a State with one service.
-func render(t *testing.T, w *backendtest.World, res *proxier.Resolved) map[string]string {
+func render(t *testing.T, w *backendtest.World, res *policy.Resolved) map[string]string {
 	t.Helper()
 	w.Put(res.Key, res)
 	r := NewRules(w.Family)
@@ -40,17 +40,17 @@ func TestMarks(t *testing.T) {
 	const to = `-A SVCP-SERVICES -d 10.96.0.1/32 -p udp -m udp --dport 53 `
 	const comment = `-m comment --comment "default/dns:q" `
 	const nodePorts = "-A SVCP-SERVICES -d 192.0.2.1/32 -j SVCP-NODEPORTS\n-A SVCP-SERVICES -d 127.0.0.1/32 -j SVCP-NODEPORTS\n"
-	for m, want := range map[proxier.Masquerade]string{
-		proxier.NoOne:         "",
-		proxier.Everyone:      to + comment + "-j SVCP-MARK-MASQ\n",
-		proxier.NonLocal:      to + comment + "-j SVCP-MARK-NONLOCAL\n",
-		proxier.HostProcesses: to + "-m addrtype --src-type LOCAL " + comment + "-j SVCP-MARK-MASQ\n",
+	for m, want := range map[policy.Masquerade]string{
+		policy.NoOne:         "",
+		policy.Everyone:      to + comment + "-j SVCP-MARK-MASQ\n",
+		policy.NonLocal:      to + comment + "-j SVCP-MARK-NONLOCAL\n",
+		policy.HostProcesses: to + "-m addrtype --src-type LOCAL " + comment + "-j SVCP-MARK-MASQ\n",
 	} {
-		s := backendtest.Service{Name: "dns", Port: "q", Protocol: source.UDP, Targets: backendtest.Targets(proxier.IPv4, 1, 1)}
+		s := backendtest.Service{Name: "dns", Port: "q", Protocol: source.UDP, Targets: backendtest.Targets(policy.IPv4, 1, 1)}
 		cluster, _ := s.Pools()
-		route := backendtest.Route(cluster, m, proxier.Reject)
-		key := proxier.FrontendKey{Addr: netip.MustParseAddr("10.96.0.1"), Port: 53}
-		chains := render(t, backendtest.NewWorld(proxier.IPv4), s.Resolve(&proxier.Frontend{Key: key, Outside: route, Local: route}))
+		route := backendtest.Route(cluster, m, policy.Reject)
+		key := policy.FrontendKey{Addr: netip.MustParseAddr("10.96.0.1"), Port: 53}
+		chains := render(t, backendtest.NewWorld(policy.IPv4), s.Resolve(&policy.Frontend{Key: key, Outside: route, Local: route}))
 		check(t, chains, Services, want+to+comment+"-j "+poolChain(cluster)+"\n"+nodePorts)
 		check(t, chains, poolChain(cluster), "-A "+poolChain(cluster)+" -j CONNMARK --set-xmark 0x4000/0x4000\n"+
 			"-A "+poolChain(cluster)+" -p udp -j DNAT --to-destination 10.244.0.1:8080\n")
@@ -58,8 +58,8 @@ func TestMarks(t *testing.T) {
 }
 
 func TestMarkChains(t *testing.T) {
-	r := NewRules(proxier.IPv4)
-	w := backendtest.NewWorld(proxier.IPv4)
+	r := NewRules(policy.IPv4)
+	w := backendtest.NewWorld(policy.IPv4)
 	w.Host.MarkBit = 0
 	if err := r.Reset(w.State); err != nil {
 		t.Fatal(err)
@@ -81,8 +81,8 @@ func TestMarkChains(t *testing.T) {
 
 // What IPVS balances does not have the state DNAT, and is masqueraded where it is marked.
 func TestIPVSMasquerades(t *testing.T) {
-	w := backendtest.NewWorld(proxier.IPv4)
-	rules := map[string]*Rules{"ipvs": NewIPVSRules(proxier.IPv4), "iptables": NewRules(proxier.IPv4), "from ipvs to iptables": NewRules(proxier.IPv4)}
+	w := backendtest.NewWorld(policy.IPv4)
+	rules := map[string]*Rules{"ipvs": NewIPVSRules(policy.IPv4), "iptables": NewRules(policy.IPv4), "from ipvs to iptables": NewRules(policy.IPv4)}
 	rules["from ipvs to iptables"].Observe(&Actual{sets: map[string]*ipset.Listing{"SVCP-SERVED-4": {}}})
 	for name, r := range rules {
 		if err := r.Reset(w.State); err != nil {
@@ -97,8 +97,8 @@ func TestIPVSMasquerades(t *testing.T) {
 
 // While ipvs mode is left the connections that it took last are marked.
 func TestAfterIPVS(t *testing.T) {
-	r := NewRules(proxier.IPv4)
-	w := backendtest.NewWorld(proxier.IPv4)
+	r := NewRules(policy.IPv4)
+	w := backendtest.NewWorld(policy.IPv4)
 	if err := r.Reset(w.State); err != nil {
 		t.Fatal(err)
 	}
@@ -120,22 +120,22 @@ func TestAfterIPVS(t *testing.T) {
 
 // Frontends whose routes differ do not share the chain that tells sources apart.
 func TestSplit(t *testing.T) {
-	s := backendtest.Service{Name: "web", Protocol: source.TCP, Targets: backendtest.Targets(proxier.IPv4, 1, 2)}
+	s := backendtest.Service{Name: "web", Protocol: source.TCP, Targets: backendtest.Targets(policy.IPv4, 1, 2)}
 	s.Local = s.Targets[:1]
 	cluster, local := s.Pools()
-	outside := backendtest.Route(local, proxier.NoOne, proxier.Drop)
-	frontend := func(kind proxier.Kind, addr string, m proxier.Masquerade) *proxier.Frontend {
-		key := proxier.FrontendKey{Addr: netip.MustParseAddr(addr), Port: 80, Kind: kind}
-		return &proxier.Frontend{Key: key, Outside: outside, Local: backendtest.Route(cluster, m, proxier.Reject)}
+	outside := backendtest.Route(local, policy.NoOne, policy.Drop)
+	frontend := func(kind policy.Kind, addr string, m policy.Masquerade) *policy.Frontend {
+		key := policy.FrontendKey{Addr: netip.MustParseAddr(addr), Port: 80, Kind: kind}
+		return &policy.Frontend{Key: key, Outside: outside, Local: backendtest.Route(cluster, m, policy.Reject)}
 	}
-	a := frontend(proxier.External, "203.0.113.1", proxier.HostProcesses)
-	b := frontend(proxier.NodePort, "0.0.0.0", proxier.HostProcesses)
-	c := frontend(proxier.External, "203.0.113.2", proxier.Everyone)
-	chains := render(t, backendtest.NewWorld(proxier.IPv4), s.Resolve(a, b, c))
+	a := frontend(policy.External, "203.0.113.1", policy.HostProcesses)
+	b := frontend(policy.NodePort, "0.0.0.0", policy.HostProcesses)
+	c := frontend(policy.External, "203.0.113.2", policy.Everyone)
+	chains := render(t, backendtest.NewWorld(policy.IPv4), s.Resolve(a, b, c))
 	if splitChain(a) != splitChain(b) || splitChain(a) == splitChain(c) {
 		t.Errorf("chains: %s, %s and %s", splitChain(a), splitChain(b), splitChain(c))
 	}
-	text := func(f *proxier.Frontend, lines ...string) string {
+	text := func(f *policy.Frontend, lines ...string) string {
 		var b strings.Builder
 		for _, l := range lines {
 			l = strings.NewReplacer("-g SVC", "-g "+poolChain(cluster), "-g SVL", "-g "+poolChain(local)).Replace(l)
@@ -155,14 +155,14 @@ func TestSplit(t *testing.T) {
 }
 
 func TestAffinity(t *testing.T) {
-	s := backendtest.Service{Name: "web", Protocol: source.TCP, Affinity: 1500 * time.Millisecond, Targets: backendtest.Targets(proxier.IPv6, 1, 2)}
+	s := backendtest.Service{Name: "web", Protocol: source.TCP, Affinity: 1500 * time.Millisecond, Targets: backendtest.Targets(policy.IPv6, 1, 2)}
 	s.Targets[1].Weight = 3
 	cluster, _ := s.Pools()
-	route := backendtest.Route(cluster, proxier.NoOne, proxier.Reject)
-	key := proxier.FrontendKey{Addr: netip.MustParseAddr("fd00:96::1"), Port: 80}
-	chains := render(t, backendtest.NewWorld(proxier.IPv6), s.Resolve(&proxier.Frontend{Key: key, Outside: route, Local: route}))
+	route := backendtest.Route(cluster, policy.NoOne, policy.Reject)
+	key := policy.FrontendKey{Addr: netip.MustParseAddr("fd00:96::1"), Port: 80}
+	chains := render(t, backendtest.NewWorld(policy.IPv6), s.Resolve(&policy.Frontend{Key: key, Outside: route, Local: route}))
 	name := poolChain(cluster)
-	pr := poolRenderer{words: dialects[proxier.IPv6], name: name}
+	pr := poolRenderer{words: dialects[policy.IPv6], name: name}
 	one, two := pr.list(s.Targets[0]), pr.list(s.Targets[1])
 	if want := "--name SVCP-"; !strings.HasPrefix(one, want) || !strings.HasSuffix(one, " --mask ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff --rsource") || one == two {
 		t.Errorf("lists: %s and %s", one, two)
@@ -178,20 +178,20 @@ func TestAffinity(t *testing.T) {
 // Whatever their number and weights, targets get their shares, and no chain is long.
 func TestShares(t *testing.T) {
 	for _, n := range []int{1, 2, 16, 17, 256, 257, 4097} {
-		targets := backendtest.Targets(proxier.IPv4, 0, n)
+		targets := backendtest.Targets(policy.IPv4, 0, n)
 		for i := range targets {
 			targets[i].Weight = uint16(1 + i%3)
 		}
 		s := backendtest.Service{Name: "web", Protocol: source.TCP, Targets: targets}
 		cluster, _ := s.Pools()
 		chains := map[string]string{}
-		NewRules(proxier.IPv4).poolChains(cluster, func(_, name string, rules []byte) { chains[name] = string(rules) })
+		NewRules(policy.IPv4).poolChains(cluster, func(_, name string, rules []byte) { chains[name] = string(rules) })
 		got := map[string]float64{}
 		depth := shares(t, chains, poolChain(cluster), 1, got)
 		if depth > 4 {
 			t.Errorf("%d targets: chains %d deep", n, depth)
 		}
-		total := float64(proxier.WeightOf(targets))
+		total := float64(policy.WeightOf(targets))
 		for _, target := range targets {
 			want := float64(target.Weight) / total
 			if share := got[target.String()]; math.Abs(share-want) > 1e-5*want {
@@ -257,7 +257,7 @@ func TestNodeNames(t *testing.T) {
 		{np, "::", 30000, 5, 2, "SVCP-NP:tcp:30000-30015", "-p tcp -m tcp --dport 30000:30015"},
 	}
 	for _, tt := range tests {
-		f := &proxier.Frontend{Key: proxier.FrontendKey{Addr: netip.MustParseAddr(tt.addr), Protocol: source.TCP, Port: tt.port}}
+		f := &policy.Frontend{Key: policy.FrontendKey{Addr: netip.MustParseAddr(tt.addr), Protocol: source.TCP, Port: tt.port}}
 		tt.tree.entries = []entry{{tt.tree.key(f), f}}
 		n := node{0, 1, tt.digits, tt.depth}
 		name := tt.tree.name(n)
@@ -283,12 +283,12 @@ func FuzzNames(f *testing.F) {
 		f.Add(s, s, s)
 	}
 	f.Fuzz(func(t *testing.T, namespace, name, port string) {
-		s := backendtest.Service{Name: name, Port: port, Protocol: source.TCP, Targets: backendtest.Targets(proxier.IPv4, 1, 1)}
+		s := backendtest.Service{Name: name, Port: port, Protocol: source.TCP, Targets: backendtest.Targets(policy.IPv4, 1, 1)}
 		cluster, _ := s.Pools()
 		cluster.ServicePort.Namespace = namespace
-		route := backendtest.Route(cluster, proxier.Everyone, proxier.Reject)
-		key := proxier.FrontendKey{Addr: netip.MustParseAddr("10.96.0.1"), Port: 53}
-		chains := render(t, backendtest.NewWorld(proxier.IPv4), s.Resolve(&proxier.Frontend{Key: key, Outside: route, Local: route}))
+		route := backendtest.Route(cluster, policy.Everyone, policy.Reject)
+		key := policy.FrontendKey{Addr: netip.MustParseAddr("10.96.0.1"), Port: 53}
+		chains := render(t, backendtest.NewWorld(policy.IPv4), s.Resolve(&policy.Frontend{Key: key, Outside: route, Local: route}))
 		checkChains(t, chains, nil)
 		rule := regexp.MustCompile(`^-A SVCP-SERVICES -d 10.96.0.1/32 -p tcp -m tcp --dport 53 -m comment --comment "[-\w./:?]{1,200}" -j SVCP-[-A-Z0-9]+\n$`)
 		lines := slices.Collect(strings.Lines(chains[Services]))
@@ -303,9 +303,9 @@ func TestHostileInterfaces(t *testing.T) {
 		"eth0": true, "eth*": true, "*": true, "a.b-c_d@e:1": true,
 		"": false, "eth0 -j ACCEPT": false, "a\n": false, `"`: false, "eth+": false, "e*h*": false, "sixteencharacter": false, "!": false,
 	} {
-		w := backendtest.NewWorld(proxier.IPv4)
+		w := backendtest.NewWorld(policy.IPv4)
 		w.Host.LocalInterfaces = []string{name}
-		if err := NewRules(proxier.IPv4).Reset(w.State); (err == nil) != ok {
+		if err := NewRules(policy.IPv4).Reset(w.State); (err == nil) != ok {
 			t.Errorf("interface %q: got %v", name, err)
 		}
 	}
@@ -315,7 +315,7 @@ func TestHostileInterfaces(t *testing.T) {
 // clients keep theirs.
 func TestSlowStartStep(t *testing.T) {
 	render := func(n int, weight uint16, affinity time.Duration) map[string]string {
-		targets := backendtest.Targets(proxier.IPv4, 0, n)
+		targets := backendtest.Targets(policy.IPv4, 0, n)
 		for i := range targets {
 			targets[i].Weight = 100
 		}
@@ -323,7 +323,7 @@ func TestSlowStartStep(t *testing.T) {
 		s := backendtest.Service{Name: "web", Protocol: source.TCP, Affinity: affinity, Targets: targets}
 		cluster, _ := s.Pools()
 		chains := map[string]string{}
-		NewRules(proxier.IPv4).poolChains(cluster, func(_, name string, rules []byte) { chains[name] = string(rules) })
+		NewRules(policy.IPv4).poolChains(cluster, func(_, name string, rules []byte) { chains[name] = string(rules) })
 		return chains
 	}
 	for _, tt := range []struct {

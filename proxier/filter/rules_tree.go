@@ -8,7 +8,7 @@ import (
 	"sort"
 	"strconv"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -38,7 +38,7 @@ type tree struct {
 
 type entry struct {
 	key key
-	f   *proxier.Frontend
+	f   *policy.Frontend
 }
 
 // A key is an address, if the tree has them, a protocol and a port, as sortable bytes.
@@ -49,7 +49,7 @@ var protocolDigits = map[source.Protocol]byte{source.TCP: 0, source.UDP: 1, sour
 
 var digitProtocols = [...]source.Protocol{source.TCP, source.UDP, source.SCTP}
 
-func (t *tree) key(f *proxier.Frontend) (k key) {
+func (t *tree) key(f *policy.Frontend) (k key) {
 	if t.addrLen > 0 {
 		copy(k[:], f.Key.Addr.AsSlice())
 	}
@@ -77,7 +77,7 @@ func common(a, b *key) int {
 func compareKeys(e entry, k key) int { return bytes.Compare(e.key[:], k[:]) }
 
 // find returns the frontend at k, or nil.
-func (t *tree) find(k key) *proxier.Frontend {
+func (t *tree) find(k key) *policy.Frontend {
 	if i, ok := slices.BinarySearchFunc(t.entries, k, compareKeys); ok {
 		return t.entries[i].f
 	}
@@ -85,7 +85,7 @@ func (t *tree) find(k key) *proxier.Frontend {
 }
 
 // put sets the frontend at k; nil removes it.
-func (t *tree) put(k key, f *proxier.Frontend) {
+func (t *tree) put(k key, f *policy.Frontend) {
 	i, ok := slices.BinarySearchFunc(t.entries, k, compareKeys)
 	switch {
 	case ok && f != nil:

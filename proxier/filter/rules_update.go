@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"svcproxy.dev/svcproxy/netutil/ipset"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // Changes are what an Update changed, or may have changed.
@@ -19,7 +19,7 @@ type Changes struct {
 }
 
 // Update applies a delta that leads to st. Its cost does not depend on the number of other services.
-func (r *Rules) Update(st *proxier.State, d *proxier.Delta) *Changes {
+func (r *Rules) Update(st *policy.State, d *policy.Delta) *Changes {
 	ch := &Changes{Chains: map[string][]byte{}, Gained: map[string][]ipset.Entry{}, Lost: map[string][]ipset.Entry{}}
 	r.updateServices(st, d, ch)
 	anyPlaced := r.placed > 0
@@ -39,7 +39,7 @@ func (r *Rules) Update(st *proxier.State, d *proxier.Delta) *Changes {
 func (ch *Changes) set(_, name string, rules []byte) { ch.Chains[name] = append([]byte{}, rules...) }
 
 // updateServices updates the chains that belong to single services.
-func (r *Rules) updateServices(st *proxier.State, d *proxier.Delta, ch *Changes) {
+func (r *Rules) updateServices(st *policy.State, d *policy.Delta, ch *Changes) {
 	for _, s := range d.Services {
 		if s.Old != nil {
 			delete(r.resolved, s.Old.Key)
@@ -64,12 +64,12 @@ func (r *Rules) updateServices(st *proxier.State, d *proxier.Delta, ch *Changes)
 
 // frontendChanges returns what a delta puts into the trees; nil: removed.
 // A frontend may move from one service to another.
-func (r *Rules) frontendChanges(d *proxier.Delta) (services, nodePorts map[key]*proxier.Frontend) {
-	services, nodePorts = map[key]*proxier.Frontend{}, map[key]*proxier.Frontend{}
-	put := func(f, value *proxier.Frontend) {
+func (r *Rules) frontendChanges(d *policy.Delta) (services, nodePorts map[key]*policy.Frontend) {
+	services, nodePorts = map[key]*policy.Frontend{}, map[key]*policy.Frontend{}
+	put := func(f, value *policy.Frontend) {
 		switch {
 		case !r.hasRules(f):
-		case f.Key.Kind == proxier.NodePort:
+		case f.Key.Kind == policy.NodePort:
 			nodePorts[r.nodePorts.key(f)] = value
 		default:
 			services[r.services.key(f)] = value
@@ -86,7 +86,7 @@ func (r *Rules) frontendChanges(d *proxier.Delta) (services, nodePorts map[key]*
 }
 
 // updatePlaced counts the node ports on addresses of their own.
-func (r *Rules) updatePlaced(d *proxier.Delta) {
+func (r *Rules) updatePlaced(d *policy.Delta) {
 	old, now := frontends(d)
 	for _, f := range old {
 		r.placed -= placed(f)
@@ -97,7 +97,7 @@ func (r *Rules) updatePlaced(d *proxier.Delta) {
 }
 
 // updateTree puts frontends into a tree and notes the chains that this affects.
-func (r *Rules) updateTree(t *tree, changed map[key]*proxier.Frontend, ch *Changes) {
+func (r *Rules) updateTree(t *tree, changed map[key]*policy.Frontend, ch *Changes) {
 	for k, f := range changed {
 		if r.sameRules(t.find(k), f) {
 			t.put(k, f)
@@ -143,7 +143,7 @@ func (r *Rules) updateTree(t *tree, changed map[key]*proxier.Frontend, ch *Chang
 }
 
 // sameRules reports whether two frontends with the same key, or nil, have the same rules.
-func (r *Rules) sameRules(a, b *proxier.Frontend) bool {
+func (r *Rules) sameRules(a, b *policy.Frontend) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
@@ -154,7 +154,7 @@ func (r *Rules) sameRules(a, b *proxier.Frontend) bool {
 }
 
 // updateMembers updates the sets that hold frontends.
-func (r *Rules) updateMembers(d *proxier.Delta, ch *Changes) {
+func (r *Rules) updateMembers(d *policy.Delta, ch *Changes) {
 	net := memberCount{}
 	old, now := frontends(d)
 	stay := r.overlappedNodePorts(old, now)
@@ -178,7 +178,7 @@ func (r *Rules) updateMembers(d *proxier.Delta, ch *Changes) {
 }
 
 // frontends returns the frontends that a delta removes and adds.
-func frontends(d *proxier.Delta) (old, now []*proxier.Frontend) {
+func frontends(d *policy.Delta) (old, now []*policy.Frontend) {
 	for _, s := range d.Services {
 		if s.Old != nil {
 			old = append(old, s.Old.Frontends...)
@@ -191,13 +191,13 @@ func frontends(d *proxier.Delta) (old, now []*proxier.Frontend) {
 }
 
 // updateShared updates the sets whose members the State counts.
-func (r *Rules) updateShared(d *proxier.Delta, ch *Changes) {
+func (r *Rules) updateShared(d *policy.Delta, ch *Changes) {
 	applySetDelta(ch, r.words.set(r.layout.refused.name), r.layout.refused.delta(d), addrEntry)
 	applySetDelta(ch, r.words.set(hairpinSet), d.Hairpins, hairpinEntry)
 }
 
 // applySetDelta applies the change of a counted set.
-func applySetDelta[T comparable](ch *Changes, set string, d proxier.SetDelta[T], entry func(T) ipset.Entry) {
+func applySetDelta[T comparable](ch *Changes, set string, d policy.SetDelta[T], entry func(T) ipset.Entry) {
 	for _, v := range d.Gained {
 		ch.member(set, entry(v), false, true)
 	}

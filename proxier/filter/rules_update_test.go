@@ -14,8 +14,8 @@ import (
 
 	"svcproxy.dev/svcproxy/netutil/ipset"
 	"svcproxy.dev/svcproxy/netutil/xtables"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -25,7 +25,7 @@ type picture struct {
 	members map[string]map[ipset.Entry]struct{}
 }
 
-func pictureOf(r *Rules, st *proxier.State) picture {
+func pictureOf(r *Rules, st *policy.State) picture {
 	p := picture{map[string]string{}, map[string]map[ipset.Entry]struct{}{}}
 	r.Chains(p.take)
 	for name, m := range r.Sets(st) {
@@ -77,8 +77,8 @@ func (p picture) check(rt *rapid.T, reset picture) {
 	}
 }
 
-func families(t *testing.T, test func(*testing.T, proxier.Family)) {
-	for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
+func families(t *testing.T, test func(*testing.T, policy.Family)) {
+	for _, fam := range []policy.Family{policy.IPv4, policy.IPv6} {
 		t.Run(fam.String(), func(t *testing.T) { test(t, fam) })
 	}
 }
@@ -86,8 +86,8 @@ func families(t *testing.T, test func(*testing.T, proxier.Family)) {
 // Whatever way leads to a State, its chains and sets are the same, and no rule needs
 // what the host lacks.
 func TestDeltasGiveWhatAResetGives(t *testing.T) {
-	families(t, func(t *testing.T, fam proxier.Family) {
-		for name, rules := range map[string]func(proxier.Family) *Rules{"iptables": NewRules, "ipvs": NewIPVSRules} {
+	families(t, func(t *testing.T, fam policy.Family) {
+		for name, rules := range map[string]func(policy.Family) *Rules{"iptables": NewRules, "ipvs": NewIPVSRules} {
 			t.Run(name, func(t *testing.T) {
 				rapid.Check(t, func(rt *rapid.T) { checkDeltas(rt, fam, rules) })
 			})
@@ -95,7 +95,7 @@ func TestDeltasGiveWhatAResetGives(t *testing.T) {
 	})
 }
 
-func checkDeltas(rt *rapid.T, fam proxier.Family, newRules func(proxier.Family) *Rules) {
+func checkDeltas(rt *rapid.T, fam policy.Family, newRules func(policy.Family) *Rules) {
 	pick := func(n int) int { return rapid.IntRange(0, n-1).Draw(rt, "pick") }
 	w := backendtest.NewWorld(fam)
 	r := newRules(fam)
@@ -111,7 +111,7 @@ func checkDeltas(rt *rapid.T, fam proxier.Family, newRules func(proxier.Family) 
 	}
 	got := pictureOf(r, w.State)
 	for range pick(24) {
-		change := map[source.Key]*proxier.Resolved{}
+		change := map[source.Key]*policy.Resolved{}
 		for range 1 + pick(3) {
 			number := pick(16)
 			key := source.Key{Namespace: "default", Name: fmt.Sprintf("svc-%d", number)}
@@ -172,17 +172,17 @@ func checkChains(t interface{ Fatalf(string, ...any) }, chains map[string]string
 
 // A tree too deep for nf_tables is cut off, and grows again when it may.
 func TestDeepTree(t *testing.T) {
-	w := backendtest.NewWorld(proxier.IPv6)
-	r := NewRules(proxier.IPv6)
+	w := backendtest.NewWorld(policy.IPv6)
+	r := NewRules(policy.IPv6)
 	if err := r.Reset(w.State); err != nil {
 		t.Fatal(err)
 	}
 	got := pictureOf(r, w.State)
 	deepest := 0
-	step := func(n int, res *proxier.Resolved) {
+	step := func(n int, res *policy.Resolved) {
 		key := source.Key{Namespace: "default", Name: fmt.Sprintf("web-%d", n)}
 		got.apply(r, r.Update(w.State, w.Put(key, res)))
-		fresh := NewRules(proxier.IPv6)
+		fresh := NewRules(policy.IPv6)
 		if err := fresh.Reset(w.State); err != nil {
 			t.Fatal(err)
 		}
@@ -200,7 +200,7 @@ func TestDeepTree(t *testing.T) {
 	for i := range n {
 		a := netip.MustParseAddr("1111:1111:1111:1111:1111:1111:1111:1111").As16()
 		a[(n-1-i)/2] ^= []byte{0x20, 0x02}[(n-1-i)%2]
-		res := backendtest.Web(proxier.IPv6, i, 1)
+		res := backendtest.Web(policy.IPv6, i, 1)
 		res.Frontends[0].Key.Addr = netip.AddrFrom16(a)
 		step(i, res)
 	}
@@ -217,22 +217,22 @@ func TestDeepTree(t *testing.T) {
 
 // A change of one service touches few chains, however many there are.
 func TestChangesAreSmall(t *testing.T) {
-	w := backendtest.NewWorld(proxier.IPv4)
+	w := backendtest.NewWorld(policy.IPv4)
 	for i := range 5000 {
-		res := backendtest.Web(proxier.IPv4, i, 2)
+		res := backendtest.Web(policy.IPv4, i, 2)
 		w.Put(res.Key, res)
 	}
-	r := NewRules(proxier.IPv4)
+	r := NewRules(policy.IPv4)
 	if err := r.Reset(w.State); err != nil {
 		t.Fatal(err)
 	}
-	fewer := backendtest.Web(proxier.IPv4, 2500, 1)
+	fewer := backendtest.Web(policy.IPv4, 2500, 1)
 	ch := r.Update(w.State, w.Put(fewer.Key, fewer))
 	if names := maps.Keys(ch.Chains); len(ch.Chains) != 1 {
 		t.Errorf("an endpoint less: looked at chains %v", names)
 	}
 	before := pictureOf(r, w.State)
-	fresh := backendtest.Web(proxier.IPv4, 6000, 1)
+	fresh := backendtest.Web(policy.IPv4, 6000, 1)
 	ch = r.Update(w.State, w.Put(fresh.Key, fresh))
 	changed := 0
 	for name, rules := range ch.Chains {

@@ -9,6 +9,7 @@ import (
 
 	"svcproxy.dev/svcproxy/netutil/xtables"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -23,7 +24,7 @@ type Unsupported struct {
 	missing xtables.Missing // optional features that this host lacks
 	failed  bool            // the last sync failed, maybe because another feature is missing now
 
-	refusing map[source.Key]*proxier.Resolved // instead of what they were resolved to
+	refusing map[source.Key]*policy.Resolved // instead of what they were resolved to
 	why      map[source.Key]string
 }
 
@@ -54,8 +55,8 @@ func (a *Unsupported) Reprobe(ctx context.Context) error {
 func (a *Unsupported) SyncEnded(err error) { a.failed = err != nil }
 
 // State returns st with unsupported services refusing, and records them.
-func (a *Unsupported) State(st *proxier.State) *proxier.State {
-	a.refusing, a.why = map[source.Key]*proxier.Resolved{}, map[source.Key]string{}
+func (a *Unsupported) State(st *policy.State) *policy.State {
+	a.refusing, a.why = map[source.Key]*policy.Resolved{}, map[source.Key]string{}
 	if len(a.missing) == 0 {
 		return st
 	}
@@ -68,19 +69,19 @@ func (a *Unsupported) State(st *proxier.State) *proxier.State {
 }
 
 // Preview returns what State would, and records nothing.
-func (a *Unsupported) Preview(st *proxier.State) *proxier.State {
+func (a *Unsupported) Preview(st *policy.State) *policy.State {
 	other := *a
 	return other.State(st)
 }
 
 // CanFollow reports whether Delta can be called. Of a part of a service it is not known whether this host
 // supports the service.
-func (a *Unsupported) CanFollow(d *proxier.Delta) bool {
-	return len(a.missing) == 0 || !slices.ContainsFunc(d.Services, func(ch proxier.ServiceChange) bool { return ch.Part })
+func (a *Unsupported) CanFollow(d *policy.Delta) bool {
+	return len(a.missing) == 0 || !slices.ContainsFunc(d.Services, func(ch policy.ServiceChange) bool { return ch.Part })
 }
 
 // Delta does the same as State for a change of it.
-func (a *Unsupported) Delta(d *proxier.Delta) *proxier.Delta {
+func (a *Unsupported) Delta(d *policy.Delta) *policy.Delta {
 	if len(a.missing) == 0 {
 		return d
 	}
@@ -105,7 +106,7 @@ func (a *Unsupported) Delta(d *proxier.Delta) *proxier.Delta {
 }
 
 // resolved returns a service as this host supports it, and records it if it is unsupported.
-func (a *Unsupported) resolved(res *proxier.Resolved) *proxier.Resolved {
+func (a *Unsupported) resolved(res *policy.Resolved) *policy.Resolved {
 	lacks := a.rules.missingMatch(res, a.missing)
 	if lacks == "" {
 		return res
@@ -116,7 +117,7 @@ func (a *Unsupported) resolved(res *proxier.Resolved) *proxier.Resolved {
 }
 
 // refusing returns res with what rules would balance refused.
-func (r *Rules) refusing(res *proxier.Resolved) *proxier.Resolved {
+func (r *Rules) refusing(res *policy.Resolved) *policy.Resolved {
 	out := *res
 	out.Frontends = slices.Clone(res.Frontends)
 	for i, f := range res.Frontends {
@@ -124,20 +125,20 @@ func (r *Rules) refusing(res *proxier.Resolved) *proxier.Resolved {
 			continue
 		}
 		g := *f
-		for _, l := range []*proxier.Route{&g.Outside, &g.Local} {
-			if l.Action == proxier.Balance {
-				*l = proxier.Route{Action: proxier.Reject, Pool: withoutTargets(l.Pool)}
+		for _, l := range []*policy.Route{&g.Outside, &g.Local} {
+			if l.Action == policy.Balance {
+				*l = policy.Route{Action: policy.Reject, Pool: withoutTargets(l.Pool)}
 			}
 		}
 		out.Frontends[i] = &g
 	}
-	if !slices.ContainsFunc(out.Frontends, (*proxier.Frontend).Balances) {
+	if !slices.ContainsFunc(out.Frontends, (*policy.Frontend).Balances) {
 		out.Pools, out.HairpinPools = nil, nil
 	}
 	return &out
 }
 
-func withoutTargets(p *proxier.Pool) *proxier.Pool {
+func withoutTargets(p *policy.Pool) *policy.Pool {
 	out := *p
 	out.Targets = nil
 	return &out
@@ -161,8 +162,8 @@ func (a *Unsupported) Unserved() *proxier.PartialError {
 }
 
 // frontends returns the frontends of unsupported services that refuse now.
-func (a *Unsupported) frontends() map[proxier.FrontendKey]bool {
-	all := make(map[proxier.FrontendKey]bool)
+func (a *Unsupported) frontends() map[policy.FrontendKey]bool {
+	all := make(map[policy.FrontendKey]bool)
 	for _, res := range a.refusing {
 		for _, f := range res.Frontends {
 			if !f.Balances() {

@@ -13,8 +13,8 @@ import (
 
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/netutil/xtables"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -28,20 +28,20 @@ func TestVariantsShareClients(t *testing.T) {
 	if err != nil || len(tools) != 2 {
 		t.Fatalf("want both variants of iptables: %v, %v", tools, err)
 	}
-	w := backendtest.NewWorld(proxier.IPv4)
-	s := backendtest.Service{Name: "sticky", Protocol: source.TCP, Affinity: time.Hour, Targets: backendtest.Targets(proxier.IPv4, 0, 2)}
+	w := backendtest.NewWorld(policy.IPv4)
+	s := backendtest.Service{Name: "sticky", Protocol: source.TCP, Affinity: time.Hour, Targets: backendtest.Targets(policy.IPv4, 0, 2)}
 	pool, _ := s.Pools()
-	route := backendtest.Route(pool, proxier.NoOne, proxier.Reject)
-	res := s.Resolve(&proxier.Frontend{Key: proxier.FrontendKey{Addr: backendtest.Addr(proxier.IPv4, "vip", 1), Port: 80}, Outside: route, Local: route})
+	route := backendtest.Route(pool, policy.NoOne, policy.Reject)
+	res := s.Resolve(&policy.Frontend{Key: policy.FrontendKey{Addr: backendtest.Addr(policy.IPv4, "vip", 1), Port: 80}, Outside: route, Local: route})
 	w.Put(res.Key, res)
 
 	list, client := RecentList(pool, pool.Targets[1]), netip.MustParseAddr("192.0.2.7")
 	for i, choice := range []xtables.Choice{{Use: tools[0]}, {Use: tools[1], Stale: tools[:1]}, {Use: tools[0], Stale: tools[1:]}} {
-		k, err := open(ctx, proxier.IPv4, &choice)
+		k, err := open(ctx, policy.IPv4, &choice)
 		if err != nil {
 			t.Fatal(err)
 		}
-		resync(t, k, NewRules(proxier.IPv4), w)
+		resync(t, k, NewRules(policy.IPv4), w)
 		if i == 0 {
 			if err := os.WriteFile("/proc/thread-self/net/xt_recent/"+list, []byte("+"+client.String()+"\n"), 0o600); err != nil {
 				t.Fatal(err)
@@ -67,7 +67,7 @@ func TestNeedsOfTheMode(t *testing.T) {
 	netnstest.Enter(t)
 	backendtest.WithoutExtension(t, "xt_ipvs")
 	ctx := context.Background()
-	for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
+	for _, fam := range []policy.Family{policy.IPv4, policy.IPv6} {
 		k, err := Open(ctx, fam)
 		if err != nil {
 			t.Fatal(err)

@@ -3,7 +3,7 @@ package healthz
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -22,7 +22,7 @@ type AnnounceSession struct {
 	Peer string
 	Up   bool
 
-	Routes, Refused map[proxier.Family]int // that it gets, and that it sends for nothing
+	Routes, Refused map[policy.Family]int // that it gets, and that it sends for nothing
 }
 
 // WatchAnnounced has numbers asked for each time that metrics are.
@@ -53,14 +53,14 @@ func (a announced) Collect(ch chan<- prometheus.Metric) {
 	}
 	for _, s := range now.Sessions {
 		tell(sessionUpDesc, one(s.Up), s.Peer)
-		for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
+		for _, fam := range []policy.Family{policy.IPv4, policy.IPv6} {
 			tell(routesDesc, s.Routes[fam], s.Peer, fam.Title())
 			tell(refusedDesc, s.Refused[fam], s.Peer, fam.Title())
 		}
 	}
 	for _, means := range source.EachMeans {
 		tell(addressesDesc, now.Addresses[means.String()], means.String())
-		for _, why := range proxier.AllWithheld() {
+		for _, why := range policy.AllWithheld() {
 			tell(withheldDesc, now.Withheld[Withheld{means.String(), why.String()}], means.String(), why.String())
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -39,14 +40,14 @@ func (c *Counts) accepted() bool {
 }
 
 // WatchCounts has counts asked for each time that metrics are.
-func (m *Metrics) WatchCounts(counts func() Counts, families ...proxier.Family) {
+func (m *Metrics) WatchCounts(counts func() Counts, families ...policy.Family) {
 	m.registry.MustRegister(counted{counts, families})
 }
 
 // counted is a prometheus.Collector of Counts: all of one answer are of one moment.
 type counted struct {
 	counts   func() Counts
-	families []proxier.Family
+	families []policy.Family
 }
 
 func desc(name, help string, labels ...string) *prometheus.Desc {
@@ -99,7 +100,7 @@ func (c counted) Collect(ch chan<- prometheus.Metric) {
 	for _, a := range proxier.ServiceActions() {
 		tell(servicesDesc, n.Loop.Services[a], word(a))
 	}
-	for _, s := range proxier.EndpointStates() {
+	for _, s := range policy.EndpointStates() {
 		tell(endpointsDesc, n.Loop.Endpoints[s], word(s))
 	}
 	for _, a := range proxier.AllFailedSettings() {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // crowdSize is far more than a crowd holds.
@@ -24,8 +25,8 @@ func TestProbesAreAnswered(t *testing.T) {
 	own := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), freePort(t))
 	s := serve(t, own.String(), NewHealth())
 	check := netip.AddrPortFrom(own.Addr(), freePort(t))
-	s.SetNodeHealth([]proxier.NodeHealth{{Port: check.Port(), LocalEndpoints: proxier.PerFamily{IPv4: 1}}})
-	s.SetNode(&proxier.Node{NodePortAddrs: []netip.Addr{check.Addr()}})
+	s.SetNodeHealth([]proxier.NodeHealth{{Port: check.Port(), LocalEndpoints: policy.PerFamily{IPv4: 1}}})
+	s.SetNode(&policy.Node{NodePortAddrs: []netip.Addr{check.Addr()}})
 	for what, says := range map[string]string{
 		"nothing":        "",
 		"half a request": "GET /livez HTTP/1.1\r\nHost: a\r\n",

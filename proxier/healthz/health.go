@@ -9,6 +9,7 @@ import (
 
 	"svcproxy.dev/svcproxy/internal/times"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // timeout is how long a change may wait for the kernel, and the loop may be
@@ -25,22 +26,22 @@ type Loop interface {
 // Health knows whether this node takes up changes in time.
 type Health struct {
 	mu       sync.Mutex
-	loop     Loop                         // nil until Watch
-	pending  map[proxier.Family]time.Time // since when a change waits for a sync that succeeds
-	updated  map[proxier.Family]time.Time // the last sync that succeeded
-	answered func(path string, code int)  // counts answers; never nil
-	leaves   bool                         // the cluster says that this node goes
-	drained  func() *proxier.Drain        // never nil
+	loop     Loop                        // nil until Watch
+	pending  map[policy.Family]time.Time // since when a change waits for a sync that succeeds
+	updated  map[policy.Family]time.Time // the last sync that succeeded
+	answered func(path string, code int) // counts answers; never nil
+	leaves   bool                        // the cluster says that this node goes
+	drained  func() *policy.Drain        // never nil
 }
 
 // NewHealth returns the health of a node that has not synced yet. It counts as
 // healthy until a sync has failed for too long.
 func NewHealth() *Health {
 	return &Health{
-		pending:  map[proxier.Family]time.Time{},
-		updated:  map[proxier.Family]time.Time{},
+		pending:  map[policy.Family]time.Time{},
+		updated:  map[policy.Family]time.Time{},
 		answered: func(string, int) {},
-		drained:  func() *proxier.Drain { return nil },
+		drained:  func() *policy.Drain { return nil },
 	}
 }
 
@@ -72,7 +73,7 @@ func (h *Health) Synced(r proxier.SyncResult) {
 
 // Dropped forgets a family that is not programmed any more: nobody syncs what
 // waits there.
-func (h *Health) Dropped(fam proxier.Family) {
+func (h *Health) Dropped(fam policy.Family) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.pending, fam)
@@ -148,7 +149,7 @@ func (h *Health) eligible() bool {
 
 // OnDrain has load balancers told not to send to this node while drained returns a drain, by
 // /healthz and the health check node ports. It is called from any goroutine.
-func (h *Health) OnDrain(drained func() *proxier.Drain) {
+func (h *Health) OnDrain(drained func() *policy.Drain) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.drained = drained

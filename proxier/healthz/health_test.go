@@ -11,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -32,8 +33,8 @@ func TestHealthy(t *testing.T) {
 		queued time.Duration // before now; 0: a resync
 		want   bool
 	}
-	ok4, bad4 := &proxier.SyncResult{Family: proxier.IPv4}, &proxier.SyncResult{Family: proxier.IPv4, Err: failed}
-	ok6 := &proxier.SyncResult{Family: proxier.IPv6}
+	ok4, bad4 := &proxier.SyncResult{Family: policy.IPv4}, &proxier.SyncResult{Family: policy.IPv4, Err: failed}
+	ok6 := &proxier.SyncResult{Family: policy.IPv6}
 	tests := []struct {
 		name  string
 		steps []step
@@ -91,15 +92,15 @@ func TestHealthy(t *testing.T) {
 func TestDroppedFamilyIsHealthy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := NewHealth()
-		for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
+		for _, fam := range []policy.Family{policy.IPv4, policy.IPv6} {
 			h.Synced(proxier.SyncResult{Family: fam, Start: time.Now()})
 		}
-		h.Synced(proxier.SyncResult{Family: proxier.IPv6, Start: time.Now(), Err: errors.New("no")})
+		h.Synced(proxier.SyncResult{Family: policy.IPv6, Start: time.Now(), Err: errors.New("no")})
 		time.Sleep(timeout)
 		if h.Healthy() {
 			t.Error("healthy although IPv6 has been failing for so long")
 		}
-		h.Dropped(proxier.IPv6)
+		h.Dropped(policy.IPv6)
 		if !h.Healthy() {
 			t.Error("unhealthy by a family that is not in use")
 		}
@@ -140,8 +141,8 @@ func TestHandler(t *testing.T) {
 		check("/readyz", 200, "ok\n")
 		check("/healthz", 200, `{"lastUpdated":"2000-01-01T00:00:00Z","currentTime":"2000-01-01T00:00:00Z","nodeEligible":true,"healthy":true}`)
 
-		h.Synced(proxier.SyncResult{Family: proxier.IPv4, Start: time.Now(), Duration: time.Second})
-		h.Synced(proxier.SyncResult{Family: proxier.IPv4, Start: time.Now(), Err: errors.New("no")})
+		h.Synced(proxier.SyncResult{Family: policy.IPv4, Start: time.Now(), Duration: time.Second})
+		h.Synced(proxier.SyncResult{Family: policy.IPv4, Start: time.Now(), Err: errors.New("no")})
 		time.Sleep(timeout)
 		four := `"status":{"IPv4":{"lastUpdated":"2000-01-01T00:00:01Z","healthy":false}}}`
 		check("/healthz", 503, `{"lastUpdated":"2000-01-01T00:00:01Z","currentTime":"2000-01-01T00:01:00Z","nodeEligible":true,"healthy":false,`+four)
@@ -150,16 +151,16 @@ func TestHandler(t *testing.T) {
 		loop.alive = time.Now().Add(-timeout)
 		check("/livez?exclude=sync", 503, `{"lastUpdated":"2000-01-01T00:00:01Z","currentTime":"2000-01-01T00:01:00Z","healthy":false,`+four)
 		loop.alive = time.Now()
-		h.Synced(proxier.SyncResult{Family: proxier.IPv6, Start: time.Now()})
+		h.Synced(proxier.SyncResult{Family: policy.IPv6, Start: time.Now()})
 		both := strings.TrimSuffix(four, "}}") + `,"IPv6":{"lastUpdated":"2000-01-01T00:01:00Z","healthy":true}}}`
 		check("/livez", 503, `{"lastUpdated":"2000-01-01T00:01:00Z","currentTime":"2000-01-01T00:01:00Z","healthy":false,`+both)
-		h.Synced(proxier.SyncResult{Family: proxier.IPv4, Start: time.Now()})
+		h.Synced(proxier.SyncResult{Family: policy.IPv4, Start: time.Now()})
 		h.SetEligible(false)
 		check("/healthz", 503, `{"lastUpdated":"2000-01-01T00:01:00Z","currentTime":"2000-01-01T00:01:00Z","nodeEligible":false,"healthy":true,`+
 			`"status":{"IPv4":{"lastUpdated":"2000-01-01T00:01:00Z","healthy":true},"IPv6":{"lastUpdated":"2000-01-01T00:01:00Z","healthy":true}}}`)
 		h.SetEligible(true)
-		drain := &proxier.Drain{Reason: `new "disk"`, By: "anna", At: time.Now()}
-		h.OnDrain(func() *proxier.Drain { return drain })
+		drain := &policy.Drain{Reason: `new "disk"`, By: "anna", At: time.Now()}
+		h.OnDrain(func() *policy.Drain { return drain })
 		check("/healthz", 503, `{"lastUpdated":"2000-01-01T00:01:00Z","currentTime":"2000-01-01T00:01:00Z","nodeEligible":true,"drained":{"reason":"new \"disk\"","since":"2000-01-01T00:01:00Z"},"healthy":true,`+
 			`"status":{"IPv4":{"lastUpdated":"2000-01-01T00:01:00Z","healthy":true},"IPv6":{"lastUpdated":"2000-01-01T00:01:00Z","healthy":true}}}`)
 		check("/livez", 200, `{"lastUpdated":"2000-01-01T00:01:00Z","currentTime":"2000-01-01T00:01:00Z","healthy":true,`+

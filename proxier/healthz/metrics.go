@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // Metrics counts what the Loop does. What kube-proxy has too has its name after our
@@ -88,7 +89,7 @@ func NewMetrics(version string) *Metrics {
 
 // Follow has all series of a family from the start: a rate sees the first failure only of
 // a counter that was 0 before it.
-func (m *Metrics) Follow(families ...proxier.Family) {
+func (m *Metrics) Follow(families ...policy.Family) {
 	for _, f := range families {
 		fam := f.Title()
 		for _, h := range []*prometheus.HistogramVec{m.duration, m.full, m.partial, m.programming, m.flowLooks} {
@@ -147,7 +148,7 @@ func (m *Metrics) SyncFailed(r proxier.SyncResult, why string) {
 }
 
 // Queued notes that there is something to sync.
-func (m *Metrics) Queued(fam proxier.Family, at time.Time) {
+func (m *Metrics) Queued(fam policy.Family, at time.Time) {
 	m.lastQueued.WithLabelValues(fam.Title()).Set(seconds(at))
 }
 
@@ -155,13 +156,13 @@ func (m *Metrics) Queued(fam proxier.Family, at time.Time) {
 func (m *Metrics) Reloaded(at time.Time) { m.reloaded.Set(seconds(at)) }
 
 // FlowsLooked counts a look for stale UDP flows, and those that were removed.
-func (m *Metrics) FlowsLooked(fam proxier.Family, n int, took time.Duration) {
+func (m *Metrics) FlowsLooked(fam policy.Family, n int, took time.Duration) {
 	m.flows.WithLabelValues(fam.Title()).Add(float64(n))
 	m.flowLooks.WithLabelValues(fam.Title()).Observe(took.Seconds())
 }
 
 // Disturbed counts a foreign change of our kernel objects.
-func (m *Metrics) Disturbed(fam proxier.Family) { m.disturbed.WithLabelValues(fam.Title()).Inc() }
+func (m *Metrics) Disturbed(fam policy.Family) { m.disturbed.WithLabelValues(fam.Title()).Inc() }
 
 // Register has /metrics tell what c collects too.
 func (m *Metrics) Register(c prometheus.Collector) { m.registry.MustRegister(c) }

@@ -13,21 +13,22 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
 func TestMetrics(t *testing.T) {
 	m := NewMetrics("v1")
-	m.Follow(proxier.IPv4)
+	m.Follow(policy.IPv4)
 	start := time.Unix(1000, 0)
-	m.Queued(proxier.IPv4, start.Add(-time.Second))
+	m.Queued(policy.IPv4, start.Add(-time.Second))
 	m.Synced(proxier.SyncResult{
-		Family: proxier.IPv4, Full: true, Start: start, Duration: 2 * time.Second,
+		Family: policy.IPv4, Full: true, Start: start, Duration: 2 * time.Second,
 		Triggers: []time.Time{start.Add(-time.Second), start.Add(-time.Minute), start.Add(time.Hour)},
 		Repairs:  []proxier.RepairCause{proxier.Foreign, proxier.Difference},
 	})
 	failed := proxier.SyncResult{
-		Family: proxier.IPv4, Start: start.Add(time.Minute), Duration: time.Second, Err: errors.New("no"),
+		Family: policy.IPv4, Start: start.Add(time.Minute), Duration: time.Second, Err: errors.New("no"),
 		Triggers: []time.Time{start}, Repairs: []proxier.RepairCause{proxier.Foreign},
 	}
 	for _, why := range []string{RestoreFailed, NftablesSync, ""} {
@@ -36,20 +37,20 @@ func TestMetrics(t *testing.T) {
 	}
 	failed.Full = true
 	m.SyncFailed(failed, RestoreFailed)
-	m.FlowsLooked(proxier.IPv4, 2, time.Second)
+	m.FlowsLooked(policy.IPv4, 2, time.Second)
 	m.Reloaded(start)
 	m.WatchCounts(func() Counts {
 		return Counts{
 			Loop: proxier.Counts{
 				Services: map[string]int{"balance": 3, "in part": 1}, Endpoints: map[string]int{"ready": 5, "weight 0": 2, "slow start": 1},
 				AllFailed: map[string]int{"use_all": 4},
-				NoLocal:   map[proxier.Family]proxier.NoLocal{proxier.IPv4: {Internal: 1, External: 2}},
+				NoLocal:   map[policy.Family]proxier.NoLocal{policy.IPv4: {Internal: 1, External: 2}},
 				Seen:      proxier.ChangeCounts{Services: 6, Endpoints: 7}, Pending: proxier.ChangeCounts{Services: 1, Endpoints: 2},
 			},
 			Files: map[source.FileState]int{source.Accepted: 2, source.Stale: 1, source.Held: 3, source.RolledBack: 4}, Faults: 3, Warnings: 4, Held: 5,
 			Drains: map[string]int{DrainedEndpoints: 3}, OldestDrain: map[string]time.Time{DrainedEndpoints: time.Unix(900, 0)}, Flows: 10, MaxFlows: 100, DroppedNew: new(uint64(20)),
 		}
-	}, proxier.IPv4)
+	}, policy.IPv4)
 	const want = `
 svcproxy_config_last_reload_success_timestamp_seconds 1000
 svcproxy_config_last_reload_successful 0
@@ -224,13 +225,13 @@ func TestMetricsOfKubeProxy(t *testing.T) {
 func all(t *testing.T) map[string][]string {
 	t.Helper()
 	m := NewMetrics("v1")
-	m.Follow(proxier.IPv4)
-	m.WatchCounts(func() Counts { return Counts{MaxFlows: 1, DroppedNew: new(uint64)} }, proxier.IPv4)
+	m.Follow(policy.IPv4)
+	m.WatchCounts(func() Counts { return Counts{MaxFlows: 1, DroppedNew: new(uint64)} }, policy.IPv4)
 	m.Watch("kubernetes", func() source.Status { return source.Status{Connection: &source.Connection{}} })
 	m.WatchProblems("file", func() map[string]bool { return map[string]bool{"watch": true} })
 	m.WatchChecks(func() []CheckAnswers { return []CheckAnswers{{Type: "tcp", Outcome: "passed"}} })
 	m.WatchStalls(func() []proxier.Stall {
-		return []proxier.Stall{{Family: proxier.IPv6, Work: "sync", For: "ip6tables-restore"}}
+		return []proxier.Stall{{Family: policy.IPv6, Work: "sync", For: "ip6tables-restore"}}
 	})
 	m.WatchAnnounced(func() Announced { return Announced{Sessions: []AnnounceSession{{Peer: "192.0.2.254"}}} })
 	families, err := m.registry.Gather()

@@ -17,6 +17,7 @@ import (
 
 	"svcproxy.dev/svcproxy/internal/wake"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // retry is how long to wait before an address that could not be bound is tried
@@ -38,7 +39,7 @@ type Server struct {
 
 	mu     sync.Mutex
 	checks map[uint16]proxier.NodeHealth // by port
-	host   *proxier.Node
+	host   *policy.Node
 	faults map[string]string // listen address -> why it could not be bound
 
 	open map[string]*http.Server // by listen address; of Run alone
@@ -52,7 +53,7 @@ func NewServer(node map[string]http.Handler, h *Health, log *slog.Logger) *Serve
 		node: node, health: h, log: log,
 		wake: make(chan struct{}, 1), failed: func(proxier.NodeHealth, string) {},
 		nodeConns: newCrowd(), checkConns: newCrowd(),
-		host: &proxier.Node{}, open: map[string]*http.Server{}, faults: map[string]string{},
+		host: &policy.Node{}, open: map[string]*http.Server{}, faults: map[string]string{},
 	}
 }
 
@@ -72,7 +73,7 @@ func (s *Server) SetNodeHealth(checks []proxier.NodeHealth) {
 }
 
 // SetNode replaces the node whose addresses services are answered for on.
-func (s *Server) SetNode(n *proxier.Node) {
+func (s *Server) SetNode(n *policy.Node) {
 	s.mu.Lock()
 	s.host = n
 	s.mu.Unlock()
@@ -128,7 +129,7 @@ func (s *Server) wanted() map[string]http.Handler {
 	for port, check := range s.checks {
 		for _, a := range s.host.NodePortAddrsOf(check.Addresses) {
 			want[netip.AddrPortFrom(a, port).String()] = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-				s.serveService(w, port, proxier.FamilyOf(a))
+				s.serveService(w, port, policy.FamilyOf(a))
 			})
 		}
 	}

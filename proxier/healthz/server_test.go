@@ -15,6 +15,7 @@ import (
 
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -96,25 +97,25 @@ func TestServiceAnswers(t *testing.T) {
 			}
 		}
 	}
-	set := func(endpoints proxier.PerFamily) {
+	set := func(endpoints policy.PerFamily) {
 		s.SetNodeHealth([]proxier.NodeHealth{{
 			Key: source.Key{Namespace: "shop", Name: "web"}, Port: port, LocalEndpoints: endpoints,
 		}})
 	}
-	set(proxier.PerFamily{IPv4: 2})
-	s.SetNode(&proxier.Node{NodePortAddrs: []netip.Addr{addr.Addr()}})
+	set(policy.PerFamily{IPv4: 2})
+	s.SetNode(&policy.Node{NodePortAddrs: []netip.Addr{addr.Addr()}})
 	eventually(t, "listening", func() bool { r, _ := fetch(t, http.DefaultClient, addr); return r != nil })
 	check(200, "2", "2", "true")
-	var drain *proxier.Drain
-	health.OnDrain(func() *proxier.Drain { return drain })
+	var drain *policy.Drain
+	health.OnDrain(func() *policy.Drain { return drain })
 	check(200, "2", "2", "true")
-	drain = &proxier.Drain{Reason: "disk", At: time.Date(2026, 11, 22, 21, 0, 0, 0, time.UTC)}
+	drain = &policy.Drain{Reason: "disk", At: time.Date(2026, 11, 22, 21, 0, 0, 0, time.UTC)}
 	check(503, "0", "2", "true,\n\t\"drained\": {\"reason\":\"disk\",\"since\":\"2026-11-22T21:00:00Z\"}")
 	drain = nil
-	set(proxier.PerFamily{IPv6: 2}) // is of no use to who asks over IPv4
+	set(policy.PerFamily{IPv6: 2}) // is of no use to who asks over IPv4
 	check(503, "0", "0", "true")
-	set(proxier.PerFamily{IPv4: 1})
-	health.Synced(proxier.SyncResult{Family: proxier.IPv4, Err: errors.New("no"), Start: time.Now().Add(-timeout)})
+	set(policy.PerFamily{IPv4: 1})
+	health.Synced(proxier.SyncResult{Family: policy.IPv4, Err: errors.New("no"), Start: time.Now().Add(-timeout)})
 	check(503, "1", "1", "false")
 }
 
@@ -124,7 +125,7 @@ func TestListenersFollow(t *testing.T) {
 	one, two := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2")
 	kept, gone := freePort(t), freePort(t)
 	checks := []proxier.NodeHealth{{Port: kept}, {Port: gone}}
-	s.SetNode(&proxier.Node{NodePortAddrs: []netip.Addr{one}})
+	s.SetNode(&policy.Node{NodePortAddrs: []netip.Addr{one}})
 	s.SetNodeHealth(checks)
 	up := func(a netip.Addr, port uint16) bool {
 		c, err := net.Dial("tcp", netip.AddrPortFrom(a, port).String())
@@ -144,7 +145,7 @@ func TestListenersFollow(t *testing.T) {
 	client := &http.Client{Transport: transport}
 	fetch(t, client, netip.AddrPortFrom(one, kept))
 
-	s.SetNode(&proxier.Node{NodePortAddrs: []netip.Addr{one, two}})
+	s.SetNode(&policy.Node{NodePortAddrs: []netip.Addr{one, two}})
 	s.SetNodeHealth(checks[:1])
 	eventually(t, "second address open", func() bool { return up(two, kept) })
 	eventually(t, "other port closed", func() bool { return !up(one, gone) })
@@ -155,11 +156,11 @@ func TestListenersFollow(t *testing.T) {
 	if w := s.Warnings(); len(w) != 0 {
 		t.Errorf("warnings %q", w)
 	}
-	s.SetNode(&proxier.Node{NodePortAddrs: []netip.Addr{two}})
+	s.SetNode(&policy.Node{NodePortAddrs: []netip.Addr{two}})
 	eventually(t, "first address closed", func() bool { return !up(one, kept) })
 
 	checks[0].Addresses = &source.NodeAddresses{Ranges: []netip.Prefix{netip.PrefixFrom(one, 32)}}
-	s.SetNode(&proxier.Node{NodePortAddrs: []netip.Addr{two}, UpAddrs: []netip.Addr{one, two}})
+	s.SetNode(&policy.Node{NodePortAddrs: []netip.Addr{two}, UpAddrs: []netip.Addr{one, two}})
 	s.SetNodeHealth(checks[:1])
 	eventually(t, "the address that the service selects open", func() bool { return up(one, kept) })
 	eventually(t, "the other one closed", func() bool { return !up(two, kept) })
@@ -201,7 +202,7 @@ func TestServerTellsOfFailure(t *testing.T) {
 	s := NewServer(nil, NewHealth(), slog.New(slog.DiscardHandler))
 	var told []string
 	s.OnFailure(func(c proxier.NodeHealth, why string) { told = append(told, c.Key.Name+" "+why) })
-	s.SetNode(&proxier.Node{NodePortAddrs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}})
+	s.SetNode(&policy.Node{NodePortAddrs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}})
 	s.SetNodeHealth([]proxier.NodeHealth{{Key: source.Key{Namespace: "default", Name: "web"}, Port: port}})
 	for range 2 {
 		if s.reconcile(t.Context(), s.wanted()) {
@@ -217,7 +218,7 @@ func TestServerTellsOfFailure(t *testing.T) {
 func TestHeard(t *testing.T) {
 	const good, bad = "127.0.0.1:1", "127.0.0.2:1"
 	s := NewServer(map[string]http.Handler{good: http.NewServeMux(), bad: http.NewServeMux()}, NewHealth(), slog.New(slog.DiscardHandler))
-	s.SetNode(&proxier.Node{NodePortAddrs: []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("::1")}})
+	s.SetNode(&policy.Node{NodePortAddrs: []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("::1")}})
 	s.SetNodeHealth([]proxier.NodeHealth{{Port: 30000}, {Port: 30001}})
 	s.setFaults(map[string]string{bad: "x", "127.0.0.1:30001": "x", "[::1]:30001": "x", "[::1]:30000": "x"})
 	for address, want := range map[string]string{good: "[" + good + " health check node port 30000]", bad: "[health check node port 30000]", "": "[health check node port 30000]"} {

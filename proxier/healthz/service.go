@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // serviceBody is what kube-proxy answers, to the tab.
@@ -24,7 +25,7 @@ const drainedBody = `,
 	"drained": %s`
 
 // serveService answers for one service, on any path, as asked over one family.
-func (s *Server) serveService(w http.ResponseWriter, port uint16, fam proxier.Family) {
+func (s *Server) serveService(w http.ResponseWriter, port uint16, fam policy.Family) {
 	s.mu.Lock()
 	check, ok := s.checks[port]
 	s.mu.Unlock()

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/netutil/netnstest"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
 	"svcproxy.dev/svcproxy/proxier/iptables"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -31,27 +31,27 @@ func BenchmarkLoad(b *testing.B) {
 }
 
 func benchmarkLoad(b *testing.B, variant string, n int) {
-	w := backendtest.NewWorld(proxier.IPv4)
+	w := backendtest.NewWorld(policy.IPv4)
 	for i := range n {
-		res := backendtest.Web(proxier.IPv4, i, 10)
+		res := backendtest.Web(policy.IPv4, i, 10)
 		w.Put(res.Key, res)
 	}
-	extra := backendtest.Web(proxier.IPv4, n, 10)
+	extra := backendtest.Web(policy.IPv4, n, 10)
 	steps := []struct {
 		name  string
-		delta func() *proxier.Delta
+		delta func() *policy.Delta
 	}{
-		{"first", func() *proxier.Delta { return nil }},
-		{"endpoint", func() *proxier.Delta {
-			fewer := backendtest.Web(proxier.IPv4, n/2, 9)
+		{"first", func() *policy.Delta { return nil }},
+		{"endpoint", func() *policy.Delta {
+			fewer := backendtest.Web(policy.IPv4, n/2, 9)
 			return w.Put(fewer.Key, fewer)
 		}},
-		{"service", func() *proxier.Delta { return w.Put(extra.Key, extra) }},
-		{"gone", func() *proxier.Delta { return w.Put(source.Key{Namespace: "default", Name: "web-1"}, nil) }},
-		{"resync", func() *proxier.Delta { return nil }},
+		{"service", func() *policy.Delta { return w.Put(extra.Key, extra) }},
+		{"gone", func() *policy.Delta { return w.Put(source.Key{Namespace: "default", Name: "web-1"}, nil) }},
+		{"resync", func() *policy.Delta { return nil }},
 	}
 	for range b.N {
-		backend := newHost(b, variant, proxier.IPv4).Backend
+		backend := newHost(b, variant, policy.IPv4).Backend
 		for _, s := range steps {
 			delta := s.delta()
 			start := time.Now()
@@ -75,7 +75,7 @@ func besideLook(b *testing.B, backend *iptables.Backend, w *backendtest.World, n
 		looked <- time.Since(start)
 	})()
 	time.Sleep(20 * time.Millisecond)
-	res := backendtest.Web(proxier.IPv4, n/3, 5)
+	res := backendtest.Web(policy.IPv4, n/3, 5)
 	start := time.Now()
 	if err := backend.Sync(context.Background(), w.State, w.Put(res.Key, res)); err != nil {
 		b.Fatal(err)

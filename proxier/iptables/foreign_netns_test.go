@@ -17,9 +17,9 @@ import (
 
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/netutil/nft"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
 	"svcproxy.dev/svcproxy/proxier/iptables"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 var poolChain = regexp.MustCompile(`SVCP-SVC-[A-Z2-7]{16}`)
@@ -69,7 +69,7 @@ func TestForeignChainLeadsToOurs(t *testing.T) {
 		if !h.Look() {
 			h.Error("nobody leads there any more: a look does not find it")
 		}
-		h.Sync(&proxier.Delta{})
+		h.Sync(&policy.Delta{})
 		h.Settled("nobody leads there")
 		if strings.Contains(h.Dump(), ":"+ours+" ") {
 			h.Error("the chain stays although nothing jumps to it")
@@ -99,7 +99,7 @@ func TestCleanupWithForeignChain(t *testing.T) {
 // A change of many services goes on while others commit all the time, which makes
 // iptables-nft-restore begin again.
 func TestBulkBesideWriter(t *testing.T) {
-	h := newHost(t, "nft", proxier.IPv4)
+	h := newHost(t, "nft", policy.IPv4)
 	for i := range 600 {
 		res := backendtest.Web(h.Family, i, 10)
 		h.World.Put(res.Key, res)
@@ -117,7 +117,7 @@ func TestBulkBesideWriter(t *testing.T) {
 	if damaged, err := h.Backend.Look(ctx); err != nil || !damaged {
 		t.Errorf("look: %v, %v", damaged, err)
 	}
-	if err := h.Backend.Sync(ctx, h.World.State, &proxier.Delta{}); err != nil {
+	if err := h.Backend.Sync(ctx, h.World.State, &policy.Delta{}); err != nil {
 		t.Errorf("the repair: %v", err)
 	}
 	stop()
@@ -160,7 +160,7 @@ func disturb(h *host, every time.Duration) (end func()) {
 
 // A run that others disturb may have removed some of it when it fails: cleanup removes the rest.
 func TestCleanupAfterAPartOfIt(t *testing.T) {
-	h := newHost(t, "nft", proxier.IPv4)
+	h := newHost(t, "nft", policy.IPv4)
 	web := backendtest.Web(h.Family, 1, 2)
 	h.World.Put(web.Key, web)
 	h.Sync(nil)
@@ -194,7 +194,7 @@ exec ` + restore + ` "$@"
 // What reads all tables at once, before any sync and in cleanup, comes to an end too
 // while others commit all the time.
 func TestStartAndCleanupBesideWriter(t *testing.T) {
-	h := newHost(t, "nft", proxier.IPv4)
+	h := newHost(t, "nft", policy.IPv4)
 	for i := range 1500 {
 		res := backendtest.Web(h.Family, i, 10)
 		h.World.Put(res.Key, res)
@@ -203,7 +203,7 @@ func TestStartAndCleanupBesideWriter(t *testing.T) {
 	stop := disturb(h, 20*time.Millisecond)
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	again, err := iptables.New(ctx, proxier.IPv4)
+	again, err := iptables.New(ctx, policy.IPv4)
 	if err != nil {
 		t.Fatalf("starting: %v", err)
 	}

@@ -9,9 +9,9 @@ import (
 	"testing"
 
 	"svcproxy.dev/svcproxy/netutil/netnstest"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
 	"svcproxy.dev/svcproxy/proxier/iptables"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // A host is a network namespace in which one variant of iptables is in use, by
@@ -38,7 +38,7 @@ func enterNamespace(t testing.TB, variant string) {
 	run(t, "ipset", "create", "SVCP", "hash:ip")
 }
 
-func newHost(t testing.TB, variant string, fam proxier.Family) *host {
+func newHost(t testing.TB, variant string, fam policy.Family) *host {
 	t.Helper()
 	enterNamespace(t, variant)
 	h := &host{&backendtest.Host[*iptables.Backend]{TB: t, Family: fam, World: backendtest.NewWorld(fam)}, variant}
@@ -61,7 +61,7 @@ func newHost(t testing.TB, variant string, fam proxier.Family) *host {
 // everywhere runs a test for both variants and families, each in its own namespace.
 func everywhere(t *testing.T, test func(*host)) {
 	for _, variant := range []string{"nft", "legacy"} {
-		for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
+		for _, fam := range []policy.Family{policy.IPv4, policy.IPv6} {
 			t.Run(variant+" "+fam.String(), func(t *testing.T) {
 				h := newHost(t, variant, fam)
 				if want := h.tool(""); h.Backend.Tool() != want {
@@ -76,7 +76,7 @@ func everywhere(t *testing.T, test func(*host)) {
 func TestConformance(t *testing.T) {
 	backendtest.Run(t, func(t *testing.T, test func(*backendtest.Host[*iptables.Backend])) {
 		everywhere(t, func(h *host) {
-			h.Slow = h.Family == proxier.IPv6 // what both families do alike is tried at length in one
+			h.Slow = h.Family == policy.IPv6 // what both families do alike is tried at length in one
 			test(h.Host)
 		})
 	})
@@ -84,7 +84,7 @@ func TestConformance(t *testing.T) {
 
 // tool returns the name of a program: suffix is "", "-save" or "-restore".
 func (h *host) tool(suffix string) string {
-	if h.Family == proxier.IPv6 {
+	if h.Family == policy.IPv6 {
 		return "ip6tables-" + h.variant + suffix
 	}
 	return "iptables-" + h.variant + suffix

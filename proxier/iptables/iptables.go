@@ -9,11 +9,12 @@ import (
 
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/filter"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // A Backend keeps one family's chains and sets in step with a State. It implements proxier.Backend.
 type Backend struct {
-	fam    proxier.Family
+	fam    policy.Family
 	kernel *filter.Kernel
 	rules  *filter.Rules
 	log    *slog.Logger
@@ -24,7 +25,7 @@ type Backend struct {
 // New returns a Backend for the network namespace of the caller. It fails if the host
 // has no iptables, its kernel no ip sets, or either lacks what all services need, which
 // it probes in chains of their own. What only some services need may be missing.
-func New(ctx context.Context, fam proxier.Family) (*Backend, error) {
+func New(ctx context.Context, fam policy.Family) (*Backend, error) {
 	k, err := filter.Open(ctx, fam)
 	if err != nil {
 		return nil, fmt.Errorf("iptables mode, %s: %w", fam, err)
@@ -39,7 +40,7 @@ func New(ctx context.Context, fam proxier.Family) (*Backend, error) {
 
 // Cleanup removes everything that iptables mode may have left of a family. It needs
 // nothing of the host.
-func Cleanup(ctx context.Context, fam proxier.Family) error {
+func Cleanup(ctx context.Context, fam policy.Family) error {
 	if err := filter.Cleanup(ctx, fam); err != nil {
 		return fmt.Errorf("iptables, %s: removing what is ours: %w", fam, err)
 	}
@@ -63,14 +64,14 @@ func (b *Backend) PieceSize() int {
 }
 
 // Slots implements proxier.Piecer: a pool has a rule for each endpoint.
-func (b *Backend) Slots(p *proxier.Pool) int { return len(p.Targets) }
+func (b *Backend) Slots(p *policy.Pool) int { return len(p.Targets) }
 
 // SharesPool implements proxier.Piecer: all frontends of a pool go to its one chain.
-func (b *Backend) SharesPool(*proxier.Frontend) bool { return true }
+func (b *Backend) SharesPool(*policy.Frontend) bool { return true }
 
 // Sync implements proxier.Backend. With a delta it writes only what changed, and what
 // looks have found to differ: no program is started if that is only members of sets.
-func (b *Backend) Sync(ctx context.Context, st *proxier.State, delta *proxier.Delta) error {
+func (b *Backend) Sync(ctx context.Context, st *policy.State, delta *policy.Delta) error {
 	err := b.sync(ctx, st, delta)
 	b.unsupported.SyncEnded(err)
 	if err != nil {
@@ -79,7 +80,7 @@ func (b *Backend) Sync(ctx context.Context, st *proxier.State, delta *proxier.De
 	return proxier.JoinPartialErrors(b.unsupported.Unserved())
 }
 
-func (b *Backend) sync(ctx context.Context, st *proxier.State, delta *proxier.Delta) error {
+func (b *Backend) sync(ctx context.Context, st *policy.State, delta *policy.Delta) error {
 	if delta != nil && b.kernel.CanApply() && b.unsupported.CanFollow(delta) {
 		err := b.kernel.Apply(ctx, b.rules.Update(st, b.unsupported.Delta(delta)), b.rules)
 		if err == nil {
@@ -128,7 +129,7 @@ func (b *Backend) SetLog(log *slog.Logger) {
 }
 
 // read sets rules to those of st on this host, and returns what the kernel holds.
-func read(ctx context.Context, k *filter.Kernel, rules *filter.Rules, st *proxier.State) (*filter.Actual, error) {
+func read(ctx context.Context, k *filter.Kernel, rules *filter.Rules, st *policy.State) (*filter.Actual, error) {
 	if err := rules.Reset(st); err != nil {
 		return nil, err
 	}
@@ -141,7 +142,7 @@ func read(ctx context.Context, k *filter.Kernel, rules *filter.Rules, st *proxie
 }
 
 // Plan implements proxier.Backend.
-func (b *Backend) Plan(ctx context.Context, st *proxier.State) ([]proxier.Change, error) {
+func (b *Backend) Plan(ctx context.Context, st *policy.State) ([]proxier.Change, error) {
 	rules := filter.NewRules(b.fam)
 	st = b.unsupported.Preview(st)
 	actual, err := read(ctx, b.kernel, rules, st)

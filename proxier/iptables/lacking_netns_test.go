@@ -13,11 +13,12 @@ import (
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
 	"svcproxy.dev/svcproxy/proxier/iptables"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
 // syncUnserved syncs and returns what could not be served.
-func (h *host) syncUnserved(b *iptables.Backend, delta *proxier.Delta) *proxier.PartialError {
+func (h *host) syncUnserved(b *iptables.Backend, delta *policy.Delta) *proxier.PartialError {
 	h.Helper()
 	err := b.Sync(context.Background(), h.World.State, delta)
 	var unserved *proxier.PartialError
@@ -28,7 +29,7 @@ func (h *host) syncUnserved(b *iptables.Backend, delta *proxier.Delta) *proxier.
 }
 
 // sticky returns a service with affinity.
-func sticky(fam proxier.Family, n int) *proxier.Resolved {
+func sticky(fam policy.Family, n int) *policy.Resolved {
 	res := backendtest.Web(fam, n, 3)
 	for _, p := range res.Pools {
 		p.Affinity = time.Hour
@@ -43,7 +44,7 @@ func TestMissingMatch(t *testing.T) {
 		backendtest.WithoutExtension(h.TB, "xt_recent")
 		h.Restart()
 		b := h.Backend
-		for _, res := range []*proxier.Resolved{backendtest.Web(h.Family, 1, 2), sticky(h.Family, 2), backendtest.Web(h.Family, 3, 2)} {
+		for _, res := range []*policy.Resolved{backendtest.Web(h.Family, 1, 2), sticky(h.Family, 2), backendtest.Web(h.Family, 3, 2)} {
 			h.World.Put(res.Key, res)
 		}
 		if changes, err := b.Plan(context.Background(), h.World.State); err != nil || len(changes) == 0 {

@@ -12,6 +12,7 @@ import (
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // harms are what others do to our rules and sets.
@@ -51,7 +52,7 @@ var harms = []struct {
 
 // set returns the name of a set of the family.
 func (h *host) set(name string) string {
-	if h.Family == proxier.IPv6 {
+	if h.Family == policy.IPv6 {
 		return name + "-6"
 	}
 	return name + "-4"
@@ -59,7 +60,7 @@ func (h *host) set(name string) string {
 
 // inet returns what ipset calls the family.
 func (h *host) inet() string {
-	if h.Family == proxier.IPv6 {
+	if h.Family == policy.IPv6 {
 		return "inet6"
 	}
 	return "inet"
@@ -138,7 +139,7 @@ func TestWatchSeesFlush(t *testing.T) {
 				h.Fatalf("%s: nobody says so", flush)
 			}
 			h.foreignNAT()
-			h.Sync(&proxier.Delta{})
+			h.Sync(&policy.Delta{})
 			h.Settled(flush)
 		}
 	})
@@ -161,7 +162,7 @@ func TestLookLeavesWhatWasTold(t *testing.T) {
 		if h.Look() {
 			h.Error("a look finds what the watch has told of")
 		}
-		if h.variant == "legacy" && h.Family == proxier.IPv4 {
+		if h.variant == "legacy" && h.Family == policy.IPv4 {
 			select {
 			case <-events:
 				h.Error("told again while the repair waits")
@@ -169,7 +170,7 @@ func TestLookLeavesWhatWasTold(t *testing.T) {
 			}
 		}
 		h.foreignNAT()
-		h.Sync(&proxier.Delta{})
+		h.Sync(&policy.Delta{})
 		h.Settled("repair")
 		run(h, "ipset", "flush", h.set("SVCP-VIPS"))
 		if !h.Look() {

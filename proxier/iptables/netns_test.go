@@ -10,9 +10,9 @@ import (
 	"strings"
 	"testing"
 
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
 	"svcproxy.dev/svcproxy/proxier/iptables"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -26,7 +26,7 @@ func TestOddHosts(t *testing.T) {
 		st.LocalCIDRs = append(st.LocalCIDRs, all)
 		st.ServiceCIDRs = append(st.ServiceCIDRs, all)
 		addrs := []string{"0.0.0.1", "255.255.255.255", "10.96.0.0"}
-		if h.Family == proxier.IPv6 {
+		if h.Family == policy.IPv6 {
 			addrs = []string{"::1.2.3.4", "::1:0", "::2", "::ffff:0:1.2.3.4", "1:0:0:2::", "1:0:2:3:4:5:6:7", "64:ff9b::1.2.3.4", "2001:db8:ffff:ffff:ffff:ffff:ffff:ffff"}
 		}
 		for i, a := range addrs {
@@ -34,7 +34,7 @@ func TestOddHosts(t *testing.T) {
 			st.LocalCIDRs = append(st.LocalCIDRs, netip.PrefixFrom(addr, addr.BitLen()-20).Masked())
 			res := backendtest.Web(h.Family, i, 3)
 			res.Frontends[0].Key.Addr = addr
-			res.Frontends[0].Outside.Masquerade = proxier.NonLocal
+			res.Frontends[0].Outside.Masquerade = policy.NonLocal
 			h.World.Put(res.Key, res)
 		}
 		h.Fill(seeded(3), 10)
@@ -60,9 +60,9 @@ func TestSetsOfAnotherKind(t *testing.T) {
 		for i := range 300 {
 			s := backendtest.Service{Name: fmt.Sprintf("drop-%d", i), Protocol: source.TCP}
 			pool, _ := s.Pools()
-			route := backendtest.Route(pool, proxier.NoOne, proxier.Drop)
-			key := proxier.FrontendKey{Addr: backendtest.Addr(h.Family, "external", 1000+i), Port: 80, Kind: proxier.External}
-			res := s.Resolve(&proxier.Frontend{Key: key, Outside: route, Local: route})
+			route := backendtest.Route(pool, policy.NoOne, policy.Drop)
+			key := policy.FrontendKey{Addr: backendtest.Addr(h.Family, "external", 1000+i), Port: 80, Kind: policy.External}
+			res := s.Resolve(&policy.Frontend{Key: key, Outside: route, Local: route})
 			h.Sync(h.World.Put(res.Key, res))
 			keys = append(keys, res.Key)
 		}
@@ -171,10 +171,10 @@ func TestDepth(t *testing.T) {
 		s := backendtest.Service{Name: "deep", Port: "p", Protocol: source.TCP, Targets: backendtest.Targets(h.Family, 0, 4097)}
 		s.Local = s.Targets[:1]
 		cluster, local := s.Pools()
-		key := proxier.FrontendKey{Addr: base, Port: 1}
-		res := s.Resolve(&proxier.Frontend{
+		key := policy.FrontendKey{Addr: base, Port: 1}
+		res := s.Resolve(&policy.Frontend{
 			Key:   key,
-			Local: backendtest.Route(cluster, proxier.HostProcesses, proxier.Reject), Outside: backendtest.Route(local, proxier.NoOne, proxier.Drop),
+			Local: backendtest.Route(cluster, policy.HostProcesses, policy.Reject), Outside: backendtest.Route(local, policy.NoOne, policy.Drop),
 		})
 		h.World.Put(res.Key, res)
 		h.Sync(nil)

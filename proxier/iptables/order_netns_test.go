@@ -14,6 +14,7 @@ import (
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // A rule that another program puts in front of our jumps is stepped over, in every built-in
@@ -36,7 +37,7 @@ func TestJumpsComeFirst(t *testing.T) {
 				if !h.Look() {
 					h.Error("a look does not find it")
 				}
-				h.Repair(&proxier.Delta{})
+				h.Repair(&policy.Delta{})
 				h.comesAfter("the repair", rule)
 				if !strings.Contains(log.String(), "moved the jumps to our chains before foreign rules that may stop services") || !strings.Contains(log.String(), "-g FIRST") {
 					h.Errorf("log:\n%s", &log)
@@ -88,7 +89,7 @@ func TestHarmlessRulesStayInFront(t *testing.T) {
 		h.Fill(seeded(12), 3)
 		h.Sync(nil)
 		for _, rule := range []string{"-i foreign0 -j ACCEPT", "-s 192.0.2.1", "-j MARK --set-mark 1"} {
-			if h.Family == proxier.IPv6 {
+			if h.Family == policy.IPv6 {
 				rule = strings.Replace(rule, "192.0.2.1", "2001:db8::1", 1)
 			}
 			table := "-t filter"
@@ -113,7 +114,7 @@ func TestHearsOfRulesInFront(t *testing.T) {
 }
 
 func testHearsOfRulesInFront(t *testing.T, variant string) {
-	h := newHost(t, variant, proxier.IPv4)
+	h := newHost(t, variant, policy.IPv4)
 	h.Fill(seeded(13), 3)
 	h.Sync(nil)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -125,7 +126,7 @@ func testHearsOfRulesInFront(t *testing.T, variant string) {
 		h.iptables("-I FORWARD -j DROP")
 		select {
 		case <-told:
-			h.Repair(&proxier.Delta{})
+			h.Repair(&policy.Delta{})
 			h.comesAfter("the event", "-j DROP")
 			return
 		case <-time.After(2 * time.Second): // it may not listen yet

@@ -10,18 +10,19 @@ import (
 	"svcproxy.dev/svcproxy/netutil/xtables"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/filter"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // Remembered returns which endpoint of a pool a client has session affinity to, in either variant; nil: none. Of
 // several the first wins, as in the rules.
-func Remembered(ctx context.Context, p *proxier.Pool, client netip.Addr) (*proxier.Remembered, error) {
+func Remembered(ctx context.Context, p *policy.Pool, client netip.Addr) (*proxier.Remembered, error) {
 	for _, t := range p.Targets {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
 		list, err := xtables.ReadRecent(filter.RecentList(p, t))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("iptables, %s: reading session affinity: %w", proxier.FamilyOf(client), err)
+			return nil, fmt.Errorf("iptables, %s: reading session affinity: %w", policy.FamilyOf(client), err)
 		}
 		for _, r := range list {
 			if left := p.Affinity - r.Age; r.Addr == client && left > 0 {

@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
 	"svcproxy.dev/svcproxy/proxier/filter"
 	"svcproxy.dev/svcproxy/proxier/iptables"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -20,8 +20,8 @@ func TestRemembered(t *testing.T) {
 	everywhere(t, func(h *host) {
 		s := backendtest.Service{Name: "sticky", Protocol: source.TCP, Affinity: time.Hour, Targets: backendtest.Targets(h.Family, 0, 2)}
 		pool, _ := s.Pools()
-		route := backendtest.Route(pool, proxier.NoOne, proxier.Reject)
-		res := s.Resolve(&proxier.Frontend{Key: proxier.FrontendKey{Addr: backendtest.Addr(h.Family, "vip", 1), Port: 80}, Outside: route, Local: route})
+		route := backendtest.Route(pool, policy.NoOne, policy.Reject)
+		res := s.Resolve(&policy.Frontend{Key: policy.FrontendKey{Addr: backendtest.Addr(h.Family, "vip", 1), Port: 80}, Outside: route, Local: route})
 		client, ctx := backendtest.Addr(h.Family, "external", 7), context.Background()
 		if got, err := iptables.Remembered(ctx, pool, client); got != nil || err != nil {
 			h.Errorf("without rules: %+v, %v", got, err)

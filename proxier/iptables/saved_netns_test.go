@@ -14,8 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"svcproxy.dev/svcproxy/netutil/netnstest"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -38,15 +38,15 @@ func snippet(t *testing.T) string {
 // there then, and ours are made again.
 func TestSavedRules(t *testing.T) {
 	for _, variant := range []string{"nft", "legacy"} {
-		for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
+		for _, fam := range []policy.Family{policy.IPv4, policy.IPv6} {
 			t.Run(variant+" "+fam.String(), func(t *testing.T) { testSavedRules(t, variant, fam) })
 		}
 	}
 }
 
-func testSavedRules(t *testing.T, variant string, fam proxier.Family) {
+func testSavedRules(t *testing.T, variant string, fam policy.Family) {
 	dir := t.TempDir()
-	file := filepath.Join(dir, map[proxier.Family]string{proxier.IPv4: "rules.v4", proxier.IPv6: "rules.v6"}[fam])
+	file := filepath.Join(dir, map[policy.Family]string{policy.IPv4: "rules.v4", policy.IPv6: "rules.v6"}[fam])
 	h := newHost(t, variant, fam)
 	h.iptables("-P FORWARD DROP")
 	foreign := foreignLines(run(t, h.tool("-save")))

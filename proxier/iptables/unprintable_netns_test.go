@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // unprintable are foreign rules, each in commands of nft for a family, that the programs
@@ -48,10 +48,10 @@ var unprintable = []struct {
 // services are served, changed and repaired, and cleanup removes what is ours.
 func TestUnprintableRules(t *testing.T) {
 	for _, tt := range unprintable {
-		for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
+		for _, fam := range []policy.Family{policy.IPv4, policy.IPv6} {
 			t.Run(tt.name+" "+fam.String(), func(t *testing.T) {
 				h := newHost(t, "nft", fam)
-				family := map[proxier.Family]string{proxier.IPv4: "ip", proxier.IPv6: "ip6"}[fam]
+				family := map[policy.Family]string{policy.IPv4: "ip", policy.IPv6: "ip6"}[fam]
 				for _, chain := range []string{"nat PREROUTING", "nat OUTPUT", "nat POSTROUTING", "filter INPUT", "filter FORWARD", "filter OUTPUT"} {
 					h.iptables("-t " + strings.Replace(chain, " ", " -P ", 1) + " ACCEPT") // makes the chain
 				}
@@ -71,7 +71,7 @@ func TestUnprintableRules(t *testing.T) {
 // A rule of nft in a built-in chain that jumps to an obsolete chain of ours stops nothing: the
 // chain stays, empty, until the rule is gone.
 func TestNativeRuleLeadsToOurs(t *testing.T) {
-	h := newHost(t, "nft", proxier.IPv4)
+	h := newHost(t, "nft", policy.IPv4)
 	h.iptables("-t nat -P PREROUTING ACCEPT")
 	h.iptables("-t nat -N SVCP-OBSOLETE")
 	run(t, "nft", "add rule ip nat PREROUTING ct mark 7 jump SVCP-OBSOLETE")
@@ -104,14 +104,14 @@ func (h *host) servedBesideUnprintable(family string) {
 		if !h.Look() {
 			h.Errorf("iptables %s: a look does not find it", harm)
 		}
-		h.Repair(&proxier.Delta{})
+		h.Repair(&policy.Delta{})
 		h.Settled("iptables " + harm)
 	}
 	run(h, "nft", "insert rule "+family+" filter SVCP-FORWARD ct mark vmap { 7 : accept }")
 	if !h.Look() {
 		h.Error("a look does not find a rule of nft in a chain of ours")
 	}
-	h.Repair(&proxier.Delta{})
+	h.Repair(&policy.Delta{})
 	h.Settled("a rule of nft in a chain of ours")
 	h.Must(h.Backend.Cleanup(h.Context()))
 	ruleset := run(h, "nft", "list", "ruleset")

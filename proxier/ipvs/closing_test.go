@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/netutil/lvs"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -17,45 +17,45 @@ import (
 func TestClosedDestinationsGo(t *testing.T) {
 	key := lvs.Key{Addr: netip.MustParseAddr("10.96.0.1"), Protocol: uint8(source.TCP), Port: 80}
 	one, two, three := netip.MustParseAddrPort("10.0.0.1:80"), netip.MustParseAddrPort("10.0.0.2:80"), netip.MustParseAddrPort("10.0.0.3:80")
-	at := func(list ...netip.AddrPort) (out []proxier.Target) {
+	at := func(list ...netip.AddrPort) (out []policy.Target) {
 		for _, a := range list {
-			out = append(out, proxier.Target{AddrPort: a, Weight: 1})
+			out = append(out, policy.Target{AddrPort: a, Weight: 1})
 		}
 		return out
 	}
 	list := func(l ...netip.AddrPort) []netip.AddrPort { return l }
-	before := &proxier.Pool{Targets: at(one, two)}
+	before := &policy.Pool{Targets: at(one, two)}
 	for _, tt := range []struct {
 		name     string
-		old, new *proxier.Pool // nil: no service
-		draining bool          // one does since a minute
+		old, new *policy.Pool // nil: no service
+		draining bool         // one does since a minute
 		want     string
 	}{
-		{name: "kept", old: before, new: &proxier.Pool{Targets: at(two), Kept: list(one)}, want: "change 1 to 0"},
-		{name: "closed", old: before, new: &proxier.Pool{Targets: at(two), Closed: list(one)}, want: "remove 1"},
-		{name: "closed, and another comes", old: before, new: &proxier.Pool{Targets: at(two, three), Closed: list(one)}, want: "add 3, remove 1"},
-		{name: "the last is closed", old: &proxier.Pool{Targets: at(one)}, new: &proxier.Pool{Closed: list(one)}, want: "remove 1"},
-		{name: "kept, then closed", old: &proxier.Pool{Targets: at(two), Kept: list(one)}, new: &proxier.Pool{Targets: at(two), Closed: list(one)}, want: "remove 1"},
-		{name: "closed, then back", old: &proxier.Pool{Targets: at(two), Closed: list(one)}, new: before, want: "add 1"},
-		{name: "removed", old: before, new: &proxier.Pool{Targets: at(two)}, want: "change 1 to 0"},
-		{name: "removed, always", old: before, new: &proxier.Pool{Targets: at(two), CloseRemoved: true}, want: "remove 1"},
-		{name: "drains, and then it is to be closed", old: &proxier.Pool{Targets: at(two)}, new: &proxier.Pool{Targets: at(two), CloseRemoved: true}, draining: true, want: "remove 1"},
+		{name: "kept", old: before, new: &policy.Pool{Targets: at(two), Kept: list(one)}, want: "change 1 to 0"},
+		{name: "closed", old: before, new: &policy.Pool{Targets: at(two), Closed: list(one)}, want: "remove 1"},
+		{name: "closed, and another comes", old: before, new: &policy.Pool{Targets: at(two, three), Closed: list(one)}, want: "add 3, remove 1"},
+		{name: "the last is closed", old: &policy.Pool{Targets: at(one)}, new: &policy.Pool{Closed: list(one)}, want: "remove 1"},
+		{name: "kept, then closed", old: &policy.Pool{Targets: at(two), Kept: list(one)}, new: &policy.Pool{Targets: at(two), Closed: list(one)}, want: "remove 1"},
+		{name: "closed, then back", old: &policy.Pool{Targets: at(two), Closed: list(one)}, new: before, want: "add 1"},
+		{name: "removed", old: before, new: &policy.Pool{Targets: at(two)}, want: "change 1 to 0"},
+		{name: "removed, always", old: before, new: &policy.Pool{Targets: at(two), CloseRemoved: true}, want: "remove 1"},
+		{name: "drains, and then it is to be closed", old: &policy.Pool{Targets: at(two)}, new: &policy.Pool{Targets: at(two), CloseRemoved: true}, draining: true, want: "remove 1"},
 		{name: "the service goes", old: before, want: "change 1 to 0, change 2 to 0"},
-		{name: "the service goes, always", old: &proxier.Pool{Targets: at(one, two), CloseRemoved: true}, want: "remove server"},
-		{name: "weight 0, always", old: before, new: &proxier.Pool{Targets: at(two), Kept: list(one), CloseRemoved: true}, want: "change 1 to 0"},
+		{name: "the service goes, always", old: &policy.Pool{Targets: at(one, two), CloseRemoved: true}, want: "remove server"},
+		{name: "weight 0, always", old: before, new: &policy.Pool{Targets: at(two), Kept: list(one), CloseRemoved: true}, want: "change 1 to 0"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			server := func(p *proxier.Pool) *server {
+			server := func(p *policy.Pool) *server {
 				if p == nil {
 					return nil
 				}
-				f := &proxier.Frontend{Key: proxier.FrontendKey{Addr: key.Addr, Protocol: source.TCP, Port: key.Port}}
+				f := &policy.Frontend{Key: policy.FrontendKey{Addr: key.Addr, Protocol: source.TCP, Port: key.Port}}
 				if f.Outside.Pool = p; len(p.Targets) == 0 {
-					f.Outside.Action = proxier.Reject
+					f.Outside.Action = policy.Reject
 				}
 				c := claims{by: map[lvs.Key]claim{}}
 				c.put(f, f, nil)
-				return c.server(key, "wrr", map[*proxier.Pool][]dest{})
+				return c.server(key, "wrr", map[*policy.Pool][]dest{})
 			}
 			now := time.Now()
 			d := difference{now: now, timeout: time.Hour, drains: drains{}}
@@ -126,10 +126,10 @@ func TestSlowStartStep(t *testing.T) {
 	}
 	key := lvs.Key{Addr: svc.VIPs[0], Protocol: uint8(source.TCP), Port: 80}
 	at := func(share uint8) *server {
-		known := proxier.Conditions{svc.EndpointAt(&svc.Endpoints[7]): {Share: share}}
-		res := proxier.Resolve(svc, known, &proxier.Node{}, proxier.IPv4)
-		c := newClaims(&proxier.State{Services: map[source.Key]*proxier.Resolved{svc.Key: res}})
-		return c.server(key, "wrr", map[*proxier.Pool][]dest{})
+		known := policy.Conditions{svc.EndpointAt(&svc.Endpoints[7]): {Share: share}}
+		res := policy.Resolve(svc, known, &policy.Node{}, policy.IPv4)
+		c := newClaims(&policy.State{Services: map[source.Key]*policy.Resolved{svc.Key: res}})
+		return c.server(key, "wrr", map[*policy.Pool][]dest{})
 	}
 	have := at(1)
 	for share := uint8(2); share <= 10; share++ {

@@ -13,6 +13,7 @@ import (
 
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -34,7 +35,7 @@ func TestConformance(t *testing.T) {
 			h.Host.Foreign = func() {
 				h.ipvsadm("-A -t " + netip.AddrPortFrom(h.endpoint(2).Addr(), 81).String() + " -s wrr")
 			}
-			h.Fixed = []*proxier.Resolved{
+			h.Fixed = []*policy.Resolved{
 				h.service("web", 90, source.TCP, 0, 1), h.service("dns", 91, source.UDP, 0), h.nodePort("node", 30090, 2),
 			}
 			h.damages()
@@ -150,6 +151,6 @@ func named(planned string) (name, holds string) {
 	return planned, ""
 }
 
-func (h *host) compareStates(before, after *proxier.State) ([]proxier.Change, error) {
+func (h *host) compareStates(before, after *policy.State) ([]proxier.Change, error) {
 	return Compare(before, after, h.opts)
 }

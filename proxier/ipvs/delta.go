@@ -8,13 +8,13 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/netutil/lvs"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // applyDelta writes a delta, drains that are due, and repairs of what looks have found.
 // It reads only these from the kernel. Its cost does not depend on the number of other
 // services.
-func (b *Backend) applyDelta(ctx context.Context, st *proxier.State, delta *proxier.Delta) error {
+func (b *Backend) applyDelta(ctx context.Context, st *policy.State, delta *policy.Delta) error {
 	var errs failures
 	d := &difference{now: time.Now(), timeout: b.opts.DrainTimeout, drains: b.record.drains}
 	touched := b.claims.update(delta)
@@ -73,8 +73,8 @@ func (b *Backend) claimKeys(ctx context.Context, touched map[lvs.Key]struct{}, e
 
 // compare notes how to change servers. It returns their addresses on our device that
 // neither services nor draining servers need any more.
-func (b *Backend) compare(d *difference, keys []lvs.Key, st *proxier.State) (freed []netip.Addr) {
-	pools := map[*proxier.Pool][]dest{}
+func (b *Backend) compare(d *difference, keys []lvs.Key, st *policy.State) (freed []netip.Addr) {
+	pools := map[*policy.Pool][]dest{}
 	for _, key := range keys {
 		had := b.servers[key]
 		now := d.server(key, had, b.claims.server(key, b.opts.Scheduler, pools))
@@ -104,14 +104,14 @@ func (b *Backend) countOrphan(a netip.Addr, s *server, by int) {
 
 // addrChanges returns the addresses to bind, and the delta for the chains and sets:
 // addresses where servers drain stay until they are freed.
-func (b *Backend) addrChanges(st *proxier.State, delta *proxier.Delta, freed []netip.Addr) (bind []netip.Addr, shown *proxier.Delta) {
+func (b *Backend) addrChanges(st *policy.State, delta *policy.Delta, freed []netip.Addr) (bind []netip.Addr, shown *policy.Delta) {
 	for _, a := range delta.BoundAddrs.Gained {
 		if _, has := b.bound[a]; !has {
 			bind = append(bind, a)
 		}
 	}
 	d := *delta
-	d.BoundAddrs = proxier.SetDelta[netip.Addr]{}
+	d.BoundAddrs = policy.SetDelta[netip.Addr]{}
 	for _, a := range slices.Concat(delta.BoundAddrs.Gained, delta.BoundAddrs.Lost, freed) {
 		_, was := b.members[a]
 		switch is := st.BoundAddrs[a] > 0 || b.orphans[a] > 0; {

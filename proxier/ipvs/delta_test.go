@@ -6,7 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // The set of bound addresses changes by what it gains and loses, no more: an
@@ -14,26 +14,26 @@ import (
 func TestBoundAddrsChangeOnce(t *testing.T) {
 	a := netip.MustParseAddr("10.96.0.10")
 	b := &Backend{bound: map[netip.Addr]struct{}{}, orphans: map[netip.Addr]int{}, members: map[netip.Addr]struct{}{}}
-	gained, lost := proxier.SetDelta[netip.Addr]{Gained: []netip.Addr{a}}, proxier.SetDelta[netip.Addr]{Lost: []netip.Addr{a}}
+	gained, lost := policy.SetDelta[netip.Addr]{Gained: []netip.Addr{a}}, policy.SetDelta[netip.Addr]{Lost: []netip.Addr{a}}
 	for _, step := range []struct {
 		what   string
-		change proxier.SetDelta[netip.Addr]
+		change policy.SetDelta[netip.Addr]
 		drains int // servers at a, after the change
 		freed  []netip.Addr
 		bind   []netip.Addr
-		want   proxier.SetDelta[netip.Addr]
+		want   policy.SetDelta[netip.Addr]
 	}{
 		{"comes", gained, 0, nil, []netip.Addr{a}, gained},
-		{"goes, and drains", lost, 1, nil, nil, proxier.SetDelta[netip.Addr]{}},
-		{"comes back", gained, 0, nil, nil, proxier.SetDelta[netip.Addr]{}},
-		{"goes, and drains, again", lost, 2, nil, nil, proxier.SetDelta[netip.Addr]{}},
-		{"is drained", proxier.SetDelta[netip.Addr]{}, 0, []netip.Addr{a, a}, nil, lost},
+		{"goes, and drains", lost, 1, nil, nil, policy.SetDelta[netip.Addr]{}},
+		{"comes back", gained, 0, nil, nil, policy.SetDelta[netip.Addr]{}},
+		{"goes, and drains, again", lost, 2, nil, nil, policy.SetDelta[netip.Addr]{}},
+		{"is drained", policy.SetDelta[netip.Addr]{}, 0, []netip.Addr{a, a}, nil, lost},
 		{"comes again", gained, 0, nil, []netip.Addr{a}, gained},
 		{"goes at once", lost, 0, []netip.Addr{a}, nil, lost},
 	} {
-		st := &proxier.State{BoundAddrs: map[netip.Addr]int{a: len(step.change.Gained)}}
+		st := &policy.State{BoundAddrs: map[netip.Addr]int{a: len(step.change.Gained)}}
 		b.orphans = map[netip.Addr]int{a: step.drains}
-		bind, shown := b.addrChanges(st, &proxier.Delta{BoundAddrs: step.change}, step.freed)
+		bind, shown := b.addrChanges(st, &policy.Delta{BoundAddrs: step.change}, step.freed)
 		same := cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
 		if diff := cmp.Diff(step.bind, bind, same); diff != "" {
 			t.Errorf("%s: to bind (-want +got):\n%s", step.what, diff)

@@ -11,8 +11,8 @@ import (
 	"pgregory.net/rapid"
 
 	"svcproxy.dev/svcproxy/netutil/lvs"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -174,7 +174,7 @@ func TestIdleDestinationsGoAfterAWhile(t *testing.T) {
 
 // Claims follow deltas to what a State by itself gives.
 func TestClaimsFollowDeltas(t *testing.T) {
-	for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
+	for _, fam := range []policy.Family{policy.IPv4, policy.IPv6} {
 		rapid.Check(t, func(rt *rapid.T) {
 			pick := func(n int) int { return rapid.IntRange(0, n-1).Draw(rt, "pick") }
 			w := backendtest.NewWorld(fam)
@@ -182,7 +182,7 @@ func TestClaimsFollowDeltas(t *testing.T) {
 			for range pick(20) {
 				n := pick(8)
 				key := source.Key{Namespace: "default", Name: fmt.Sprintf("svc-%d", n)}
-				var res *proxier.Resolved
+				var res *policy.Resolved
 				if pick(3) > 0 {
 					res = w.Random(pick, n)
 				}

@@ -18,7 +18,7 @@ import (
 
 	"svcproxy.dev/svcproxy/internal/echotest"
 	"svcproxy.dev/svcproxy/netutil/lvs"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -113,7 +113,7 @@ func (h *host) dueUntil(what string, check func() bool) {
 			h.Fatalf("next due %v, and never: %s; %q", due, what, h.servers())
 		}
 		time.Sleep(time.Until(due))
-		h.Sync(&proxier.Delta{})
+		h.Sync(&policy.Delta{})
 	}
 	if due := h.Backend.NextDue(); !due.IsZero() {
 		h.Errorf("%s, and still due: %v", what, due)
@@ -131,7 +131,7 @@ func TestIdleDrainsEndWithoutALook(t *testing.T) {
 		c := h.connectTo(0)
 		h.Remove(web)
 		time.Sleep(time.Until(h.Backend.NextDue()))
-		h.Sync(&proxier.Delta{})
+		h.Sync(&policy.Delta{})
 		h.wantState("-A -t "+h.vip(1).String()+" -s wrr", h.draining(1, 0)) // in use
 		c.Close()
 		h.dueUntil("nothing drains", func() bool { return !slices.Contains(h.servers(), h.draining(1, 0)) })
@@ -170,7 +170,7 @@ func (h *host) connectSCTP(to netip.AddrPort) net.Conn {
 func (h *host) socketSCTP() int {
 	h.Helper()
 	domain := unix.AF_INET
-	if h.Family == proxier.IPv6 {
+	if h.Family == policy.IPv6 {
 		domain = unix.AF_INET6
 	}
 	fd, err := unix.Socket(domain, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_SCTP)
@@ -235,7 +235,7 @@ func TestServicesDrain(t *testing.T) {
 		}
 		c.Close()
 		h.eventually("the server goes when it is idle", func() bool { return len(h.servers()) == 0 })
-		if list, err := h.Backend.device.Addrs(h.Family == proxier.IPv6); err != nil || len(list) != 0 {
+		if list, err := h.Backend.device.Addrs(h.Family == policy.IPv6); err != nil || len(list) != 0 {
 			h.Errorf("addresses left: %v, %v", list, err)
 		}
 		h.settled()

@@ -9,6 +9,7 @@ import (
 	"svcproxy.dev/svcproxy/netutil/ipset"
 	"svcproxy.dev/svcproxy/netutil/lvs"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // maxErrors is how many errors of one sync are reported; one cause can lead to thousands.
@@ -64,13 +65,13 @@ func (b *Backend) unserved() *proxier.PartialError {
 	if u == nil {
 		return nil
 	}
-	u.Frontends = make(map[proxier.FrontendKey]bool, len(b.refused))
+	u.Frontends = make(map[policy.FrontendKey]bool, len(b.refused))
 	for key, why := range b.refused {
 		f := b.claims.by[key].frontend()
 		if f == nil {
 			continue
 		}
-		elsewhere := f.Key.Kind == proxier.NodePort && len(b.claims.host.Addrs(f)) > 1
+		elsewhere := f.Key.Kind == policy.NodePort && len(b.claims.host.Addrs(f)) > 1
 		u.Frontends[f.Key] = !elsewhere && (why.foreign || !b.servers[key].takes())
 	}
 	return u

@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"svcproxy.dev/svcproxy/netutil/lvs"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // maxLogged is how many foreign servers are logged at once. If the state directory was
@@ -17,7 +17,7 @@ const maxLogged = 50
 func orDiscard(log *slog.Logger) *slog.Logger { return cmp.Or(log, slog.New(slog.DiscardHandler)) }
 
 // foreignServer is the refusal of a server that exists and is not recorded. It is left alone.
-func foreignServer(name proxier.ServicePortName, key lvs.Key) refusal {
+func foreignServer(name policy.ServicePortName, key lvs.Key) refusal {
 	return refusal{fmt.Errorf("service %s: virtual server %v belongs to another program: it is left alone", name, key), true}
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/vishvananda/netns"
 
 	"svcproxy.dev/svcproxy/netutil/lvs"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -21,7 +21,7 @@ import (
 // server that one leaves out is not taken for missing, which would have it recorded as ours.
 func TestTornListsMakeNoForeignServerOurs(t *testing.T) {
 	const services, looks = 600, 10 // three pieces of a list
-	h := newHost(t, proxier.IPv4)
+	h := newHost(t, policy.IPv4)
 	for i := range services {
 		h.World.Put(h.service(fmt.Sprint("s", i), i, source.TCP, 0).Key, h.service(fmt.Sprint("s", i), i, source.TCP, 0))
 		h.Must(h.Backend.conn.AddServer(t.Context(), lvs.Server{Key: tcp(h.vip(i).String()), Scheduler: "sh"}))

@@ -22,7 +22,7 @@ import (
 
 	"svcproxy.dev/svcproxy/internal/echotest"
 	"svcproxy.dev/svcproxy/internal/pace"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -48,9 +48,9 @@ type segment struct {
 	serverNS       string
 }
 
-func newSegment(t *testing.T, fam proxier.Family) *segment {
+func newSegment(t *testing.T, fam policy.Family) *segment {
 	h := newHost(t, fam)
-	prefix := map[proxier.Family]string{proxier.IPv4: "10.1.0.", proxier.IPv6: "fd01::"}[fam]
+	prefix := map[policy.Family]string{policy.IPv4: "10.1.0.", policy.IPv6: "fd01::"}[fam]
 	addr := func(n int) netip.Addr { return netip.MustParseAddr(prefix + strconv.Itoa(n)) }
 	s := &segment{host: h, vip: h.vip(1), client: addr(1), own: addr(2), server: addr(3)}
 	wire := s.namespace("wire", "ip link add br0 type bridge; ip link set br0 up")
@@ -65,8 +65,8 @@ func newSegment(t *testing.T, fam proxier.Family) *segment {
 	return s
 }
 
-func noDAD(fam proxier.Family) []string {
-	if fam == proxier.IPv6 {
+func noDAD(fam policy.Family) []string {
+	if fam == policy.IPv6 {
 		return []string{"nodad"}
 	}
 	return nil
@@ -227,12 +227,12 @@ func (s *segment) carried() int64 {
 }
 
 // serviceOf returns one of the VIP whose packets get to endpoints in a way.
-func (s *segment) serviceOf(way source.Forwarding, endpoints ...netip.Addr) *proxier.Resolved {
+func (s *segment) serviceOf(way source.Forwarding, endpoints ...netip.Addr) *policy.Resolved {
 	return s.edited(func(svc *source.Service) { svc.Forward = way }, endpoints...)
 }
 
 // edited returns one of the VIP that is edited before it is resolved.
-func (s *segment) edited(edit func(*source.Service), endpoints ...netip.Addr) *proxier.Resolved {
+func (s *segment) edited(edit func(*source.Service), endpoints ...netip.Addr) *policy.Resolved {
 	svc := &source.Service{
 		Key: source.Key{Namespace: "default", Name: "web"}, VIPs: []netip.Addr{s.vip.Addr()},
 		Ports: []source.Port{
@@ -243,7 +243,7 @@ func (s *segment) edited(edit func(*source.Service), endpoints ...netip.Addr) *p
 		svc.Endpoints = append(svc.Endpoints, source.Endpoint{Addr: a, Weight: 1, Ready: true, Serving: true})
 	}
 	edit(svc)
-	return proxier.Resolve(svc, nil, &proxier.Node{Name: "here", MarkBit: s.World.Host.MarkBit}, s.Family)
+	return policy.Resolve(svc, nil, &policy.Node{Name: "here", MarkBit: s.World.Host.MarkBit}, s.Family)
 }
 
 // refuses wants new connections to be refused.
@@ -267,14 +267,14 @@ type way struct {
 	soak  bool // it is tried in the soak only: it differs from the one before in the kernel's part only
 }
 
-var ways = map[proxier.Family][]way{
-	proxier.IPv4: {
+var ways = map[policy.Family][]way{
+	policy.IPv4: {
 		{source.Forwarding{Method: source.ForwardDirect}, "", false},
 		{source.Forwarding{Method: source.ForwardTunnel, Tunnel: source.IPIP}, "modprobe ipip; ip link set tunl0 up", false},
 		{source.Forwarding{Method: source.ForwardTunnel, Tunnel: source.GUE, Port: 6080}, "modprobe fou; ip fou add port 6080 gue", true},
 		{source.Forwarding{Method: source.ForwardTunnel, Tunnel: source.GRE}, "modprobe ip_gre; ip link set gre0 up", true},
 	},
-	proxier.IPv6: {
+	policy.IPv6: {
 		{source.Forwarding{Method: source.ForwardDirect}, "", false},
 		{source.Forwarding{Method: source.ForwardTunnel, Tunnel: source.IPIP}, "modprobe ip6_tunnel; ip link set ip6tnl0 up", false},
 		{source.Forwarding{Method: source.ForwardTunnel, Tunnel: source.GUE, Port: 6080}, "modprobe fou6; ip -6 fou add port 6080 gue", true},
@@ -350,7 +350,7 @@ func TestForwardedConnectionsDrain(t *testing.T) {
 		if !s.Look() {
 			s.Error("a look does not find that another program changed the way")
 		}
-		s.Repair(&proxier.Delta{})
+		s.Repair(&policy.Delta{})
 		s.wantState()
 		c := s.connect(s.clientNS)
 		time.Sleep(2 * time.Second) // it is not tracked any more

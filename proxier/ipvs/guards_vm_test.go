@@ -15,8 +15,8 @@ import (
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/netutil/ipset"
 	"svcproxy.dev/svcproxy/netutil/lvs"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -120,8 +120,8 @@ var guardedPorts = []struct {
 }{{30080, source.TCP}, {30081, source.TCP}, {30082, source.UDP}, {30083, source.TCP}}
 
 // services returns the services before and after the change.
-func (g *guardedHost) services(after bool) map[source.Key]*proxier.Resolved {
-	all := map[source.Key]*proxier.Resolved{}
+func (g *guardedHost) services(after bool) map[source.Key]*policy.Resolved {
+	all := map[source.Key]*policy.Resolved{}
 	for i, p := range guardedPorts {
 		stays := i == len(guardedPorts)-1
 		res := g.service(string(rune('a'+i)), p.port, p.proto, after && stays)
@@ -133,27 +133,27 @@ func (g *guardedHost) services(after bool) map[source.Key]*proxier.Resolved {
 }
 
 // service returns one of two endpoints, or of the first, which sees the addresses of clients.
-func (g *guardedHost) service(name string, port uint16, proto source.Protocol, local bool) *proxier.Resolved {
+func (g *guardedHost) service(name string, port uint16, proto source.Protocol, local bool) *policy.Resolved {
 	s := backendtest.Service{Name: name, Protocol: proto}
 	for i := range 2 {
-		s.Targets = append(s.Targets, proxier.Target{AddrPort: g.endpoint(i), Weight: 1})
+		s.Targets = append(s.Targets, policy.Target{AddrPort: g.endpoint(i), Weight: 1})
 	}
 	s.Local = s.Targets[:1]
 	cluster, own := s.Pools()
-	f := &proxier.Frontend{
-		Key: proxier.FrontendKey{Addr: g.Family.Unspecified(), Port: port, Kind: proxier.NodePort}, Restricted: true,
+	f := &policy.Frontend{
+		Key: policy.FrontendKey{Addr: g.Family.Unspecified(), Port: port, Kind: policy.NodePort}, Restricted: true,
 		SourceRanges: []netip.Prefix{netip.PrefixFrom(g.endpoint(3).Addr(), g.Family.Bits())},
-		Local:        backendtest.Route(cluster, proxier.Everyone, proxier.Reject),
+		Local:        backendtest.Route(cluster, policy.Everyone, policy.Reject),
 	}
 	if f.Outside = f.Local; local {
-		f.Outside = backendtest.Route(own, proxier.NoOne, proxier.Drop)
+		f.Outside = backendtest.Route(own, policy.NoOne, policy.Drop)
 	}
 	return s.Resolve(f)
 }
 
 // sync syncs, and looks whenever that asks its context something. It calls half and quieted when some of what
 // leaves is balanced no more, and all.
-func (g *guardedHost) sync(delta *proxier.Delta, half, quieted func()) error {
+func (g *guardedHost) sync(delta *policy.Delta, half, quieted func()) error {
 	g.Helper()
 	ctx, cancel := context.WithCancel(g.Context())
 	defer cancel()

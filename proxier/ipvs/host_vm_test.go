@@ -21,8 +21,8 @@ import (
 	"svcproxy.dev/svcproxy/internal/echotest"
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -36,18 +36,18 @@ type host struct {
 
 var run = backendtest.Command
 
-var families = []proxier.Family{proxier.IPv4, proxier.IPv6}
+var families = []policy.Family{policy.IPv4, policy.IPv6}
 
 // everywhere runs a test for both families, in runs it for some, each in its own namespace.
 func everywhere(t *testing.T, test func(*host)) { in(t, families, test) }
 
-func in(t *testing.T, fams []proxier.Family, test func(*host)) {
+func in(t *testing.T, fams []policy.Family, test func(*host)) {
 	for _, fam := range fams {
 		t.Run(fam.String(), func(t *testing.T) { test(newHost(t, fam)) })
 	}
 }
 
-func newHost(t testing.TB, fam proxier.Family) *host {
+func newHost(t testing.TB, fam policy.Family) *host {
 	t.Helper()
 	if out, err := exec.Command("modprobe", "ip_vs").CombinedOutput(); err != nil { // its settings come with it
 		t.Fatalf("modprobe ip_vs: %v\n%s", err, out)
@@ -70,7 +70,7 @@ func newHost(t testing.TB, fam proxier.Family) *host {
 }
 
 // hostWith returns a host in the namespace that the test is in.
-func hostWith(t testing.TB, fam proxier.Family, opts Options) *host {
+func hostWith(t testing.TB, fam policy.Family, opts Options) *host {
 	t.Helper()
 	h := &host{&backendtest.Host[*Backend]{TB: t, Family: fam, World: backendtest.NewWorld(fam)}, opts}
 	h.World.Host.LocalhostNodePorts = false
@@ -85,7 +85,7 @@ func (h *host) settled() { h.Helper(); h.Settled("this step") }
 func (h *host) ip(args string) string {
 	h.Helper()
 	words := strings.Fields(args)
-	if h.Family == proxier.IPv6 {
+	if h.Family == policy.IPv6 {
 		words = append([]string{"-6"}, words...)
 		if words[1] == "addr" && words[2] == "add" {
 			words = append(words, "nodad")
@@ -96,12 +96,12 @@ func (h *host) ip(args string) string {
 
 // tool returns the name of the family's iptables.
 func (h *host) tool() string {
-	return map[proxier.Family]string{proxier.IPv4: "iptables", proxier.IPv6: "ip6tables"}[h.Family]
+	return map[policy.Family]string{policy.IPv4: "iptables", policy.IPv6: "ip6tables"}[h.Family]
 }
 
 // set returns the name of a set of the family.
 func (h *host) set(name string) string {
-	return name + map[proxier.Family]string{proxier.IPv4: "-4", proxier.IPv6: "-6"}[h.Family]
+	return name + map[policy.Family]string{policy.IPv4: "-4", policy.IPv6: "-6"}[h.Family]
 }
 
 func (h *host) ipvsadm(args string) { h.Helper(); run(h, "ipvsadm", strings.Fields(args)...) }
@@ -167,22 +167,22 @@ func (h *host) vip(n int) netip.AddrPort {
 }
 
 // service returns one with that VIP, of endpoints by their numbers.
-func (h *host) service(name string, vip int, proto source.Protocol, endpoints ...int) *proxier.Resolved {
+func (h *host) service(name string, vip int, proto source.Protocol, endpoints ...int) *policy.Resolved {
 	s := backendtest.Service{Name: name, Protocol: proto}
 	for _, n := range endpoints {
-		s.Targets = append(s.Targets, proxier.Target{AddrPort: h.endpoint(n), Weight: 1})
+		s.Targets = append(s.Targets, policy.Target{AddrPort: h.endpoint(n), Weight: 1})
 	}
 	pool, _ := s.Pools()
-	route := backendtest.Route(pool, proxier.Everyone, proxier.Reject)
-	return s.Resolve(&proxier.Frontend{Key: proxier.FrontendKey{Addr: h.vip(vip).Addr(), Port: 80}, Outside: route, Local: route})
+	route := backendtest.Route(pool, policy.Everyone, policy.Reject)
+	return s.Resolve(&policy.Frontend{Key: policy.FrontendKey{Addr: h.vip(vip).Addr(), Port: 80}, Outside: route, Local: route})
 }
 
 // nodePort returns a service with a node port only.
-func (h *host) nodePort(name string, port uint16, endpoints ...int) *proxier.Resolved {
+func (h *host) nodePort(name string, port uint16, endpoints ...int) *policy.Resolved {
 	res := h.service(name, 1, source.TCP, endpoints...)
 	f := *res.Frontends[0]
-	f.Key = proxier.FrontendKey{Addr: h.Family.Unspecified(), Protocol: source.TCP, Port: port, Kind: proxier.NodePort}
-	res.Frontends, res.RefusedVIPs, res.BoundAddrs = []*proxier.Frontend{&f}, nil, nil
+	f.Key = policy.FrontendKey{Addr: h.Family.Unspecified(), Protocol: source.TCP, Port: port, Kind: policy.NodePort}
+	res.Frontends, res.RefusedVIPs, res.BoundAddrs = []*policy.Frontend{&f}, nil, nil
 	return res
 }
 

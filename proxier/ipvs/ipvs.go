@@ -35,6 +35,7 @@ import (
 	"svcproxy.dev/svcproxy/netutil/lvs"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/filter"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // Options are the settings of ipvs mode.
@@ -58,7 +59,7 @@ type Options struct {
 // A Backend keeps one family's virtual servers, addresses, chains and sets in step with
 // a State. It implements proxier.Backend.
 type Backend struct {
-	fam  proxier.Family
+	fam  policy.Family
 	opts Options
 	log  *slog.Logger
 
@@ -89,7 +90,7 @@ type Backend struct {
 // New returns a Backend for the network namespace of the caller. It fails if the kernel
 // has no IPVS, no dummy devices or no ip sets, the host no iptables, or either lacks what
 // all services need, which it probes. What only some services need may be missing.
-func New(ctx context.Context, fam proxier.Family, opts Options) (*Backend, error) {
+func New(ctx context.Context, fam policy.Family, opts Options) (*Backend, error) {
 	b := &Backend{fam: fam, opts: opts, log: orDiscard(opts.Log), rules: filter.NewIPVSRules(fam)}
 	if err := b.open(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("ipvs mode, %s: %w", fam, err), b.Close())
@@ -154,7 +155,7 @@ func (b *Backend) Close() error {
 // Sync implements proxier.Backend. It continues after failures, so that a server that
 // the kernel refuses does not block others. A change that cannot be written, because
 // others removed what it changes, is followed by a comparison of everything.
-func (b *Backend) Sync(ctx context.Context, st *proxier.State, delta *proxier.Delta) error {
+func (b *Backend) Sync(ctx context.Context, st *policy.State, delta *policy.Delta) error {
 	err := b.sync(ctx, st, delta)
 	b.unsupported.SyncEnded(err)
 	if errors.Is(err, lvs.ErrReloaded) {
@@ -169,7 +170,7 @@ func (b *Backend) Sync(ctx context.Context, st *proxier.State, delta *proxier.De
 	return proxier.JoinPartialErrors(b.unserved(), b.unsupported.Unserved())
 }
 
-func (b *Backend) sync(ctx context.Context, st *proxier.State, delta *proxier.Delta) error {
+func (b *Backend) sync(ctx context.Context, st *policy.State, delta *policy.Delta) error {
 	if delta != nil && b.servers != nil && b.kernel.CanApply() && b.unsupported.CanFollow(delta) {
 		err := b.written(b.applyDelta(ctx, st, b.unsupported.Delta(delta)))
 		if err == nil || ctx.Err() != nil {
@@ -207,16 +208,16 @@ func (b *Backend) recorded(err error) error {
 func (b *Backend) PieceSize() int { return 5_000 }
 
 // Slots implements proxier.Piecer: each virtual server has destinations of its own.
-func (b *Backend) Slots(p *proxier.Pool) int { return len(p.Targets) }
+func (b *Backend) Slots(p *policy.Pool) int { return len(p.Targets) }
 
 // SharesPool implements proxier.Piecer: rules balance to a pool for local sources.
-func (b *Backend) SharesPool(f *proxier.Frontend) bool { return f.Split() }
+func (b *Backend) SharesPool(f *policy.Frontend) bool { return f.Split() }
 
 // Warnings implements proxier.Warner.
 func (b *Backend) Warnings() []string { return b.kernel.Warnings() }
 
 // Plan implements proxier.Backend.
-func (b *Backend) Plan(ctx context.Context, st *proxier.State) ([]proxier.Change, error) {
+func (b *Backend) Plan(ctx context.Context, st *policy.State) ([]proxier.Change, error) {
 	changes, err := b.plan(ctx, st)
 	if err != nil {
 		return nil, fmt.Errorf("ipvs, %s: %w", b.fam, err)

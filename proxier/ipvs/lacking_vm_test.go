@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -33,17 +33,17 @@ func TestMissingNeed(t *testing.T) {
 
 // sticky returns a service whose node port has rules that need the match recent, and
 // whose VIP has none: local sources reach all endpoints, others a local one.
-func (h *host) sticky() *proxier.Resolved {
+func (h *host) sticky() *policy.Resolved {
 	s := backendtest.Service{Name: "sticky", Protocol: source.TCP, Affinity: time.Hour}
-	s.Targets = []proxier.Target{{AddrPort: h.endpoint(0), Weight: 1}, {AddrPort: h.endpoint(1), Weight: 1}}
+	s.Targets = []policy.Target{{AddrPort: h.endpoint(0), Weight: 1}, {AddrPort: h.endpoint(1), Weight: 1}}
 	s.Local = s.Targets[:1]
 	cluster, local := s.Pools()
-	everyone := backendtest.Route(cluster, proxier.NoOne, proxier.Reject)
+	everyone := backendtest.Route(cluster, policy.NoOne, policy.Reject)
 	return s.Resolve(
-		&proxier.Frontend{Key: proxier.FrontendKey{Addr: h.vip(7).Addr(), Port: h.vip(7).Port()}, Outside: everyone, Local: everyone},
-		&proxier.Frontend{
-			Key:     proxier.FrontendKey{Addr: h.Family.Unspecified(), Port: 30707, Kind: proxier.NodePort},
-			Outside: backendtest.Route(local, proxier.NoOne, proxier.Drop), Local: everyone,
+		&policy.Frontend{Key: policy.FrontendKey{Addr: h.vip(7).Addr(), Port: h.vip(7).Port()}, Outside: everyone, Local: everyone},
+		&policy.Frontend{
+			Key:     policy.FrontendKey{Addr: h.Family.Unspecified(), Port: 30707, Kind: policy.NodePort},
+			Outside: backendtest.Route(local, policy.NoOne, policy.Drop), Local: everyone,
 		})
 }
 

@@ -15,7 +15,7 @@ import (
 
 	"svcproxy.dev/svcproxy/internal/echotest"
 	"svcproxy.dev/svcproxy/internal/pace"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -23,17 +23,17 @@ import (
 // reach the kernel, also of an endpoint of weight 0.
 func TestFlagsAndLimits(t *testing.T) {
 	everywhere(t, func(h *host) {
-		service := func(weight uint16, limits proxier.Limits, flags source.SchedulerFlags, packet bool) *proxier.Resolved {
+		service := func(weight uint16, limits policy.Limits, flags source.SchedulerFlags, packet bool) *policy.Resolved {
 			res := h.service("web", 1, source.UDP, 0, 1)
 			pool := res.Pools[0]
 			pool.Scheduler, pool.SchedulerFlags, pool.OnePacket = "mh", flags, packet
-			pool.Limits = map[netip.AddrPort]proxier.Limits{h.endpoint(0): limits}
+			pool.Limits = map[netip.AddrPort]policy.Limits{h.endpoint(0): limits}
 			if weight == 0 {
 				pool.Targets, pool.Kept = pool.Targets[1:], []netip.AddrPort{h.endpoint(0)}
 			}
 			return res
 		}
-		h.Put(service(1, proxier.Limits{Max: 100, Min: 10}, source.MHFallback|source.MHPort, true))
+		h.Put(service(1, policy.Limits{Max: 100, Min: 10}, source.MHFallback|source.MHPort, true))
 		h.wantState()
 		h.settled()
 		at := "-u " + h.vip(1).String()
@@ -47,12 +47,12 @@ func TestFlagsAndLimits(t *testing.T) {
 			if !h.Look() {
 				t.Errorf("not found: ipvsadm %s", damage)
 			}
-			h.Repair(&proxier.Delta{})
+			h.Repair(&policy.Delta{})
 			h.wantState()
 			h.settled()
 		}
-		for _, res := range []*proxier.Resolved{
-			service(1, proxier.Limits{Max: 7}, source.MHPort, false), service(0, proxier.Limits{Max: 8, Min: 8}, 0, true), service(0, proxier.Limits{}, 0, false),
+		for _, res := range []*policy.Resolved{
+			service(1, policy.Limits{Max: 7}, source.MHPort, false), service(0, policy.Limits{Max: 8, Min: 8}, 0, true), service(0, policy.Limits{}, 0, false),
 		} {
 			h.Put(res)
 			h.wantState()
@@ -66,9 +66,9 @@ func TestFlagsAndLimits(t *testing.T) {
 func TestFullEndpoints(t *testing.T) {
 	everywhere(t, func(h *host) {
 		h.listen(2)
-		limited := func(name string, vip int, endpoints ...int) *proxier.Resolved {
+		limited := func(name string, vip int, endpoints ...int) *policy.Resolved {
 			res := h.service(name, vip, source.TCP, endpoints...)
-			res.Pools[0].Limits = map[netip.AddrPort]proxier.Limits{h.endpoint(0): {Max: 2}}
+			res.Pools[0].Limits = map[netip.AddrPort]policy.Limits{h.endpoint(0): {Max: 2}}
 			return res
 		}
 		h.Put(limited("one", 1, 0, 1))

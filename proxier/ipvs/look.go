@@ -10,6 +10,7 @@ import (
 	"svcproxy.dev/svcproxy/netutil/links"
 	"svcproxy.dev/svcproxy/netutil/lvs"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // Look implements proxier.Backend. It reads servers one by one, on sockets of its own,
@@ -45,7 +46,7 @@ func (b *Backend) lookAtAll(ctx context.Context) (differs bool, err error) {
 
 // lookAtServers compares servers with the mirror. It skips those that a Sync changes meanwhile.
 func (b *Backend) lookAtServers(ctx context.Context, conn *lvs.Conn, servers, foreign []lvs.Key) error {
-	list, err := conn.Servers(ctx, b.fam == proxier.IPv6, slices.Values(slices.Concat(servers, foreign)))
+	list, err := conn.Servers(ctx, b.fam == policy.IPv6, slices.Values(slices.Concat(servers, foreign)))
 	if err != nil {
 		return err
 	}
@@ -97,11 +98,11 @@ func (b *Backend) lookAtAddrs() error {
 }
 
 // addrsOf reports whether our device exists, and its addresses.
-func addrsOf(device *links.Dummy, fam proxier.Family) (there bool, addrs map[netip.Addr]struct{}, err error) {
+func addrsOf(device *links.Dummy, fam policy.Family) (there bool, addrs map[netip.Addr]struct{}, err error) {
 	if there, err = device.Find(); err != nil {
 		return false, nil, err
 	}
-	list, err := device.Addrs(fam == proxier.IPv6)
+	list, err := device.Addrs(fam == policy.IPv6)
 	if err != nil {
 		return false, nil, err
 	}

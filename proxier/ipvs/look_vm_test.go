@@ -15,12 +15,13 @@ import (
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
 // A repair is of what differs: it costs the same however much there is besides.
 func TestRepairsTouchNothingElse(t *testing.T) {
-	h := newHost(t, proxier.IPv4)
+	h := newHost(t, policy.IPv4)
 	for i := range 50 {
 		res := backendtest.Web(h.Family, 100+i, 10)
 		h.World.Put(res.Key, res)
@@ -31,7 +32,7 @@ func TestRepairsTouchNothingElse(t *testing.T) {
 	if !h.Look() {
 		h.Error("not found")
 	}
-	h.Repair(&proxier.Delta{})
+	h.Repair(&policy.Delta{})
 	if n := h.Backend.conn.Messages - before; n != 1 {
 		h.Errorf("%d messages to IPVS for one weight", n)
 	}
@@ -53,7 +54,7 @@ func TestLooksSeeForeignServersGo(t *testing.T) {
 		if !h.Look() {
 			h.Error("its end is not seen")
 		}
-		h.Repair(&proxier.Delta{})
+		h.Repair(&policy.Delta{})
 		h.wantState()
 		h.settled()
 	})
@@ -62,7 +63,7 @@ func TestLooksSeeForeignServersGo(t *testing.T) {
 // A server that the kernel refused, as its scheduler was missing, is tried again
 // after a while, and no look calls that a difference.
 func TestRefusedServersAreTriedAgain(t *testing.T) {
-	h := newHost(t, proxier.IPv4)
+	h := newHost(t, policy.IPv4)
 	h.Sync(nil)
 	const modprobe = "/proc/sys/kernel/modprobe"
 	path, err := os.ReadFile(modprobe)
@@ -80,10 +81,10 @@ func TestRefusedServersAreTriedAgain(t *testing.T) {
 	if due := time.Until(h.Backend.NextDue()); due <= 0 || due > retryRefused {
 		h.Fatalf("it is due in %v", due)
 	}
-	h.unserved(&proxier.Delta{}, 1)
+	h.unserved(&policy.Delta{}, 1)
 	allow()
 	h.Backend.retries.due = time.Now()
-	h.Sync(&proxier.Delta{})
+	h.Sync(&policy.Delta{})
 	h.wantState()
 	h.settled()
 	if due := h.Backend.NextDue(); !due.IsZero() {
@@ -95,7 +96,7 @@ func TestRefusedServersAreTriedAgain(t *testing.T) {
 // no look, where it waited for a resync.
 func TestChangesDoNotWaitForALook(t *testing.T) {
 	const services, changes, atLeast = 300, 20, 4
-	h := newHost(t, proxier.IPv4)
+	h := newHost(t, policy.IPv4)
 	h.Sync(nil)
 	for i := range services {
 		res := backendtest.Web(h.Family, i, 10)
@@ -157,7 +158,7 @@ func TestChangesDoNotWaitForALook(t *testing.T) {
 // All servers are away for a moment only after a flush, whatever the time of the
 // next look. A change of our own is none of others.
 func TestAFlushIsNoticed(t *testing.T) {
-	h := newHost(t, proxier.IPv4)
+	h := newHost(t, policy.IPv4)
 	ctx, cancel := context.WithCancel(t.Context())
 	heard := make(chan proxier.ForeignChange, 100)
 	var watching sync.WaitGroup
@@ -182,7 +183,7 @@ func TestAFlushIsNoticed(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Fatal("a flush is not noticed")
 	}
-	h.Sync(&proxier.Delta{})
+	h.Sync(&policy.Delta{})
 	h.wantState()
 	h.settled()
 }

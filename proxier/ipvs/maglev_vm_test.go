@@ -5,13 +5,13 @@ package ipvs
 import (
 	"testing"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
-func (h *host) hashed(vip int, on source.HashOn, endpoints ...int) *proxier.Resolved {
+func (h *host) hashed(vip int, on source.HashOn, endpoints ...int) *policy.Resolved {
 	res := h.service(on.String(), vip, source.TCP, endpoints...)
-	res.Pools[0].Hash = proxier.Hash{On: on, Endpoints: 3}
+	res.Pools[0].Hash = policy.Hash{On: on, Endpoints: 3}
 	return res
 }
 

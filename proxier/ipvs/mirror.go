@@ -7,7 +7,7 @@ import (
 	"sync"
 
 	"svcproxy.dev/svcproxy/netutil/lvs"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // A mirror is what IPVS and our device hold after the last Sync, for looks beside Syncs.
@@ -132,7 +132,7 @@ func (m *mirror) forget() (missing []lvs.Key) {
 
 // begin notes, before the kernel is changed, which servers a Sync with a delta is going
 // to change. It adds to them those to repair, and returns what to repair.
-func (m *mirror) begin(servers map[lvs.Key]struct{}, delta *proxier.Delta) found {
+func (m *mirror) begin(servers map[lvs.Key]struct{}, delta *policy.Delta) found {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	f, t := m.found.take(servers), newTouched()

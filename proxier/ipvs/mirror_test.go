@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"svcproxy.dev/svcproxy/netutil/lvs"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -78,7 +78,7 @@ func TestLookFindsWhatDiffers(t *testing.T) {
 				t.Errorf("it differs: %v, and is to be repaired: %v, want %v", got, m.unrepaired(), tt.want)
 			}
 			touched := keySet(2)
-			f := m.begin(touched, &proxier.Delta{})
+			f := m.begin(touched, &policy.Delta{})
 			if _, got := f.servers[mirrorKey(1)]; got != tt.want || (len(touched) == 2) != tt.want || m.unrepaired() {
 				t.Errorf("the Sync repairs %v, touches %v", f.servers, touched)
 			}
@@ -94,12 +94,12 @@ func TestLookFindsAddresses(t *testing.T) {
 	delete(have, mirrorKey(2).Addr) // by a Sync
 	have[extra] = struct{}{}
 	m.beginLook()
-	m.begin(keySet(2), &proxier.Delta{})
+	m.begin(keySet(2), &policy.Delta{})
 	m.compareAddrs(have)
 	if !m.endLook() {
 		t.Error("nothing was found")
 	}
-	f := m.begin(keySet(), &proxier.Delta{})
+	f := m.begin(keySet(), &policy.Delta{})
 	if got := slices.SortedFunc(maps.Keys(f.addrs), netip.Addr.Compare); !slices.Equal(got, []netip.Addr{mirrorKey(1).Addr, extra}) {
 		t.Errorf("found %v", got)
 	}
@@ -115,9 +115,9 @@ func TestLooksAreOvertaken(t *testing.T) {
 		want bool
 	}{
 		{"by none", func(m *mirror, look func()) { look() }, true},
-		{"by a Sync of another", func(m *mirror, look func()) { look(); m.begin(keySet(2), &proxier.Delta{}) }, true},
-		{"by a Sync that begins", func(m *mirror, look func()) { look(); m.begin(keySet(1), &proxier.Delta{}) }, false},
-		{"by a Sync under way", func(m *mirror, look func()) { m.begin(keySet(1), &proxier.Delta{}); look() }, false},
+		{"by a Sync of another", func(m *mirror, look func()) { look(); m.begin(keySet(2), &policy.Delta{}) }, true},
+		{"by a Sync that begins", func(m *mirror, look func()) { look(); m.begin(keySet(1), &policy.Delta{}) }, false},
+		{"by a Sync under way", func(m *mirror, look func()) { m.begin(keySet(1), &policy.Delta{}); look() }, false},
 		{"by a Sync that fails", func(m *mirror, look func()) { look(); m.forget() }, false},
 	}
 	for _, tt := range tests {
@@ -143,7 +143,7 @@ func TestRepairsGoInChunks(t *testing.T) {
 	m.endLook()
 	var chunks []int
 	for m.unrepaired() {
-		chunks = append(chunks, len(m.begin(keySet(), &proxier.Delta{}).servers))
+		chunks = append(chunks, len(m.begin(keySet(), &policy.Delta{}).servers))
 	}
 	if !slices.Equal(chunks, []int{maxRepairs, maxRepairs, 10}) {
 		t.Errorf("chunks %v", chunks)
@@ -159,7 +159,7 @@ func TestChangesComeWithTheirRepairs(t *testing.T) {
 		m.compare(mirrorKey(i), weighing(i, 7))
 	}
 	m.endLook()
-	f := m.begin(keySet(servers-1), &proxier.Delta{})
+	f := m.begin(keySet(servers-1), &policy.Delta{})
 	if _, repaired := f.servers[mirrorKey(servers-1)]; !repaired || len(f.servers) != maxRepairs {
 		t.Errorf("repaired: %v, of %d", repaired, len(f.servers))
 	}
@@ -171,7 +171,7 @@ func TestMissedServersAreNotOurs(t *testing.T) {
 	stopped, cancel := context.WithCancel(t.Context()) // no test asks the kernel
 	cancel()
 	ends := map[string]func(*Backend){
-		"repair":  func(b *Backend) { b.beginDelta(stopped, keySet(), &proxier.Delta{}, &failures{}) },
+		"repair":  func(b *Backend) { b.beginDelta(stopped, keySet(), &policy.Delta{}, &failures{}) },
 		"resync":  func(b *Backend) { b.forgetMirror() },
 		"leaving": func(b *Backend) { b.Retire(stopped) },
 	}
@@ -203,9 +203,9 @@ func TestMissedServersThatDrainedLeaveNothing(t *testing.T) {
 	stopped, cancel := context.WithCancel(t.Context())
 	cancel()
 	keys := keySet()
-	b.beginDelta(stopped, keys, &proxier.Delta{}, &failures{})
+	b.beginDelta(stopped, keys, &policy.Delta{}, &failures{})
 	d := &difference{drains: b.record.drains}
-	freed := b.compare(d, slices.Collect(maps.Keys(keys)), &proxier.State{})
+	freed := b.compare(d, slices.Collect(maps.Keys(keys)), &policy.State{})
 	if !slices.Equal(freed, []netip.Addr{key.Addr}) || len(d.first)+len(d.last) > 0 || b.servers[key] != nil {
 		t.Errorf("freed %v, sent %v %v, there %v", freed, d.first, d.last, b.servers[key])
 	}
@@ -215,7 +215,7 @@ func TestMissedServersThatDrainedLeaveNothing(t *testing.T) {
 func mirroring(t *testing.T, n int) *Backend {
 	b := &Backend{
 		record: open(t, "", here), conn: &lvs.Conn{},
-		claims: newClaims(&proxier.State{}), orphans: map[netip.Addr]int{}, refused: refused{},
+		claims: newClaims(&policy.State{}), orphans: map[netip.Addr]int{}, refused: refused{},
 	}
 	_, b.servers, b.bound = mirrored(n)
 	b.members = maps.Clone(b.bound)
@@ -239,7 +239,7 @@ func TestLooksBesideSyncsFindNothing(t *testing.T) {
 		defer close(done)
 		for range syncs {
 			n := rand.IntN(servers)
-			m.begin(keySet(n), &proxier.Delta{})
+			m.begin(keySet(n), &policy.Delta{})
 			mu.Lock()
 			kernel[mirrorKey(n)] = weighing(n, rand.Uint32N(100))
 			held[mirrorKey(n)] = kernel[mirrorKey(n)]
@@ -276,7 +276,7 @@ func TestAnyServer(t *testing.T) {
 		}
 	}
 	want("at rest", true)
-	m.begin(keySet(1), &proxier.Delta{})
+	m.begin(keySet(1), &policy.Delta{})
 	want("during a Sync", false)
 	m.end(servers, bound, nil)
 	want("after it", true)
@@ -306,7 +306,7 @@ func TestMirrorWasTold(t *testing.T) {
 	if m.markReported(); m.unrepaired() || !m.reported() {
 		t.Error("what was told of is to be repaired at once")
 	}
-	m.begin(map[lvs.Key]struct{}{}, &proxier.Delta{})
+	m.begin(map[lvs.Key]struct{}{}, &policy.Delta{})
 	if !m.unrepaired() || m.reported() {
 		t.Error("the rest is not to be repaired")
 	}

@@ -9,11 +9,12 @@ import (
 	"svcproxy.dev/svcproxy/netutil/lvs"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/filter"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // Objects returns what there should be for a State, which holds one frontend, and whether
 // it is there: addresses of our device, virtual servers with their destinations, chains and sets.
-func Objects(ctx context.Context, st *proxier.State) ([]proxier.Object, error) {
+func Objects(ctx context.Context, st *policy.State) ([]proxier.Object, error) {
 	bound, err := boundObjects(st)
 	if err != nil {
 		return nil, err
@@ -26,7 +27,7 @@ func Objects(ctx context.Context, st *proxier.State) ([]proxier.Object, error) {
 	return slices.Concat(bound, servers, rules), err
 }
 
-func boundObjects(st *proxier.State) (list []proxier.Object, err error) {
+func boundObjects(st *policy.State) (list []proxier.Object, err error) {
 	dummy, err := links.OpenDummy()
 	if err != nil {
 		return nil, err
@@ -43,7 +44,7 @@ func boundObjects(st *proxier.State) (list []proxier.Object, err error) {
 	return list, nil
 }
 
-func serverObjects(ctx context.Context, st *proxier.State) (list []proxier.Object, err error) {
+func serverObjects(ctx context.Context, st *policy.State) (list []proxier.Object, err error) {
 	conn, err := lvs.Dial(ctx)
 	if err != nil {
 		return nil, err

@@ -9,17 +9,18 @@ import (
 	"svcproxy.dev/svcproxy/netutil/lvs"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/filter"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // Compare returns what Plan says where the kernel holds one State exactly, and is to hold
 // another of the same family, if these are the settings. It needs no kernel.
-func Compare(before, after *proxier.State, opts Options) ([]proxier.Change, error) {
+func Compare(before, after *policy.State, opts Options) ([]proxier.Change, error) {
 	p := &snapshot{
 		foreign: map[lvs.Key]struct{}{}, claims: newClaims(after), servers: map[lvs.Key]*server{},
 		device: true, bound: make(map[netip.Addr]struct{}, len(before.BoundAddrs)),
 		diff: difference{now: time.Now(), timeout: opts.DrainTimeout},
 	}
-	had, pools := newClaims(before), map[*proxier.Pool][]dest{}
+	had, pools := newClaims(before), map[*policy.Pool][]dest{}
 	for key := range had.by {
 		p.servers[key] = had.server(key, opts.Scheduler, pools)
 	}
@@ -29,7 +30,7 @@ func Compare(before, after *proxier.State, opts Options) ([]proxier.Change, erro
 	p.compare(opts.Scheduler, after)
 	rulesBefore, rulesAfter := withBound(before, p.bound), withBound(after, p.addrs)
 	was, rules := filter.NewIPVSRules(after.Family), filter.NewIPVSRules(after.Family)
-	for r, st := range map[*filter.Rules]*proxier.State{was: rulesBefore, rules: rulesAfter} {
+	for r, st := range map[*filter.Rules]*policy.State{was: rulesBefore, rules: rulesAfter} {
 		if err := r.Reset(st); err != nil {
 			return nil, fmt.Errorf("ipvs, %s: %w", st.Family, err)
 		}

@@ -14,7 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"svcproxy.dev/svcproxy/netutil/lvs"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -28,7 +28,7 @@ func tcp(addrPort string) lvs.Key {
 // open reads the record of dir, as a start of the program does.
 func open(t rapid.TB, dir, where string) *record {
 	t.Helper()
-	r, damaged, err := readRecord(dir, proxier.IPv4, where)
+	r, damaged, err := readRecord(dir, policy.IPv4, where)
 	if err != nil || damaged > 0 {
 		t.Fatalf("%d damaged lines, %v", damaged, err)
 	}
@@ -72,7 +72,7 @@ func TestRecordComesBack(t *testing.T) {
 		t.Errorf("read back %s", back.lines())
 	}
 	wantSame(t, back, r)
-	if other, _, err := readRecord(dir, proxier.IPv6, here); err != nil || len(other.owned) > 0 {
+	if other, _, err := readRecord(dir, policy.IPv6, here); err != nil || len(other.owned) > 0 {
 		t.Errorf("the other family reads %s, %v", other.lines(), err)
 	}
 	back.drained(drainChange{key: key, at: at})
@@ -175,7 +175,7 @@ func TestDamagedLines(t *testing.T) {
 	}
 	fmt.Fprintf(f, "%s\nown tcp 10.96.0.2:80\n", strings.Join(bad, "\n"))
 	f.Close()
-	got, damaged, err := readRecord(dir, proxier.IPv4, here)
+	got, damaged, err := readRecord(dir, policy.IPv4, here)
 	if err != nil || damaged != len(bad) {
 		t.Errorf("%d damaged lines, %v, want %d", damaged, err, len(bad))
 	}

@@ -16,6 +16,7 @@ import (
 	"svcproxy.dev/svcproxy/netutil/lvs"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/filter"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -55,9 +56,9 @@ func (m *moment) until(do func(context.Context)) (cut bool) {
 
 // everyKind puts services with all kinds of servers into the world: two of them
 // cannot be made, as another program has their servers.
-func (h *host) everyKind() *proxier.Delta {
-	d := &proxier.Delta{}
-	for _, res := range []*proxier.Resolved{
+func (h *host) everyKind() *policy.Delta {
+	d := &policy.Delta{}
+	for _, res := range []*policy.Resolved{
 		h.service("web", 1, source.TCP, 0, 1), h.service("theirs", 2, source.TCP, 0), h.service("dns", 3, source.UDP, 0),
 		h.service("none", 4, source.TCP), h.nodePort("node", 30081, 1), h.nodePort("other", 30082, 0),
 	} {
@@ -123,7 +124,7 @@ func (h *host) recordedMissing() (keys []lvs.Key) {
 // starts again gets everything done. Some moments stand for all, which have their
 // turn with SVCPROXY_SOAK=1.
 func TestCutOff(t *testing.T) {
-	h := newHost(t, proxier.IPv4)
+	h := newHost(t, policy.IPv4)
 	h.opts.DrainTimeout = 0
 	theirs := h.foreignEverywhere()
 	all := h.everyKind()
@@ -132,9 +133,9 @@ func TestCutOff(t *testing.T) {
 	full := h.World.State
 	none := *full
 	none.Services, none.BoundAddrs, none.RefusedVIPs = nil, nil, nil
-	removal := &proxier.Delta{}
+	removal := &policy.Delta{}
 	for _, s := range all.Services {
-		removal.Services = append(removal.Services, proxier.ServiceChange{Old: s.New})
+		removal.Services = append(removal.Services, policy.ServiceChange{Old: s.New})
 	}
 	removal.RefusedVIPs.Lost, removal.BoundAddrs.Lost = all.RefusedVIPs.Gained, all.BoundAddrs.Gained
 	step := 5
@@ -192,7 +193,7 @@ func TestForeignServersAreLeftAlone(t *testing.T) {
 		delta := h.everyKind()
 		for _, how := range []struct {
 			what  string
-			delta *proxier.Delta
+			delta *policy.Delta
 		}{{"delta", delta}, {"look", nil}} {
 			err := h.Backend.Sync(h.Context(), h.World.State, how.delta)
 			for _, want := range []string{"default/theirs", h.vip(2).String(), "default/node", ":30081"} {
@@ -236,7 +237,7 @@ func TestServersRemovedByOthersAreForgotten(t *testing.T) {
 
 // So it is where the service goes in the sync that would have made it again.
 func TestMissedServersOfServicesThatGoAreForgotten(t *testing.T) {
-	h := newHost(t, proxier.IPv4)
+	h := newHost(t, policy.IPv4)
 	web := h.service("web", 1, source.TCP, 0)
 	h.Put(web)
 	h.ipvsadm("-C")
@@ -255,7 +256,7 @@ func TestMissedServersOfServicesThatGoAreForgotten(t *testing.T) {
 func TestServersMadeAfterALookMissedOursAreForeign(t *testing.T) {
 	everywhere(t, func(h *host) {
 		h.listen(1)
-		for _, delta := range []*proxier.Delta{{}, nil} {
+		for _, delta := range []*policy.Delta{{}, nil} {
 			web, left := h.service("web", 1, source.TCP, 0), h.service("left", 2, source.TCP, 0)
 			h.Put(web)
 			h.Put(left)
@@ -287,12 +288,12 @@ func TestServersMadeAfterALookMissedOursAreForeign(t *testing.T) {
 // fails, no look differs.
 func TestEndpointsThatAreNoHosts(t *testing.T) {
 	everywhere(t, func(h *host) {
-		bad := netip.MustParseAddrPort(map[proxier.Family]string{proxier.IPv4: "255.255.255.255:8080", proxier.IPv6: "[ff02::1]:8080"}[h.Family])
+		bad := netip.MustParseAddrPort(map[policy.Family]string{policy.IPv4: "255.255.255.255:8080", policy.IPv6: "[ff02::1]:8080"}[h.Family])
 		res := h.service("web", 1, source.TCP, 0)
 		pool := res.Pools[0]
-		pool.Targets = append(slices.Clone(pool.Targets), proxier.Target{AddrPort: bad, Weight: 1})
+		pool.Targets = append(slices.Clone(pool.Targets), policy.Target{AddrPort: bad, Weight: 1})
 		h.Sync(nil)
-		for _, delta := range []*proxier.Delta{h.World.Put(res.Key, res), nil} {
+		for _, delta := range []*policy.Delta{h.World.Put(res.Key, res), nil} {
 			h.unserved(delta, 1)
 			h.want("-A -t "+h.vip(1).String()+" -s wrr", h.endpointLine(1, 0))
 			h.wantServed(1)
@@ -355,7 +356,7 @@ func TestRecordCannotBeWritten(t *testing.T) {
 		delta := h.World.Put(h.service("web", 1, source.TCP, 0, 1).Key, h.service("web", 1, source.TCP, 0, 1))
 		h.Sync(delta)
 		second := h.service("second", 2, source.TCP, 0)
-		for _, delta := range []*proxier.Delta{h.World.Put(second.Key, second), nil} {
+		for _, delta := range []*policy.Delta{h.World.Put(second.Key, second), nil} {
 			if err := h.Backend.Sync(h.Context(), h.World.State, delta); err == nil {
 				h.Error("no error")
 			}

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/netutil/lvs"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/disk"
 )
@@ -55,7 +55,7 @@ const maxOutdated = 1000
 
 // readRecord reads the record of a family; an empty dir has none. damaged is how many of
 // its lines are invalid. It writes nothing.
-func readRecord(dir string, fam proxier.Family, scope string) (r *record, damaged int, err error) {
+func readRecord(dir string, fam policy.Family, scope string) (r *record, damaged int, err error) {
 	r = newRecord()
 	if dir == "" {
 		return r, 0, nil

@@ -10,13 +10,14 @@ import (
 
 	"svcproxy.dev/svcproxy/netutil/lvs"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // beginDelta notes which servers a Sync is going to change. It adds to them those that
 // looks have found to differ, reads these again, and returns what looks have found. One
 // that was missing is no longer ours, nor is one that another program may have added
 // there since.
-func (b *Backend) beginDelta(ctx context.Context, keys map[lvs.Key]struct{}, delta *proxier.Delta, errs *failures) found {
+func (b *Backend) beginDelta(ctx context.Context, keys map[lvs.Key]struct{}, delta *policy.Delta, errs *failures) found {
 	f := b.mirror.begin(keys, delta)
 	if len(f.servers) == 0 {
 		return f
@@ -96,7 +97,7 @@ func (b *Backend) forgetDrains(key lvs.Key, now *server) {
 
 // repair repairs what looks have found, except for servers. After an error it leaves sets alone: they may
 // guard what is still balanced, and everything is compared next.
-func (b *Backend) repair(ctx context.Context, st *proxier.State, f found, errs *failures) {
+func (b *Backend) repair(ctx context.Context, st *policy.State, f found, errs *failures) {
 	if f.timeouts {
 		errs.add(b.setTimeouts(ctx))
 	}

@@ -5,8 +5,8 @@ import (
 
 	"svcproxy.dev/svcproxy/netutil/ipset"
 	"svcproxy.dev/svcproxy/netutil/lvs"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/filter"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // withoutGuards returns the servers of frontends that the rules in the kernel do not restrict or masquerade as the
@@ -48,7 +48,7 @@ type guarded struct {
 }
 
 // Sets implements filter.Desired.
-func (g guarded) Sets(st *proxier.State) map[string]filter.Members {
+func (g guarded) Sets(st *policy.State) map[string]filter.Members {
 	sets := g.Rules.Sets(st)
 	for name, entries := range g.later.Lost {
 		for _, e := range entries {

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"svcproxy.dev/svcproxy/netutil/lvs"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -20,12 +20,12 @@ func TestServersWaitForTheirRules(t *testing.T) {
 		for i, tt := range []struct {
 			name           string
 			restricted     bool
-			outside, local proxier.Masquerade
+			outside, local policy.Masquerade
 		}{
-			{"ranged", true, proxier.NoOne, proxier.NoOne},
-			{"masqueraded", false, proxier.Everyone, proxier.Everyone},
-			{"split", false, proxier.NoOne, proxier.Everyone},
-			{"plain", false, proxier.NoOne, proxier.NoOne},
+			{"ranged", true, policy.NoOne, policy.NoOne},
+			{"masqueraded", false, policy.Everyone, policy.Everyone},
+			{"split", false, policy.NoOne, policy.Everyone},
+			{"plain", false, policy.NoOne, policy.NoOne},
 		} {
 			res := h.nodePort(tt.name, uint16(30080+i), 0, 1)
 			f := res.Frontends[0]
@@ -65,7 +65,7 @@ func (h *host) balancedPorts(ports ...uint16) (balanced []uint16) {
 // occupy makes a set of ours that is of another type and in use, so that rules cannot be written until free is called.
 func (h *host) occupy(name string) (free func()) {
 	h.Helper()
-	set, family := h.set(name), map[proxier.Family]string{proxier.IPv4: "inet", proxier.IPv6: "inet6"}[h.Family]
+	set, family := h.set(name), map[policy.Family]string{policy.IPv4: "inet", policy.IPv6: "inet6"}[h.Family]
 	rule := strings.Fields("FORWARD -m set --match-set " + set + " src -j ACCEPT")
 	run(h, "ipset", "create", set, "hash:ip", "family", family)
 	run(h, h.tool(), slices.Concat([]string{"-A"}, rule)...)

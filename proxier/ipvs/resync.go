@@ -11,6 +11,7 @@ import (
 	"svcproxy.dev/svcproxy/netutil/lvs"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/filter"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // A snapshot is everything that the kernel holds, and what is desired instead.
@@ -33,7 +34,7 @@ type snapshot struct {
 }
 
 // takeSnapshot reads IPVS and our device, compares them with a State, and changes nothing.
-func (b *Backend) takeSnapshot(ctx context.Context, st *proxier.State) (*snapshot, error) {
+func (b *Backend) takeSnapshot(ctx context.Context, st *policy.State) (*snapshot, error) {
 	p := &snapshot{
 		foreign: map[lvs.Key]struct{}{}, claims: newClaims(st),
 		diff: difference{now: time.Now(), timeout: b.opts.DrainTimeout, drains: b.record.drains},
@@ -69,7 +70,7 @@ func (b *Backend) list(ctx context.Context, wanted map[lvs.Key]claim) (map[lvs.K
 	for key := range wanted {
 		known[key] = struct{}{}
 	}
-	return b.conn.List(ctx, b.fam == proxier.IPv6, maps.Keys(known))
+	return b.conn.List(ctx, b.fam == policy.IPv6, maps.Keys(known))
 }
 
 // classify separates our servers from foreign ones, which matter only if we desire the same.
@@ -106,11 +107,11 @@ func serverFrom(l lvs.Listing) *server {
 }
 
 // compare computes the difference.
-func (p *snapshot) compare(scheduler string, st *proxier.State) {
+func (p *snapshot) compare(scheduler string, st *policy.State) {
 	p.after = make(map[lvs.Key]*server, len(p.claims.by))
 	p.orphans = map[netip.Addr]int{}
 	p.forgetDrains()
-	pools := map[*proxier.Pool][]dest{}
+	pools := map[*policy.Pool][]dest{}
 	for _, key := range slices.SortedFunc(maps.Keys(p.claims.by), compareKeys) {
 		if _, theirs := p.foreign[key]; !theirs {
 			p.after[key] = p.diff.server(key, p.servers[key], p.claims.server(key, scheduler, pools))
@@ -159,7 +160,7 @@ func (p *snapshot) compareRecord(r *record) {
 
 // wantAddrs sets the desired addresses of our device: those of services, and existing
 // ones where servers drain.
-func (p *snapshot) wantAddrs(st *proxier.State) {
+func (p *snapshot) wantAddrs(st *policy.State) {
 	p.addrs = make(map[netip.Addr]struct{}, len(st.BoundAddrs))
 	for a := range st.BoundAddrs {
 		p.addrs[a] = struct{}{}
@@ -172,7 +173,7 @@ func (p *snapshot) wantAddrs(st *proxier.State) {
 }
 
 // resync compares everything and repairs every difference.
-func (b *Backend) resync(ctx context.Context, st *proxier.State) error {
+func (b *Backend) resync(ctx context.Context, st *policy.State) error {
 	if err := b.unsupported.Reprobe(ctx); err != nil {
 		return err
 	}
@@ -211,7 +212,7 @@ func (b *Backend) resync(ctx context.Context, st *proxier.State) error {
 
 // withBound returns st for the chains and sets, with the addresses that the device is to
 // have: those where servers drain refuse new connections.
-func withBound(st *proxier.State, addrs map[netip.Addr]struct{}) *proxier.State {
+func withBound(st *policy.State, addrs map[netip.Addr]struct{}) *policy.State {
 	out := *st
 	out.BoundAddrs = make(map[netip.Addr]int, len(addrs))
 	for a := range addrs {
@@ -307,7 +308,7 @@ func (b *Backend) timeoutsDiffer(ctx context.Context, conn *lvs.Conn) (bool, err
 }
 
 // plan returns what resync would change.
-func (b *Backend) plan(ctx context.Context, st *proxier.State) ([]proxier.Change, error) {
+func (b *Backend) plan(ctx context.Context, st *policy.State) ([]proxier.Change, error) {
 	st = b.unsupported.Preview(st)
 	p, err := b.takeSnapshot(ctx, st)
 	if err != nil {

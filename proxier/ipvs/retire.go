@@ -11,6 +11,7 @@ import (
 	"svcproxy.dev/svcproxy/netutil/links"
 	"svcproxy.dev/svcproxy/netutil/lvs"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -30,7 +31,7 @@ func (b *Backend) Retire(ctx context.Context) (done bool, err error) {
 
 func (b *Backend) retire(ctx context.Context) (bool, error) {
 	b.servers = nil // no service has ended: connections go on, whatever one said
-	p, err := b.takeSnapshot(ctx, &proxier.State{Family: b.fam})
+	p, err := b.takeSnapshot(ctx, &policy.State{Family: b.fam})
 	if err != nil {
 		return false, err
 	}
@@ -57,7 +58,7 @@ func (b *Backend) releaseUDP(ctx context.Context, steps []step) error {
 	if len(gone) == 0 {
 		return nil
 	}
-	_, err := conntrack.Prune(ctx, b.fam == proxier.IPv6, conntrack.Query{To: gone}, func(conntrack.Flow) conntrack.Verdict { return conntrack.Remove })
+	_, err := conntrack.Prune(ctx, b.fam == policy.IPv6, conntrack.Query{To: gone}, func(conntrack.Flow) conntrack.Verdict { return conntrack.Remove })
 	return err
 }
 
@@ -166,7 +167,7 @@ func (b *Backend) removeDevice(ctx context.Context) error {
 // host that may lack what ipvs mode needs. What stays and may have been ours is logged
 // to log, which may be nil. Chains and sets have the names of iptables mode, whose
 // Cleanup removes them.
-func Cleanup(ctx context.Context, fam proxier.Family, stateDir string, log *slog.Logger) (err error) {
+func Cleanup(ctx context.Context, fam policy.Family, stateDir string, log *slog.Logger) (err error) {
 	b := &Backend{fam: fam, log: orDiscard(log), conn: &lvs.Conn{}}
 	defer func() { err = errors.Join(err, b.Close()) }()
 	if b.device, err = links.OpenDummy(); err != nil {

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/netutil/lvs"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -16,8 +16,8 @@ type server struct {
 	lvs.Server
 	dests []dest // sorted by address and port
 
-	name   proxier.ServicePortName // zero if it was read from the kernel
-	orphan bool                    // no longer desired; it stays while destinations drain
+	name   policy.ServicePortName // zero if it was read from the kernel
+	orphan bool                   // no longer desired; it stays while destinations drain
 
 	// Destinations that do not drain when they leave: these, and those that are removed altogether.
 	closed       []netip.AddrPort // sorted
@@ -48,32 +48,32 @@ type dest struct {
 // A claim has the frontends of one address, port and protocol. A node port may overlap
 // with an external address that is an address of this node; the latter wins, unless it
 // only keeps connections and the node port takes new ones.
-type claim struct{ address, nodePort *proxier.Frontend }
+type claim struct{ address, nodePort *policy.Frontend }
 
-func (c claim) frontend() *proxier.Frontend {
+func (c claim) frontend() *policy.Frontend {
 	if c.address == nil || c.nodePort != nil && !balances(c.address) && balances(c.nodePort) {
 		return c.nodePort
 	}
 	return c.address
 }
 
-func balances(f *proxier.Frontend) bool { return f.Outside.Action == proxier.Balance }
+func balances(f *policy.Frontend) bool { return f.Outside.Action == policy.Balance }
 
 // needsServer reports whether a frontend needs a virtual server. Even if no endpoint
 // takes new connections, those of weight 0 keep theirs; and a server without destinations
 // says that the former ones do not drain.
-func needsServer(f *proxier.Frontend) bool {
+func needsServer(f *policy.Frontend) bool {
 	return balances(f) || len(f.Outside.Pool.Kept)+len(f.Outside.Pool.Closed) > 0
 }
 
 // claims are the claims of all frontends that need a server.
 type claims struct {
-	host proxier.Host
+	host policy.Host
 	by   map[lvs.Key]claim
 }
 
 // newClaims returns the claims of a State.
-func newClaims(st *proxier.State) *claims {
+func newClaims(st *policy.State) *claims {
 	c := &claims{host: st.Host, by: make(map[lvs.Key]claim, len(st.Services))}
 	for _, res := range st.Services {
 		for _, f := range res.Frontends {
@@ -85,7 +85,7 @@ func newClaims(st *proxier.State) *claims {
 
 // update applies a delta and returns the keys that it affects. A frontend may move from
 // one service to another.
-func (c *claims) update(d *proxier.Delta) map[lvs.Key]struct{} {
+func (c *claims) update(d *policy.Delta) map[lvs.Key]struct{} {
 	touched := map[lvs.Key]struct{}{}
 	for _, s := range d.Services {
 		for _, f := range s.Old.AllFrontends() {
@@ -101,12 +101,12 @@ func (c *claims) update(d *proxier.Delta) map[lvs.Key]struct{} {
 }
 
 // put sets the claims of f to value, nil to remove them, and notes their keys.
-func (c *claims) put(f, value *proxier.Frontend, touched map[lvs.Key]struct{}) {
+func (c *claims) put(f, value *policy.Frontend, touched map[lvs.Key]struct{}) {
 	if !needsServer(f) {
 		return
 	}
 	key := lvs.Key{Addr: f.Key.Addr, Protocol: uint8(f.Key.Protocol), Port: f.Key.Port}
-	if f.Key.Kind != proxier.NodePort {
+	if f.Key.Kind != policy.NodePort {
 		cl := c.by[key]
 		cl.address = value
 		c.set(key, cl, touched)
@@ -131,7 +131,7 @@ func (c *claims) set(key lvs.Key, cl claim, touched map[lvs.Key]struct{}) {
 }
 
 // server returns the desired server at a key; nil: none.
-func (c *claims) server(key lvs.Key, scheduler string, pools map[*proxier.Pool][]dest) *server {
+func (c *claims) server(key lvs.Key, scheduler string, pools map[*policy.Pool][]dest) *server {
 	f := c.by[key].frontend()
 	if f == nil {
 		return nil
@@ -155,7 +155,7 @@ func (c *claims) server(key lvs.Key, scheduler string, pools map[*proxier.Pool][
 // schedulerOf returns the scheduler of a pool, and its flags. Maglev is mh of the kernel.
 // Its table keeps the slots of a destination that drains, of weight 0: without FallBack, new
 // connections that hash to one of them would be refused all the while.
-func schedulerOf(p *proxier.Pool, byDefault string) (string, lvs.SchedulerFlags) {
+func schedulerOf(p *policy.Pool, byDefault string) (string, lvs.SchedulerFlags) {
 	switch p.Hash.On {
 	case source.ClientIP:
 		return "mh", lvs.FallBack
@@ -181,7 +181,7 @@ func flagsOf(flags source.SchedulerFlags) (out lvs.SchedulerFlags) {
 func seconds(d time.Duration) uint32 { return uint32((d + time.Second - 1) / time.Second) }
 
 // destinations returns those of a pool.
-func destinations(p *proxier.Pool) []dest {
+func destinations(p *policy.Pool) []dest {
 	list, way := make([]dest, 0, len(p.Targets)+len(p.Kept)), wayOf(p.Forward)
 	add := func(at netip.AddrPort, weight uint32) {
 		list = append(list, dest{AddrPort: at, weight: weight, way: way, limits: limitsOf(p, at)})
@@ -197,7 +197,7 @@ func destinations(p *proxier.Pool) []dest {
 	return slices.CompactFunc(list, func(a, b dest) bool { return a.AddrPort == b.AddrPort })
 }
 
-func limitsOf(p *proxier.Pool, at netip.AddrPort) lvs.Limits {
+func limitsOf(p *policy.Pool, at netip.AddrPort) lvs.Limits {
 	return lvs.Limits{Upper: p.Limits[at].Max, Lower: p.Limits[at].Min}
 }
 

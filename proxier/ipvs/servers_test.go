@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"svcproxy.dev/svcproxy/netutil/lvs"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -14,12 +14,12 @@ import (
 func TestAddressMeetsNodePort(t *testing.T) {
 	node := netip.MustParseAddr("192.0.2.1")
 	at, left := netip.MustParseAddrPort("10.0.0.1:80"), netip.MustParseAddrPort("10.0.0.2:80")
-	balanced := proxier.Route{Pool: &proxier.Pool{Targets: []proxier.Target{{AddrPort: at, Weight: 1}}}}
-	kept := proxier.Route{Action: proxier.Reject, Pool: &proxier.Pool{Kept: []netip.AddrPort{left}}}
-	nobody := proxier.Route{Action: proxier.Reject, Pool: &proxier.Pool{}}
+	balanced := policy.Route{Pool: &policy.Pool{Targets: []policy.Target{{AddrPort: at, Weight: 1}}}}
+	kept := policy.Route{Action: policy.Reject, Pool: &policy.Pool{Kept: []netip.AddrPort{left}}}
+	nobody := policy.Route{Action: policy.Reject, Pool: &policy.Pool{}}
 	for _, tt := range []struct {
 		what              string
-		address, nodePort proxier.Route
+		address, nodePort policy.Route
 		want              string // whose server
 	}{
 		{"both", balanced, balanced, "address"},
@@ -28,16 +28,16 @@ func TestAddressMeetsNodePort(t *testing.T) {
 		{"node port keeps", balanced, kept, "address"},
 		{"both keep", kept, kept, "address"},
 	} {
-		frontend := func(name string, route proxier.Route, addr netip.Addr, kind proxier.Kind) *proxier.Resolved {
-			f := &proxier.Frontend{Key: proxier.FrontendKey{Addr: addr, Protocol: source.TCP, Port: 30080, Kind: kind}, Outside: route, Local: route}
+		frontend := func(name string, route policy.Route, addr netip.Addr, kind policy.Kind) *policy.Resolved {
+			f := &policy.Frontend{Key: policy.FrontendKey{Addr: addr, Protocol: source.TCP, Port: 30080, Kind: kind}, Outside: route, Local: route}
 			f.ServicePort.Name = name
-			return &proxier.Resolved{Key: source.Key{Name: name}, Frontends: []*proxier.Frontend{f}}
+			return &policy.Resolved{Key: source.Key{Name: name}, Frontends: []*policy.Frontend{f}}
 		}
-		st := &proxier.State{Host: proxier.Host{NodePortAddrs: []netip.Addr{node}}, Services: map[source.Key]*proxier.Resolved{
-			{Name: "address"}:   frontend("address", tt.address, node, proxier.External),
-			{Name: "node-port"}: frontend("node-port", tt.nodePort, netip.IPv4Unspecified(), proxier.NodePort),
+		st := &policy.State{Host: policy.Host{NodePortAddrs: []netip.Addr{node}}, Services: map[source.Key]*policy.Resolved{
+			{Name: "address"}:   frontend("address", tt.address, node, policy.External),
+			{Name: "node-port"}: frontend("node-port", tt.nodePort, netip.IPv4Unspecified(), policy.NodePort),
 		}}
-		s := newClaims(st).server(lvs.Key{Addr: node, Protocol: uint8(source.TCP), Port: 30080}, "wrr", map[*proxier.Pool][]dest{})
+		s := newClaims(st).server(lvs.Key{Addr: node, Protocol: uint8(source.TCP), Port: 30080}, "wrr", map[*policy.Pool][]dest{})
 		if s == nil || s.name.Name != tt.want {
 			t.Errorf("%s: server %+v, want that of %s", tt.what, s, tt.want)
 		}

@@ -10,14 +10,14 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
 	"svcproxy.dev/svcproxy/proxier/filter"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // many returns a host that is to hold n services of ten endpoints each.
 func many(t *testing.T, n int) *host {
-	h := newHost(t, proxier.IPv4)
+	h := newHost(t, policy.IPv4)
 	h.Sync(nil) // chains and sets are there
 	for i := range n {
 		res := backendtest.Web(h.Family, i, 10)

@@ -12,6 +12,7 @@ import (
 
 	"svcproxy.dev/svcproxy/netutil/lvs"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -83,7 +84,7 @@ func TestUnknownRefusals(t *testing.T) {
 func TestAnotherProgramIsFaster(t *testing.T) {
 	dir := t.TempDir()
 	b := &Backend{record: open(t, dir, here), refused: refused{}}
-	srv := &server{Server: lvs.Server{Key: tcp("10.96.0.1:80")}, name: proxier.ServicePortName{Key: source.Key{Namespace: "default", Name: "web"}}}
+	srv := &server{Server: lvs.Server{Key: tcp("10.96.0.1:80")}, name: policy.ServicePortName{Key: source.Key{Namespace: "default", Name: "web"}}}
 	servers := map[lvs.Key]*server{srv.Key: srv, tcp("10.96.0.2:80"): srv}
 	b.recordPlanned([]lvs.Key{srv.Key, tcp("10.96.0.2:80")}, nil, servers, &failures{})
 	s := step{op: addServer, key: srv.Key, srv: srv}
@@ -102,28 +103,28 @@ func TestAnotherProgramIsFaster(t *testing.T) {
 // What is told of a server that is not there, one that another has, one that lacks some
 // destinations, or all that take new connections, and a node port that is there on another address.
 func TestUnservedFrontends(t *testing.T) {
-	frontend := func(port uint16, kind proxier.Kind) *proxier.Frontend {
-		return &proxier.Frontend{Key: proxier.FrontendKey{Port: port, Kind: kind}}
+	frontend := func(port uint16, kind policy.Kind) *policy.Frontend {
+		return &policy.Frontend{Key: policy.FrontendKey{Port: port, Kind: kind}}
 	}
-	b := &Backend{refused: refused{}, servers: map[lvs.Key]*server{}, claims: &claims{by: map[lvs.Key]claim{}, host: proxier.Host{NodePortAddrs: make([]netip.Addr, 2)}}}
+	b := &Backend{refused: refused{}, servers: map[lvs.Key]*server{}, claims: &claims{by: map[lvs.Key]claim{}, host: policy.Host{NodePortAddrs: make([]netip.Addr, 2)}}}
 	for port, r := range map[uint16]refusal{1: {}, 2: {foreign: true}, 3: {}, 4: {}, 5: {}} {
 		key := lvs.Key{Port: port}
 		b.refused[key] = r
-		b.claims.by[key] = claim{address: frontend(port, proxier.VIP)}
+		b.claims.by[key] = claim{address: frontend(port, policy.VIP)}
 	}
 	b.servers[lvs.Key{Port: 3}] = &server{dests: []dest{{weight: 0}, {weight: 1}}}
 	b.servers[lvs.Key{Port: 5}] = &server{dests: []dest{{weight: 0}}}
-	b.claims.by[lvs.Key{Port: 4}] = claim{nodePort: frontend(4, proxier.NodePort)}
+	b.claims.by[lvs.Key{Port: 4}] = claim{nodePort: frontend(4, policy.NodePort)}
 	var u *proxier.PartialError
 	if !errors.As(b.unserved(), &u) {
 		t.Fatal("nothing is unserved")
 	}
 	for port, whole := range map[uint16]bool{1: true, 2: true, 3: false, 5: true} {
-		if got, ok := u.Frontends[proxier.FrontendKey{Port: port}]; !ok || got != whole {
+		if got, ok := u.Frontends[policy.FrontendKey{Port: port}]; !ok || got != whole {
 			t.Errorf("%d: %v, %v; want %v", port, got, ok, whole)
 		}
 	}
-	if whole, ok := u.Frontends[proxier.FrontendKey{Port: 4, Kind: proxier.NodePort}]; !ok || whole {
+	if whole, ok := u.Frontends[policy.FrontendKey{Port: 4, Kind: policy.NodePort}]; !ok || whole {
 		t.Errorf("node port: %v, %v", whole, ok)
 	}
 }

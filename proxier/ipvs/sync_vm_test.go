@@ -13,6 +13,7 @@ import (
 	"svcproxy.dev/svcproxy/netutil/lvs"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -38,7 +39,7 @@ func TestSyncSettles(t *testing.T) {
 			res := h.World.Random(pick, pick(20))
 			h.Sync(h.World.Put(res.Key, res))
 		}
-		bound, err := h.Backend.device.Addrs(h.Family == proxier.IPv6)
+		bound, err := h.Backend.device.Addrs(h.Family == policy.IPv6)
 		h.Must(err)
 		for a := range h.World.BoundAddrs {
 			if !slices.Contains(bound, a) {
@@ -57,7 +58,7 @@ func TestOneEndpointOneMessage(t *testing.T) {
 			h.World.Put(res.Key, res)
 		}
 		h.Sync(nil)
-		service := func(endpoints ...int) *proxier.Resolved {
+		service := func(endpoints ...int) *policy.Resolved {
 			res := h.service("web", 1, source.TCP, endpoints...)
 			second := *res.Frontends[0]
 			second.Key.Addr = h.vip(2).Addr()
@@ -112,16 +113,16 @@ func TestForeignServerGoes(t *testing.T) {
 func TestMissingScheduler(t *testing.T) {
 	everywhere(t, func(h *host) {
 		nosuch := "nosuch"
-		if h.Family == proxier.IPv6 {
+		if h.Family == policy.IPv6 {
 			nosuch = "longer-than-any-other" // EINVAL, which has no name of its own
 		}
 		h.Sync(nil)
-		with := func(scheduler string, n int, endpoints ...int) *proxier.Resolved {
+		with := func(scheduler string, n int, endpoints ...int) *policy.Resolved {
 			res := h.service(fmt.Sprint("s", n), n, source.TCP, endpoints...)
 			res.Pools[0].Scheduler = scheduler
 			return res
 		}
-		put := func(res *proxier.Resolved) *proxier.Delta { return h.World.Put(res.Key, res) }
+		put := func(res *policy.Resolved) *policy.Delta { return h.World.Put(res.Key, res) }
 		h.unserved(put(with(nosuch, 1, 0)), 1)
 		h.wantServed() // or daemons of the host would answer
 		h.unserved(put(with("", 2, 1)), 1)
@@ -155,7 +156,7 @@ func TestMissingScheduler(t *testing.T) {
 func (h *host) wantServed(vips ...int) {
 	h.Helper()
 	for n := range 4 {
-		_, listing, _ := strings.Cut(run(h, "ipset", "list", map[proxier.Family]string{proxier.IPv4: "SVCP-SERVED-4", proxier.IPv6: "SVCP-SERVED-6"}[h.Family]), "Members:\n")
+		_, listing, _ := strings.Cut(run(h, "ipset", "list", map[policy.Family]string{policy.IPv4: "SVCP-SERVED-4", policy.IPv6: "SVCP-SERVED-6"}[h.Family]), "Members:\n")
 		if got, want := strings.Contains(listing, h.vip(n).Addr().String()+","), slices.Contains(vips, n); got != want {
 			h.Errorf("VIP %d is let through: %v, want %v:\n%s", n, got, want, listing)
 		}
@@ -163,7 +164,7 @@ func (h *host) wantServed(vips ...int) {
 }
 
 // unserved syncs and wants so many unserved servers.
-func (h *host) unserved(delta *proxier.Delta, n int) {
+func (h *host) unserved(delta *policy.Delta, n int) {
 	h.Helper()
 	var u *proxier.PartialError
 	if err := h.Backend.Sync(h.Context(), h.World.State, delta); !errors.As(err, &u) || u.N != n {
@@ -172,7 +173,7 @@ func (h *host) unserved(delta *proxier.Delta, n int) {
 }
 
 func TestTimeoutsAreSet(t *testing.T) {
-	h := newHost(t, proxier.IPv4)
+	h := newHost(t, policy.IPv4)
 	h.opts.TCPTimeout, h.opts.UDPTimeout = 1234e9, 99e9
 	h.Restart()
 	h.Sync(nil)
@@ -190,8 +191,8 @@ func TestTimeoutsAreSet(t *testing.T) {
 
 // Both families share the device: it goes with the last address.
 func TestFamiliesShareTheDevice(t *testing.T) {
-	four := newHost(t, proxier.IPv4)
-	six := hostWith(t, proxier.IPv6, four.opts)
+	four := newHost(t, policy.IPv4)
+	six := hostWith(t, policy.IPv6, four.opts)
 	four.Put(four.service("web", 1, source.TCP, 0))
 	six.Put(six.service("web", 1, source.TCP, 0))
 	four.Must(four.Backend.Cleanup(t.Context()))

@@ -9,15 +9,15 @@ import (
 
 	"svcproxy.dev/svcproxy/netutil/links"
 	"svcproxy.dev/svcproxy/netutil/lvs"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // Text returns the virtual servers of a State as ipvsadm-save prints them, each
 // with its destinations and their thresholds, which that leaves out, and the addresses of our device as ip takes them, in order of
 // address, protocol and port.
-func Text(st *proxier.State, scheduler string) []string {
+func Text(st *policy.State, scheduler string) []string {
 	c := newClaims(st)
-	pools := map[*proxier.Pool][]dest{}
+	pools := map[*policy.Pool][]dest{}
 	var lines []string
 	for _, key := range slices.SortedFunc(maps.Keys(c.by), compareKeys) {
 		s := c.server(key, scheduler, pools)

@@ -12,9 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
 	"svcproxy.dev/svcproxy/proxier/nftables"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -53,7 +53,7 @@ func TestAffinityIsForgotten(t *testing.T) {
 // forged is the nth of the addresses that packets are forged from.
 func (h *host) forged(n int) netip.Addr {
 	first := netip.MustParseAddr("100.64.0.0")
-	if h.Family == proxier.IPv6 {
+	if h.Family == policy.IPv6 {
 		first = netip.MustParseAddr("fd00:100::")
 	}
 	b := first.AsSlice()
@@ -73,7 +73,7 @@ func (h *host) owned() {
 func (h *host) flood(to netip.AddrPort, from, until int) {
 	h.Helper()
 	family := unix.AF_INET
-	if h.Family == proxier.IPv6 {
+	if h.Family == policy.IPv6 {
 		family = unix.AF_INET6
 	}
 	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
@@ -81,7 +81,7 @@ func (h *host) flood(to netip.AddrPort, from, until int) {
 		h.Fatal(err)
 	}
 	defer unix.Close(fd)
-	if h.Family == proxier.IPv6 { // IPv4 asks the routes only
+	if h.Family == policy.IPv6 { // IPv4 asks the routes only
 		if err := unix.SetsockoptInt(fd, unix.SOL_IPV6, unix.IPV6_FREEBIND, 1); err != nil {
 			h.Fatal(err)
 		}
@@ -98,7 +98,7 @@ func (h *host) flood(to netip.AddrPort, from, until int) {
 }
 
 func (h *host) send(fd int, from netip.Addr, to netip.AddrPort) error {
-	if h.Family == proxier.IPv4 {
+	if h.Family == policy.IPv4 {
 		info := unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: from.As4()})
 		return unix.Sendmsg(fd, []byte("x"), info, &unix.SockaddrInet4{Addr: to.Addr().As4(), Port: int(to.Port())}, 0)
 	}
@@ -107,16 +107,16 @@ func (h *host) send(fd int, from netip.Addr, to netip.AddrPort) error {
 }
 
 // datagrams is a service for UDP whose clients keep their endpoint.
-func (h *host) datagrams(name string, vip int, endpoints ...int) *proxier.Resolved {
+func (h *host) datagrams(name string, vip int, endpoints ...int) *policy.Resolved {
 	s := backendtest.Service{Name: name, Protocol: source.UDP, Affinity: time.Hour}
 	for _, n := range endpoints {
 		s.Targets = append(s.Targets, backendtest.Targets(h.Family, n, 1)...)
 	}
 	pool, _ := s.Pools()
-	route := backendtest.Route(pool, proxier.NoOne, proxier.Reject)
+	route := backendtest.Route(pool, policy.NoOne, policy.Reject)
 	key := h.vip(vip)
 	key.Protocol = source.UDP
-	return s.Resolve(&proxier.Frontend{Key: key, Outside: route, Local: route})
+	return s.Resolve(&policy.Frontend{Key: key, Outside: route, Local: route})
 }
 
 // clients returns the ticket of each client of a pool, which stands for an endpoint.

@@ -6,11 +6,11 @@ import (
 	"math"
 	"slices"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // apply sends a delta to the kernel, without reading the table.
-func (b *Backend) apply(ctx context.Context, d *proxier.Delta) error {
+func (b *Backend) apply(ctx context.Context, d *policy.Delta) error {
 	for _, chunk := range chunks(d, max(1, min(chunkElements, b.conn.MaxBatch()/elementBytes))) {
 		if err := b.applyChunk(ctx, chunk); err != nil {
 			return err
@@ -21,7 +21,7 @@ func (b *Backend) apply(ctx context.Context, d *proxier.Delta) error {
 
 // applyChunk sends a delta in one transaction, if the kernel accepts as much, after
 // the chains that it needs.
-func (b *Backend) applyChunk(ctx context.Context, d *proxier.Delta) error {
+func (b *Backend) applyChunk(ctx context.Context, d *policy.Delta) error {
 	u, err := b.beginCommit(b.dialect, d)
 	if err != nil {
 		return err
@@ -43,7 +43,7 @@ func (b *Backend) applyChunk(ctx context.Context, d *proxier.Delta) error {
 }
 
 // revokeLost removes the tickets of endpoints that left their pool in a delta.
-func (b *Backend) revokeLost(ctx context.Context, changes []proxier.ServiceChange) error {
+func (b *Backend) revokeLost(ctx context.Context, changes []policy.ServiceChange) error {
 	ids, lost := b.mirror.pools, map[poolKey]bool{}
 	for _, c := range changes {
 		ids.eachEndpoint(c.Old, func(e poolKey) { lost[e] = true })

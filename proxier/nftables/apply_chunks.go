@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"svcproxy.dev/svcproxy/internal/maglev"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -23,34 +23,34 @@ const elementBytes = 256
 //
 // Elements that keep packets from being refused come before the services, elements
 // that refuse packets after them.
-func chunks(d *proxier.Delta, most int) []*proxier.Delta {
+func chunks(d *policy.Delta, most int) []*policy.Delta {
 	if elementsOf(d) <= most {
-		return []*proxier.Delta{d}
+		return []*policy.Delta{d}
 	}
-	var list []*proxier.Delta
+	var list []*policy.Delta
 	for part := range slices.Chunk(d.Hairpins.Gained, most) {
-		list = append(list, &proxier.Delta{Hairpins: onlyGained(part)})
+		list = append(list, &policy.Delta{Hairpins: onlyGained(part)})
 	}
 	list = append(list, serviceChunks(d.Services, most)...)
 	for part := range slices.Chunk(d.RefusedVIPs.Gained, most) {
-		list = append(list, &proxier.Delta{RefusedVIPs: onlyGained(part)})
+		list = append(list, &policy.Delta{RefusedVIPs: onlyGained(part)})
 	}
 	for part := range slices.Chunk(d.RefusedVIPs.Lost, most) {
-		list = append(list, &proxier.Delta{RefusedVIPs: onlyLost(part)})
+		list = append(list, &policy.Delta{RefusedVIPs: onlyLost(part)})
 	}
 	for part := range slices.Chunk(d.Hairpins.Lost, most) {
-		list = append(list, &proxier.Delta{Hairpins: onlyLost(part)})
+		list = append(list, &policy.Delta{Hairpins: onlyLost(part)})
 	}
 	return list
 }
 
-func onlyGained[T comparable](list []T) proxier.SetDelta[T] { return proxier.SetDelta[T]{Gained: list} }
+func onlyGained[T comparable](list []T) policy.SetDelta[T] { return policy.SetDelta[T]{Gained: list} }
 
-func onlyLost[T comparable](list []T) proxier.SetDelta[T] { return proxier.SetDelta[T]{Lost: list} }
+func onlyLost[T comparable](list []T) policy.SetDelta[T] { return policy.SetDelta[T]{Lost: list} }
 
 // serviceChunks groups services that are applied in one transaction.
-func serviceChunks(changes []proxier.ServiceChange, most int) []*proxier.Delta {
-	var list []*proxier.Delta
+func serviceChunks(changes []policy.ServiceChange, most int) []*policy.Delta {
+	var list []*policy.Delta
 	room := 0
 	for _, group := range groupDependent(changes) {
 		n := 0
@@ -58,7 +58,7 @@ func serviceChunks(changes []proxier.ServiceChange, most int) []*proxier.Delta {
 			n += elementsOfService(c.Old) + elementsOfService(c.New)
 		}
 		if room < n || len(list) == 0 {
-			list = append(list, &proxier.Delta{})
+			list = append(list, &policy.Delta{})
 			room = most
 		}
 		last := list[len(list)-1]
@@ -70,8 +70,8 @@ func serviceChunks(changes []proxier.ServiceChange, most int) []*proxier.Delta {
 
 // groupDependent groups services: one that takes over an address is with the one
 // that had it.
-func groupDependent(changes []proxier.ServiceChange) [][]proxier.ServiceChange {
-	had := map[proxier.FrontendKey]int{}
+func groupDependent(changes []policy.ServiceChange) [][]policy.ServiceChange {
+	had := map[policy.FrontendKey]int{}
 	for i, c := range changes {
 		for _, f := range c.Old.AllFrontends() {
 			had[f.Key.WithoutKind()] = i
@@ -95,11 +95,11 @@ func groupDependent(changes []proxier.ServiceChange) [][]proxier.ServiceChange {
 			}
 		}
 	}
-	members := map[int][]proxier.ServiceChange{}
+	members := map[int][]policy.ServiceChange{}
 	for i, c := range changes {
 		members[first(i)] = append(members[first(i)], c)
 	}
-	var list [][]proxier.ServiceChange
+	var list [][]policy.ServiceChange
 	for i := range changes {
 		if m := members[i]; m != nil {
 			list = append(list, m)
@@ -109,7 +109,7 @@ func groupDependent(changes []proxier.ServiceChange) [][]proxier.ServiceChange {
 }
 
 // elementsOf returns an upper estimate of how many elements a delta changes.
-func elementsOf(d *proxier.Delta) int {
+func elementsOf(d *policy.Delta) int {
 	n := len(d.RefusedVIPs.Gained) + len(d.RefusedVIPs.Lost) + len(d.Hairpins.Gained) + len(d.Hairpins.Lost)
 	for _, c := range d.Services {
 		n += elementsOfService(c.Old) + elementsOfService(c.New)
@@ -119,7 +119,7 @@ func elementsOf(d *proxier.Delta) int {
 
 // elementsOfService counts slots, targets and source ranges, and for each frontend
 // and route the sets in which it is one element.
-func elementsOfService(res *proxier.Resolved) int {
+func elementsOfService(res *policy.Resolved) int {
 	const flags = 4
 	n := 0
 	for _, f := range res.AllFrontends() {
@@ -134,7 +134,7 @@ func elementsOfService(res *proxier.Resolved) int {
 	return n
 }
 
-func elementsOfPool(p *proxier.Pool) int {
+func elementsOfPool(p *policy.Pool) int {
 	const affinitySets = 3 // timeout, size and pool
 	if p.Affinity > 0 {
 		return affinitySets + len(p.Targets) + slotCount(p.Targets)

@@ -7,25 +7,25 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
 // A large delta goes in small transactions, except for services of which one takes
 // over what another had.
 func TestChunksOfADelta(t *testing.T) {
-	w := backendtest.NewWorld(proxier.IPv4)
-	web := func(i int) *proxier.Resolved { return backendtest.Web(w.Family, i, 10) }
+	w := backendtest.NewWorld(policy.IPv4)
+	web := func(i int) *policy.Resolved { return backendtest.Web(w.Family, i, 10) }
 	w.Put(web(0).Key, web(0))
 	taker := web(0)
 	taker.Key.Name = "taker"
-	changed := map[source.Key]*proxier.Resolved{web(0).Key: nil, taker.Key: taker}
+	changed := map[source.Key]*policy.Resolved{web(0).Key: nil, taker.Key: taker}
 	for i := 1; i < 10; i++ {
 		changed[web(i).Key] = web(i)
 	}
 	delta := w.PutAll(changed)
-	slices.SortFunc(delta.Services, func(a, b proxier.ServiceChange) int { return strings.Compare(nameOf(a), nameOf(b)) })
+	slices.SortFunc(delta.Services, func(a, b policy.ServiceChange) int { return strings.Compare(nameOf(a), nameOf(b)) })
 	var got [][]string
 	vips := 0
 	for _, chunk := range chunks(delta, 20) {
@@ -55,7 +55,7 @@ func TestChunksOfADelta(t *testing.T) {
 	}
 }
 
-func nameOf(c proxier.ServiceChange) string {
+func nameOf(c policy.ServiceChange) string {
 	if c.New != nil {
 		return c.New.Key.Name
 	}
@@ -63,8 +63,8 @@ func nameOf(c proxier.ServiceChange) string {
 }
 
 // renamed returns a service with another name: it takes all over that the other had.
-func renamed(res *proxier.Resolved, key source.Key) *proxier.Resolved {
-	pools := map[*proxier.Pool]*proxier.Pool{}
+func renamed(res *policy.Resolved, key source.Key) *policy.Resolved {
+	pools := map[*policy.Pool]*policy.Pool{}
 	out := *res
 	out.Key, out.Pools, out.Frontends = key, nil, nil
 	for _, p := range res.Pools {

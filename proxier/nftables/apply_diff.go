@@ -5,13 +5,13 @@ import (
 	"cmp"
 	"slices"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // An elementDiff finds what differs between the elements before a delta and after it. A
 // pool has thousands, of which most stay: those take no memory of their own.
 type elementDiff struct {
-	fam  proxier.Family
+	fam  policy.Family
 	old  map[set]*oldElements
 	list []*elementChange
 }

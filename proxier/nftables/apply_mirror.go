@@ -6,7 +6,7 @@ import (
 	"sync"
 
 	"svcproxy.dev/svcproxy/netutil/nft"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // A mirror is what the kernel holds, with a checksum of each set in place of its elements.
@@ -14,7 +14,7 @@ type mirror struct {
 	tallies map[set]tally
 	chains  map[string]*kernelChain
 	pools   *poolIDs
-	host    proxier.Host
+	host    policy.Host
 	flows   *nft.Flowtable // nil: none
 }
 
@@ -33,13 +33,13 @@ func (m *mirror) inOrder(d *dialect) ([]*kernelChain, error) {
 }
 
 // sameHost reports whether two hosts have the same chains; node addresses are elements.
-func sameHost(a, b *proxier.Host) bool {
+func sameHost(a, b *policy.Host) bool {
 	return a.MarkBit == b.MarkBit && slices.Equal(a.LocalCIDRs, b.LocalCIDRs) &&
 		slices.Equal(a.LocalInterfaces, b.LocalInterfaces) && slices.Equal(a.ServiceCIDRs, b.ServiceCIDRs)
 }
 
 // follow applies a delta to the mirror, and returns what that does to the table.
-func (m *mirror) follow(d *dialect, delta *proxier.Delta) (*tableUpdate, error) {
+func (m *mirror) follow(d *dialect, delta *policy.Delta) (*tableUpdate, error) {
 	u := &tableUpdate{elements: m.elementChanges(d.fam, delta)}
 	before := m.counts()
 	for _, c := range u.elements {
@@ -88,7 +88,7 @@ func (m *mirror) chainChanges(chains []*kernelChain) (ch chainChanges) {
 }
 
 // elementChanges returns the elements that differ after a delta, by set.
-func (m *mirror) elementChanges(fam proxier.Family, d *proxier.Delta) []*elementChange {
+func (m *mirror) elementChanges(fam policy.Family, d *policy.Delta) []*elementChange {
 	diff := elementDiff{fam: fam, old: map[set]*oldElements{}}
 	before := renderer{pools: m.pools, emit: truncateComments(diff.before)}
 	after := renderer{pools: m.pools, emit: truncateComments(diff.after)}
@@ -159,7 +159,7 @@ func (m *stampedMirror) dropFlows(d *dialect) error {
 }
 
 // beginCommit applies a delta to the mirror, before it is committed to the kernel.
-func (m *stampedMirror) beginCommit(d *dialect, delta *proxier.Delta) (*tableUpdate, error) {
+func (m *stampedMirror) beginCommit(d *dialect, delta *policy.Delta) (*tableUpdate, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	u, err := m.mirror.follow(d, delta)

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/netutil/netnstest"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // The first sync of many services, one that finds nothing to do, one that reads
@@ -23,7 +23,7 @@ func BenchmarkSync(b *testing.B) {
 	for _, services := range []int{1_000, 10_000, 100_000} {
 		b.Run(fmt.Sprint(services), func(b *testing.B) {
 			netnstest.Enter(b)
-			h := newHost(b, proxier.IPv4)
+			h := newHost(b, policy.IPv4)
 			for i := range services {
 				res := backendtest.Web(h.Family, i, 10)
 				h.World.Services[res.Key] = res
@@ -95,7 +95,7 @@ func BenchmarkConnect(b *testing.B) {
 		for _, services := range []int{1, many} {
 			b.Run(fmt.Sprintf("keep=%s/services=%d", keep, services), func(b *testing.B) {
 				netnstest.Enter(b)
-				h := newHost(b, proxier.IPv4)
+				h := newHost(b, policy.IPv4)
 				h.World.Host.LocalCIDRs, h.World.Host.LocalInterfaces = nil, nil
 				h.enter(sizes)
 				h.listen(sizes)
@@ -141,7 +141,7 @@ func BenchmarkAffinity(b *testing.B) {
 	for _, clients := range []int{0, 100_000, 400_000} {
 		b.Run(fmt.Sprint(clients), func(b *testing.B) {
 			netnstest.Enter(b)
-			h := newHost(b, proxier.IPv4)
+			h := newHost(b, policy.IPv4)
 			all, fewer := h.datagrams("sticky", 1, 0, 1, 2, 3), h.datagrams("sticky", 1, 0, 1, 2)
 			h.Sync(h.World.Put(all.Key, all))
 			pool := h.poolNumber("sticky")
@@ -175,5 +175,5 @@ func BenchmarkAffinity(b *testing.B) {
 // A service of 200,000 frontends comes in pieces, changes, and goes.
 func BenchmarkPieces(b *testing.B) {
 	netnstest.Enter(b)
-	backendtest.BenchPieces(newHost(b, proxier.IPv4).Host, 200, 1000)
+	backendtest.BenchPieces(newHost(b, policy.IPv4).Host, 200, 1000)
 }

@@ -6,22 +6,22 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
 // mixed returns services with as many numbers of slots and timeouts, no two alike.
-func mixed(services int) *proxier.State {
-	w := backendtest.NewWorld(proxier.IPv4)
+func mixed(services int) *policy.State {
+	w := backendtest.NewWorld(policy.IPv4)
 	for i := range services {
 		s := backendtest.Service{
 			Name: fmt.Sprintf("svc-%d", i), Protocol: source.TCP,
 			Targets: backendtest.Targets(w.Family, 0, 1+i), Affinity: time.Duration(1+i/2) * time.Duration(i%2) * 5 * time.Minute,
 		}
 		pool, _ := s.Pools()
-		route := backendtest.Route(pool, proxier.NoOne, proxier.Reject)
-		res := s.Resolve(&proxier.Frontend{Key: proxier.FrontendKey{Addr: backendtest.Addr(w.Family, "vip", i), Port: 80}, Outside: route, Local: route})
+		route := backendtest.Route(pool, policy.NoOne, policy.Reject)
+		res := s.Resolve(&policy.Frontend{Key: policy.FrontendKey{Addr: backendtest.Addr(w.Family, "vip", i), Port: 80}, Outside: route, Local: route})
 		w.Put(res.Key, res)
 	}
 	return w.State
@@ -53,7 +53,7 @@ func TestRulesAreBounded(t *testing.T) {
 		sizes    = exactSizes + 8*5 // up to 1,024 slots
 		others   = 40
 	)
-	c := render(dialects[proxier.IPv4], mixed(services))
+	c := render(dialects[policy.IPv4], mixed(services))
 	chains := map[string]*chain{}
 	for _, ch := range c.chains {
 		chains[ch.Name] = ch

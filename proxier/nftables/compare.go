@@ -12,6 +12,7 @@ import (
 
 	"svcproxy.dev/svcproxy/netutil/nft"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // A difference is what differs between the table in the kernel and what it should hold.
@@ -121,7 +122,7 @@ func (d *difference) hasSet(s set) bool {
 }
 
 // isIn reports whether a table has the set, whatever is in it.
-func (s set) isIn(l *nft.Listing, fam proxier.Family) bool {
+func (s set) isIn(l *nft.Listing, fam policy.Family) bool {
 	have := l.Sets[s.name()]
 	return have != nil && have.Equal(s.define(fam))
 }

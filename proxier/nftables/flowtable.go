@@ -10,7 +10,7 @@ import (
 
 	"svcproxy.dev/svcproxy/netutil/links"
 	"svcproxy.dev/svcproxy/netutil/nft"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // Options are the settings of nftables mode.
@@ -26,7 +26,7 @@ type Options struct {
 // A flowtableState is what a Backend knows of its flow table, a short way for packets.
 type flowtableState struct {
 	Options
-	fam proxier.Family
+	fam policy.Family
 
 	mu      sync.Mutex
 	decided bool
@@ -36,7 +36,7 @@ type flowtableState struct {
 	failing bool           // the last one that was written was refused
 }
 
-func (s *flowtableState) init(fam proxier.Family, opts Options) {
+func (s *flowtableState) init(fam policy.Family, opts Options) {
 	opts.Log = cmp.Or(opts.Log, slog.New(slog.DiscardHandler))
 	s.Options, s.fam = opts, fam
 }

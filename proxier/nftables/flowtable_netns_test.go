@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	nfnetlink "svcproxy.dev/svcproxy/netutil/nft"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/nftables"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // Services are served where there is none of the interfaces of the flow table, and that is told.
@@ -53,7 +53,7 @@ func TestRevivesWithoutFlowtable(t *testing.T) {
 				h.nft(script)
 				next(h, events, script)
 				h.World.Host.LocalInterfaces = []string{"no/name"}
-				if err := h.Backend.Sync(context.Background(), h.World.State, &proxier.Delta{}); err == nil {
+				if err := h.Backend.Sync(context.Background(), h.World.State, &policy.Delta{}); err == nil {
 					h.Error("a sync with an impossible interface succeeds")
 				}
 				if !strings.Contains(h.everything(), h.table()+" {") {
@@ -89,7 +89,7 @@ func TestFlowtableIsNotBlamed(t *testing.T) {
 		defer other.Close()
 		h.Must(other.Commit(h.ownedBy()))
 		next(h, events, "a table that is owned")
-		err = h.Backend.Sync(context.Background(), h.World.State, &proxier.Delta{})
+		err = h.Backend.Sync(context.Background(), h.World.State, &policy.Delta{})
 		if !errors.Is(err, unix.EPERM) {
 			h.Errorf("a sync of a table that another program owns: %v", err)
 		}
@@ -102,7 +102,7 @@ func TestFlowtableIsNotBlamed(t *testing.T) {
 // ownedBy replaces our table by one that belongs to who commits it.
 func (h *host) ownedBy() *nfnetlink.Batch {
 	number := byte(unix.NFPROTO_IPV4)
-	if h.Family == proxier.IPv6 {
+	if h.Family == policy.IPv6 {
 		number = unix.NFPROTO_IPV6
 	}
 	b := nfnetlink.NewBatch(nfnetlink.Table{Family: number, Name: "svcproxy"})

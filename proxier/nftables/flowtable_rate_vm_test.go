@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/pace"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/nftables"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -23,7 +23,7 @@ import (
 // take turns, in each of which a TCP connection sends as much as it can; the medians are compared.
 // docs/modes.md has the ratio.
 func TestFlowtableRate(t *testing.T) {
-	r := newRouter(t, proxier.IPv4)
+	r := newRouter(t, policy.IPv4)
 	var opts nftables.Options
 	r.Open = func() (*nftables.Backend, error) { return nftables.New(context.Background(), r.Family, opts) }
 	r.smallPackets()

@@ -8,14 +8,14 @@ import (
 	"testing"
 
 	"svcproxy.dev/svcproxy/netutil/nft"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // A flow table that is refused by every repair is told of once, and again after it was taken.
 func TestRefusalIsToldOnce(t *testing.T) {
 	var log bytes.Buffer
 	var s flowtableState
-	s.init(proxier.IPv4, Options{Flowtable: []string{"nosuch0"}, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	s.init(policy.IPv4, Options{Flowtable: []string{"nosuch0"}, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	refuse := func() {
 		s.decide(map[string]int{}, "")
 		s.failed(errors.New("no such device"))

@@ -23,9 +23,9 @@ import (
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/netutil/conntrack"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
 	"svcproxy.dev/svcproxy/proxier/nftables"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -37,18 +37,18 @@ type router struct {
 	endpoint, vip  netip.AddrPort
 }
 
-func newRouter(t *testing.T, fam proxier.Family) *router {
+func newRouter(t *testing.T, fam policy.Family) *router {
 	netnstest.Enter(t)
 	r := &router{host: newHost(t, fam)}
 	r.Open = func() (*nftables.Backend, error) {
 		return nftables.New(context.Background(), fam, nftables.Options{Flowtable: []string{"to-client", "to-server"}})
 	}
-	prefix, bits := map[proxier.Family]string{proxier.IPv4: "10.%d.0.%d", proxier.IPv6: "fd0%d::%d"}[fam], 24
-	if fam == proxier.IPv6 {
+	prefix, bits := map[policy.Family]string{policy.IPv4: "10.%d.0.%d", policy.IPv6: "fd0%d::%d"}[fam], 24
+	if fam == policy.IPv6 {
 		bits = 64
 	}
 	addr := func(net, host int) netip.Addr { return netip.MustParseAddr(fmt.Sprintf(prefix, net, host)) }
-	forward := map[proxier.Family]string{proxier.IPv4: "ipv4/ip_forward", proxier.IPv6: "ipv6/conf/all/forwarding"}[fam]
+	forward := map[policy.Family]string{policy.IPv4: "ipv4/ip_forward", policy.IPv6: "ipv6/conf/all/forwarding"}[fam]
 	r.Must(os.WriteFile("/proc/sys/net/"+forward, []byte("1"), 0o644))
 	run(r, "ip", "link", "set", "lo", "up")
 	for i, side := range []struct {
@@ -117,14 +117,14 @@ func (r *router) serve() {
 	})
 }
 
-func (r *router) service(proto source.Protocol, endpoints ...netip.AddrPort) *proxier.Resolved {
+func (r *router) service(proto source.Protocol, endpoints ...netip.AddrPort) *policy.Resolved {
 	s := backendtest.Service{Name: "web", Protocol: proto}
 	for _, a := range endpoints {
-		s.Targets = append(s.Targets, proxier.Target{AddrPort: a, Weight: 1})
+		s.Targets = append(s.Targets, policy.Target{AddrPort: a, Weight: 1})
 	}
 	pool, _ := s.Pools()
-	route := backendtest.Route(pool, proxier.NoOne, proxier.Reject)
-	return s.Resolve(&proxier.Frontend{Key: proxier.FrontendKey{Protocol: proto, Addr: r.vip.Addr(), Port: 80}, Outside: route, Local: route})
+	route := backendtest.Route(pool, policy.NoOne, policy.Reject)
+	return s.Resolve(&policy.Frontend{Key: policy.FrontendKey{Protocol: proto, Addr: r.vip.Addr(), Port: 80}, Outside: route, Local: route})
 }
 
 // forwarded returns how many packets have passed the hook of forwarding.
@@ -177,7 +177,7 @@ func (r *router) passing(c net.Conn) int {
 func (r *router) remove(proto source.Protocol) {
 	r.Helper()
 	r.Put(r.service(proto))
-	removed, err := conntrack.Prune(r.Context(), r.Family == proxier.IPv6, conntrack.Query{Protocol: uint8(proto), To: []netip.AddrPort{r.vip}},
+	removed, err := conntrack.Prune(r.Context(), r.Family == policy.IPv6, conntrack.Query{Protocol: uint8(proto), To: []netip.AddrPort{r.vip}},
 		func(conntrack.Flow) conntrack.Verdict { return conntrack.Remove })
 	if removed != 1 || err != nil {
 		r.Errorf("removed %d entries: %v", removed, err)
@@ -188,7 +188,7 @@ func (r *router) remove(proto source.Protocol) {
 // counted; those of others pass it. The connection is reset when its endpoint leaves and its entry
 // is removed.
 func TestFlowtable(t *testing.T) {
-	for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
+	for _, fam := range []policy.Family{policy.IPv4, policy.IPv6} {
 		t.Run(fam.String(), func(t *testing.T) {
 			r := newRouter(t, fam)
 			r.Must(os.WriteFile("/proc/sys/net/netfilter/nf_conntrack_acct", []byte("1"), 0o644))
@@ -222,7 +222,7 @@ func (r *router) counted(least uint64) {
 	r.Helper()
 	var packets uint64
 	var open int
-	v6 := r.Family == proxier.IPv6
+	v6 := r.Family == policy.IPv6
 	r.Must(conntrack.List(r.Context(), v6, conntrack.Filter{}, func(c *conntrack.Connection) error {
 		if c.Translated {
 			packets += c.Packets
@@ -239,7 +239,7 @@ func (r *router) counted(least uint64) {
 
 // A UDP flow takes the short way too, and ends there when its endpoint leaves.
 func TestFlowtableUDP(t *testing.T) {
-	r := newRouter(t, proxier.IPv4)
+	r := newRouter(t, policy.IPv4)
 	r.Restart()
 	nft(t, "table inet watch { chain forward { type filter hook forward priority 5; counter; }; }")
 	r.serve()
@@ -261,7 +261,7 @@ func TestFlowtableUDP(t *testing.T) {
 // A daemon that is killed leaves the table. One that is started without the setting removes its flow
 // table, and so does a cleanup; hardware that cannot do it is told of, and the kernel does it.
 func TestFlowtableIsRemoved(t *testing.T) {
-	r := newRouter(t, proxier.IPv4)
+	r := newRouter(t, policy.IPv4)
 	var opts nftables.Options
 	r.Open = func() (*nftables.Backend, error) { return nftables.New(context.Background(), r.Family, opts) }
 	r.Put(r.service(source.TCP, r.endpoint))
@@ -293,7 +293,7 @@ func TestFlowtableIsRemoved(t *testing.T) {
 
 // What others do to the flow table is undone, and it follows its interfaces. Services go on without any.
 func TestFlowtableIsRepaired(t *testing.T) {
-	for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
+	for _, fam := range []policy.Family{policy.IPv4, policy.IPv6} {
 		t.Run(fam.String(), func(t *testing.T) {
 			r := newRouter(t, fam)
 			r.Restart()
@@ -310,7 +310,7 @@ func TestFlowtableIsRepaired(t *testing.T) {
 				if !r.Look() {
 					t.Errorf("not found: %s", damage)
 				}
-				r.Repair(&proxier.Delta{})
+				r.Repair(&policy.Delta{})
 				if now := r.dump(); now != whole {
 					t.Errorf("after %q\n%s\nwant\n%s", damage, now, whole)
 				}
@@ -331,7 +331,7 @@ func TestFlowtableIsRepaired(t *testing.T) {
 				if !r.Look() {
 					t.Errorf("not found: ip %s", step.do)
 				}
-				r.Repair(&proxier.Delta{})
+				r.Repair(&policy.Delta{})
 				_, devices, _ := strings.Cut(r.everything(), "devices = { ")
 				if devices, _, _ = strings.Cut(devices, " }"); devices != step.devices {
 					t.Errorf("after ip %s: devices %q, want %q", step.do, devices, step.devices)
@@ -348,14 +348,14 @@ func TestFlowtableIsRepaired(t *testing.T) {
 
 // Connections stay in the flow table when rules are written again, and over a restart.
 func TestFlowtableStays(t *testing.T) {
-	r := newRouter(t, proxier.IPv4)
+	r := newRouter(t, policy.IPv4)
 	r.Restart()
 	r.Put(r.service(source.TCP, r.endpoint))
 	handle := regexp.MustCompile(`flowtable forwarded \{ # handle \d+`)
 	first := handle.FindString(r.everything())
 	r.nft("flush chain TABLE filter-forward")
 	r.Backend.Recheck()
-	r.Repair(&proxier.Delta{})
+	r.Repair(&policy.Delta{})
 	rules := handle.FindString(r.everything())
 	r.Restart()
 	r.Sync(nil)

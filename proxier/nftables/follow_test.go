@@ -9,8 +9,8 @@ import (
 	"pgregory.net/rapid"
 
 	"svcproxy.dev/svcproxy/netutil/nft"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -100,7 +100,7 @@ func (m *model) changeChains(t *rapid.T, ch chainChanges) {
 }
 
 // hold returns the mirror of a kernel that holds c.
-func hold(t *rapid.T, d *dialect, c *content, st *proxier.State) *mirror {
+func hold(t *rapid.T, d *dialect, c *content, st *policy.State) *mirror {
 	h := &mirror{tallies: c.tallies(), chains: map[string]*kernelChain{}, pools: c.pools, host: st.Host}
 	for _, w := range marshalled(t, d, c) {
 		h.chains[w.Name] = w
@@ -112,7 +112,7 @@ func hold(t *rapid.T, d *dialect, c *content, st *proxier.State) *mirror {
 // table is what one look at the end state makes.
 func TestDeltasEqualRender(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		fam := rapid.SampledFrom([]proxier.Family{proxier.IPv4, proxier.IPv6}).Draw(t, "family")
+		fam := rapid.SampledFrom([]policy.Family{policy.IPv4, policy.IPv6}).Draw(t, "family")
 		pick := func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "pick") }
 		d, w := dialects[fam], backendtest.NewWorld(fam)
 		for i := range pick(7) {
@@ -121,7 +121,7 @@ func TestDeltasEqualRender(t *testing.T) {
 		start := render(d, w.State)
 		have, h := newModel(t, d, start), hold(t, d, start, w.State)
 		for range 1 + pick(6) {
-			changed := map[source.Key]*proxier.Resolved{}
+			changed := map[source.Key]*policy.Resolved{}
 			if i := pick(5); pick(4) == 0 {
 				changed[named(i)] = nil
 			} else {
@@ -167,12 +167,12 @@ func named(i int) source.Key { return source.Key{Namespace: "default", Name: fmt
 // The number of chains depends on what services need, not on how many there are.
 func TestChainsAreConstant(t *testing.T) {
 	count := func(services int) int {
-		w := backendtest.NewWorld(proxier.IPv4)
+		w := backendtest.NewWorld(policy.IPv4)
 		for i := range services {
-			res := backendtest.Web(proxier.IPv4, i, 1+i%3)
+			res := backendtest.Web(policy.IPv4, i, 1+i%3)
 			w.Put(res.Key, res)
 		}
-		return len(render(dialects[proxier.IPv4], w.State).chains)
+		return len(render(dialects[policy.IPv4], w.State).chains)
 	}
 	if few, many := count(3), count(300); few != many {
 		t.Errorf("chains of 3 services: %d, of 300: %d", few, many)
@@ -182,12 +182,12 @@ func TestChainsAreConstant(t *testing.T) {
 // Pools whose names have the same hash are told apart, alike in every order, and
 // a change among them needs a look at all.
 func TestPoolsOfOneHash(t *testing.T) {
-	w := backendtest.NewWorld(proxier.IPv4)
-	sticky := func(name string) *proxier.Resolved {
+	w := backendtest.NewWorld(policy.IPv4)
+	sticky := func(name string) *policy.Resolved {
 		s := backendtest.Service{Name: name, Protocol: source.TCP, Affinity: 1, Targets: weighted(1, 1)}
 		pool, _ := s.Pools()
-		route := backendtest.Route(pool, proxier.NoOne, proxier.Reject)
-		return s.Resolve(&proxier.Frontend{Key: proxier.FrontendKey{Addr: backendtest.Addr(w.Family, "vip", len(name))}, Outside: route, Local: route})
+		route := backendtest.Route(pool, policy.NoOne, policy.Reject)
+		return s.Resolve(&policy.Frontend{Key: policy.FrontendKey{Addr: backendtest.Addr(w.Family, "vip", len(name))}, Outside: route, Local: route})
 	}
 	a, b := sticky("a"), sticky("bb")
 	same := func(string) uint32 { return 1<<32 - 1 }
@@ -211,7 +211,7 @@ func TestPoolsOfOneHash(t *testing.T) {
 
 // Sets that more frontends are in come first, also once a delta makes it so.
 func TestOrderFollowsCounts(t *testing.T) {
-	w, d := backendtest.NewWorld(proxier.IPv4), dialects[proxier.IPv4]
+	w, d := backendtest.NewWorld(policy.IPv4), dialects[policy.IPv4]
 	start := render(d, w.State)
 	h := &mirror{tallies: start.tallies(), chains: map[string]*kernelChain{}, pools: start.pools, host: w.Host}
 	var order []string

@@ -17,8 +17,8 @@ import (
 	"svcproxy.dev/svcproxy/internal/maglev"
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -54,16 +54,16 @@ func soakOr(soak, otherwise int) int {
 }
 
 // hashed returns a service over UDP.
-func (h *host) hashed(front proxier.FrontendKey, on source.HashOn, targets ...proxier.Target) *proxier.Resolved {
+func (h *host) hashed(front policy.FrontendKey, on source.HashOn, targets ...policy.Target) *policy.Resolved {
 	s := backendtest.Service{Name: on.String(), Protocol: source.UDP, Targets: targets}
 	pool, _ := s.Pools()
-	pool.Hash = proxier.Hash{On: on, Endpoints: 3}
-	route := backendtest.Route(pool, proxier.NoOne, proxier.Reject)
-	return s.Resolve(&proxier.Frontend{Key: front, Outside: route, Local: route})
+	pool.Hash = policy.Hash{On: on, Endpoints: 3}
+	route := backendtest.Route(pool, policy.NoOne, policy.Reject)
+	return s.Resolve(&policy.Frontend{Key: front, Outside: route, Local: route})
 }
 
 // asTable fails the test unless each client reached the endpoint of its slot.
-func (h *host) asTable(got map[netip.AddrPort]int, sources []netip.AddrPort, targets []proxier.Target, on source.HashOn) {
+func (h *host) asTable(got map[netip.AddrPort]int, sources []netip.AddrPort, targets []policy.Target, on source.HashOn) {
 	h.Helper()
 	var list []maglev.Endpoint
 	for _, t := range slices.Backward(targets) { // the order makes no difference
@@ -113,7 +113,7 @@ type arrivals struct {
 }
 
 // countSources makes endpoints note where datagrams are from.
-func (h *host) countSources(targets []proxier.Target) *arrivals {
+func (h *host) countSources(targets []policy.Target) *arrivals {
 	h.Helper()
 	a := &arrivals{from: map[netip.AddrPort]int{}}
 	var readers sync.WaitGroup
@@ -174,7 +174,7 @@ func (a *arrivals) wait(h *host, clients int) {
 // than are listed.
 func TestLookAtHashed(t *testing.T) {
 	netnstest.Enter(t)
-	h := newHost(t, proxier.IPv4)
+	h := newHost(t, policy.IPv4)
 	services := soakOr(13, 1) // of 8191 slots each
 	for i := range services {
 		res := h.hashed(h.vip(i), source.ClientIP, backendtest.Targets(h.Family, 0, 20)...)
@@ -191,7 +191,7 @@ func TestLookAtHashed(t *testing.T) {
 	if !h.Look() {
 		t.Error("a slot is missing: not found")
 	}
-	h.Sync(&proxier.Delta{})
+	h.Sync(&policy.Delta{})
 	h.Settled("a slot was removed")
 }
 

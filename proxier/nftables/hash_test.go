@@ -8,24 +8,24 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"svcproxy.dev/svcproxy/internal/maglev"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
 // hashedService returns a service of 20 endpoints, of which some are targets.
-func hashedService(fam proxier.Family, on source.HashOn, targets ...proxier.Target) *proxier.Resolved {
+func hashedService(fam policy.Family, on source.HashOn, targets ...policy.Target) *policy.Resolved {
 	s := backendtest.Service{Name: "web", Protocol: source.TCP, Targets: targets}
 	pool, _ := s.Pools()
-	pool.Hash = proxier.Hash{On: on, Endpoints: 20}
-	route := backendtest.Route(pool, proxier.NoOne, proxier.Reject)
-	return s.Resolve(&proxier.Frontend{Key: proxier.FrontendKey{Addr: backendtest.Addr(fam, "vip", 0), Port: 80}, Outside: route, Local: route})
+	pool.Hash = policy.Hash{On: on, Endpoints: 20}
+	route := backendtest.Route(pool, policy.NoOne, policy.Reject)
+	return s.Resolve(&policy.Frontend{Key: policy.FrontendKey{Addr: backendtest.Addr(fam, "vip", 0), Port: 80}, Outside: route, Local: route})
 }
 
 // An endpoint that leaves, or comes back, changes the slots that the table of every other
 // host changes, and nothing else: no chain, and no set.
 func TestHashedSlotsAreNotRewritten(t *testing.T) {
-	for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
+	for _, fam := range []policy.Family{policy.IPv4, policy.IPv6} {
 		d, w := dialects[fam], backendtest.NewWorld(fam)
 		all := backendtest.Targets(fam, 0, 20)
 		fewer := slices.Delete(slices.Clone(all), 7, 8)
@@ -55,14 +55,14 @@ func TestHashedSlotsAreNotRewritten(t *testing.T) {
 }
 
 // ownersOf returns whose each slot of a service of 20 endpoints is.
-func ownersOf(targets []proxier.Target) (list []proxier.Target) {
-	for _, i := range maglev.Fill(nil, maglev.Size(20), hashedEndpoints(&proxier.Pool{Targets: targets})) {
+func ownersOf(targets []policy.Target) (list []policy.Target) {
+	for _, i := range maglev.Fill(nil, maglev.Size(20), hashedEndpoints(&policy.Pool{Targets: targets})) {
 		list = append(list, targets[i])
 	}
 	return list
 }
 
-func mirrorOf(t *testing.T, d *dialect, st *proxier.State) *mirror {
+func mirrorOf(t *testing.T, d *dialect, st *policy.State) *mirror {
 	t.Helper()
 	c := render(d, st)
 	m := &mirror{tallies: c.tallies(), chains: map[string]*kernelChain{}, pools: c.pools, host: st.Host}
@@ -78,7 +78,7 @@ func mirrorOf(t *testing.T, d *dialect, st *proxier.State) *mirror {
 
 // Services have the chains of one another: one for each size and each thing hashed.
 func TestHashedChains(t *testing.T) {
-	w := backendtest.NewWorld(proxier.IPv6)
+	w := backendtest.NewWorld(policy.IPv6)
 	for i, on := range []source.HashOn{source.ClientIP, source.ClientIPPort, source.ClientIP, source.ClientIPPort} {
 		res := hashedService(w.Family, on, backendtest.Targets(w.Family, 0, 1+i)...)
 		res.Key.Name = string(rune('a' + i))

@@ -15,7 +15,7 @@ import (
 
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // during makes connections to a VIP for as long as do runs, and fails the test if
@@ -53,7 +53,7 @@ func (h *host) during(vip int, do func()) int64 {
 func TestMovesUnderConnections(t *testing.T) {
 	for _, keep := range []time.Duration{0, time.Hour} {
 		packets(t, 4, func(h *host) {
-			var ways []*proxier.Resolved
+			var ways []*policy.Resolved
 			for n := 1; n <= 4; n++ {
 				ways = append(ways, h.service("moving", 10, keep, ones(n)...))
 			}

@@ -5,14 +5,14 @@ import (
 	"slices"
 
 	"svcproxy.dev/svcproxy/netutil/nft"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // A layout renders the chains. They depend on this host and on which sets exist;
 // the number of services changes only the number of elements.
 type layout struct {
 	*dialect
-	host   *proxier.Host
+	host   *policy.Host
 	counts map[set]int // elements of each set; a set without elements does not exist
 	flows  *nft.Flowtable
 }

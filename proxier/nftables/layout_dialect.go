@@ -4,7 +4,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/netutil/nft"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // tableName is the name of our table, in each family.
@@ -14,16 +14,16 @@ const tableComment = "made and kept by svcproxy: changes by others are undone"
 
 // A dialect is what differs between the families.
 type dialect struct {
-	fam             proxier.Family
+	fam             policy.Family
 	family          byte   // in netlink
 	keyword         string // in nft
 	saddr, daddr    uint32 // offsets in the header
 	portUnreachable uint8  // code of ICMP
 }
 
-var dialects = map[proxier.Family]*dialect{
-	proxier.IPv4: {proxier.IPv4, unix.NFPROTO_IPV4, "ip", 12, 16, 3},
-	proxier.IPv6: {proxier.IPv6, unix.NFPROTO_IPV6, "ip6", 8, 24, 4},
+var dialects = map[policy.Family]*dialect{
+	policy.IPv4: {policy.IPv4, unix.NFPROTO_IPV4, "ip", 12, 16, 3},
+	policy.IPv6: {policy.IPv6, unix.NFPROTO_IPV6, "ip6", 8, 24, 4},
 }
 
 func (d *dialect) table() nft.Table { return nft.Table{Family: d.family, Name: tableName} }

@@ -5,7 +5,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/netutil/nft"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // flowtableName is the name of our flow table.
@@ -33,7 +33,7 @@ func (d *dialect) connectionTo(class lookupClass) loadedKey {
 
 func (d *dialect) originalDst(at register) loadedKey {
 	key := uint32(unix.NFT_CT_DST_IP)
-	if d.fam == proxier.IPv6 {
+	if d.fam == policy.IPv6 {
 		key = unix.NFT_CT_DST_IP6
 	}
 	return loadedKey{stmt{"ct original " + d.keyword + " daddr", []expr.Any{nft.CtOriginal(at.number(), key)}}, at + d.addrRegisters()}

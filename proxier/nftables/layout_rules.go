@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/netutil/nft"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // A stmt is one statement or match of a rule: as nft prints it, and as the
@@ -265,7 +265,7 @@ func fromInterface(name string) stmt {
 }
 
 // checkHost refuses names of interfaces that no interface can have.
-func checkHost(h *proxier.Host) error {
+func checkHost(h *policy.Host) error {
 	for _, name := range h.LocalInterfaces {
 		invalid := func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`"/\`, r) }
 		if name == "" || len(name) >= unix.IFNAMSIZ || strings.ContainsFunc(name, invalid) {

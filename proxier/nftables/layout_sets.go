@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/netutil/nft"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -212,9 +212,9 @@ var (
 const maxAround = 1 << 18
 
 // fieldTypes returns the types of a set's key and data.
-func (s set) fieldTypes(fam proxier.Family) (key, data []nft.Type) {
+func (s set) fieldTypes(fam policy.Family) (key, data []nft.Type) {
 	addr := nft.IPv4Addr
-	if fam == proxier.IPv6 {
+	if fam == policy.IPv6 {
 		addr = nft.IPv6Addr
 	}
 	front := []nft.Type{addr, nft.InetProto, nft.InetService}
@@ -263,7 +263,7 @@ func (s set) comment() string {
 }
 
 // define returns the set's definition for the kernel.
-func (s set) define(fam proxier.Family) *nft.Set {
+func (s set) define(fam policy.Family) *nft.Set {
 	key, data := s.fieldTypes(fam)
 	def := &nft.Set{Name: s.name(), Key: nft.Concat(key...), Comment: s.comment(), Interval: s.isInterval()}
 	if len(data) > 0 {

@@ -8,9 +8,9 @@ import (
 	"testing"
 
 	"svcproxy.dev/svcproxy/netutil/netnstest"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
 	"svcproxy.dev/svcproxy/proxier/nftables"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // looks reports what a Look finds, and whether it has read the table.
@@ -81,7 +81,7 @@ func TestLookHastensNothing(t *testing.T) {
 		if h.Look() {
 			h.Error("a look has repaired at once what was told of")
 		}
-		h.Sync(&proxier.Delta{})
+		h.Sync(&policy.Delta{})
 		h.Settled("a flush that was told of")
 	})
 }
@@ -89,7 +89,7 @@ func TestLookHastensNothing(t *testing.T) {
 // With several hundred thousand slots, too.
 func TestLookAtMany(t *testing.T) {
 	netnstest.Enter(t)
-	h := newHost(t, proxier.IPv4)
+	h := newHost(t, policy.IPv4)
 	const services = 10_001
 	for i := range services {
 		res := backendtest.Web(h.Family, i, 10)
@@ -141,7 +141,7 @@ func TestStartWithMany(t *testing.T) {
 func TestLookBesideCommitsCountsNone(t *testing.T) {
 	netnstest.Enter(t)
 	nft(t, foreign)
-	h := newHost(t, proxier.IPv4)
+	h := newHost(t, policy.IPv4)
 	web := backendtest.Web(h.Family, 1, 1)
 	h.World.Put(web.Key, web)
 	h.Sync(nil)

@@ -13,9 +13,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"svcproxy.dev/svcproxy/netutil/netnstest"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
 	"svcproxy.dev/svcproxy/proxier/nftables"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -48,7 +48,7 @@ func nft(t testing.TB, script string) {
 	backendtest.CommandInput(t, script, "nft", "-f", "-")
 }
 
-func newHost(t testing.TB, fam proxier.Family) *host {
+func newHost(t testing.TB, fam policy.Family) *host {
 	t.Helper()
 	h := &host{&backendtest.Host[*nftables.Backend]{TB: t, Family: fam, World: backendtest.NewWorld(fam)}}
 	h.Open = func() (*nftables.Backend, error) { return nftables.New(context.Background(), fam, nftables.Options{}) }
@@ -57,14 +57,14 @@ func newHost(t testing.TB, fam proxier.Family) *host {
 	for _, d := range harms {
 		h.Damages = append(h.Damages, backendtest.Damage{Name: d.name, Do: func() { h.harm(d.name, d.script) }})
 	}
-	h.Fixed = []*proxier.Resolved{h.drops(), h.keeps()}
+	h.Fixed = []*policy.Resolved{h.drops(), h.keeps()}
 	h.Start()
 	return h
 }
 
 // everywhere runs a test for both families, each in its own namespace.
 func everywhere(t *testing.T, test func(*host)) {
-	for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
+	for _, fam := range []policy.Family{policy.IPv4, policy.IPv6} {
 		t.Run(fam.String(), func(t *testing.T) {
 			netnstest.Enter(t)
 			nft(t, foreign)
@@ -81,7 +81,7 @@ func TestConformance(t *testing.T) {
 
 // table names our table as nft does.
 func (h *host) table() string {
-	if h.Family == proxier.IPv6 {
+	if h.Family == policy.IPv6 {
 		return "ip6 svcproxy"
 	}
 	return "ip svcproxy"
@@ -135,7 +135,7 @@ func TestLongNames(t *testing.T) {
 	everywhere(t, func(h *host) {
 		res := h.service("", 10, time.Hour, 1, 2)
 		label := func(letter string) string { return strings.Repeat(letter, 63) }
-		name := proxier.ServicePortName{Key: source.Key{Namespace: label("n"), Name: label("s")}, Port: label("p")}
+		name := policy.ServicePortName{Key: source.Key{Namespace: label("n"), Name: label("s")}, Port: label("p")}
 		res.Key = name.Key
 		for _, f := range res.Frontends {
 			f.ServicePort = name

@@ -71,12 +71,13 @@ import (
 	"svcproxy.dev/svcproxy/internal/maglev"
 	"svcproxy.dev/svcproxy/netutil/nft"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
 // New returns a Backend for the network namespace of the caller. It fails where
 // the kernel lacks something that our rules need, which is probed, whatever its version.
-func New(ctx context.Context, fam proxier.Family, opts Options) (*Backend, error) {
+func New(ctx context.Context, fam policy.Family, opts Options) (*Backend, error) {
 	b, err := open(ctx, dialects[fam])
 	if err != nil {
 		return nil, fmt.Errorf("nftables mode, %s: %w", fam, err)
@@ -87,7 +88,7 @@ func New(ctx context.Context, fam proxier.Family, opts Options) (*Backend, error
 
 // Cleanup removes what any Backend may have left of a family. It needs less of the
 // kernel than New: without nf_tables there is nothing to remove.
-func Cleanup(ctx context.Context, fam proxier.Family) error {
+func Cleanup(ctx context.Context, fam policy.Family) error {
 	conn, err := nft.Dial()
 	if nft.NotSupported(err) {
 		return nil
@@ -128,7 +129,7 @@ func (b *Backend) Close() error {
 // another process has modified is repaired in two steps: chains before the delta, as
 // connections depend on them; elements after it, or in its place where the kernel
 // refuses it.
-func (b *Backend) Sync(ctx context.Context, st *proxier.State, delta *proxier.Delta) error {
+func (b *Backend) Sync(ctx context.Context, st *policy.State, delta *policy.Delta) error {
 	err := ctx.Err()
 	if err == nil {
 		err = b.sync(ctx, st, delta)
@@ -142,7 +143,7 @@ func (b *Backend) Sync(ctx context.Context, st *proxier.State, delta *proxier.De
 
 // sync applies the delta where the mirror is known, and else, or where the kernel refuses
 // it, compares and repairs the whole table. Chains that are gone come before either.
-func (b *Backend) sync(ctx context.Context, st *proxier.State, delta *proxier.Delta) error {
+func (b *Backend) sync(ctx context.Context, st *policy.State, delta *policy.Delta) error {
 	revived, err := b.revive(ctx)
 	follows := err == nil && !revived && delta != nil && b.mirror != nil
 	if follows { // it notes the names of these pools, and must not where the mirror does not take the delta
@@ -168,7 +169,7 @@ func (b *Backend) sync(ctx context.Context, st *proxier.State, delta *proxier.De
 func (b *Backend) PieceSize() int { return 5_000 }
 
 // Slots implements proxier.Piecer.
-func (b *Backend) Slots(p *proxier.Pool) int {
+func (b *Backend) Slots(p *policy.Pool) int {
 	if p.Hash.On != source.NotHashed {
 		return maglev.Size(p.Hash.Endpoints)
 	}
@@ -178,12 +179,12 @@ func (b *Backend) Slots(p *proxier.Pool) int {
 
 // SharesPool implements proxier.Piecer: there are elements of a pool, rather than of its frontends, of one with
 // session affinity.
-func (b *Backend) SharesPool(f *proxier.Frontend) bool {
+func (b *Backend) SharesPool(f *policy.Frontend) bool {
 	return f.Outside.Pool.Affinity > 0 || f.Local.Pool.Affinity > 0
 }
 
 // Plan implements proxier.Backend.
-func (b *Backend) Plan(ctx context.Context, st *proxier.State) ([]proxier.Change, error) {
+func (b *Backend) Plan(ctx context.Context, st *policy.State) ([]proxier.Change, error) {
 	changes, err := b.plan(ctx, st)
 	if err != nil {
 		return nil, fmt.Errorf("nftables, %s: %w", b.fam, err)
@@ -191,7 +192,7 @@ func (b *Backend) Plan(ctx context.Context, st *proxier.State) ([]proxier.Change
 	return changes, nil
 }
 
-func (b *Backend) plan(ctx context.Context, st *proxier.State) ([]proxier.Change, error) {
+func (b *Backend) plan(ctx context.Context, st *policy.State) ([]proxier.Change, error) {
 	if err := checkHost(&st.Host); err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 
 	"svcproxy.dev/svcproxy/netutil/nft"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // maxListed is how many elements of a set Objects looks for; slots beyond are not.
@@ -17,7 +18,7 @@ const maxListed = 1024
 // Objects returns what our table should have for a State, which holds one frontend, and
 // whether it is there: the chains on the way of its packets, and its elements. It reads no
 // more of the table than that.
-func Objects(_ context.Context, st *proxier.State) ([]proxier.Object, error) {
+func Objects(_ context.Context, st *policy.State) ([]proxier.Object, error) {
 	d := dialects[st.Family]
 	conn, err := nft.Dial()
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 
 	"svcproxy.dev/svcproxy/internal/echotest"
 	"svcproxy.dev/svcproxy/internal/pace"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -39,7 +39,7 @@ func (h *host) enter(endpoints int) {
 	}
 	batch += "route add default dev lo src " + h.address(100).String() + "\n"
 	ip := []string{"-batch", "-"}
-	if h.Family == proxier.IPv6 {
+	if h.Family == policy.IPv6 {
 		ip = append([]string{"-6"}, ip...)
 	}
 	backendtest.CommandInput(h, batch, "ip", ip...)
@@ -108,22 +108,22 @@ func (h *host) mustAsk(to netip.AddrPort, client int) int {
 }
 
 // A service of the test has frontends at two addresses, both on port 80.
-func (h *host) service(name string, first int, keep time.Duration, weights ...uint16) *proxier.Resolved {
+func (h *host) service(name string, first int, keep time.Duration, weights ...uint16) *policy.Resolved {
 	s := backendtest.Service{Name: name, Protocol: source.TCP, Affinity: keep, Targets: backendtest.Targets(h.Family, 0, len(weights))}
 	for i, w := range weights {
 		s.Targets[i].Weight = w
 	}
 	s.Targets = withWeight(s.Targets)
 	pool, _ := s.Pools()
-	route := backendtest.Route(pool, proxier.NoOne, proxier.Reject)
-	var list []*proxier.Frontend
+	route := backendtest.Route(pool, policy.NoOne, policy.Reject)
+	var list []*policy.Frontend
 	for i := range 2 {
-		list = append(list, &proxier.Frontend{Key: h.vip(first + i), Outside: route, Local: route})
+		list = append(list, &policy.Frontend{Key: h.vip(first + i), Outside: route, Local: route})
 	}
 	return s.Resolve(list...)
 }
 
-func withWeight(targets []proxier.Target) (list []proxier.Target) {
+func withWeight(targets []policy.Target) (list []policy.Target) {
 	for _, t := range targets {
 		if t.Weight > 0 {
 			list = append(list, t)
@@ -132,8 +132,8 @@ func withWeight(targets []proxier.Target) (list []proxier.Target) {
 	return list
 }
 
-func (h *host) vip(n int) proxier.FrontendKey {
-	return proxier.FrontendKey{Addr: backendtest.Addr(h.Family, "vip", n), Port: 80}
+func (h *host) vip(n int) policy.FrontendKey {
+	return policy.FrontendKey{Addr: backendtest.Addr(h.Family, "vip", n), Port: 80}
 }
 
 func (h *host) at(n int) netip.AddrPort { return netip.AddrPortFrom(h.vip(n).Addr, 80) }
@@ -260,21 +260,21 @@ func TestAffinity(t *testing.T) {
 }
 
 // drops returns a service that drops.
-func (h *host) drops() *proxier.Resolved {
+func (h *host) drops() *policy.Resolved {
 	res := h.service("drops", 30, 0)
 	for _, f := range res.Frontends {
-		f.Outside.Action = proxier.Drop
+		f.Outside.Action = policy.Drop
 		f.Local = f.Outside
 	}
 	return res
 }
 
 // keeps is a service with session affinity.
-func (h *host) keeps() *proxier.Resolved {
+func (h *host) keeps() *policy.Resolved {
 	s := backendtest.Service{Name: "keeps", Protocol: source.TCP, Affinity: time.Hour, Targets: backendtest.Targets(h.Family, 900_000, 2)}
 	pool, _ := s.Pools()
-	route := backendtest.Route(pool, proxier.Everyone, proxier.Reject)
-	return s.Resolve(&proxier.Frontend{Key: proxier.FrontendKey{Addr: h.address(31), Port: 80, Kind: proxier.External}, Outside: route, Local: route})
+	route := backendtest.Route(pool, policy.Everyone, policy.Reject)
+	return s.Resolve(&policy.Frontend{Key: policy.FrontendKey{Addr: h.address(31), Port: 80, Kind: policy.External}, Outside: route, Local: route})
 }
 
 func TestRefusals(t *testing.T) {
@@ -282,10 +282,10 @@ func TestRefusals(t *testing.T) {
 		drops := h.drops()
 		ranges := h.service("ranges", 40, 0, 1)
 		for i, f := range ranges.Frontends {
-			f.Key.Kind, f.Restricted = proxier.LoadBalancer, true
+			f.Key.Kind, f.Restricted = policy.LoadBalancer, true
 			f.SourceRanges = []netip.Prefix{netip.PrefixFrom(h.address(100+i), h.Family.Bits())}
 		}
-		for _, res := range []*proxier.Resolved{h.service("serves", 10, 0, 1), h.service("refuses", 20, 0), drops, ranges} {
+		for _, res := range []*policy.Resolved{h.service("serves", 10, 0, 1), h.service("refuses", 20, 0), drops, ranges} {
 			h.Sync(h.World.Put(res.Key, res))
 		}
 		refused := func(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }

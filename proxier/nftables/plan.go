@@ -10,6 +10,7 @@ import (
 
 	"svcproxy.dev/svcproxy/netutil/nft"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -80,7 +81,7 @@ func (d *difference) ticketChanges(s set, do func(op string, e nft.Element)) {
 
 // Text returns what our table holds of a State, a line for each element and rule,
 // as nft would take and print it. Chains and sets are in order of their names.
-func Text(st *proxier.State) []string {
+func Text(st *policy.State) []string {
 	c := render(dialects[st.Family], st)
 	table := c.keyword + " " + tableName
 	var lines []string
@@ -100,7 +101,7 @@ func Text(st *proxier.State) []string {
 }
 
 // elementText returns an element as nft prints it.
-func elementText(s set, fam proxier.Family, e nft.Element) string {
+func elementText(s set, fam policy.Family, e nft.Element) string {
 	key, data := s.fieldTypes(fam)
 	words := fieldTexts(key, e.Key)
 	if len(e.KeyEnd) > 0 {

@@ -5,11 +5,12 @@ import (
 
 	"svcproxy.dev/svcproxy/netutil/nft"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // Compare returns what Plan says where the kernel holds one State exactly, without
 // clients that keep endpoints, and is to hold another of the same family. It needs no kernel.
-func Compare(before, after *proxier.State) ([]proxier.Change, error) {
+func Compare(before, after *policy.State) ([]proxier.Change, error) {
 	d, err := compareStates(dialects[after.Family], before, after)
 	if err != nil {
 		return nil, fmt.Errorf("nftables, %s: %w", after.Family, err)
@@ -17,7 +18,7 @@ func Compare(before, after *proxier.State) ([]proxier.Change, error) {
 	return d.changes(), nil
 }
 
-func compareStates(words *dialect, before, after *proxier.State) (*difference, error) {
+func compareStates(words *dialect, before, after *policy.State) (*difference, error) {
 	if err := checkHost(&after.Host); err != nil {
 		return nil, err
 	}

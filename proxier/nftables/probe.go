@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/netutil/nft"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -40,46 +40,46 @@ func probe(conn *nft.Conn, d *dialect) error {
 }
 
 // everyFeature returns a State that needs every kind of set, rule and hook.
-func everyFeature(fam proxier.Family) *proxier.State {
+func everyFeature(fam policy.Family) *policy.State {
 	addr := fam.Unspecified().Next()
 	all := []netip.Prefix{netip.PrefixFrom(addr, fam.Bits()-1).Masked()}
-	pool := func(scope proxier.Scope, keep time.Duration) *proxier.Pool {
-		return &proxier.Pool{
-			ServicePort: proxier.ServicePortName{Key: source.Key{Namespace: "probe", Name: "probe"}},
+	pool := func(scope policy.Scope, keep time.Duration) *policy.Pool {
+		return &policy.Pool{
+			ServicePort: policy.ServicePortName{Key: source.Key{Namespace: "probe", Name: "probe"}},
 			Scope:       scope, Protocol: source.TCP, Affinity: keep,
-			Targets: []proxier.Target{{AddrPort: netip.AddrPortFrom(addr, 1), Weight: 1}},
+			Targets: []policy.Target{{AddrPort: netip.AddrPortFrom(addr, 1), Weight: 1}},
 		}
 	}
-	balance := func(p *proxier.Pool, m proxier.Masquerade) proxier.Route {
-		return proxier.Route{Action: proxier.Balance, Masquerade: m, Pool: p}
+	balance := func(p *policy.Pool, m policy.Masquerade) policy.Route {
+		return policy.Route{Action: policy.Balance, Masquerade: m, Pool: p}
 	}
-	one, sticky := pool(proxier.ClusterScope, 0), pool(proxier.LocalScope, time.Second)
-	hashed := pool(proxier.ClusterScope, 0)
-	hashed.Hash = proxier.Hash{On: source.ClientIPPort, Endpoints: 1}
-	var list []*proxier.Frontend
-	add := func(kind proxier.Kind, outside, local proxier.Route) {
-		list = append(list, &proxier.Frontend{
-			Key:     proxier.FrontendKey{Addr: addr, Protocol: source.TCP, Port: uint16(len(list) + 1), Kind: kind},
+	one, sticky := pool(policy.ClusterScope, 0), pool(policy.LocalScope, time.Second)
+	hashed := pool(policy.ClusterScope, 0)
+	hashed.Hash = policy.Hash{On: source.ClientIPPort, Endpoints: 1}
+	var list []*policy.Frontend
+	add := func(kind policy.Kind, outside, local policy.Route) {
+		list = append(list, &policy.Frontend{
+			Key:     policy.FrontendKey{Addr: addr, Protocol: source.TCP, Port: uint16(len(list) + 1), Kind: kind},
 			Outside: outside, Local: local, Restricted: true, SourceRanges: all,
 		})
 	}
-	for _, kind := range []proxier.Kind{proxier.LoadBalancer, proxier.NodePort} {
-		add(kind, balance(sticky, proxier.HostProcesses), balance(one, proxier.NonLocal))
-		add(kind, balance(one, proxier.Everyone), balance(one, proxier.Everyone))
-		add(kind, balance(hashed, proxier.Everyone), balance(hashed, proxier.Everyone))
-		add(kind, proxier.Route{Action: proxier.Drop, Pool: one}, proxier.Route{Action: proxier.Drop, Pool: one})
-		add(kind, proxier.Route{Action: proxier.Reject, Pool: one}, proxier.Route{Action: proxier.Reject, Pool: one})
+	for _, kind := range []policy.Kind{policy.LoadBalancer, policy.NodePort} {
+		add(kind, balance(sticky, policy.HostProcesses), balance(one, policy.NonLocal))
+		add(kind, balance(one, policy.Everyone), balance(one, policy.Everyone))
+		add(kind, balance(hashed, policy.Everyone), balance(hashed, policy.Everyone))
+		add(kind, policy.Route{Action: policy.Drop, Pool: one}, policy.Route{Action: policy.Drop, Pool: one})
+		add(kind, policy.Route{Action: policy.Reject, Pool: one}, policy.Route{Action: policy.Reject, Pool: one})
 	}
 	placed := *list[len(list)-1]
 	placed.Key.Port, placed.Placed, placed.NodePortAddrs = uint16(len(list)+1), true, []netip.Addr{addr}
 	list = append(list, &placed)
-	res := &proxier.Resolved{Key: source.Key{Namespace: "probe", Name: "probe"}, Frontends: list, Pools: []*proxier.Pool{one, sticky, hashed}}
-	return &proxier.State{
+	res := &policy.Resolved{Key: source.Key{Namespace: "probe", Name: "probe"}, Frontends: list, Pools: []*policy.Pool{one, sticky, hashed}}
+	return &policy.State{
 		Family:      fam,
-		Services:    map[source.Key]*proxier.Resolved{res.Key: res},
+		Services:    map[source.Key]*policy.Resolved{res.Key: res},
 		RefusedVIPs: map[netip.Addr]int{addr: 1},
-		Hairpins:    map[proxier.Hairpin]int{proxier.NewHairpin(netip.AddrPortFrom(addr, 1), source.TCP): 1},
-		Host: proxier.Host{
+		Hairpins:    map[policy.Hairpin]int{policy.NewHairpin(netip.AddrPortFrom(addr, 1), source.TCP): 1},
+		Host: policy.Host{
 			NodePortAddrs: []netip.Addr{addr}, LocalCIDRs: all, LocalInterfaces: []string{"probe*"}, ServiceCIDRs: all, ServiceCIDRExempt: []netip.Addr{addr},
 		},
 	}

@@ -17,8 +17,8 @@ import (
 
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // held are connections on which an endpoint sends all the time.
@@ -169,7 +169,7 @@ func TestConnectionsSurviveSlowRepair(t *testing.T) {
 		t.Run(script, func(t *testing.T) {
 			survival(t, script, func(h *host) {
 				h.World.Host.LocalInterfaces = []string{"no/name"}
-				if err := h.Backend.Sync(context.Background(), h.World.State, &proxier.Delta{}); err == nil {
+				if err := h.Backend.Sync(context.Background(), h.World.State, &policy.Delta{}); err == nil {
 					h.Error("a sync with an impossible interface succeeds")
 				}
 				time.Sleep(2 * heldInterval)
@@ -203,7 +203,7 @@ func TestRulesComeBackFirst(t *testing.T) {
 			}
 			interfaces := h.World.Host.LocalInterfaces
 			h.World.Host.LocalInterfaces = []string{"no/name"}
-			if err := h.Backend.Sync(context.Background(), h.World.State, &proxier.Delta{}); err == nil {
+			if err := h.Backend.Sync(context.Background(), h.World.State, &policy.Delta{}); err == nil {
 				h.Errorf("%s: a sync with an impossible interface succeeds", script)
 			}
 			h.mustAsk(h.at(10), 1)
@@ -223,7 +223,7 @@ func TestConnectionsSurvive(t *testing.T) {
 		{"chain without a name", "insert rule TABLE filter-input tcp dport 1 jump { tcp sport 1 drop; }"},
 	} {
 		t.Run(harm.name, func(t *testing.T) {
-			survival(t, harm.script, func(h *host) { h.Sync(&proxier.Delta{}) })
+			survival(t, harm.script, func(h *host) { h.Sync(&policy.Delta{}) })
 		})
 	}
 }

@@ -10,11 +10,12 @@ import (
 
 	"svcproxy.dev/svcproxy/netutil/nft"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // Remembered returns which endpoint of a pool the table has session affinity of a client to; nil: none.
-func Remembered(_ context.Context, p *proxier.Pool, client netip.Addr) (*proxier.Remembered, error) {
-	fam := proxier.FamilyOf(client)
+func Remembered(_ context.Context, p *policy.Pool, client netip.Addr) (*proxier.Remembered, error) {
+	fam := policy.FamilyOf(client)
 	conn, err := nft.Dial()
 	if nft.NotSupported(err) {
 		return nil, nil
@@ -42,7 +43,7 @@ func Remembered(_ context.Context, p *proxier.Pool, client netip.Addr) (*proxier
 }
 
 // lookUp returns an element of a set; without data: there is none.
-func lookUp(conn *nft.Conn, fam proxier.Family, k kind, key []byte) (found nft.Element, err error) {
+func lookUp(conn *nft.Conn, fam policy.Family, k kind, key []byte) (found nft.Element, err error) {
 	err = conn.Get(dialects[fam].table(), set{kind: k}.name(), 1, func(int) []byte { return key }, func(_ int, e *nft.Element) {
 		found = nft.Element{Data: slices.Clone(e.Data), Expires: e.Expires}
 	})

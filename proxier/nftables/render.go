@@ -2,7 +2,7 @@ package nftables
 
 import (
 	"svcproxy.dev/svcproxy/netutil/nft"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // content is what our table holds: elements by set, and chains.
@@ -15,9 +15,9 @@ type content struct {
 }
 
 // render renders a State, without a flow table. It depends on nothing else.
-func render(d *dialect, st *proxier.State) *content { return renderWith(d, st, nil) }
+func render(d *dialect, st *policy.State) *content { return renderWith(d, st, nil) }
 
-func renderWith(d *dialect, st *proxier.State, flows *nft.Flowtable) *content {
+func renderWith(d *dialect, st *policy.State, flows *nft.Flowtable) *content {
 	c := &content{dialect: d, sets: map[set]*records{}, pools: newPoolIDs(hash32), flows: flows}
 	c.pools.number(st)
 	r := renderer{pools: c.pools, emit: truncateComments(c.addElement)}

@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -19,12 +19,12 @@ type renderer struct {
 	key, data []byte // kept for their memory
 	at        []byte // key with an address before it; likewise
 	slots     []uint32
-	spreadOf  *proxier.Pool // whose slots these are
+	spreadOf  *policy.Pool // whose slots these are
 	table     hashTable
 }
 
 // service emits the elements of one service; res may be nil: none.
-func (r *renderer) service(res *proxier.Resolved) {
+func (r *renderer) service(res *policy.Resolved) {
 	for _, f := range res.AllFrontends() {
 		r.frontend(f)
 	}
@@ -33,10 +33,10 @@ func (r *renderer) service(res *proxier.Resolved) {
 	}
 }
 
-func (r *renderer) frontend(f *proxier.Frontend) {
+func (r *renderer) frontend(f *policy.Frontend) {
 	class := classAddr
 	r.key = r.key[:0]
-	if f.Key.Kind == proxier.NodePort {
+	if f.Key.Kind == policy.NodePort {
 		class = classNodePort
 	} else {
 		r.key = putAddr(r.key, f.Key.Addr)
@@ -55,7 +55,7 @@ func (r *renderer) frontend(f *proxier.Frontend) {
 }
 
 // addressed emits, for sets of a kind, what packets to f, whose key is in r.key, are addressed to.
-func (r *renderer) addressed(k kind, class lookupClass, f *proxier.Frontend, note string) {
+func (r *renderer) addressed(k kind, class lookupClass, f *policy.Frontend, note string) {
 	if !f.Placed {
 		r.emit(set{kind: k, class: class}, r.key, nil, note)
 		return
@@ -67,15 +67,15 @@ func (r *renderer) addressed(k kind, class lookupClass, f *proxier.Frontend, not
 }
 
 // refusals emits what keeps packets of f from being balanced.
-func (r *renderer) refusals(class lookupClass, f *proxier.Frontend) {
+func (r *renderer) refusals(class lookupClass, f *policy.Frontend) {
 	if f.Restricted {
 		r.emit(set{kind: restricted, class: class}, r.key, nil, "")
 		r.ranges(class, f.SourceRanges)
 	}
 	switch f.Refusal() { // balanced packets lose f's address before they are refused
-	case proxier.Reject:
+	case policy.Reject:
 		r.addressed(noEndpointsReject, class, f, "")
-	case proxier.Drop:
+	case policy.Drop:
 		r.addressed(noEndpointsDrop, class, f, "")
 	}
 }
@@ -99,8 +99,8 @@ func lastAddr(p netip.Prefix) netip.Addr {
 }
 
 // route emits the elements of a frontend's Outside or Local, whose key is in r.key.
-func (r *renderer) route(class lookupClass, f *proxier.Frontend, l proxier.Route) {
-	if l.Action != proxier.Balance {
+func (r *renderer) route(class lookupClass, f *policy.Frontend, l policy.Route) {
+	if l.Action != policy.Balance {
 		return
 	}
 	if k, some := masqueradeKind(class, f, l); some {
@@ -123,7 +123,7 @@ func (r *renderer) route(class lookupClass, f *proxier.Frontend, l proxier.Route
 
 // slotsOf returns the targets of a pool's slots, and the set of frontends with such a pool. The
 // frontends of a pool come one after the other.
-func (r *renderer) slotsOf(class lookupClass, p *proxier.Pool) ([]uint32, set) {
+func (r *renderer) slotsOf(class lookupClass, p *policy.Pool) ([]uint32, set) {
 	s := set{kind: bySize, class: class, hash: p.Hash.On}
 	if p.Hash.On != source.NotHashed {
 		slots := r.table.fill(p)
@@ -136,14 +136,14 @@ func (r *renderer) slotsOf(class lookupClass, p *proxier.Pool) ([]uint32, set) {
 }
 
 // spread fills slots with those of a pool.
-func (r *renderer) spread(p *proxier.Pool) {
+func (r *renderer) spread(p *policy.Pool) {
 	if r.spreadOf != p {
 		r.slots, r.spreadOf = spread(r.slots[:0], p.Targets), p
 	}
 }
 
 // sticky emits the elements of a frontend, whose key is in r.key, of a pool with affinity.
-func (r *renderer) sticky(class lookupClass, p *proxier.Pool, size uint32) {
+func (r *renderer) sticky(class lookupClass, p *policy.Pool, size uint32) {
 	r.emit(set{kind: withAffinity, class: class}, r.key, nil, "")
 	r.emit(set{kind: affinityByTimeout, class: class, expiry: expiryClass(p.Affinity)}, r.key, nil, "")
 	r.emit(set{kind: affinityBySize, class: class, size: size}, r.key, nil, "")
@@ -154,21 +154,21 @@ func (r *renderer) sticky(class lookupClass, p *proxier.Pool, size uint32) {
 // masqueradeKind returns the kind of set that says which sources a route masquerades; some
 // is false if it masquerades none. Packets from outside of a split frontend are of no
 // local source and of no host process.
-func masqueradeKind(class lookupClass, f *proxier.Frontend, l proxier.Route) (k kind, some bool) {
+func masqueradeKind(class lookupClass, f *policy.Frontend, l policy.Route) (k kind, some bool) {
 	outside := f.Split() && !class.isLocal()
 	switch {
-	case l.Masquerade == proxier.Everyone, l.Masquerade == proxier.NonLocal && outside:
+	case l.Masquerade == policy.Everyone, l.Masquerade == policy.NonLocal && outside:
 		return masquerade, true
-	case l.Masquerade == proxier.NonLocal:
+	case l.Masquerade == policy.NonLocal:
 		return masqueradeNonLocal, true
-	case l.Masquerade == proxier.HostProcesses && !outside:
+	case l.Masquerade == policy.HostProcesses && !outside:
 		return masqueradeHost, true
 	}
 	return 0, false
 }
 
 // pool emits a pool with affinity, which all its frontends share.
-func (r *renderer) pool(p *proxier.Pool) {
+func (r *renderer) pool(p *policy.Pool) {
 	id, endpoints := r.pools.id(p), endpointIDs(p)
 	for i, t := range p.Targets {
 		r.key = putNumber(putNumber(r.key[:0], id), endpoints[i])
@@ -184,7 +184,7 @@ func (r *renderer) pool(p *proxier.Pool) {
 }
 
 // state emits what a State holds besides services.
-func (r *renderer) state(st *proxier.State) {
+func (r *renderer) state(st *policy.State) {
 	for _, a := range st.Host.NodePortAddrs {
 		r.addr(nodeAddrs, a)
 	}
@@ -204,7 +204,7 @@ func (r *renderer) addr(k kind, a netip.Addr) {
 	r.emit(set{kind: k}, r.key, nil, "")
 }
 
-func (r *renderer) hairpin(h proxier.Hairpin) {
+func (r *renderer) hairpin(h policy.Hairpin) {
 	at := h.AddrPort()
 	r.key = append(putAddr(r.key[:0], at.Addr()), byte(h.Protocol), 0, 0, 0)
 	r.key = putAddr(putPort(r.key, at.Port()), at.Addr())
@@ -212,7 +212,7 @@ func (r *renderer) hairpin(h proxier.Hairpin) {
 }
 
 // shared emits what a Delta adds to, or removes from, the sets that services share.
-func (r *renderer) shared(d *proxier.Delta, gained bool) {
+func (r *renderer) shared(d *policy.Delta, gained bool) {
 	vipList, hairpinList := d.RefusedVIPs.Lost, d.Hairpins.Lost
 	if gained {
 		vipList, hairpinList = d.RefusedVIPs.Gained, d.Hairpins.Gained

@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"math/bits"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // Which slot a target has is up to us, and an element that stays is one that the
@@ -19,7 +19,7 @@ import (
 // anyway when the number changes, and stay in the order of targets, for readers.
 
 // slotCount returns how many slots targets have, or a few more.
-func slotCount(targets []proxier.Target) int {
+func slotCount(targets []policy.Target) int {
 	if inTenths(targets) {
 		return int(slotLimit(len(targets)))
 	}
@@ -28,7 +28,7 @@ func slotCount(targets []proxier.Target) int {
 }
 
 // spread appends to buf, for each slot, the index of the target that has it.
-func spread(buf []uint32, targets []proxier.Target) []uint32 {
+func spread(buf []uint32, targets []policy.Target) []uint32 {
 	counts := slotCounts(targets)
 	if n := sumOf(counts); n > exactSizes {
 		return placed(buf, targets, counts, int(n))
@@ -40,7 +40,7 @@ func spread(buf []uint32, targets []proxier.Target) []uint32 {
 }
 
 // slotCounts returns how many slots each target has.
-func slotCounts(targets []proxier.Target) []uint64 {
+func slotCounts(targets []policy.Target) []uint64 {
 	if inTenths(targets) {
 		return startCounts(targets)
 	}
@@ -60,7 +60,7 @@ func appendSlots(buf []uint32, target int, n uint64) []uint32 {
 type places [][]uint32
 
 // placed appends to buf, for each of n slots, the index of the target that has it.
-func placed(buf []uint32, targets []proxier.Target, counts []uint64, n int) []uint32 {
+func placed(buf []uint32, targets []policy.Target, counts []uint64, n int) []uint32 {
 	all := newPlaces(targets, counts, n)
 	for slot := range n {
 		b := all.block(scramble(uint64(slot)))
@@ -76,7 +76,7 @@ func placed(buf []uint32, targets []proxier.Target, counts []uint64, n int) []ui
 func blocksOf(n int) int { return 1 << bits.Len(uint(n-1)) / 2 }
 
 // newPlaces returns n places.
-func newPlaces(targets []proxier.Target, counts []uint64, n int) places {
+func newPlaces(targets []policy.Target, counts []uint64, n int) places {
 	const room = 4 // for most blocks enough
 	blocks := blocksOf(n)
 	all, buf := make(places, blocks), make([]uint32, room*blocks)
@@ -109,7 +109,7 @@ func (all places) block(slot uint64) uint64 {
 }
 
 // hashTarget is the same in each run, as the slots in the kernel outlive ours.
-func hashTarget(t proxier.Target) uint64 {
+func hashTarget(t policy.Target) uint64 {
 	a := t.Addr().As16()
 	high, low := binary.BigEndian.Uint64(a[:8]), binary.BigEndian.Uint64(a[8:])
 	return scramble(scramble(high+uint64(t.Port())) ^ low)

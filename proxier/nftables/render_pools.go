@@ -6,7 +6,7 @@ import (
 	"iter"
 	"slices"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // Pools with affinity and their endpoints have numbers of 32 bits in place of names:
@@ -28,8 +28,8 @@ func newPoolIDs(hash func(string) uint32) *poolIDs {
 
 // affinityPools returns the pools of a service whose clients keep their endpoint;
 // none where there is no service.
-func affinityPools(res *proxier.Resolved) iter.Seq[*proxier.Pool] {
-	return func(yield func(*proxier.Pool) bool) {
+func affinityPools(res *policy.Resolved) iter.Seq[*policy.Pool] {
+	return func(yield func(*policy.Pool) bool) {
 		if res == nil {
 			return
 		}
@@ -42,7 +42,7 @@ func affinityPools(res *proxier.Resolved) iter.Seq[*proxier.Pool] {
 }
 
 // poolName names a pool, for its number and in the comments of the table.
-func poolName(p *proxier.Pool) string {
+func poolName(p *policy.Pool) string {
 	return p.ServicePort.String() + "/" + p.Protocol.String() + " " + p.Scope.String()
 }
 
@@ -52,7 +52,7 @@ func hash32(s string) uint32 {
 }
 
 // number numbers the pools of a State.
-func (n *poolIDs) number(st *proxier.State) {
+func (n *poolIDs) number(st *policy.State) {
 	var names []string
 	for _, res := range st.Services {
 		for p := range affinityPools(res) {
@@ -79,7 +79,7 @@ func (n *poolIDs) numberNames(names []string) {
 
 // renumber numbers the pools that a change adds. It returns false when that may change
 // the numbers of others: a hash is taken, or was, so that all must be numbered again.
-func (n *poolIDs) renumber(changes []proxier.ServiceChange) bool {
+func (n *poolIDs) renumber(changes []policy.ServiceChange) bool {
 	touched, clash := false, false
 	for _, c := range changes {
 		for p := range affinityPools(c.Old) {
@@ -98,7 +98,7 @@ func (n *poolIDs) renumber(changes []proxier.ServiceChange) bool {
 	return !clash && (!touched || len(n.ids) == 0)
 }
 
-func (n *poolIDs) id(p *proxier.Pool) uint32 {
+func (n *poolIDs) id(p *policy.Pool) uint32 {
 	name := poolName(p)
 	if id, ok := n.ids[name]; ok {
 		return id
@@ -108,7 +108,7 @@ func (n *poolIDs) id(p *proxier.Pool) uint32 {
 
 // endpointIDs numbers the targets of a pool. A number is an endpoint's own, as
 // long as no two of the pool have the same hash.
-func endpointIDs(p *proxier.Pool) []uint32 {
+func endpointIDs(p *policy.Pool) []uint32 {
 	ids, taken := make([]uint32, len(p.Targets)), make(map[uint32]bool, len(p.Targets))
 	for i, t := range p.Targets {
 		b, _ := t.AddrPort.MarshalBinary()
@@ -130,7 +130,7 @@ func newPoolKey(pool, n uint32) poolKey {
 }
 
 // eachEndpoint calls do with each endpoint of a service's pools with affinity.
-func (n *poolIDs) eachEndpoint(res *proxier.Resolved, do func(poolKey)) {
+func (n *poolIDs) eachEndpoint(res *policy.Resolved, do func(poolKey)) {
 	for p := range affinityPools(res) {
 		id := n.id(p)
 		for _, endpoint := range endpointIDs(p) {

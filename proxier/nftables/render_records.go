@@ -8,7 +8,7 @@ import (
 	"net/netip"
 
 	"svcproxy.dev/svcproxy/netutil/nft"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // putAddr, putPort and putNumber append one field, padded to 4 bytes.
@@ -30,7 +30,7 @@ type records struct {
 	index             []uint32 // hash table of numbers of records, plus one; nil: not made yet
 }
 
-func newRecords(s set, fam proxier.Family) *records {
+func newRecords(s set, fam policy.Family) *records {
 	key, data := s.fieldTypes(fam)
 	r := &records{keyLen: int(padded(key)), interval: s.isInterval()}
 	if r.interval {

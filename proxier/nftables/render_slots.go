@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"slices"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // A new connection takes one of a pool's slots at random, and each target has as
@@ -28,7 +28,7 @@ const (
 
 // weights returns the greatest common divisor of the weights, and their sum divided
 // by it; 0 and 0 for no targets.
-func weights(targets []proxier.Target) (divisor, sum uint64) {
+func weights(targets []policy.Target) (divisor, sum uint64) {
 	for _, t := range targets {
 		divisor = gcd(divisor, uint64(t.Weight))
 		sum += uint64(t.Weight)
@@ -40,7 +40,7 @@ func slotLimit(targets int) uint64 { return uint64(max(fewSlots, slotsEach*targe
 
 // weightCounts returns how many slots each target has by its weight. What missed says of
 // a number of slots comes off the tolerance.
-func weightCounts(targets []proxier.Target, missed func(slots uint64) uint64) []uint64 {
+func weightCounts(targets []policy.Target, missed func(slots uint64) uint64) []uint64 {
 	divisor, sum := weights(targets)
 	if sum > uint64(slotsEach*len(targets)) {
 		return rounded(targets, missed)
@@ -53,7 +53,7 @@ func weightCounts(targets []proxier.Target, missed func(slots uint64) uint64) []
 }
 
 // rounded returns how many slots each of several targets has.
-func rounded(targets []proxier.Target, missed func(slots uint64) uint64) []uint64 {
+func rounded(targets []policy.Target, missed func(slots uint64) uint64) []uint64 {
 	counts := make([]uint64, len(targets))
 	limit := slotLimit(len(targets))
 	for slots := uint64(len(targets)); slots <= limit; slots = nextSlotCount(slots) {
@@ -76,8 +76,8 @@ func nextSlotCount(slots uint64) uint64 {
 
 // share gives each target the whole number of slots below or above its share of
 // them, if none is off by more than so many thousandths of it.
-func share(counts []uint64, targets []proxier.Target, slots, permille uint64) bool {
-	sum := proxier.WeightOf(targets)
+func share(counts []uint64, targets []policy.Target, slots, permille uint64) bool {
+	sum := policy.WeightOf(targets)
 	given := uint64(0)
 	var either []int // targets for which both numbers are within the tolerance
 	for i, t := range targets {
@@ -103,7 +103,7 @@ func share(counts []uint64, targets []proxier.Target, slots, permille uint64) bo
 }
 
 // raise gives one slot more to the n of some targets that lack most of their share.
-func raise(counts []uint64, some []int, targets []proxier.Target, slots, sum, n uint64) {
+func raise(counts []uint64, some []int, targets []policy.Target, slots, sum, n uint64) {
 	lack := func(i int) uint64 { return uint64(targets[i].Weight)*slots - counts[i]*sum }
 	slices.SortStableFunc(some, func(a, b int) int { return cmp.Compare(lack(b), lack(a)) })
 	for _, i := range some[:n] {
@@ -113,13 +113,13 @@ func raise(counts []uint64, some []int, targets []proxier.Target, slots, sum, n 
 
 // approach distributes slots as close to the weights as possible with at least one
 // slot for each target: the small ones get theirs first, the others share the rest.
-func approach(counts []uint64, targets []proxier.Target, slots uint64) {
+func approach(counts []uint64, targets []policy.Target, slots uint64) {
 	order := make([]int, len(targets))
 	for i := range order {
 		order[i] = i
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(targets[a].Weight, targets[b].Weight) })
-	sum := proxier.WeightOf(targets)
+	sum := policy.WeightOf(targets)
 	for len(order) > 0 && uint64(targets[order[0]].Weight)*slots < sum {
 		counts[order[0]] = 1
 		slots, sum = slots-1, sum-uint64(targets[order[0]].Weight)

@@ -3,7 +3,7 @@ package nftables
 import (
 	"slices"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // A step of a slow start is to change few slots, however many the pool has. Divided
@@ -19,16 +19,16 @@ const (
 	// fewTargets is up to how many targets a pool is rewritten by each step of a slow start.
 	fewTargets = 16
 
-	tenths = proxier.SlowStartSteps
+	tenths = policy.SlowStartSteps
 )
 
 // inTenths reports whether targets have slots for each step of a slow start.
-func inTenths(targets []proxier.Target) bool {
+func inTenths(targets []policy.Target) bool {
 	return len(targets) > fewTargets && targets[0].Settled > 0
 }
 
 // startCounts returns how many slots each of many targets has, some of which start.
-func startCounts(targets []proxier.Target) []uint64 {
+func startCounts(targets []policy.Target) []uint64 {
 	counts := weightCounts(settled(targets), worstMissedTwice)
 	steps := min(tenths, slotLimit(len(targets))/sumOf(counts))
 	alike := startAlike(targets)
@@ -41,7 +41,7 @@ func startCounts(targets []proxier.Target) []uint64 {
 }
 
 // settled returns the targets as they are when none of them starts.
-func settled(targets []proxier.Target) []proxier.Target {
+func settled(targets []policy.Target) []policy.Target {
 	list := slices.Clone(targets)
 	for i := range list {
 		list[i].Weight = list[i].Settled
@@ -51,7 +51,7 @@ func settled(targets []proxier.Target) []proxier.Target {
 
 // startAlike reports whether all targets have the same part of their weight: all of it,
 // or less where all began at once. Their shares are then those of settled ones.
-func startAlike(targets []proxier.Target) bool {
+func startAlike(targets []policy.Target) bool {
 	first := targets[0]
 	for _, t := range targets[1:] {
 		if uint32(t.Weight)*uint32(first.Settled) != uint32(first.Weight)*uint32(t.Settled) {

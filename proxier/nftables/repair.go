@@ -6,7 +6,7 @@ import (
 	"maps"
 
 	"svcproxy.dev/svcproxy/netutil/nft"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // chunkBytes is about how much of a repair is sent at once, some 20,000 elements:
@@ -16,7 +16,7 @@ const chunkBytes = 1 << 20
 
 // repair makes the kernel hold st. It reads our table only if another process may
 // have modified it, and not if it was just revived.
-func (b *Backend) repair(ctx context.Context, st *proxier.State, revived bool) error {
+func (b *Backend) repair(ctx context.Context, st *policy.State, revived bool) error {
 	if err := checkHost(&st.Host); err != nil {
 		return err
 	}
@@ -57,7 +57,7 @@ func refusedFlows(err error) bool {
 }
 
 // holds reports whether the kernel is known to hold what it should.
-func (b *Backend) holds(st *proxier.State, tallies map[set]tally, foreign uint32) bool {
+func (b *Backend) holds(st *policy.State, tallies map[set]tally, foreign uint32) bool {
 	if b.mirror == nil || !maps.Equal(b.mirror.tallies, tallies) || !sameHost(&b.mirror.host, &st.Host) {
 		return false
 	}
@@ -86,7 +86,7 @@ func (b *Backend) writeContent(ctx context.Context, want *content, revived bool)
 }
 
 // renewMirror sets the mirror to what the kernel holds now.
-func (b *Backend) renewMirror(st *proxier.State, d *difference, tallies map[set]tally) {
+func (b *Backend) renewMirror(st *policy.State, d *difference, tallies map[set]tally) {
 	chains := make(map[string]*kernelChain, len(d.chains))
 	for _, c := range d.chains {
 		chains[c.Name] = c

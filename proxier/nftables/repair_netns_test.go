@@ -19,6 +19,7 @@ import (
 	nfnetlink "svcproxy.dev/svcproxy/netutil/nft"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 var harms = []struct{ name, script string }{
@@ -130,7 +131,7 @@ func TestNothingIsSent(t *testing.T) {
 func (h *host) keepHooks() {
 	h.Helper()
 	family := byte(unix.NFPROTO_IPV4)
-	if h.Family == proxier.IPv6 {
+	if h.Family == policy.IPv6 {
 		family = unix.NFPROTO_IPV6
 	}
 	holder := nfnetlink.NewHolder(family)
@@ -196,7 +197,7 @@ func next(h *host, events <-chan proxier.ForeignChange, after string) proxier.Fo
 func TestWatch(t *testing.T) {
 	everywhere(t, func(h *host) {
 		events := h.watch()
-		other := newHost(h, map[proxier.Family]proxier.Family{proxier.IPv4: proxier.IPv6, proxier.IPv6: proxier.IPv4}[h.Family])
+		other := newHost(h, map[policy.Family]policy.Family{policy.IPv4: policy.IPv6, policy.IPv6: policy.IPv4}[h.Family])
 		h.Fill(seeded(8), 10)
 		h.Sync(nil)
 		for _, harm := range []string{"add element TABLE node-addresses { ADDR }", "delete table TABLE", "flush ruleset"} {

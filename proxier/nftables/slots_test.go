@@ -9,15 +9,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // weighted returns targets with the given weights.
-func weighted(weights ...uint16) []proxier.Target {
-	targets := make([]proxier.Target, len(weights))
+func weighted(weights ...uint16) []policy.Target {
+	targets := make([]policy.Target, len(weights))
 	for i, w := range weights {
 		a := netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})
-		targets[i] = proxier.Target{AddrPort: netip.AddrPortFrom(a, 80), Weight: w}
+		targets[i] = policy.Target{AddrPort: netip.AddrPortFrom(a, 80), Weight: w}
 	}
 	return targets
 }
@@ -44,7 +44,7 @@ func TestSpread(t *testing.T) {
 }
 
 // countsOf returns how many slots each of some targets has.
-func countsOf(targets []proxier.Target) []int {
+func countsOf(targets []policy.Target) []int {
 	counts := make([]int, len(targets))
 	for _, target := range spread(nil, targets) {
 		counts[target]++
@@ -105,7 +105,7 @@ func TestSizes(t *testing.T) {
 
 // shares returns how likely each target is: a number below the size is drawn
 // twice, then one that falls on a slot for sure.
-func shares(targets []proxier.Target) []float64 {
+func shares(targets []policy.Target) []float64 {
 	slots := spread(nil, targets)
 	size := float64(sizeClass(len(slots)))
 	sure := int(minSlots(uint32(size)))
@@ -134,8 +134,8 @@ func TestShares(t *testing.T) {
 }
 
 // near fails the test if a target is more than 2 % off its share, of itself.
-func near(t *rapid.T, targets []proxier.Target) {
-	sum := float64(proxier.WeightOf(targets))
+func near(t *rapid.T, targets []policy.Target) {
+	sum := float64(policy.WeightOf(targets))
 	for i, share := range shares(targets) {
 		if want := float64(targets[i].Weight) / sum; math.Abs(share/want-1) > 0.02+1e-9 {
 			t.Fatalf("target %d of %d, weight %d: share %v, want %v", i, len(targets), targets[i].Weight, share, want)
@@ -168,7 +168,7 @@ func TestSharesOfRoundedWeights(t *testing.T) {
 			near(t, targets)
 			return
 		}
-		sum, small := float64(proxier.WeightOf(targets)), 0.0
+		sum, small := float64(policy.WeightOf(targets)), 0.0
 		for _, w := range list {
 			small += max(0, 1-float64(w)*float64(limit)/sum)
 		}
@@ -195,7 +195,7 @@ func TestSlowStartSlots(t *testing.T) {
 			if most := tenths * n; slots > most || share == tenths && n <= fewTargets && slots != n {
 				t.Errorf("%d targets, one with %d tenths: %d slots, want %d at most, and one each at the end", n, share, slots, most)
 			}
-			sum := float64(proxier.WeightOf(targets))
+			sum := float64(policy.WeightOf(targets))
 			for i, got := range shares(targets) {
 				if want := float64(targets[i].Weight) / sum; math.Abs(got/want-1) > 0.02+1e-9 {
 					t.Errorf("%d targets, one with %d tenths: target %d has %v, want %v", n, share, i, got, want)

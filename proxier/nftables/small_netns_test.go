@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -42,7 +42,7 @@ func TestSmallBuffers(t *testing.T) {
 }
 
 func smallBuffers(t *testing.T) {
-	h := newHost(t, proxier.IPv6)
+	h := newHost(t, policy.IPv6)
 	shrink(t)
 	for i := range 2_500 {
 		res := backendtest.Web(h.Family, i, 10)
@@ -53,16 +53,16 @@ func smallBuffers(t *testing.T) {
 	}
 	h.Sync(nil)
 	h.Settled("first sync")
-	large := func(first int) *proxier.Resolved {
+	large := func(first int) *policy.Resolved {
 		s := backendtest.Service{Name: "large", Protocol: source.TCP, Targets: backendtest.Targets(h.Family, first, 10_000)}
 		pool, _ := s.Pools()
-		route := backendtest.Route(pool, proxier.Everyone, proxier.Reject)
-		return s.Resolve(&proxier.Frontend{Key: h.vip(9_000), Outside: route, Local: route})
+		route := backendtest.Route(pool, policy.Everyone, policy.Reject)
+		return s.Resolve(&policy.Frontend{Key: h.vip(9_000), Outside: route, Local: route})
 	}
 	res := large(0)
 	for _, step := range []struct {
 		name string
-		res  *proxier.Resolved
+		res  *policy.Resolved
 	}{{"added", res}, {"changed", large(1)}, {"removed", nil}, {"added again", res}} {
 		h.Sync(h.World.Put(res.Key, step.res))
 		h.Settled("large service " + step.name)

@@ -9,7 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -27,21 +27,21 @@ func serviceOf(slowStart time.Duration, weights ...uint16) *source.Service {
 }
 
 // atTenths returns the service while its endpoint i has so many tenths of its share; 0: while it is not there.
-func atTenths(svc *source.Service, i int, share uint8) *proxier.Resolved {
-	known := proxier.Conditions{svc.EndpointAt(&svc.Endpoints[i]): {Share: share % tenths}} // 0: all of it
+func atTenths(svc *source.Service, i int, share uint8) *policy.Resolved {
+	known := policy.Conditions{svc.EndpointAt(&svc.Endpoints[i]): {Share: share % tenths}} // 0: all of it
 	if share == 0 {
 		fewer := *svc
 		fewer.Endpoints = slices.Delete(slices.Clone(svc.Endpoints), i, i+1)
 		svc = &fewer
 	}
-	return proxier.Resolve(svc, known, &proxier.Node{}, proxier.IPv4)
+	return policy.Resolve(svc, known, &policy.Node{}, policy.IPv4)
 }
 
 // slotChanges returns how many slots come, go or get another target.
-func slotChanges(old, now *proxier.Resolved) (n int) {
+func slotChanges(old, now *policy.Resolved) (n int) {
 	m := &mirror{pools: newPoolIDs(hash32)}
-	d := &proxier.Delta{Services: []proxier.ServiceChange{{Old: old, New: now}}}
-	for _, c := range m.elementChanges(proxier.IPv4, d) {
+	d := &policy.Delta{Services: []policy.ServiceChange{{Old: old, New: now}}}
+	for _, c := range m.elementChanges(policy.IPv4, d) {
 		if c.set.kind == slotMap {
 			n++
 		}
@@ -49,7 +49,7 @@ func slotChanges(old, now *proxier.Resolved) (n int) {
 	return n
 }
 
-func slotsOf(res *proxier.Resolved) int { return len(spread(nil, res.Pools[0].Targets)) }
+func slotsOf(res *policy.Resolved) int { return len(spread(nil, res.Pools[0].Targets)) }
 
 // From the first tenth of its share to all of it an endpoint changes about as many slots as come to it,
 // however many there are. All change only where the pool goes over to a map of another size, once in
@@ -109,7 +109,7 @@ func TestLeaving(t *testing.T) {
 }
 
 // starting returns targets of a service with slow start that have tenths of their weights.
-func starting(weights []uint16, shares []uint8) []proxier.Target {
+func starting(weights []uint16, shares []uint8) []policy.Target {
 	targets := weighted(weights...)
 	for i := range targets {
 		targets[i].Settled = targets[i].Weight * tenths

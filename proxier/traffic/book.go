@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -21,7 +22,7 @@ type book struct {
 
 // An account is that of one service.
 type account struct {
-	resolved  []*proxier.Resolved // in each family; none: the service is gone
+	resolved  []*policy.Resolved // in each family; none: the service is gone
 	endpoints map[netip.AddrPort]*line
 	figures   Figures
 }
@@ -66,7 +67,7 @@ func (b *book) account(k source.Key) *account {
 
 // has reports whether an endpoint is one of the service.
 func (a *account) has(at netip.AddrPort) bool {
-	return slices.ContainsFunc(a.resolved, func(r *proxier.Resolved) bool { return r.Has(at) })
+	return slices.ContainsFunc(a.resolved, func(r *policy.Resolved) bool { return r.Has(at) })
 }
 
 // line returns the line that a pair is counted in; nil: it is not ours.

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -26,29 +27,29 @@ func at(p source.Protocol, addr string) proxier.FrontendAddr {
 }
 
 // service is one with a VIP, TCP port 80, and node port 30080, and these endpoints.
-func service(name, vip string, endpoints ...netip.AddrPort) *proxier.Resolved {
-	r := &proxier.Resolved{Key: source.Key{Namespace: "default", Name: name}}
-	pool := &proxier.Pool{Protocol: source.TCP}
+func service(name, vip string, endpoints ...netip.AddrPort) *policy.Resolved {
+	r := &policy.Resolved{Key: source.Key{Namespace: "default", Name: name}}
+	pool := &policy.Pool{Protocol: source.TCP}
 	for _, e := range endpoints {
-		pool.Targets = append(pool.Targets, proxier.Target{AddrPort: e, Weight: 1})
+		pool.Targets = append(pool.Targets, policy.Target{AddrPort: e, Weight: 1})
 	}
-	r.Pools = []*proxier.Pool{pool}
-	for _, k := range []proxier.FrontendKey{
+	r.Pools = []*policy.Pool{pool}
+	for _, k := range []policy.FrontendKey{
 		{Addr: netip.MustParseAddr(vip), Protocol: source.TCP, Port: 80},
-		{Addr: netip.IPv4Unspecified(), Protocol: source.TCP, Port: 30080, Kind: proxier.NodePort},
+		{Addr: netip.IPv4Unspecified(), Protocol: source.TCP, Port: 30080, Kind: policy.NodePort},
 	} {
-		r.Frontends = append(r.Frontends, &proxier.Frontend{Key: k})
+		r.Frontends = append(r.Frontends, &policy.Frontend{Key: k})
 	}
 	return r
 }
 
-func serving(services ...*proxier.Resolved) []proxier.Serving {
-	return []proxier.Serving{proxier.NewServing(proxier.IPv4, proxier.Host{NodePortAddrs: []netip.Addr{node}}, services...)}
+func serving(services ...*policy.Resolved) []proxier.Serving {
+	return []proxier.Serving{proxier.NewServing(policy.IPv4, policy.Host{NodePortAddrs: []netip.Addr{node}}, services...)}
 }
 
 // A seen is what one reading finds.
 type seen struct {
-	services     []*proxier.Resolved
+	services     []*policy.Resolved
 	there, ended map[proxier.Pair]proxier.Count
 	unread       bool
 }
@@ -77,75 +78,75 @@ func TestBook(t *testing.T) {
 		readings []seen // two seconds apart
 		want     []Service
 	}{
-		{"nothing", []seen{{services: []*proxier.Resolved{web}}}, []Service{}},
+		{"nothing", []seen{{services: []*policy.Resolved{web}}}, []Service{}},
 		{"the first reading has no rates", []seen{
-			{services: []*proxier.Resolved{web}, there: counts{vip(one): {Active: 3, Bytes: 100}}, ended: counts{vip(one): {Connections: 4}}},
+			{services: []*policy.Resolved{web}, there: counts{vip(one): {Active: 3, Bytes: 100}}, ended: counts{vip(one): {Connections: 4}}},
 		}, []Service{{Namespace: "default", Name: "web", Figures: Figures{Active: 3, Connections: 4, Bytes: 100}, Endpoints: []Endpoint{
 			{Address: one, Figures: Figures{Active: 3, Connections: 4, Bytes: 100}}, {Address: two},
 		}}}},
 		{"all addresses of a service are summed", []seen{
-			{services: []*proxier.Resolved{web}},
-			{services: []*proxier.Resolved{web}, there: counts{vip(one): {Active: 1}, port: {Active: 2}, vip(two): {Active: 5}}, ended: counts{port: {Connections: 6}}},
+			{services: []*policy.Resolved{web}},
+			{services: []*policy.Resolved{web}, there: counts{vip(one): {Active: 1}, port: {Active: 2}, vip(two): {Active: 5}}, ended: counts{port: {Connections: 6}}},
 		}, []Service{{Namespace: "default", Name: "web", Figures: Figures{Active: 8, Connections: 6, ConnectionRate: 3}, Endpoints: []Endpoint{
 			{Address: one, Figures: Figures{Active: 3, Connections: 6, ConnectionRate: 3}}, {Address: two, Figures: Figures{Active: 5}},
 		}}}},
 		{"bytes of a connection are counted once, whether it is there or has ended", []seen{
-			{services: []*proxier.Resolved{web}, there: counts{vip(one): {Active: 1, Packets: 2, Bytes: 100}}},
-			{services: []*proxier.Resolved{web}, there: counts{vip(one): {Active: 1, Packets: 3, Bytes: 300}}},
-			{services: []*proxier.Resolved{web}, ended: counts{vip(one): {Packets: 5, Bytes: 500}}},
+			{services: []*policy.Resolved{web}, there: counts{vip(one): {Active: 1, Packets: 2, Bytes: 100}}},
+			{services: []*policy.Resolved{web}, there: counts{vip(one): {Active: 1, Packets: 3, Bytes: 300}}},
+			{services: []*policy.Resolved{web}, ended: counts{vip(one): {Packets: 5, Bytes: 500}}},
 		}, []Service{{Namespace: "default", Name: "web", Figures: Figures{Packets: 5, Bytes: 500, PacketRate: 1, ByteRate: 100}, Endpoints: []Endpoint{
 			{Address: one, Figures: Figures{Packets: 5, Bytes: 500, PacketRate: 1, ByteRate: 100}}, {Address: two},
 		}}}},
 		{"counters of the kernel that begin again do not fall", []seen{
-			{services: []*proxier.Resolved{web}, there: counts{vip(one): {Connections: 50}}},
-			{services: []*proxier.Resolved{web}, there: counts{vip(one): {Connections: 1}}},
-			{services: []*proxier.Resolved{web}, there: counts{vip(one): {Connections: 3}}},
+			{services: []*policy.Resolved{web}, there: counts{vip(one): {Connections: 50}}},
+			{services: []*policy.Resolved{web}, there: counts{vip(one): {Connections: 1}}},
+			{services: []*policy.Resolved{web}, there: counts{vip(one): {Connections: 3}}},
 		}, []Service{{Namespace: "default", Name: "web", Figures: Figures{Connections: 52, ConnectionRate: 1}, Endpoints: []Endpoint{
 			{Address: one, Figures: Figures{Connections: 52, ConnectionRate: 1}}, {Address: two},
 		}}}},
 		{"a former endpoint is shown while it has connections", []seen{
-			{services: []*proxier.Resolved{web}, there: counts{vip(one): {Active: 1}, vip(other): {Active: 2}}, ended: counts{vip(other): {Connections: 2}}},
-			{services: []*proxier.Resolved{web}, there: counts{vip(one): {Active: 1}, vip(other): {Active: 1}}},
+			{services: []*policy.Resolved{web}, there: counts{vip(one): {Active: 1}, vip(other): {Active: 2}}, ended: counts{vip(other): {Connections: 2}}},
+			{services: []*policy.Resolved{web}, there: counts{vip(one): {Active: 1}, vip(other): {Active: 1}}},
 		}, []Service{{Namespace: "default", Name: "web", Figures: Figures{Active: 2, Connections: 2}, Endpoints: []Endpoint{
 			{Address: one, Figures: Figures{Active: 1}}, {Address: two}, {Address: other, Gone: true, Figures: Figures{Active: 1, Connections: 2}},
 		}}}},
 		{"what it had stays with the service", []seen{
-			{services: []*proxier.Resolved{web}, ended: counts{vip(other): {Connections: 2}}},
-			{services: []*proxier.Resolved{web}},
-			{services: []*proxier.Resolved{web}},
+			{services: []*policy.Resolved{web}, ended: counts{vip(other): {Connections: 2}}},
+			{services: []*policy.Resolved{web}},
+			{services: []*policy.Resolved{web}},
 		}, []Service{{Namespace: "default", Name: "web", Figures: Figures{Connections: 2}, Endpoints: []Endpoint{{Address: one}, {Address: two}}}}},
 		{"an endpoint keeps what it had while it is idle", []seen{
-			{services: []*proxier.Resolved{web}, ended: counts{vip(one): {Connections: 2}}},
-			{services: []*proxier.Resolved{web}},
-			{services: []*proxier.Resolved{web}, ended: counts{vip(one): {Connections: 4}}},
+			{services: []*policy.Resolved{web}, ended: counts{vip(one): {Connections: 2}}},
+			{services: []*policy.Resolved{web}},
+			{services: []*policy.Resolved{web}, ended: counts{vip(one): {Connections: 4}}},
 		}, []Service{{Namespace: "default", Name: "web", Figures: Figures{Connections: 6, ConnectionRate: 2}, Endpoints: []Endpoint{
 			{Address: one, Figures: Figures{Connections: 6, ConnectionRate: 2}}, {Address: two},
 		}}}},
 		{"what is remembered of a former endpoint is counted once", []seen{
-			{services: []*proxier.Resolved{web}, there: counts{vip(other): {Bytes: 7}}},
-			{services: []*proxier.Resolved{web}, there: counts{vip(other): {Bytes: 7}}},
-			{services: []*proxier.Resolved{web}, there: counts{vip(other): {Bytes: 7}}},
+			{services: []*policy.Resolved{web}, there: counts{vip(other): {Bytes: 7}}},
+			{services: []*policy.Resolved{web}, there: counts{vip(other): {Bytes: 7}}},
+			{services: []*policy.Resolved{web}, there: counts{vip(other): {Bytes: 7}}},
 		}, []Service{{Namespace: "default", Name: "web", Figures: Figures{Bytes: 7}, Endpoints: []Endpoint{
 			{Address: one}, {Address: two}, {Address: other, Gone: true, Figures: Figures{Bytes: 7}},
 		}}}},
 		{"what cannot be read stays as it was", []seen{
-			{services: []*proxier.Resolved{web}, there: counts{vip(one): {Active: 4, Bytes: 7}}},
-			{services: []*proxier.Resolved{web}, unread: true},
-			{services: []*proxier.Resolved{web}, unread: true},
+			{services: []*policy.Resolved{web}, there: counts{vip(one): {Active: 4, Bytes: 7}}},
+			{services: []*policy.Resolved{web}, unread: true},
+			{services: []*policy.Resolved{web}, unread: true},
 		}, []Service{{Namespace: "default", Name: "web", Figures: Figures{Active: 4, Bytes: 7}, Endpoints: []Endpoint{
 			{Address: one, Figures: Figures{Active: 4, Bytes: 7}}, {Address: two},
 		}}}},
 		{"other addresses, ports and protocols are not ours", []seen{
-			{services: []*proxier.Resolved{web}, there: counts{
+			{services: []*policy.Resolved{web}, there: counts{
 				{FrontendAddr: at(source.UDP, "10.96.0.10:80"), Target: one}:      {Active: 1},
 				{FrontendAddr: at(source.TCP, "10.96.0.10:81"), Target: one}:      {Active: 1},
 				{FrontendAddr: at(source.TCP, "198.51.100.1:30080"), Target: one}: {Active: 1},
 			}},
 		}, []Service{}},
 		{"a service that is gone is forgotten", []seen{
-			{services: []*proxier.Resolved{web}, there: counts{vip(one): {Active: 4, Bytes: 9}}},
+			{services: []*policy.Resolved{web}, there: counts{vip(one): {Active: 4, Bytes: 9}}},
 			{there: counts{vip(one): {Active: 4}}},
-			{services: []*proxier.Resolved{web}},
+			{services: []*policy.Resolved{web}},
 		}, []Service{}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -172,7 +173,7 @@ func names(r *Report) (list []string) {
 
 func TestReport(t *testing.T) {
 	var b book
-	all := []*proxier.Resolved{
+	all := []*policy.Resolved{
 		service("a", "10.96.0.1", one), service("b", "10.96.0.2", one, two), service("c", "10.96.0.3", one), service("idle", "10.96.0.4", one),
 	}
 	for _, r := range all {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 const (
@@ -30,7 +31,7 @@ const (
 // Kernel is what a Collector needs of connection tracking.
 type Kernel interface {
 	// Connections calls each with every connection of a family that was translated.
-	Connections(ctx context.Context, fam proxier.Family, each func(Connection)) error
+	Connections(ctx context.Context, fam policy.Family, each func(Connection)) error
 
 	// Follow opens what tells of connections, of both families, from then on. Without
 	// ends it need not tell when they end.
@@ -234,14 +235,14 @@ func (s *session) read(ctx context.Context) {
 	s.follow(ctx, serving)
 	s.book.begin(serving)
 	s.readEvents()
-	failed := make(map[proxier.Family]bool)
+	failed := make(map[policy.Family]bool)
 	for i := range serving {
 		if err := s.readFamily(ctx, &serving[i]); err != nil {
 			failed[serving[i].Family] = true
 			s.problems = append(s.problems, err.Error())
 		}
 	}
-	s.book.end(s.began, func(at netip.AddrPort) bool { return !failed[proxier.FamilyOf(at.Addr())] })
+	s.book.end(s.began, func(at netip.AddrPort) bool { return !failed[policy.FamilyOf(at.Addr())] })
 	s.took = time.Since(s.began)
 }
 

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -41,7 +42,7 @@ func newFakeKernel() *fakeKernel {
 
 var vipPair = proxier.Pair{FrontendAddr: at(source.TCP, "10.96.0.10:80"), Target: one}
 
-func (k *fakeKernel) Connections(_ context.Context, _ proxier.Family, each func(Connection)) error {
+func (k *fakeKernel) Connections(_ context.Context, _ policy.Family, each func(Connection)) error {
 	k.readings++
 	time.Sleep(k.slow)
 	each(Connection{Pair: vipPair})

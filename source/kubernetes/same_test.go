@@ -20,6 +20,7 @@ import (
 	"pgregory.net/rapid"
 
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/file"
 )
@@ -189,7 +190,7 @@ func (d *drawn) endpoints(t *rapid.T, n, f int, ports []core.ServicePort) {
 // The same services from files and from Kubernetes are the same to proxier. Of what
 // several want, an object has what no older one wants; that much of it is written in files.
 func TestSameAsFiles(t *testing.T) {
-	node := &proxier.Node{
+	node := &policy.Node{
 		Name: "here", Zone: "z", MarkBit: 14, Addrs: mustAddrs("192.0.2.200"), NodePortAddrs: mustAddrs("192.0.2.200"),
 		LocalCIDRs: prefixes("10.0.0.0/16", "fd00::/16"), // of both families: without, only services of a cluster masquerade nobody
 	}
@@ -220,8 +221,8 @@ func TestSameAsFiles(t *testing.T) {
 		})
 		leaveOut(fromFile)
 		fromAPI := rec.tracked()
-		for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
-			want, got := proxier.NewState(fam, node, fromFile), proxier.NewState(fam, node, fromAPI)
+		for _, fam := range []policy.Family{policy.IPv4, policy.IPv6} {
+			want, got := policy.NewState(fam, node, fromFile), policy.NewState(fam, node, fromAPI)
 			if diff := gocmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}, netip.Prefix{})); diff != "" {
 				t.Fatalf("%s: (-file +kubernetes)\n%s\nof\n%s", fam, diff, toml.String())
 			}

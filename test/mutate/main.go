@@ -2,7 +2,7 @@
 // still succeeds with a fault has not found it. The files themselves stay as they are. Faults are random, or
 // those of a list, for which the command is not tried without a fault, and has their mode in place of MODE:
 //
-//	go run ./test/mutate -n 10 proxier/resolve.go proxier/usable.go -- go test ./test/policy
+//	go run ./test/mutate -n 10 proxier/policy/resolve.go proxier/policy/usable.go -- go test ./test/policy
 //	go run ./test/mutate -list test/history/faults.json -- go test -tags netns -run TestHistory/MODE$ ./test/history -for 30m
 package main
 

@@ -7,7 +7,7 @@ import (
 	"regexp"
 	"testing"
 
-	"svcproxy.dev/svcproxy/proxier"
+	proxierpolicy "svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/test/policy"
 	"svcproxy.dev/svcproxy/test/policy/program"
@@ -58,25 +58,25 @@ func describe(w *policy.World) (text string) {
 }
 
 // statesOf resolves a world for both families.
-func statesOf(w *policy.World) map[bool]*proxier.State {
+func statesOf(w *policy.World) map[bool]*proxierpolicy.State {
 	node := program.Node(&w.Host)
-	states := map[bool]*proxier.State{}
-	for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
-		st := proxier.NewState(fam, node, nil)
+	states := map[bool]*proxierpolicy.State{}
+	for _, fam := range []proxierpolicy.Family{proxierpolicy.IPv4, proxierpolicy.IPv6} {
+		st := proxierpolicy.NewState(fam, node, nil)
 		for _, s := range w.Services {
-			known := proxier.Conditions{}
+			known := proxierpolicy.Conditions{}
 			for at, k := range w.Known[s.Key] {
-				known[at] = proxier.Condition{Check: source.CheckResult(k.Check), Drained: k.Drained, Share: uint8(k.Share)}
+				known[at] = proxierpolicy.Condition{Check: source.CheckResult(k.Check), Drained: k.Drained, Share: uint8(k.Share)}
 			}
-			put(st, proxier.Resolve(s, known, node, fam))
+			put(st, proxierpolicy.Resolve(s, known, node, fam))
 		}
-		states[fam == proxier.IPv4] = st
+		states[fam == proxierpolicy.IPv4] = st
 	}
 	return states
 }
 
 // put adds a service, which may have nothing in the family.
-func put(st *proxier.State, res *proxier.Resolved) {
+func put(st *proxierpolicy.State, res *proxierpolicy.Resolved) {
 	if res == nil {
 		return
 	}
@@ -86,7 +86,7 @@ func put(st *proxier.State, res *proxier.Resolved) {
 	}
 	for _, pool := range res.HairpinPools {
 		for _, target := range pool.Targets {
-			st.Hairpins[proxier.NewHairpin(target.AddrPort, pool.Protocol)]++
+			st.Hairpins[proxierpolicy.NewHairpin(target.AddrPort, pool.Protocol)]++
 		}
 	}
 }

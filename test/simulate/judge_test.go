@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"svcproxy.dev/svcproxy/proxier"
+	proxierpolicy "svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/test/policy"
 )
@@ -142,11 +142,11 @@ func carries(h *policy.Host, a netip.Addr) bool {
 }
 
 // announced returns the addresses of a family that are announced once checks have said what they can.
-func (m *moment) announced(fam proxier.Family, now time.Time) map[netip.Addr]bool {
+func (m *moment) announced(fam proxierpolicy.Family, now time.Time) map[netip.Addr]bool {
 	list := map[netip.Addr]bool{}
 	for _, s := range m.world.Services {
 		for _, a := range s.AnnouncedAddrs() {
-			if proxier.FamilyOf(a) == fam && s.Announce != 0 && !s.Disabled && !m.away && !carries(&m.world.Host, a) && m.serves(s, a, now) {
+			if proxierpolicy.FamilyOf(a) == fam && s.Announce != 0 && !s.Disabled && !m.away && !carries(&m.world.Host, a) && m.serves(s, a, now) {
 				list[a] = true
 			}
 		}

@@ -13,22 +13,23 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
 // A kernel holds a State of one family. It outlives restarts of the program.
 type kernel struct {
-	fam    proxier.Family
+	fam    policy.Family
 	events chan proxier.ForeignChange
 	pieces bool // services come in pieces: between two, an address whose ports all change may have none
 
 	mu       sync.Mutex
-	holds    *proxier.State // replaced by each change, never changed; nil: nothing was ever written
-	written  *proxier.State // the same without what others did
-	versions []version      // of holds, those not judged yet
-	faults   []fault        // of the next Syncs
-	trouble  span           // Syncs fail, take long, or nobody syncs
-	half     bool           // the last Sync failed half way
+	holds    *policy.State // replaced by each change, never changed; nil: nothing was ever written
+	written  *policy.State // the same without what others did
+	versions []version     // of holds, those not judged yet
+	faults   []fault       // of the next Syncs
+	trouble  span          // Syncs fail, take long, or nobody syncs
+	half     bool          // the last Sync failed half way
 	damaged  bool
 	due      time.Time   // when the damage must be repaired; zero: by the next rest
 	damages  []time.Time // the last ones
@@ -38,7 +39,7 @@ type kernel struct {
 
 // A version is what the kernel held from a moment on.
 type version struct {
-	*proxier.State
+	*policy.State
 	from, since time.Time // what was in force after since may explain it
 }
 
@@ -78,7 +79,7 @@ func (k *kernel) version(now time.Time) version {
 }
 
 // put replaces what the kernel holds.
-func (k *kernel) put(holds *proxier.State) {
+func (k *kernel) put(holds *policy.State) {
 	k.holds = holds
 	k.damaged = k.damaged && !same(k.holds, k.written)
 	if k.damaged {
@@ -122,10 +123,10 @@ func (k *kernel) damage(pick func(n int) int) string {
 	case n == 0:
 		st.RefusedVIPs, what = map[netip.Addr]int{}, "the refused addresses"
 	case n == 1:
-		st.Services, st.RefusedVIPs, st.Hairpins = map[source.Key]*proxier.Resolved{}, map[netip.Addr]int{}, map[proxier.Hairpin]int{}
+		st.Services, st.RefusedVIPs, st.Hairpins = map[source.Key]*policy.Resolved{}, map[netip.Addr]int{}, map[policy.Hairpin]int{}
 	default:
 		was := st.Services[keys[n-2]]
-		st.Services[was.Key], what = &proxier.Resolved{Key: was.Key, Frontends: was.Frontends[:len(was.Frontends)/2]}, "frontends of "+was.Key.String()
+		st.Services[was.Key], what = &policy.Resolved{Key: was.Key, Frontends: was.Frontends[:len(was.Frontends)/2]}, "frontends of "+was.Key.String()
 	}
 	k.holds, k.damaged = st, !same(st, k.written)
 	k.damages = append(k.damages, time.Now())
@@ -146,7 +147,7 @@ type backend struct {
 }
 
 // Sync implements proxier.Backend.
-func (b *backend) Sync(ctx context.Context, st *proxier.State, delta *proxier.Delta) error {
+func (b *backend) Sync(ctx context.Context, st *policy.State, delta *policy.Delta) error {
 	f := b.begin()
 	select {
 	case <-ctx.Done():
@@ -201,7 +202,7 @@ func (b *backend) begin() (f fault) {
 }
 
 // writeHalf writes some services.
-func (b *backend) writeHalf(wanted *proxier.State) {
+func (b *backend) writeHalf(wanted *policy.State) {
 	half := clone(b.written)
 	for i, key := range slices.SortedFunc(maps.Keys(wanted.Services), source.Key.Compare) {
 		if i%2 == 0 {
@@ -236,12 +237,12 @@ func (b *backend) Watch(ctx context.Context, changed func(proxier.ForeignChange)
 }
 
 // Plan implements proxier.Backend.
-func (b *backend) Plan(context.Context, *proxier.State) ([]proxier.Change, error) { return nil, nil }
+func (b *backend) Plan(context.Context, *policy.State) ([]proxier.Change, error) { return nil, nil }
 
 // Cleanup implements proxier.Backend.
 func (b *backend) Cleanup(context.Context) error { return nil }
 
-func clone(st *proxier.State) *proxier.State {
+func clone(st *policy.State) *policy.State {
 	out := *st
 	out.Services, out.RefusedVIPs = maps.Clone(st.Services), maps.Clone(st.RefusedVIPs)
 	out.Hairpins, out.BoundAddrs = maps.Clone(st.Hairpins), nil
@@ -249,12 +250,12 @@ func clone(st *proxier.State) *proxier.State {
 }
 
 // same reports whether two States have the same frontends and refusals.
-func same(a, b *proxier.State) bool {
+func same(a, b *policy.State) bool {
 	return sameKeys(a.RefusedVIPs, b.RefusedVIPs) && sameKeys(a.Hairpins, b.Hairpins) &&
 		maps.EqualFunc(a.Services, b.Services, sameFrontends)
 }
 
-func sameFrontends(a, b *proxier.Resolved) bool {
+func sameFrontends(a, b *policy.Resolved) bool {
 	x, y := a.AllFrontends(), b.AllFrontends()
 	return len(x)+len(y) == 0 || reflect.DeepEqual(x, y)
 }
@@ -263,7 +264,7 @@ func sameKeys[K comparable](a, b map[K]int) bool {
 	return maps.EqualFunc(a, b, func(int, int) bool { return true })
 }
 
-func apply(st *proxier.State, d *proxier.Delta) {
+func apply(st *policy.State, d *policy.Delta) {
 	for _, ch := range d.Services {
 		key := cmp.Or(ch.New, ch.Old).Key
 		switch {
@@ -280,19 +281,19 @@ func apply(st *proxier.State, d *proxier.Delta) {
 }
 
 // replaced returns a service of which a part is replaced.
-func replaced(was *proxier.Resolved, ch proxier.ServiceChange) *proxier.Resolved {
+func replaced(was *policy.Resolved, ch policy.ServiceChange) *policy.Resolved {
 	list := slices.Clone(ch.New.Frontends)
 	for _, f := range was.AllFrontends() {
-		isOld := func(o *proxier.Frontend) bool { return o.Key == f.Key }
+		isOld := func(o *policy.Frontend) bool { return o.Key == f.Key }
 		if !slices.ContainsFunc(ch.Old.Frontends, isOld) && !slices.ContainsFunc(ch.New.Frontends, isOld) {
 			list = append(list, f)
 		}
 	}
-	slices.SortFunc(list, func(a, b *proxier.Frontend) int { return a.Key.Compare(b.Key) })
-	return &proxier.Resolved{Key: ch.New.Key, Frontends: list}
+	slices.SortFunc(list, func(a, b *policy.Frontend) int { return a.Key.Compare(b.Key) })
+	return &policy.Resolved{Key: ch.New.Key, Frontends: list}
 }
 
-func applySet[K comparable](set map[K]int, d proxier.SetDelta[K]) {
+func applySet[K comparable](set map[K]int, d policy.SetDelta[K]) {
 	for _, v := range d.Gained {
 		set[v] = 1
 	}
@@ -302,10 +303,10 @@ func applySet[K comparable](set map[K]int, d proxier.SetDelta[K]) {
 }
 
 // balances reports whether packets to an address are balanced at one of its ports.
-func balances(st *proxier.State, a netip.Addr) bool {
+func balances(st *policy.State, a netip.Addr) bool {
 	for _, r := range st.Services {
 		for _, f := range r.Frontends {
-			if f.Key.Addr == a && f.Key.Kind != proxier.NodePort && f.Outside.Action == proxier.Balance {
+			if f.Key.Addr == a && f.Key.Kind != policy.NodePort && f.Outside.Action == policy.Balance {
 				return true
 			}
 		}

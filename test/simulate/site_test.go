@@ -18,6 +18,7 @@ import (
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/conditions"
 	"svcproxy.dev/svcproxy/proxier/healthcheck"
+	proxierpolicy "svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/test/policy"
 	"svcproxy.dev/svcproxy/test/policy/program"
@@ -62,7 +63,7 @@ func newSite(seed uint64, dir string, log io.Writer) *site {
 	if s.IntN(2) == 0 {
 		s.piece = 4
 	}
-	for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
+	for _, fam := range []proxierpolicy.Family{proxierpolicy.IPv4, proxierpolicy.IPv6} {
 		s.kernels = append(s.kernels, &kernel{fam: fam, events: make(chan proxier.ForeignChange, 100), announce: map[netip.Addr]bool{}, pieces: s.piece > 0})
 	}
 	s.note()
@@ -81,7 +82,7 @@ func (s *site) start(reading time.Duration) {
 		Reconsider: func(keys ...source.Key) { r.loop.Reconsider(keys...) },
 		OnNode:     func(drained bool) { r.loop.DrainHost(drained) },
 	})
-	backends := map[proxier.Family]proxier.Backend{}
+	backends := map[proxierpolicy.Family]proxier.Backend{}
 	for _, k := range s.kernels {
 		k.mu.Lock()
 		k.disturb(time.Now())
@@ -207,7 +208,7 @@ func (s *site) ask(ctx context.Context, q healthcheck.Question) error {
 type network []*kernel
 
 // Announce implements proxier.Announcer.
-func (n network) Announce(fam proxier.Family, changes []proxier.AnnounceChange) {
+func (n network) Announce(fam proxierpolicy.Family, changes []proxier.AnnounceChange) {
 	k := n[slices.IndexFunc(n, func(k *kernel) bool { return k.fam == fam })]
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -226,7 +227,7 @@ func (n network) Announce(fam proxier.Family, changes []proxier.AnnounceChange) 
 func (n network) Unavailable(source.Means) string { return "" }
 
 // Unheard implements proxier.Announcer.
-func (n network) Unheard(proxier.Family) string { return "" }
+func (n network) Unheard(proxierpolicy.Family) string { return "" }
 
 // Unanswered implements proxier.Announcer.
 func (n network) Unanswered() map[netip.Addr]string { return nil }
@@ -270,7 +271,7 @@ func (s *site) judgeVersion(v version, between bool) error {
 	world := &s.past[len(s.past)-1].world
 	for range 16 {
 		p := s.Packet(world)
-		if proxier.FamilyOf(p.To.Addr()) != v.Family || !s.past.comes(p, v.since, v.from) {
+		if proxierpolicy.FamilyOf(p.To.Addr()) != v.Family || !s.past.comes(p, v.since, v.from) {
 			continue
 		}
 		got := program.Answer(v.State, p)
@@ -328,7 +329,7 @@ func (s *site) rest() error {
 		}
 		for range 200 {
 			p := s.Packet(&m.world)
-			if proxier.FamilyOf(p.To.Addr()) != k.fam {
+			if proxierpolicy.FamilyOf(p.To.Addr()) != k.fam {
 				continue
 			}
 			got := program.Answer(holds, p)

@@ -11,6 +11,7 @@ import (
 
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/conditions"
+	proxierpolicy "svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/test/policy"
 	"svcproxy.dev/svcproxy/test/policy/program"
@@ -219,7 +220,7 @@ func (s *site) live(d policy.Drawer) (string, error) {
 }
 
 func (s *site) drain(d policy.Drawer) (string, error) {
-	t, why := conditions.DrainTarget{Node: true}, proxier.Drain{By: "root", At: time.Now()}
+	t, why := conditions.DrainTarget{Node: true}, proxierpolicy.Drain{By: "root", At: time.Now()}
 	if all := s.endpoints(false); len(all) > 0 && d.IntN(6) > 0 {
 		t = conditions.DrainTarget{Addr: pick(d, all)}
 		if list := s.claims.inUse(); d.IntN(3) == 0 {

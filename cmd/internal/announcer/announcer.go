@@ -13,6 +13,7 @@ import (
 	"svcproxy.dev/svcproxy/internal/times"
 	"svcproxy.dev/svcproxy/internal/wake"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -36,7 +37,7 @@ type Config struct {
 
 	// Late returns the families of which no sync has succeeded since the start, and the kernel may serve
 	// addresses that routers were told of before. It may take some seconds. Nil: there are none.
-	Late func(context.Context) []proxier.Family
+	Late func(context.Context) []policy.Family
 }
 
 // An Announcer tells the network of addresses. It implements proxier.Announcer.
@@ -47,9 +48,9 @@ type Announcer struct {
 	speakers sync.WaitGroup
 
 	// Of the goroutine of Run.
-	used  configs.BGP      // by the Speaker
-	tryAt time.Time        // when one that failed is tried again
-	late  []proxier.Family // that routes are held back for
+	used  configs.BGP     // by the Speaker
+	tryAt time.Time       // when one that failed is tried again
+	late  []policy.Family // that routes are held back for
 
 	logged string                // why there is no Speaker, until one has worked for a while
 	known  map[netip.Addr]secret // passwords, of routers that settings name
@@ -76,7 +77,7 @@ func New(cfg Config) *Announcer {
 var _ proxier.Announcer = (*Announcer)(nil)
 
 // Announce implements proxier.Announcer.
-func (a *Announcer) Announce(fam proxier.Family, changes []proxier.AnnounceChange) {
+func (a *Announcer) Announce(fam policy.Family, changes []proxier.AnnounceChange) {
 	a.mu.Lock()
 	a.routes.apply(changes, time.Now())
 	a.progress.announced++
@@ -89,7 +90,7 @@ func (a *Announcer) Announce(fam proxier.Family, changes []proxier.AnnounceChang
 const maxLogged = 10
 
 // log says what is announced from now on, and what is not any more.
-func (a *Announcer) log(fam proxier.Family, changes []proxier.AnnounceChange) {
+func (a *Announcer) log(fam policy.Family, changes []proxier.AnnounceChange) {
 	groups := []struct {
 		level slog.Level
 		what  string

@@ -20,6 +20,7 @@ import (
 
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -173,8 +174,8 @@ func TestNothingBeforeReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &wire{}
 		a, ready, end := begin(t, w, bgpTo(configs.BGPPeer{Address: peerAddr, AS: 64500}))
-		a.Announce(proxier.IPv4, change("203.0.113.1", source.BGP))
-		a.Announce(proxier.IPv6, change("2001:db8::1", source.BGP))
+		a.Announce(policy.IPv4, change("203.0.113.1", source.BGP))
+		a.Announce(policy.IPv6, change("2001:db8::1", source.BGP))
 		time.Sleep(time.Hour)
 		w.expect(t)
 		ready()
@@ -203,30 +204,30 @@ func TestShutdownBeforeWithdrawal(t *testing.T) {
 		w := &wire{}
 		a, ready, _ := begin(t, w, bgpTo(configs.BGPPeer{Address: peerAddr}))
 		for _, addr := range []string{"203.0.113.1", "203.0.113.2", "203.0.113.3"} {
-			a.Announce(proxier.IPv4, change(addr, source.BGP))
+			a.Announce(policy.IPv4, change(addr, source.BGP))
 		}
 		ready()
 		w.expect(t, "open 64512 192.0.2.1 map[192.0.2.254:]", "routes 203.0.113.1 203.0.113.2 203.0.113.3")
-		a.Announce(proxier.IPv4, change("203.0.113.1", 0, drained))
+		a.Announce(policy.IPv4, change("203.0.113.1", 0, drained))
 		w.expect(t, "routes 203.0.113.1! 203.0.113.2 203.0.113.3")
-		a.Announce(proxier.IPv4, change("203.0.113.2", 0, removed))
+		a.Announce(policy.IPv4, change("203.0.113.2", 0, removed))
 		w.expect(t, "routes 203.0.113.1! 203.0.113.3")
-		a.Announce(proxier.IPv4, change("203.0.113.3", 0))
+		a.Announce(policy.IPv4, change("203.0.113.3", 0))
 		w.expect(t, "routes 203.0.113.1!")
 		time.Sleep(ShutdownTime - time.Millisecond)
 		w.expect(t)
 		time.Sleep(2 * time.Millisecond)
 		w.expect(t, "routes ")
-		a.Announce(proxier.IPv4, change("203.0.113.1", source.BGP))
+		a.Announce(policy.IPv4, change("203.0.113.1", source.BGP))
 		w.expect(t, "routes 203.0.113.1")
-		a.Announce(proxier.IPv4, change("203.0.113.1", source.L2, drained))
+		a.Announce(policy.IPv4, change("203.0.113.1", source.L2, drained))
 		w.expect(t, "routes 203.0.113.1!")
-		a.Announce(proxier.IPv4, change("203.0.113.1", source.BGP))
+		a.Announce(policy.IPv4, change("203.0.113.1", source.BGP))
 		w.expect(t, "routes 203.0.113.1")
 		time.Sleep(time.Minute)
 		w.expect(t)
-		a.Announce(proxier.IPv4, change("203.0.113.1", 0, drained))
-		a.Announce(proxier.IPv4, change("203.0.113.1", 0)) // it fails meanwhile
+		a.Announce(policy.IPv4, change("203.0.113.1", 0, drained))
+		a.Announce(policy.IPv4, change("203.0.113.1", 0)) // it fails meanwhile
 		w.expect(t, "routes ")
 	})
 }
@@ -238,7 +239,7 @@ func TestWithdrawAtStop(t *testing.T) {
 		b := bgpTo(configs.BGPPeer{Address: peerAddr})
 		b.OnStop = "withdraw"
 		a, ready, end := begin(t, w, b)
-		a.Announce(proxier.IPv4, change("203.0.113.1", source.BGP))
+		a.Announce(policy.IPv4, change("203.0.113.1", source.BGP))
 		ready()
 		w.expect(t, "open 64512 192.0.2.1 map[192.0.2.254:]", "routes 203.0.113.1")
 		began := time.Now()
@@ -255,10 +256,10 @@ func TestDrainedAtStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &wire{}
 		a, ready, end := begin(t, w, bgpTo(configs.BGPPeer{Address: peerAddr}))
-		a.Announce(proxier.IPv4, change("203.0.113.1", source.BGP))
-		a.Announce(proxier.IPv4, change("203.0.113.2", source.BGP))
+		a.Announce(policy.IPv4, change("203.0.113.1", source.BGP))
+		a.Announce(policy.IPv4, change("203.0.113.2", source.BGP))
 		ready()
-		a.Announce(proxier.IPv4, change("203.0.113.1", 0, proxier.Loss{Wanted: true, Serves: true}))
+		a.Announce(policy.IPv4, change("203.0.113.1", 0, proxier.Loss{Wanted: true, Serves: true}))
 		w.expect(t, "open 64512 192.0.2.1 map[192.0.2.254:]", "routes 203.0.113.1! 203.0.113.2")
 		end()
 		w.expect(t, "routes 203.0.113.2", "stop graceful=true")
@@ -270,7 +271,7 @@ func TestSpeakerFollowsSettings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &wire{}
 		a, ready, _ := begin(t, w, configs.BGP{})
-		a.Announce(proxier.IPv4, change("203.0.113.1", source.BGP))
+		a.Announce(policy.IPv4, change("203.0.113.1", source.BGP))
 		ready()
 		w.expect(t)
 		if got := a.Unavailable(source.BGP); got != "no [bgp] in svcproxy.toml" {
@@ -286,7 +287,7 @@ func TestSpeakerFollowsSettings(t *testing.T) {
 			t.Errorf("while it fails: %+v", s)
 		}
 		w.fail = nil
-		a.Announce(proxier.IPv4, change("203.0.113.2", source.BGP))
+		a.Announce(policy.IPv4, change("203.0.113.2", source.BGP))
 		w.expect(t) // not before its time
 		time.Sleep(retry)
 		w.expect(t, "open 64512 192.0.2.1 map[192.0.2.254:]", "routes 203.0.113.1 203.0.113.2")
@@ -362,13 +363,13 @@ func TestNeighbours(t *testing.T) {
 			t.Error(got)
 		}
 		a.cfg.Neighbours = neighbours{w}
-		a.Announce(proxier.IPv4, change("203.0.113.9", source.L2|source.BGP))
+		a.Announce(policy.IPv4, change("203.0.113.9", source.L2|source.BGP))
 		ready()
 		w.expect(t, "neighbours [203.0.113.9]")
 		if got := a.Unavailable(source.L2) + a.Unanswered()[netip.MustParseAddr("203.0.113.9")]; got != "no link" {
 			t.Error(got)
 		}
-		a.Announce(proxier.IPv4, change("203.0.113.9", 0))
+		a.Announce(policy.IPv4, change("203.0.113.9", 0))
 		w.expect(t, "neighbours []")
 	})
 }
@@ -383,7 +384,7 @@ func TestLog(t *testing.T) {
 	}
 	list = append(list, change("203.0.113.98", 0, proxier.Loss{Wanted: true})...)
 	list = append(list, change("203.0.113.99", 0)...)
-	a.Announce(proxier.IPv4, list)
+	a.Announce(policy.IPv4, list)
 	var got []string
 	for line := range strings.Lines(out.String()) {
 		_, line, _ = strings.Cut(line, "level=")

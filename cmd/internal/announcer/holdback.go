@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/times"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 const (
@@ -31,7 +31,7 @@ func (a *Announcer) holdBack(ctx context.Context, run *running, now time.Time) (
 	}
 	kept := a.used.GracefulRestart
 	end := a.began.Add(kept - min(kept/2, lead))
-	var late []proxier.Family
+	var late []policy.Family
 	if a.cfg.Late != nil && now.Before(end) {
 		late = a.cfg.Late(ctx)
 	}
@@ -44,7 +44,7 @@ func (a *Announcer) holdBack(ctx context.Context, run *running, now time.Time) (
 }
 
 // noteLate keeps which families routes are held back for, and logs it when that changes.
-func (a *Announcer) noteLate(late []proxier.Family, end, now time.Time) {
+func (a *Announcer) noteLate(late []policy.Family, end, now time.Time) {
 	if slices.Equal(late, a.late) {
 		return
 	}
@@ -64,7 +64,7 @@ func (a *Announcer) noteLate(late []proxier.Family, end, now time.Time) {
 	a.heldBack = why
 }
 
-func families(list []proxier.Family) string {
+func families(list []policy.Family) string {
 	var names []string
 	for _, fam := range list {
 		names = append(names, fam.String())

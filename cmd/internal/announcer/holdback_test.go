@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/configs"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -20,11 +20,11 @@ const opened = "open 64512 192.0.2.1 map[192.0.2.254:]"
 func lateBy(over *atomic.Bool, log *strings.Builder) func(*Config) {
 	return func(c *Config) {
 		c.Log = slog.New(slog.NewTextHandler(log, nil))
-		c.Late = func(context.Context) []proxier.Family {
+		c.Late = func(context.Context) []policy.Family {
 			if over.Load() {
 				return nil
 			}
-			return []proxier.Family{proxier.IPv6}
+			return []policy.Family{policy.IPv6}
 		}
 	}
 }
@@ -42,7 +42,7 @@ func TestHeldBackForFamily(t *testing.T) {
 		var over atomic.Bool
 		var log strings.Builder
 		a, ready, _ := begin(t, w, restarting(2*time.Minute), lateBy(&over, &log))
-		a.Announce(proxier.IPv4, change("203.0.113.1", source.BGP))
+		a.Announce(policy.IPv4, change("203.0.113.1", source.BGP))
 		ready()
 		time.Sleep(time.Minute)
 		w.expect(t, opened)
@@ -53,13 +53,13 @@ func TestHeldBackForFamily(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 		over.Store(true)
-		a.Announce(proxier.IPv6, change("2001:db8::1", source.BGP))
+		a.Announce(policy.IPv6, change("2001:db8::1", source.BGP))
 		w.expect(t, "routes 203.0.113.1 2001:db8::1")
 		if s := a.Sessions(); s[0].LastError != "" {
 			t.Errorf("afterwards: %+v", s)
 		}
 		over.Store(false) // as if another backend began
-		a.Announce(proxier.IPv4, change("203.0.113.2", source.BGP))
+		a.Announce(policy.IPv4, change("203.0.113.2", source.BGP))
 		w.expect(t, "routes 203.0.113.1 203.0.113.2 2001:db8::1")
 		if got := strings.Count(log.String(), "held back"); got != 2 {
 			t.Errorf("%d lines:\n%s", got, log.String())
@@ -76,7 +76,7 @@ func TestHeldBackNoLonger(t *testing.T) {
 			w := &wire{}
 			var log strings.Builder
 			a, ready, _ := begin(t, w, restarting(tt.restart), lateBy(new(atomic.Bool), &log))
-			a.Announce(proxier.IPv4, change("203.0.113.1", source.BGP))
+			a.Announce(policy.IPv4, change("203.0.113.1", source.BGP))
 			ready()
 			if tt.wait > 0 {
 				time.Sleep(tt.wait - time.Millisecond)
@@ -113,7 +113,7 @@ func TestEndWhileHeldBack(t *testing.T) {
 		b := restarting(2 * time.Minute)
 		b.OnStop = "withdraw"
 		a, ready, end := begin(t, w, b, lateBy(new(atomic.Bool), &log))
-		a.Announce(proxier.IPv4, change("203.0.113.1", source.BGP))
+		a.Announce(policy.IPv4, change("203.0.113.1", source.BGP))
 		ready()
 		w.expect(t, opened)
 		end()

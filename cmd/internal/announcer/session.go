@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -40,18 +40,18 @@ const Established = "established"
 func (s *Session) Up() bool { return s.State == Established }
 
 // withheld says why the router gets no routes of a family; empty: it does.
-func (s *Session) withheld(fam proxier.Family) string {
+func (s *Session) withheld(fam policy.Family) string {
 	switch {
 	case !s.Up():
 		return "no session is established"
-	case fam == proxier.IPv6:
+	case fam == policy.IPv6:
 		return s.IPv6.Withheld
 	}
 	return s.IPv4.Withheld
 }
 
 // Unheard implements proxier.Announcer. Of a session that is established it says what is in the way.
-func (a *Announcer) Unheard(fam proxier.Family) string {
+func (a *Announcer) Unheard(fam policy.Family) string {
 	why := ""
 	for _, s := range a.sessions(false) { // it must not block
 		text := s.withheld(fam)

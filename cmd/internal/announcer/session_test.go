@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 
 	"svcproxy.dev/svcproxy/configs"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // A listed is a speaker with sessions that are given.
@@ -51,7 +51,7 @@ func TestUnheard(t *testing.T) {
 			if !tt.noSpeaker {
 				a.running = &running{speaker: &listed{list: tt.sessions}}
 			}
-			if got4, got6 := a.Unheard(proxier.IPv4), a.Unheard(proxier.IPv6); got4 != tt.want4 || got6 != tt.want6 {
+			if got4, got6 := a.Unheard(policy.IPv4), a.Unheard(policy.IPv6); got4 != tt.want4 || got6 != tt.want6 {
 				t.Errorf("%s: %q, %q; want %q, %q", tt.name, got4, got6, tt.want4, tt.want6)
 			}
 		})

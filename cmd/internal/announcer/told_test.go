@@ -9,6 +9,7 @@ import (
 
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -30,7 +31,7 @@ func TestTold(t *testing.T) {
 				t.Errorf("%s: %d, %v after %v; want %d after %v", what, got, err, time.Since(began), marked, wait)
 			}
 		}
-		a.Announce(proxier.IPv4, change("203.0.113.1", source.BGP))
+		a.Announce(policy.IPv4, change("203.0.113.1", source.BGP))
 		told("before the first sync", 0, 0)
 		ready()
 		synctest.Wait()
@@ -41,7 +42,7 @@ func TestTold(t *testing.T) {
 		}
 		told("the first", 0, time.Second/2)
 		w.expect(t, opened, "routes 203.0.113.1")
-		a.Announce(proxier.IPv4, change("203.0.113.1", 0, proxier.Loss{Wanted: true, Serves: true}))
+		a.Announce(policy.IPv4, change("203.0.113.1", 0, proxier.Loss{Wanted: true, Serves: true}))
 		told("a drain", 1, 0)
 		told("and nothing new", 1, 0)
 		w.expect(t, "routes 203.0.113.1!")
@@ -49,7 +50,7 @@ func TestTold(t *testing.T) {
 		w.expect(t, "routes ")
 		told("after that", 0, 0)
 		end()
-		a.Announce(proxier.IPv4, change("203.0.113.1", source.BGP))
+		a.Announce(policy.IPv4, change("203.0.113.1", source.BGP))
 		told("after the end", 0, 0)
 	})
 }

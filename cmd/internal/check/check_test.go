@@ -15,6 +15,7 @@ import (
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/internal/filetest"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/file"
 )
@@ -272,7 +273,7 @@ func TestListeners(t *testing.T) {
 	c := checker(dir, "")
 	c.Host = func(configs.Settings) proxier.Surroundings {
 		return proxier.Surroundings{
-			Node: &proxier.Node{Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.9")}}, Families: []proxier.Family{proxier.IPv4},
+			Node: &policy.Node{Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.9")}}, Families: []policy.Family{policy.IPv4},
 			Listeners: []proxier.Listener{{Protocol: source.TCP, AddrPort: netip.MustParseAddrPort("0.0.0.0:22")}},
 		}
 	}

@@ -6,19 +6,19 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/conditions"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
 func TestWriteDrains(t *testing.T) {
 	now := time.Date(2026, 11, 22, 21, 0, 0, 0, time.UTC)
 	list := []conditions.Drained{
-		{Target: conditions.DrainTarget{Node: true}, Drain: proxier.Drain{By: "root", At: now.Add(-26 * time.Hour)}},
+		{Target: conditions.DrainTarget{Node: true}, Drain: policy.Drain{By: "root", At: now.Add(-26 * time.Hour)}},
 		{Target: conditions.DrainTarget{Addr: netip.MustParseAddr("192.168.10.12")},
-			Drain: proxier.Drain{Reason: "disk\x1b[2J", By: "anna", At: now.Add(-2 * time.Minute), Until: now.Add(13 * time.Minute)}},
+			Drain: policy.Drain{Reason: "disk\x1b[2J", By: "anna", At: now.Add(-2 * time.Minute), Until: now.Add(13 * time.Minute)}},
 		{Target: conditions.DrainTarget{Addr: netip.MustParseAddr("fd00::12"), Service: source.Key{Namespace: "default", Name: "web"}},
-			Drain: proxier.Drain{By: "1000", At: now, Until: now.Add(-time.Hour)}},
+			Drain: policy.Drain{By: "1000", At: now, Until: now.Add(-time.Hour)}},
 	}
 	const want = `TARGET                REASON       USER  SINCE  TIME LEFT
 node                  -            root  1d2h   no limit

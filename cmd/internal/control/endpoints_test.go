@@ -10,6 +10,7 @@ import (
 
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/conditions"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -27,8 +28,8 @@ func checked() proxier.ServiceStatus {
 			{Address: "192.168.10.11", State: "up", Weight: 1, Since: day, Check: check(340*time.Microsecond, "")},
 			{Address: "192.168.10.12", State: "down", Weight: 1, Since: now.Add(-12 * time.Second), Check: check(2*time.Second, "connect timed out\x1b[2J")},
 			{Address: "192.168.10.13", State: "draining", Weight: 1, Since: now.Add(-2 * time.Minute), Check: check(12*time.Millisecond, ""),
-				Drain: &proxier.Drain{Reason: "disk", By: "alice\n", At: now.Add(-2 * time.Minute), Until: now.Add(13 * time.Minute)}},
-			{Address: "192.168.10.14", State: "draining", Weight: 1, Since: day, Drain: &proxier.Drain{By: "root", At: day, Until: now}},
+				Drain: &policy.Drain{Reason: "disk", By: "alice\n", At: now.Add(-2 * time.Minute), Until: now.Add(13 * time.Minute)}},
+			{Address: "192.168.10.14", State: "draining", Weight: 1, Since: day, Drain: &policy.Drain{By: "root", At: day, Until: now}},
 			{Address: "192.168.10.15", State: "slow start", Share: 40, Weight: 1, Since: now.Add(-4 * time.Second), Check: check(time.Millisecond, "")},
 			{Address: "192.168.10.16", State: "backup", Tier: 1, Weight: 1, MaxConnections: 2000, Since: day, Check: check(9999*time.Microsecond, "")},
 			{Address: "192.168.10.17", State: "checking", Weight: 1, Check: &proxier.CheckStatus{Type: "tcp"}},
@@ -136,8 +137,8 @@ func TestReadyShare(t *testing.T) {
 // Drains are told with who, why, since when and until when, that of this host first.
 func TestDrains(t *testing.T) {
 	st := Status{Healthy: true, Ready: true, Drains: []conditions.Drained{
-		{Target: conditions.DrainTarget{Node: true}, Drain: proxier.Drain{By: "alice", Reason: "disk\x1b[2J", At: now.Add(-2 * time.Minute), Until: now.Add(13 * time.Minute)}},
-		{Target: conditions.DrainTarget{Addr: netip.MustParseAddr("192.168.10.12"), Service: source.Key{Namespace: "default", Name: "web"}}, Drain: proxier.Drain{By: "root", At: now.Add(-time.Hour)}},
+		{Target: conditions.DrainTarget{Node: true}, Drain: policy.Drain{By: "alice", Reason: "disk\x1b[2J", At: now.Add(-2 * time.Minute), Until: now.Add(13 * time.Minute)}},
+		{Target: conditions.DrainTarget{Addr: netip.MustParseAddr("192.168.10.12"), Service: source.Key{Namespace: "default", Name: "web"}}, Drain: policy.Drain{By: "root", At: now.Add(-time.Hour)}},
 	}}
 	const first = `this host, by alice for 2m0s: disk\x1b[2J, 13m0s left`
 	s := Summarize(st, proxier.Summary{}, Few)

@@ -17,6 +17,7 @@ import (
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/conditions"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -312,7 +313,7 @@ func TestCheck(t *testing.T) {
 			t.Errorf("%q: %q, %v, want %q", names, got, err, want)
 		}
 	}
-	drains = []conditions.Drained{{Target: conditions.DrainTarget{Node: true}, Drain: proxier.Drain{By: "alice", Reason: "disk\x1b"}}}
+	drains = []conditions.Drained{{Target: conditions.DrainTarget{Node: true}, Drain: policy.Drain{By: "alice", Reason: "disk\x1b"}}}
 	for _, names := range []string{"", "fine"} {
 		if got, err := NewClient(dir).Check(t.Context(), strings.Fields(names)); got != `this host is drained by alice: disk\x1b` || err != nil {
 			t.Errorf("%q while the host is drained: %q, %v", names, got, err)

@@ -11,8 +11,8 @@ import (
 
 	"svcproxy.dev/svcproxy/cmd/internal/convert"
 	"svcproxy.dev/svcproxy/configs"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/ipvs"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source/file"
 )
 
@@ -29,7 +29,7 @@ func TestRoundTrip(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for name, fam := range map[string]proxier.Family{"want.ipvs": proxier.IPv4, "want.ipvs6": proxier.IPv6} {
+			for name, fam := range map[string]policy.Family{"want.ipvs": policy.IPv4, "want.ipvs6": policy.IPv6} {
 				if want := servers(strings.Split(section(ar, name), "\n")); want != "" {
 					lines += strings.Count(want, "\n")
 					if diff := cmp.Diff(want, again(t, fam, want)); diff != "" {
@@ -45,15 +45,15 @@ func TestRoundTrip(t *testing.T) {
 }
 
 // again returns the virtual servers of the services that these virtual servers convert to.
-func again(t *testing.T, fam proxier.Family, text string) string {
+func again(t *testing.T, fam policy.Family, text string) string {
 	d, err := document(format(t, "ipvsadm"), convert.Input{Name: "saved", Data: []byte(text)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	services, _ := file.Parse("services.toml", d.TOML)
 	own := []netip.Addr{netip.MustParseAddr("198.51.100.99")}
-	node := &proxier.Node{Name: "this-node", Addrs: own, NodePortAddrs: own}
-	return servers(ipvs.Text(proxier.NewState(fam, node, services), configs.Default().IPVS.Scheduler))
+	node := &policy.Node{Name: "this-node", Addrs: own, NodePortAddrs: own}
+	return servers(ipvs.Text(policy.NewState(fam, node, services), configs.Default().IPVS.Scheduler))
 }
 
 // servers keeps the lines of ipvsadm.

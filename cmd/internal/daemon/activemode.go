@@ -12,29 +12,30 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
 	"svcproxy.dev/svcproxy/cmd/internal/node"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // An activeMode is a mode that is open: in use, or left for another one and not yet gone.
 type activeMode struct {
 	modes.Mode
-	backends map[proxier.Family]modes.Backend // those in use are added to with modeSwitch.mu held
-	opening  map[proxier.Family]*opening      // the same
-	lacks    map[proxier.Family]error         // why families could not be opened when last tried; the same
-	why      string                           // it was chosen
+	backends map[policy.Family]modes.Backend // those in use are added to with modeSwitch.mu held
+	opening  map[policy.Family]*opening      // the same
+	lacks    map[policy.Family]error         // why families could not be opened when last tried; the same
+	why      string                          // it was chosen
 
-	watched map[proxier.Family]func() // each ends what hears of changes by others
+	watched map[policy.Family]func() // each ends what hears of changes by others
 
 	leaving   familySet // of which another mode holds everything
 	rulesGone familySet // of which what Retire leaves to RemoveRules is removed
 	gone      familySet // of which nothing is left
 
-	failed map[proxier.Family]string // why what it made could not be removed when last tried
+	failed map[policy.Family]string // why what it made could not be removed when last tried
 }
 
 // A familySet is families that something is true of.
-type familySet map[proxier.Family]bool
+type familySet map[policy.Family]bool
 
-func (s *familySet) add(fam proxier.Family) {
+func (s *familySet) add(fam policy.Family) {
 	if *s == nil {
 		*s = make(familySet)
 	}
@@ -44,8 +45,8 @@ func (s *familySet) add(fam proxier.Family) {
 // newActiveMode returns a mode of which nothing is open.
 func newActiveMode(m modes.Mode) *activeMode {
 	return &activeMode{
-		Mode: m, watched: make(map[proxier.Family]func()), backends: make(map[proxier.Family]modes.Backend),
-		opening: make(map[proxier.Family]*opening), lacks: make(map[proxier.Family]error),
+		Mode: m, watched: make(map[policy.Family]func()), backends: make(map[policy.Family]modes.Backend),
+		opening: make(map[policy.Family]*opening), lacks: make(map[policy.Family]error),
 	}
 }
 
@@ -81,8 +82,8 @@ func (am *activeMode) works() error {
 }
 
 // proxies returns the backends as the Loop knows them: nil where one is being opened.
-func (am *activeMode) proxies() map[proxier.Family]proxier.Backend {
-	out := make(map[proxier.Family]proxier.Backend, len(am.backends)+len(am.opening))
+func (am *activeMode) proxies() map[policy.Family]proxier.Backend {
+	out := make(map[policy.Family]proxier.Backend, len(am.backends)+len(am.opening))
 	for fam := range am.opening {
 		out[fam] = nil
 	}
@@ -99,7 +100,7 @@ func (am *activeMode) stop() {
 	}
 }
 
-func (am *activeMode) stopFamily(fam proxier.Family) {
+func (am *activeMode) stopFamily(fam policy.Family) {
 	if stop := am.watched[fam]; stop != nil {
 		stop()
 	}
@@ -117,7 +118,7 @@ func (am *activeMode) close() error {
 	return errors.Join(errs...)
 }
 
-func openFamily(ctx context.Context, m modes.Mode, fam proxier.Family, c modes.OpenConfig) (modes.Backend, error) {
+func openFamily(ctx context.Context, m modes.Mode, fam policy.Family, c modes.OpenConfig) (modes.Backend, error) {
 	if err := supported(fam); err != nil {
 		return nil, err
 	}
@@ -126,7 +127,7 @@ func openFamily(ctx context.Context, m modes.Mode, fam proxier.Family, c modes.O
 
 // leave removes what a mode made of a family from the kernel, now that next holds
 // everything of it. It is called again until all is gone.
-func (am *activeMode) leave(ctx context.Context, fam proxier.Family, next *activeMode) error {
+func (am *activeMode) leave(ctx context.Context, fam policy.Family, next *activeMode) error {
 	am.stopFamily(fam)
 	b := am.backends[fam]
 	shared := am.SharesRules(next.Mode) && next.backends[fam] != nil
@@ -137,7 +138,7 @@ func (am *activeMode) leave(ctx context.Context, fam proxier.Family, next *activ
 }
 
 // cleanUp removes what a mode made of a family, unless it is the next mode's by now.
-func (am *activeMode) cleanUp(ctx context.Context, fam proxier.Family, b modes.Backend, shared bool) error {
+func (am *activeMode) cleanUp(ctx context.Context, fam policy.Family, b modes.Backend, shared bool) error {
 	if !shared {
 		if err := b.Cleanup(ctx); err != nil {
 			return err
@@ -149,7 +150,7 @@ func (am *activeMode) cleanUp(ctx context.Context, fam proxier.Family, b modes.B
 
 // retire lets connections of a family end. Chains and sets go at once, unless they
 // are the next mode's by now.
-func (am *activeMode) retire(ctx context.Context, fam proxier.Family, r proxier.Retirer, shared bool) error {
+func (am *activeMode) retire(ctx context.Context, fam policy.Family, r proxier.Retirer, shared bool) error {
 	done, err := r.Retire(ctx)
 	if !shared && !am.rulesGone[fam] {
 		rulesErr := r.RemoveRules(ctx)
@@ -165,7 +166,7 @@ func (am *activeMode) retire(ctx context.Context, fam proxier.Family, r proxier.
 }
 
 // due returns the families that are being left and of which something is there.
-func (am *activeMode) due() (list []proxier.Family) {
+func (am *activeMode) due() (list []policy.Family) {
 	for _, fam := range slices.Sorted(maps.Keys(am.backends)) {
 		if am.leaving[fam] && !am.gone[fam] {
 			list = append(list, fam)

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // A patient backend has connections that go on for some time.
@@ -25,7 +25,7 @@ func (p *patient) Cleanup(context.Context) error     { p.cleanups++; return nil 
 
 // leaving returns a mode that another one has taken IPv4 over from, and IPv6 not.
 func leaving(mode string, b modes.Backend) *activeMode {
-	return &activeMode{Mode: stub(mode, nil), backends: map[proxier.Family]modes.Backend{proxier.IPv4: b}, leaving: familySet{proxier.IPv4: true}}
+	return &activeMode{Mode: stub(mode, nil), backends: map[policy.Family]modes.Backend{policy.IPv4: b}, leaving: familySet{policy.IPv4: true}}
 }
 
 // Ipvs mode leaves when its connections have ended. Its chains and sets go at
@@ -43,7 +43,7 @@ func TestLeave(t *testing.T) {
 		am := leaving("ipvs", p)
 		calls := 0
 		for ; !am.isGone(); calls++ {
-			if err := am.leave(t.Context(), proxier.IPv4, tt.next); err != nil {
+			if err := am.leave(t.Context(), policy.IPv4, tt.next); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -61,7 +61,7 @@ func TestLeaveSharesRules(t *testing.T) {
 	}{{"iptables", "ipvs", 0}, {"iptables", "nftables", 1}, {"nftables", "ipvs", 1}} {
 		b := &counting{}
 		am := leaving(tt.from, b)
-		if err := am.leave(t.Context(), proxier.IPv4, leaving(tt.to, new(kernel))); err != nil || !am.isGone() || b.cleanups != tt.cleanups {
+		if err := am.leave(t.Context(), policy.IPv4, leaving(tt.to, new(kernel))); err != nil || !am.isGone() || b.cleanups != tt.cleanups {
 			t.Errorf("%s to %s: gone %v, %v, %d cleanups", tt.from, tt.to, am.isGone(), err, b.cleanups)
 		}
 	}

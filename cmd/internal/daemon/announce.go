@@ -5,6 +5,7 @@ import (
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/healthz"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // announcing is what tells the network of addresses.
@@ -36,8 +37,8 @@ func (a *announcing) counts(list []proxier.AnnouncedAddress) healthz.Announced {
 	for _, s := range a.Sessions() {
 		n.Sessions = append(n.Sessions, healthz.AnnounceSession{
 			Peer: s.Peer.String(), Up: s.Up(),
-			Routes:  map[proxier.Family]int{proxier.IPv4: s.IPv4.Announced, proxier.IPv6: s.IPv6.Announced},
-			Refused: map[proxier.Family]int{proxier.IPv4: s.IPv4.Refused, proxier.IPv6: s.IPv6.Refused},
+			Routes:  map[policy.Family]int{policy.IPv4: s.IPv4.Announced, policy.IPv6: s.IPv6.Announced},
+			Refused: map[policy.Family]int{policy.IPv4: s.IPv4.Refused, policy.IPv6: s.IPv6.Refused},
 		})
 	}
 	return n

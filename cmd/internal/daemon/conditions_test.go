@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/conditions"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -26,11 +26,11 @@ type targets struct {
 	seen []string
 }
 
-func (k *targets) open(context.Context, proxier.Family, modes.OpenConfig) (modes.Backend, error) {
+func (k *targets) open(context.Context, policy.Family, modes.OpenConfig) (modes.Backend, error) {
 	return k, nil
 }
 
-func (k *targets) Sync(ctx context.Context, st *proxier.State, delta *proxier.Delta) error {
+func (k *targets) Sync(ctx context.Context, st *policy.State, delta *policy.Delta) error {
 	if svc := st.Services[source.Key{Namespace: "default", Name: "checked"}]; svc != nil {
 		k.mu.Lock()
 		var list []string

@@ -9,6 +9,7 @@ import (
 	"svcproxy.dev/svcproxy/netutil/conntrack"
 	"svcproxy.dev/svcproxy/netutil/sysctl"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/proxier/traffic"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -16,9 +17,9 @@ import (
 // connections is connection tracking as the Loop, a plan, drains and a Collector of traffic need it.
 type connections struct{}
 
-func (connections) Prune(ctx context.Context, fam proxier.Family, q proxier.FlowQuery, judge func(proxier.Flow) proxier.Verdict) (int, error) {
+func (connections) Prune(ctx context.Context, fam policy.Family, q proxier.FlowQuery, judge func(proxier.Flow) proxier.Verdict) (int, error) {
 	asked := conntrack.Query{Protocol: uint8(q.Protocol), From: q.From, To: q.To, At: q.At}
-	return conntrack.Prune(ctx, fam == proxier.IPv6, asked, func(f conntrack.Flow) conntrack.Verdict {
+	return conntrack.Prune(ctx, fam == policy.IPv6, asked, func(f conntrack.Flow) conntrack.Verdict {
 		return verdicts[judge(proxier.Flow(f))]
 	})
 }
@@ -28,16 +29,16 @@ var verdicts = [...]conntrack.Verdict{
 	proxier.MoveFlow: conntrack.Move, proxier.ReopenFlow: conntrack.Reopen,
 }
 
-func (connections) Challenge(fam proxier.Family, removed []proxier.Flow) error {
+func (connections) Challenge(fam policy.Family, removed []proxier.Flow) error {
 	list := make([]challenge.Connection, len(removed))
 	for i, f := range removed {
 		list[i] = challenge.Connection{Client: f.Src, Server: f.Dst}
 	}
-	return challenge.Send(fam == proxier.IPv6, list)
+	return challenge.Send(fam == policy.IPv6, list)
 }
 
-func (connections) Established(ctx context.Context, fam proxier.Family, visit func(source.Protocol, netip.AddrPort, netip.AddrPort)) error {
-	return conntrack.List(ctx, fam == proxier.IPv6, conntrack.Filter{}, func(c *conntrack.Connection) error {
+func (connections) Established(ctx context.Context, fam policy.Family, visit func(source.Protocol, netip.AddrPort, netip.AddrPort)) error {
+	return conntrack.List(ctx, fam == policy.IPv6, conntrack.Filter{}, func(c *conntrack.Connection) error {
 		if c.Established {
 			visit(source.Protocol(c.Protocol), c.Dst, c.Reply)
 		}
@@ -48,9 +49,9 @@ func (connections) Established(ctx context.Context, fam proxier.Family, visit fu
 // Open lists connections of a family that have been answered and have not ended, and go to an address, or, invalid, to
 // any other than they were sent to: where to, and where they were sent. One of TCP or SCTP that one side only has closed is among
 // them, and those of IPVS.
-func (connections) Open(ctx context.Context, fam proxier.Family, to netip.Addr, visit func(netip.Addr, proxier.FrontendAddr)) error {
+func (connections) Open(ctx context.Context, fam policy.Family, to netip.Addr, visit func(netip.Addr, proxier.FrontendAddr)) error {
 	f := conntrack.Filter{Reply: netip.AddrPortFrom(to, 0)}
-	return conntrack.List(ctx, fam == proxier.IPv6, f, func(c *conntrack.Connection) error {
+	return conntrack.List(ctx, fam == policy.IPv6, f, func(c *conntrack.Connection) error {
 		if c.Replied && !c.Ended && c.Dst != c.Reply {
 			visit(c.Reply.Addr(), proxier.FrontendAddr{Protocol: source.Protocol(c.Protocol), AddrPort: c.Dst})
 		}
@@ -58,8 +59,8 @@ func (connections) Open(ctx context.Context, fam proxier.Family, to netip.Addr, 
 	})
 }
 
-func (connections) Connections(ctx context.Context, fam proxier.Family, each func(traffic.Connection)) error {
-	return conntrack.List(ctx, fam == proxier.IPv6, conntrack.Filter{Translated: true}, func(c *conntrack.Connection) error {
+func (connections) Connections(ctx context.Context, fam policy.Family, each func(traffic.Connection)) error {
+	return conntrack.List(ctx, fam == policy.IPv6, conntrack.Filter{Translated: true}, func(c *conntrack.Connection) error {
 		each(connection(c))
 		return nil
 	})

@@ -15,6 +15,7 @@ import (
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/conditions"
 	"svcproxy.dev/svcproxy/proxier/healthz"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -141,7 +142,7 @@ func text(n healthz.Counts) string {
 	}
 	problems := []string{
 		some(n.Loop.Services["unserved"], "service cannot be made", "services cannot be made"),
-		some(n.Loop.Services[proxier.Reject.String()], "service refuses", "services refuse"),
+		some(n.Loop.Services[policy.Reject.String()], "service refuses", "services refuse"),
 		some(n.Loop.AllFailed["use_all"], "service uses endpoints that all fail their check", "services use endpoints that all fail their check"),
 		some(n.Loop.Services["in part"], "service is served in part", "services are served in part"),
 		some(n.Loop.Services["pending"], "service is not synced yet", "services are not synced yet"),

@@ -19,6 +19,7 @@ import (
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/conditions"
 	"svcproxy.dev/svcproxy/proxier/healthcheck"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -198,7 +199,7 @@ func (d *daemon) use(now configs.Settings, modeMayChange bool) {
 }
 
 // useNode takes over what this host is now.
-func (d *daemon) useNode(n *proxier.Node) {
+func (d *daemon) useNode(n *policy.Node) {
 	d.http.server.SetNode(n)
 	d.loop.SetNode(n)
 	d.doubts.doubt()

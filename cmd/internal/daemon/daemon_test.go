@@ -26,6 +26,7 @@ import (
 	"svcproxy.dev/svcproxy/internal/logtest"
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -45,7 +46,7 @@ type kernel struct {
 	none  error // why it cannot be opened
 }
 
-func (k *kernel) open(context.Context, proxier.Family, modes.OpenConfig) (modes.Backend, error) {
+func (k *kernel) open(context.Context, policy.Family, modes.OpenConfig) (modes.Backend, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.none != nil {
@@ -61,14 +62,14 @@ func (k *kernel) set(change func(k *kernel)) {
 	change(k)
 }
 
-func (k *kernel) Sync(_ context.Context, st *proxier.State, delta *proxier.Delta) error {
+func (k *kernel) Sync(_ context.Context, st *policy.State, delta *policy.Delta) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.calls++
 	if k.fail != nil {
 		return k.fail
 	}
-	if st.Family != proxier.IPv4 {
+	if st.Family != policy.IPv4 {
 		return nil
 	}
 	k.names = nil
@@ -83,8 +84,8 @@ func (k *kernel) Sync(_ context.Context, st *proxier.State, delta *proxier.Delta
 	return nil
 }
 
-func (k *kernel) Plan(context.Context, *proxier.State) ([]proxier.Change, error) { return nil, nil }
-func (k *kernel) Close() error                                                   { return nil }
+func (k *kernel) Plan(context.Context, *policy.State) ([]proxier.Change, error) { return nil, nil }
+func (k *kernel) Close() error                                                  { return nil }
 
 func (k *kernel) Look(context.Context) (bool, error) {
 	k.mu.Lock()

@@ -14,6 +14,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/conditions"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -21,7 +22,7 @@ import (
 // Loop has been told, and without an error a restart knows of it. Only after
 // conditions.ErrTooManyDrains nothing has changed.
 type drainer interface {
-	Drain(t conditions.DrainTarget, why proxier.Drain) error
+	Drain(t conditions.DrainTarget, why policy.Drain) error
 	Undrain(t conditions.DrainTarget) (bool, error)
 	Drains() *conditions.Drains
 }
@@ -31,7 +32,7 @@ type drainLoop interface {
 	Snapshot() proxier.Snapshot
 	Serving() []proxier.Serving
 	Ready() <-chan struct{}
-	Held(ctx context.Context, fam proxier.Family) error
+	Held(ctx context.Context, fam policy.Family) error
 }
 
 // draining drains endpoints, and this host, for those who ask.
@@ -107,8 +108,8 @@ func (d *draining) drain(ctx context.Context, by control.Peer, q control.Drain) 
 var errUndrained = errors.New("the drain was ended meanwhile")
 
 // drainOf returns the drain that is asked for of what was drained before as was says, or not: nil.
-func drainOf(was *proxier.Drain, by control.Peer, q control.Drain, now time.Time) proxier.Drain {
-	why := proxier.Drain{At: now.Round(0)}
+func drainOf(was *policy.Drain, by control.Peer, q control.Drain, now time.Time) policy.Drain {
+	why := policy.Drain{At: now.Round(0)}
 	if was != nil {
 		why = *was
 	}
@@ -193,7 +194,7 @@ func (d *draining) held(ctx context.Context, t conditions.DrainTarget) error {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, holdTime, errNotHeld)
 	defer cancel()
-	return d.loop.Held(ctx, proxier.FamilyOf(t.Addr))
+	return d.loop.Held(ctx, policy.FamilyOf(t.Addr))
 }
 
 // toldTime is how long it may take to tell routers: a new session of BGP may be on its way.

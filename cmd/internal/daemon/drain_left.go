@@ -13,6 +13,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/conditions"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -38,7 +39,7 @@ const (
 // time, for all that are asked about.
 type leftCounter struct {
 	loop interface{ Serving() []proxier.Serving }
-	open func(ctx context.Context, fam proxier.Family, to netip.Addr, visit func(netip.Addr, proxier.FrontendAddr)) error
+	open func(ctx context.Context, fam policy.Family, to netip.Addr, visit func(netip.Addr, proxier.FrontendAddr)) error
 	turn chan struct{} // holds something while a look is under way
 
 	mu     sync.Mutex
@@ -165,7 +166,7 @@ func (l *leftCounter) begin(t conditions.DrainTarget) {
 	}
 	addrs := make(map[proxier.FrontendAddr]source.Key)
 	for _, s := range l.loop.Serving() {
-		var last *proxier.Resolved
+		var last *policy.Resolved
 		has := false
 		for p, r := range s.FrontendAddrs() {
 			if r != last {
@@ -180,7 +181,7 @@ func (l *leftCounter) begin(t conditions.DrainTarget) {
 }
 
 // covers reports whether a service has the endpoint that is drained.
-func covers(t conditions.DrainTarget, r *proxier.Resolved) bool {
+func covers(t conditions.DrainTarget, r *policy.Resolved) bool {
 	for at := range r.Endpoints() {
 		if t.Covers(r.Key, at.Addr()) {
 			return true
@@ -275,14 +276,14 @@ func (l *leftCounter) count(ctx context.Context, targets []conditions.DrainTarge
 }
 
 // asks returns which families are to be looked at, and the one address to look for; not valid: all.
-func asks(byAddr map[netip.Addr][]conditions.DrainTarget) map[proxier.Family]netip.Addr {
-	to := make(map[proxier.Family]netip.Addr)
+func asks(byAddr map[netip.Addr][]conditions.DrainTarget) map[policy.Family]netip.Addr {
+	to := make(map[policy.Family]netip.Addr)
 	if _, node := byAddr[netip.Addr{}]; node {
-		to[proxier.IPv4], to[proxier.IPv6] = netip.Addr{}, netip.Addr{}
+		to[policy.IPv4], to[policy.IPv6] = netip.Addr{}, netip.Addr{}
 		return to
 	}
 	for a := range byAddr {
-		fam := proxier.FamilyOf(a)
+		fam := policy.FamilyOf(a)
 		if _, more := to[fam]; more {
 			a = netip.Addr{}
 		}

@@ -13,6 +13,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/conditions"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -23,7 +24,7 @@ func TestDrainLeft(t *testing.T) {
 		d, store := newTestDraining(l)
 		looks, cost := 0, time.Millisecond
 		var failed error
-		d.left.open = func(_ context.Context, fam proxier.Family, to netip.Addr, visit func(netip.Addr, proxier.FrontendAddr)) error {
+		d.left.open = func(_ context.Context, fam policy.Family, to netip.Addr, visit func(netip.Addr, proxier.FrontendAddr)) error {
 			looks++
 			time.Sleep(cost)
 			for _, c := range []struct {
@@ -35,7 +36,7 @@ func TestDrainLeft(t *testing.T) {
 				{source.TCP, "203.0.113.1:80", "192.0.2.1"}, // of another program
 			} {
 				at := netip.MustParseAddr(c.at)
-				if proxier.FamilyOf(at) == fam && (!to.IsValid() || to == at) {
+				if policy.FamilyOf(at) == fam && (!to.IsValid() || to == at) {
 					visit(at, proxier.FrontendAddr{Protocol: c.protocol, AddrPort: netip.MustParseAddrPort(c.dst)})
 				}
 			}
@@ -49,7 +50,7 @@ func TestDrainLeft(t *testing.T) {
 			}
 		}
 		for _, text := range []string{"192.0.2.1", "web/192.0.2.1", "fd00::1", "192.0.2.3", "node"} {
-			_ = store.Drain(drainTarget(t, text), proxier.Drain{})
+			_ = store.Drain(drainTarget(t, text), policy.Drain{})
 		}
 		left("192.0.2.1", "not known: the first sync is not complete")
 		close(l.ready)
@@ -89,12 +90,12 @@ func TestDrainLeft(t *testing.T) {
 }
 
 // webConnections has one connection of web to each of two endpoints; a look takes a second.
-func webConnections(looks *int) func(context.Context, proxier.Family, netip.Addr, func(netip.Addr, proxier.FrontendAddr)) error {
-	return func(ctx context.Context, fam proxier.Family, to netip.Addr, visit func(netip.Addr, proxier.FrontendAddr)) error {
+func webConnections(looks *int) func(context.Context, policy.Family, netip.Addr, func(netip.Addr, proxier.FrontendAddr)) error {
+	return func(ctx context.Context, fam policy.Family, to netip.Addr, visit func(netip.Addr, proxier.FrontendAddr)) error {
 		*looks++
 		time.Sleep(time.Second)
 		for _, at := range []string{"192.0.2.1", "192.0.2.2"} {
-			if a := netip.MustParseAddr(at); fam == proxier.IPv4 && (!to.IsValid() || to == a) {
+			if a := netip.MustParseAddr(at); fam == policy.IPv4 && (!to.IsValid() || to == a) {
 				visit(a, proxier.FrontendAddr{Protocol: source.TCP, AddrPort: netip.MustParseAddrPort("10.96.0.1:80")})
 			}
 		}

@@ -14,6 +14,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/conditions"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -31,7 +32,7 @@ func (s *drainStore) Undrain(t conditions.DrainTarget) (bool, error) {
 	return removed, s.err
 }
 
-func (s *drainStore) Drain(t conditions.DrainTarget, why proxier.Drain) error {
+func (s *drainStore) Drain(t conditions.DrainTarget, why policy.Drain) error {
 	if err := s.drains.Set(t, why); err != nil {
 		return err
 	}
@@ -50,9 +51,9 @@ type heldLoop struct {
 	services []*source.Service
 	ready    chan struct{}
 	took     time.Duration
-	held     []proxier.Family // that were waited for
-	host     []bool           // whether this host is drained, each time it was told
-	slow     time.Duration    // how long routers take to be told
+	held     []policy.Family // that were waited for
+	host     []bool          // whether this host is drained, each time it was told
+	slow     time.Duration   // how long routers take to be told
 }
 
 // told takes its time, and counts what the loop was told of this host before.
@@ -71,12 +72,12 @@ func (l *heldLoop) Ready() <-chan struct{} { return l.ready }
 
 func (l *heldLoop) Snapshot() (s proxier.Snapshot) {
 	for _, svc := range l.services {
-		s.Services = append(s.Services, proxier.UnitService{Subject: proxier.Subject{Service: svc}})
+		s.Services = append(s.Services, proxier.UnitService{Subject: policy.Subject{Service: svc}})
 	}
 	return s
 }
 
-func (l *heldLoop) Held(ctx context.Context, fam proxier.Family) error {
+func (l *heldLoop) Held(ctx context.Context, fam policy.Family) error {
 	l.held = append(l.held, fam)
 	select {
 	case <-time.After(l.took):
@@ -87,14 +88,14 @@ func (l *heldLoop) Held(ctx context.Context, fam proxier.Family) error {
 }
 
 func (l *heldLoop) Serving() (list []proxier.Serving) {
-	for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
-		var all []*proxier.Resolved
+	for _, fam := range []policy.Family{policy.IPv4, policy.IPv6} {
+		var all []*policy.Resolved
 		for _, svc := range l.services {
-			if r := proxier.Resolve(svc, nil, &proxier.Node{}, fam); r != nil {
+			if r := policy.Resolve(svc, nil, &policy.Node{}, fam); r != nil {
 				all = append(all, r)
 			}
 		}
-		list = append(list, proxier.NewServing(fam, proxier.Host{}, all...))
+		list = append(list, proxier.NewServing(fam, policy.Host{}, all...))
 	}
 	return list
 }
@@ -157,7 +158,7 @@ func TestDrainTargets(t *testing.T) {
 		drain("192.0.2.9", "no service has an endpoint 192.0.2.9; svcproxy status NAME shows those of a service")
 		drain("web/192.0.2.9", "default/web has no endpoint 192.0.2.9; svcproxy status default/web shows those it has")
 		drain("prod/web/192.0.2.1", "no service is prod/web")
-		if len(l.held) != 3 || l.held[0] != proxier.IPv4 || l.held[1] != proxier.IPv6 || l.held[2] != proxier.IPv4 {
+		if len(l.held) != 3 || l.held[0] != policy.IPv4 || l.held[1] != policy.IPv6 || l.held[2] != policy.IPv4 {
 			t.Errorf("it was waited for %v", l.held)
 		}
 		l.services = nil
@@ -187,7 +188,7 @@ func TestDrainAgain(t *testing.T) {
 		l := newHeldLoop()
 		close(l.ready)
 		d, _ := newTestDraining(l)
-		drain := func(uid uint32, q control.Drain) proxier.Drain {
+		drain := func(uid uint32, q control.Drain) policy.Drain {
 			t.Helper()
 			q.Target = drainTarget(t, "192.0.2.1")
 			got, err := d.drain(t.Context(), control.Peer{UID: uid}, q)
@@ -199,7 +200,7 @@ func TestDrainAgain(t *testing.T) {
 		}
 		const someone = 4_000_000_000 // that no host has
 		begin := time.Now().Round(0)
-		want := proxier.Drain{Reason: "disk", By: "root", At: begin}
+		want := policy.Drain{Reason: "disk", By: "root", At: begin}
 		for _, step := range []struct {
 			uid    uint32
 			ask    control.Drain
@@ -289,7 +290,7 @@ func TestUndrainSaysWhatIsStillDrained(t *testing.T) {
 		close(l.ready)
 		d, store := newTestDraining(l)
 		for _, text := range []string{"node", "192.0.2.1", "web/192.0.2.1", "dns/192.0.2.1", "a/192.0.2.1", "b/192.0.2.1", "web/192.0.2.2"} {
-			_ = store.Drain(drainTarget(t, text), proxier.Drain{By: "alice", Reason: text[:1]})
+			_ = store.Drain(drainTarget(t, text), policy.Drain{By: "alice", Reason: text[:1]})
 		}
 		for _, tt := range []struct{ text, want string }{
 			{"web/192.0.2.1", "the drain of default/web/192.0.2.1 is over\nstill drained: 192.0.2.1 by alice: 1"},

@@ -6,7 +6,7 @@ import (
 
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
 	"svcproxy.dev/svcproxy/configs"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 type warner struct {
@@ -19,7 +19,7 @@ func (w warner) Warnings() []string { return w.list }
 // A flow table that the settings ask for and the mode does not have is a warning, beside those of the backends.
 func TestModeWarnings(t *testing.T) {
 	asked := configs.Settings{NFTables: configs.NFTables{Flowtable: []string{"eth0"}}}
-	backends := map[proxier.Family]modes.Backend{proxier.IPv4: warner{list: []string{"b"}}, proxier.IPv6: warner{list: []string{"a"}}}
+	backends := map[policy.Family]modes.Backend{policy.IPv4: warner{list: []string{"b"}}, policy.IPv6: warner{list: []string{"a"}}}
 	for _, tt := range []struct {
 		settings configs.Settings
 		mode     configs.Mode

@@ -11,6 +11,7 @@ import (
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/healthz"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // foreignChanges has the Loop repair what other processes change of ours, less often where
@@ -25,7 +26,7 @@ type foreignChanges struct {
 
 // A disturbance is a kind of event that makes us compare and repair what a family has.
 type disturbance struct {
-	fam  proxier.Family
+	fam  policy.Family
 	lost bool // it is not known whether what is ours was changed
 }
 
@@ -33,7 +34,7 @@ type disturbance struct {
 // happens again and again.
 func disturbances(l *proxier.Loop) map[disturbance]*proxier.Contention {
 	all := make(map[disturbance]*proxier.Contention)
-	for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
+	for _, fam := range []policy.Family{policy.IPv4, policy.IPv6} {
 		all[disturbance{fam, false}] = proxier.NewContention(func() { l.Repair(fam) })
 		all[disturbance{fam, true}] = proxier.NewContention(func() { l.Look(fam) })
 	}
@@ -48,7 +49,7 @@ func (c *foreignChanges) stop() {
 }
 
 // changed has the loop repair, or look, after a foreign change, and logs whose it was.
-func (c *foreignChanges) changed(fam proxier.Family, e proxier.ForeignChange) {
+func (c *foreignChanges) changed(fam policy.Family, e proxier.ForeignChange) {
 	c.metrics.Disturbed(fam)
 	who := "another program" // the kernel does not always say which
 	if e.PID != 0 {
@@ -89,7 +90,7 @@ func (sw *modeSwitch) watch(ctx context.Context, am *activeMode) {
 	}
 }
 
-func (sw *modeSwitch) watchBackend(ctx context.Context, am *activeMode, fam proxier.Family, b modes.Backend) {
+func (sw *modeSwitch) watchBackend(ctx context.Context, am *activeMode, fam policy.Family, b modes.Backend) {
 	w, tells := b.(proxier.Watcher)
 	if !tells {
 		return
@@ -100,7 +101,7 @@ func (sw *modeSwitch) watchBackend(ctx context.Context, am *activeMode, fam prox
 	am.watched[fam] = func() { cancel(); watching.Wait() }
 }
 
-func (sw *modeSwitch) watchFamily(ctx context.Context, fam proxier.Family, w proxier.Watcher) {
+func (sw *modeSwitch) watchFamily(ctx context.Context, fam policy.Family, w proxier.Watcher) {
 	err := w.Watch(ctx, func(e proxier.ForeignChange) { sw.foreign.changed(fam, e) })
 	if ctx.Err() == nil {
 		sw.log.Warn("changes by others are noticed at the next resync only", "family", fam, "err", err)

@@ -12,7 +12,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/node"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/netutil/links"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -47,7 +47,7 @@ func firstAddresses(ctx context.Context) ([]links.Addr, error) {
 type host struct {
 	log      *slog.Logger
 	settings func() configs.Settings // in use
-	changed  func(*proxier.Node)     // hands a node on, in the order of changes
+	changed  func(*policy.Node)      // hands a node on, in the order of changes
 	eligible func(bool)              // whether load balancers may send here, as far as a cluster says
 	several  bool                    // more than one source is served
 
@@ -55,13 +55,13 @@ type host struct {
 
 	mu           sync.Mutex
 	addrs        []links.Addr
-	node         *proxier.Node
+	node         *policy.Node
 	member       *source.ClusterNode // what the cluster last said of this host; nil: nothing
 	serviceCIDRs []netip.Prefix      // as the cluster says
 }
 
 // current returns this host as it is now.
-func (h *host) current() *proxier.Node {
+func (h *host) current() *policy.Node {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.node

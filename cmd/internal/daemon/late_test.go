@@ -7,14 +7,15 @@ import (
 
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // The kernel may serve what any mode has of it, and what the mode in use does not tell of.
 func TestMayServe(t *testing.T) {
 	telling := func(name string, err error, present ...bool) modes.Mode {
 		m := stub(name, nil)
-		m.Objects = func(ctx context.Context, st *proxier.State) (list []proxier.Object, _ error) {
-			if _, bounded := ctx.Deadline(); !bounded || st.Family != proxier.IPv6 {
+		m.Objects = func(ctx context.Context, st *policy.State) (list []proxier.Object, _ error) {
+			if _, bounded := ctx.Deadline(); !bounded || st.Family != policy.IPv6 {
 				t.Errorf("%s was asked for %s without end", name, st.Family)
 			}
 			for _, is := range present {
@@ -38,7 +39,7 @@ func TestMayServe(t *testing.T) {
 		{"not told by another mode", []modes.Mode{telling("nftables", nil, false), telling("ipvs", broken)}, false},
 	} {
 		with(t, tt.modes...)
-		if got := mayServe(t.Context(), "nftables", &proxier.State{Family: proxier.IPv6}); got != tt.want {
+		if got := mayServe(t.Context(), "nftables", &policy.State{Family: policy.IPv6}); got != tt.want {
 			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
 		}
 	}

@@ -11,20 +11,20 @@ import (
 
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
 	"svcproxy.dev/svcproxy/cmd/internal/node"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // A remnant is what earlier runs may have left in the kernel of a mode, in one family.
 type remnant struct {
 	mode modes.Mode
-	fam  proxier.Family
+	fam  policy.Family
 	err  error // why it cannot be removed; nil: that was not tried
 }
 
 // remnants returns those of all modes and families that this host has, except for what is in use.
-func remnants(inUse func(mode string, fam proxier.Family) bool) (list []remnant) {
+func remnants(inUse func(mode string, fam policy.Family) bool) (list []remnant) {
 	for _, m := range available {
-		for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
+		for _, fam := range []policy.Family{policy.IPv4, policy.IPv6} {
 			if !inUse(m.Name, fam) && supported(fam) == nil {
 				list = append(list, remnant{mode: m, fam: fam})
 			}
@@ -54,7 +54,7 @@ func errorOf(left []remnant) error {
 	return errors.Join(errs...)
 }
 
-func cleanUp(ctx context.Context, m modes.Mode, fam proxier.Family, c modes.OpenConfig) error {
+func cleanUp(ctx context.Context, m modes.Mode, fam policy.Family, c modes.OpenConfig) error {
 	if m.Remove != nil {
 		return m.Remove(ctx, fam, c)
 	}
@@ -66,8 +66,8 @@ func cleanUp(ctx context.Context, m modes.Mode, fam proxier.Family, c modes.Open
 }
 
 // uses reports whether a mode of open has its objects in a family: then they are no remnant.
-func (sw *modeSwitch) uses(open []*activeMode) func(mode string, fam proxier.Family) bool {
-	return func(mode string, fam proxier.Family) bool {
+func (sw *modeSwitch) uses(open []*activeMode) func(mode string, fam policy.Family) bool {
+	return func(mode string, fam policy.Family) bool {
 		return slices.ContainsFunc(open, func(am *activeMode) bool {
 			if am.leaving[fam] {
 				return mode == am.Name
@@ -215,7 +215,7 @@ func (sw *modeSwitch) retire(ctx context.Context, open []*activeMode) []*activeM
 }
 
 // noteLeaving keeps why a mode cannot be removed yet, and logs it when that is new.
-func (sw *modeSwitch) noteLeaving(ctx context.Context, am *activeMode, fam proxier.Family, err error) {
+func (sw *modeSwitch) noteLeaving(ctx context.Context, am *activeMode, fam policy.Family, err error) {
 	if ctx.Err() != nil {
 		return
 	}
@@ -225,7 +225,7 @@ func (sw *modeSwitch) noteLeaving(ctx context.Context, am *activeMode, fam proxi
 		return
 	}
 	if am.failed == nil {
-		am.failed = make(map[proxier.Family]string)
+		am.failed = make(map[policy.Family]string)
 	}
 	if am.failed[fam] = err.Error(); am.failed[fam] != was {
 		sw.log.Warn("objects of the former mode may be left in the kernel: removing them is tried again and again", "mode", am.Name, "family", fam, "err", err)

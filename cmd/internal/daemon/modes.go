@@ -14,7 +14,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/node"
 	"svcproxy.dev/svcproxy/cmd/internal/trace"
 	"svcproxy.dev/svcproxy/configs"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -101,9 +101,9 @@ func suits(ctx context.Context, m modes.Mode, c modes.OpenConfig) (*activeMode, 
 }
 
 // supported tries whether the kernel has a family: IPv6 may be left out of it, or be disabled at boot.
-func supported(fam proxier.Family) error {
+func supported(fam policy.Family) error {
 	domain := unix.AF_INET
-	if fam == proxier.IPv6 {
+	if fam == policy.IPv6 {
 		domain = unix.AF_INET6
 	}
 	fd, err := unix.Socket(domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
@@ -117,7 +117,7 @@ func supported(fam proxier.Family) error {
 // The state directory says what of IPVS is ours; stderr gets warnings.
 func Cleanup(ctx context.Context, stateDir string, stderr io.Writer) error {
 	log, _ := newLog(stderr, configs.Default().Log)
-	all := remnants(func(string, proxier.Family) bool { return false })
+	all := remnants(func(string, policy.Family) bool { return false })
 	left := remove(ctx, modes.OpenConfig{Settings: configs.Default(), StateDir: stateDir, Log: log}, all)
 	return errors.Join(errorOf(left), trace.Remove(ctx))
 }

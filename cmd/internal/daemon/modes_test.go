@@ -13,7 +13,7 @@ import (
 
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
 	"svcproxy.dev/svcproxy/configs"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // with replaces the table of modes for one test.
@@ -24,26 +24,26 @@ func with(t *testing.T, list ...modes.Mode) {
 }
 
 // stub returns the mode of that name with another way to open it.
-func stub(name string, open func(context.Context, proxier.Family, modes.OpenConfig) (modes.Backend, error)) modes.Mode {
+func stub(name string, open func(context.Context, policy.Family, modes.OpenConfig) (modes.Backend, error)) modes.Mode {
 	i := slices.IndexFunc(modes.All, func(m modes.Mode) bool { return m.Name == name })
 	m := modes.All[i]
 	m.Open, m.Remove, m.Remembered = open, nil, nil
 	return m
 }
 
-func opens(b modes.Backend) func(context.Context, proxier.Family, modes.OpenConfig) (modes.Backend, error) {
-	return func(context.Context, proxier.Family, modes.OpenConfig) (modes.Backend, error) { return b, nil }
+func opens(b modes.Backend) func(context.Context, policy.Family, modes.OpenConfig) (modes.Backend, error) {
+	return func(context.Context, policy.Family, modes.OpenConfig) (modes.Backend, error) { return b, nil }
 }
 
-func fails(why string) func(context.Context, proxier.Family, modes.OpenConfig) (modes.Backend, error) {
-	return func(context.Context, proxier.Family, modes.OpenConfig) (modes.Backend, error) {
+func fails(why string) func(context.Context, policy.Family, modes.OpenConfig) (modes.Backend, error) {
+	return func(context.Context, policy.Family, modes.OpenConfig) (modes.Backend, error) {
 		return nil, errors.New(why)
 	}
 }
 
 func TestChoose(t *testing.T) {
-	four := func(_ context.Context, fam proxier.Family, _ modes.OpenConfig) (modes.Backend, error) {
-		if fam == proxier.IPv6 {
+	four := func(_ context.Context, fam policy.Family, _ modes.OpenConfig) (modes.Backend, error) {
+		if fam == policy.IPv6 {
 			return nil, errors.New("no ip6")
 		}
 		return new(kernel), nil
@@ -110,14 +110,14 @@ func TestSupported(t *testing.T) {
 
 func TestOpenLeavesOutAFamily(t *testing.T) {
 	four := new(kernel)
-	m := stub("iptables", func(_ context.Context, fam proxier.Family, _ modes.OpenConfig) (modes.Backend, error) {
-		if fam == proxier.IPv6 {
+	m := stub("iptables", func(_ context.Context, fam policy.Family, _ modes.OpenConfig) (modes.Backend, error) {
+		if fam == policy.IPv6 {
 			return nil, errors.New("no ip6tables")
 		}
 		return four, nil
 	})
 	in, err := openAll(t.Context(), m, modes.OpenConfig{Settings: configs.Settings{Families: []string{"ipv4", "ipv6"}}}, time.Hour)
-	if err != nil || len(in.backends) != 1 || in.backends[proxier.IPv4] != four {
+	if err != nil || len(in.backends) != 1 || in.backends[policy.IPv4] != four {
 		t.Fatalf("openAll = %+v, %v", in, err)
 	}
 	if diff := cmp.Diff([]string{"ipv6 is left out: no ip6tables"}, in.missing()); diff != "" {
@@ -149,8 +149,8 @@ func TestMissingFamilyComesLater(t *testing.T) {
 	t.Cleanup(func() { missingInterval = old })
 	var can atomic.Bool
 	k := new(kernel)
-	r := launch(t, "http_address = \"\"\nmode = \"nftables\"\n", stub("nftables", func(_ context.Context, fam proxier.Family, _ modes.OpenConfig) (modes.Backend, error) {
-		if fam == proxier.IPv6 && !can.Load() {
+	r := launch(t, "http_address = \"\"\nmode = \"nftables\"\n", stub("nftables", func(_ context.Context, fam policy.Family, _ modes.OpenConfig) (modes.Backend, error) {
+		if fam == policy.IPv6 && !can.Load() {
 			return nil, errors.New("no module")
 		}
 		return k, nil

@@ -12,6 +12,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
 	"svcproxy.dev/svcproxy/internal/awaited"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // openPatience is how long the start, and a change of mode, wait for families to open. Those that take longer
@@ -27,7 +28,7 @@ const openingTold = 2 * time.Second
 
 // An opening opens the backend of one family.
 type opening struct {
-	fam    proxier.Family
+	fam    policy.Family
 	mode   string
 	began  time.Time
 	waits  *awaited.Record
@@ -39,7 +40,7 @@ type opening struct {
 }
 
 // beginOpening opens a family beside everything else, and calls ended.
-func beginOpening(ctx context.Context, m modes.Mode, fam proxier.Family, c modes.OpenConfig, ended func()) *opening {
+func beginOpening(ctx context.Context, m modes.Mode, fam policy.Family, c modes.OpenConfig, ended func()) *opening {
 	ctx, cancel := context.WithCancel(ctx)
 	ctx, waits := awaited.Watch(ctx)
 	o := &opening{fam: fam, mode: m.Name, began: time.Now(), waits: waits, cancel: cancel, done: make(chan struct{})}
@@ -88,7 +89,7 @@ func (o *opening) stall() proxier.Stall {
 
 // begin opens the families that settings ask for and that are neither open nor being opened. ended is called
 // when one is, or cannot be.
-func (am *activeMode) begin(ctx context.Context, c modes.OpenConfig, families []proxier.Family, ended func()) {
+func (am *activeMode) begin(ctx context.Context, c modes.OpenConfig, families []policy.Family, ended func()) {
 	for _, fam := range families {
 		if am.backends[fam] == nil && am.opening[fam] == nil {
 			am.opening[fam] = beginOpening(ctx, am.Mode, fam, c, ended)
@@ -111,8 +112,8 @@ func (am *activeMode) await(ctx context.Context, patience time.Duration) {
 }
 
 // collect takes over the families that were opened, which it returns, and why others cannot be.
-func (am *activeMode) collect() (opened map[proxier.Family]modes.Backend, failed bool) {
-	opened = make(map[proxier.Family]modes.Backend)
+func (am *activeMode) collect() (opened map[policy.Family]modes.Backend, failed bool) {
+	opened = make(map[policy.Family]modes.Backend)
 	for fam, o := range am.opening {
 		if !o.ended() {
 			continue
@@ -154,7 +155,7 @@ func (am *activeMode) missing() (list []string) {
 }
 
 // opensLong reports whether a family has been opening for so long that this is a problem.
-func (am *activeMode) opensLong(fam proxier.Family) bool {
+func (am *activeMode) opensLong(fam policy.Family) bool {
 	o := am.opening[fam]
 	return o != nil && time.Since(o.began) >= openingTold
 }

@@ -9,17 +9,17 @@ import (
 
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
 	"svcproxy.dev/svcproxy/internal/awaited"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // hanging opens nothing until it may, and says what it waits for.
 type hanging struct {
 	kernel
-	families []proxier.Family // that hang
+	families []policy.Family // that hang
 	may      chan struct{}
 }
 
-func (h *hanging) open(ctx context.Context, fam proxier.Family, c modes.OpenConfig) (modes.Backend, error) {
+func (h *hanging) open(ctx context.Context, fam policy.Family, c modes.OpenConfig) (modes.Backend, error) {
 	for _, hangs := range h.families {
 		if hangs != fam {
 			continue
@@ -35,7 +35,7 @@ func (h *hanging) open(ctx context.Context, fam proxier.Family, c modes.OpenConf
 }
 
 // hang has families of iptables mode hang while they are opened.
-func hang(families ...proxier.Family) *hanging {
+func hang(families ...policy.Family) *hanging {
 	return &hanging{families: families, may: make(chan struct{})}
 }
 
@@ -48,7 +48,7 @@ func soon(t *testing.T, patience *time.Duration) {
 // A family that hangs while it is opened keeps neither the other from serving nor the socket from answering.
 func TestStartWithAFamilyThatHangs(t *testing.T) {
 	soon(t, &openPatience)
-	h := hang(proxier.IPv6)
+	h := hang(policy.IPv6)
 	r := launch(t, "http_address = \"\"\nmode = \"ipvs\"\n", stub("ipvs", h.open))
 	r.eventually("IPv4 served", func() bool { names, _, _ := h.seen(); return names == "default/web" })
 	const want = "ipv6 is not in use yet: the start of ipvs mode waits for ip6tables-restore"
@@ -68,7 +68,7 @@ func TestStartWithAFamilyThatHangs(t *testing.T) {
 // A mode that hangs in all families is in use as soon as it is open.
 func TestStartWithAModeThatHangs(t *testing.T) {
 	soon(t, &openPatience)
-	h := hang(proxier.IPv4, proxier.IPv6)
+	h := hang(policy.IPv4, policy.IPv6)
 	r := launch(t, "http_address = \"\"\nmode = \"ipvs\"\n", stub("ipvs", h.open))
 	r.eventually("answered", func() bool { st, err := r.ask(); return err == nil && st.Settings.Mode == "ipvs" })
 	if strings.Contains(r.told.String(), "READY=1") {
@@ -84,7 +84,7 @@ func TestStartWithAModeThatHangs(t *testing.T) {
 // A mode that settings name and that cannot be opened ends the daemon, however long it takes to fail.
 func TestStartWithAModeThatFailsLate(t *testing.T) {
 	soon(t, &openPatience)
-	h := hang(proxier.IPv4, proxier.IPv6)
+	h := hang(policy.IPv4, policy.IPv6)
 	h.set(func(k *kernel) { k.none = errors.New("no module") })
 	r := launch(t, "http_address = \"\"\nmode = \"ipvs\"\n", stub("ipvs", h.open))
 	r.eventually("answered", func() bool { _, err := r.ask(); return err == nil })
@@ -103,7 +103,7 @@ func TestAutoWithAModeThatHangs(t *testing.T) {
 	old := decidePatience
 	decidePatience = time.Second
 	t.Cleanup(func() { decidePatience = old })
-	h := hang(proxier.IPv4, proxier.IPv6)
+	h := hang(policy.IPv4, policy.IPv6)
 	r := launch(t, "http_address = \"\"\n", stub("nftables", h.open))
 	r.eventually("answered", func() bool { _, err := r.ask(); return err == nil })
 	r.eventually("chosen", func() bool { return r.status().Settings.Mode == "iptables" })

@@ -16,6 +16,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/plan"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/file"
 )
@@ -131,8 +132,8 @@ func (p Planner) compare(ctx context.Context, in *activeMode, s configs.Settings
 		if b == nil {
 			continue
 		}
-		after := proxier.NewState(fam, n, reading.After)
-		f := proxier.ComparePlan(proxier.NewState(fam, n, reading.Before), after, n, true)
+		after := policy.NewState(fam, n, reading.After)
+		f := proxier.ComparePlan(policy.NewState(fam, n, reading.Before), after, n, true)
 		f.Objects, f.Err = b.Plan(ctx, after)
 		families = append(families, f)
 	}

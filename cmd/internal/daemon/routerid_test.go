@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // The router ID is this host's own: an address of lo may be a service's, on every host the same.
@@ -14,12 +14,12 @@ func TestRouterID(t *testing.T) {
 	all := []netip.Addr{lo, link, nodePort, six}
 	tests := []struct {
 		name string
-		node proxier.Node
+		node policy.Node
 		want netip.Addr
 	}{
-		{"on lo", proxier.Node{Addrs: all, LoopbackAddrs: []netip.Addr{lo}}, link},
-		{"of node ports", proxier.Node{Addrs: all, LoopbackAddrs: []netip.Addr{lo}, NodePortAddrs: []netip.Addr{nodePort}}, nodePort},
-		{"IPv6 alone", proxier.Node{Addrs: []netip.Addr{six}}, netip.Addr{}},
+		{"on lo", policy.Node{Addrs: all, LoopbackAddrs: []netip.Addr{lo}}, link},
+		{"of node ports", policy.Node{Addrs: all, LoopbackAddrs: []netip.Addr{lo}, NodePortAddrs: []netip.Addr{nodePort}}, nodePort},
+		{"IPv6 alone", policy.Node{Addrs: []netip.Addr{six}}, netip.Addr{}},
 	}
 	for _, tt := range tests {
 		h := &host{node: &tt.node}

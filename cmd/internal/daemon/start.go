@@ -18,6 +18,7 @@ import (
 	"svcproxy.dev/svcproxy/proxier/conditions"
 	"svcproxy.dev/svcproxy/proxier/healthcheck"
 	"svcproxy.dev/svcproxy/proxier/healthz"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/proxier/traffic"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -115,7 +116,7 @@ func start(ctx context.Context, o Options) (_ *daemon, err error) {
 	})
 
 	// What tells the network of addresses.
-	late := &lateFamilies{mode: d.mode, unsynced: func() []*proxier.State { return d.loop.Unsynced(source.BGP, node.Families(fixed)) }}
+	late := &lateFamilies{mode: d.mode, unsynced: func() []*policy.State { return d.loop.Unsynced(source.BGP, node.Families(fixed)) }}
 	neighbours := newNeighbours(d.log)
 	d.announcing = &announcing{neighbours: neighbours, noBGP: fixed.BGP.NoBGP(), Announcer: announcer.New(announcer.Config{
 		Log: d.log, BGP: fixed.BGP, Neighbours: neighbours, RouterID: d.host.routerID,
@@ -132,7 +133,7 @@ func start(ctx context.Context, o Options) (_ *daemon, err error) {
 		SyncTimeout: syncTimeout, Log: d.log, Listening: d.doubts.listening, Router: explain.Router,
 		OnQueued:     metrics.Queued,
 		OnSync:       d.synced,
-		OnHolds:      func(proxier.Family) { d.mode.familyHolds() },
+		OnHolds:      func(policy.Family) { d.mode.familyHolds() },
 		OnDrop:       health.Dropped,
 		OnNodeHealth: d.http.server.SetNodeHealth,
 		OnAccept:     d.accepted,

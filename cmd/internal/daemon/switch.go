@@ -14,6 +14,7 @@ import (
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/internal/wake"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // A modeSwitch has the mode in use follow settings, and removes what other modes made.
@@ -287,7 +288,7 @@ func (sw *modeSwitch) familyHolds() { wake.Once(sw.holds) }
 
 // holdsAll reports whether everything of a family is in the kernel by am, which is in
 // use. A family that its mode cannot have waits for the others.
-func (sw *modeSwitch) holdsAll(am *activeMode, fam proxier.Family) bool {
+func (sw *modeSwitch) holdsAll(am *activeMode, fam policy.Family) bool {
 	if b := am.backends[fam]; b != nil {
 		return sw.loop.Holds(fam, b)
 	}

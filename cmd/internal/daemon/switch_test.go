@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // A half is a backend of one family.
@@ -30,8 +30,8 @@ func (h *half) failWith(err error) {
 type halves struct{ v4, v6 half }
 
 func (h *halves) of(name string) modes.Mode {
-	return stub(name, func(_ context.Context, fam proxier.Family, _ modes.OpenConfig) (modes.Backend, error) {
-		if fam == proxier.IPv4 {
+	return stub(name, func(_ context.Context, fam policy.Family, _ modes.OpenConfig) (modes.Backend, error) {
+		if fam == policy.IPv4 {
 			return &h.v4, nil
 		}
 		return &h.v6, nil

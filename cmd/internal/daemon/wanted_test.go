@@ -11,7 +11,7 @@ import (
 
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
 	"svcproxy.dev/svcproxy/configs"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // A table is what all instances of a mode have in common, as they do in the kernel.
@@ -32,7 +32,7 @@ func (s *sharer) Cleanup(context.Context) error {
 func TestBackToAutoDuringAChange(t *testing.T) {
 	often(t)
 	common, next := new(table), &kernel{fail: errors.New("busy")}
-	nftables := stub("nftables", func(context.Context, proxier.Family, modes.OpenConfig) (modes.Backend, error) {
+	nftables := stub("nftables", func(context.Context, policy.Family, modes.OpenConfig) (modes.Backend, error) {
 		return &sharer{table: common}, nil
 	})
 	r := launch(t, "http_address = \"\"\n", nftables, stub("ipvs", opens(next)))
@@ -72,7 +72,7 @@ func TestModeChangesBeforeTheFirstSync(t *testing.T) {
 func launchWithout(t *testing.T, missing *kernel) (r *running, want func(mode string), warned func() bool) {
 	missing.none = errors.New("no nft")
 	m := stub("nftables", missing.open)
-	m.Remove = func(context.Context, proxier.Family, modes.OpenConfig) error { return nil }
+	m.Remove = func(context.Context, policy.Family, modes.OpenConfig) error { return nil }
 	r = launch(t, "http_address = \"\"\nmode = \"iptables\"\n", m)
 	r.ready()
 	want = func(mode string) { r.write("svcproxy.toml", "http_address = \"\"\nmode = \""+mode+"\"\n") }

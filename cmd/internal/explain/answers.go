@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/netutil/ruleset"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -52,9 +52,9 @@ func (d *decision) howToMasquerade() string {
 	switch m := d.route.Masquerade; {
 	case d.use.Forward.Answers(): // endpoints answer others themselves
 		return "take the client out of local_cidrs and local_interfaces"
-	case m == proxier.NonLocal:
+	case m == policy.NonLocal:
 		return "take the client out of local_cidrs and local_interfaces, or write masquerade = \"all\" in the service"
-	case d.frontend.Key.Kind != proxier.VIP && d.use.ExternalTrafficPolicy == source.Local:
+	case d.frontend.Key.Kind != policy.VIP && d.use.ExternalTrafficPolicy == source.Local:
 		return "write external_traffic_policy = \"cluster\""
 	}
 	return "write masquerade = \"all\" in the service"
@@ -74,7 +74,7 @@ func (d *decision) unanswered(p ruleset.Packet, e *Expected, t lookup) ruleset.P
 		p.Protocol = unix.IPPROTO_UDP
 	case f.Tunnel == source.GRE:
 		p.Protocol = unix.IPPROTO_GRE
-	case d.family == proxier.IPv6:
+	case d.family == policy.IPv6:
 		p.Protocol = unix.IPPROTO_IPV6
 	default:
 		p.Protocol = unix.IPPROTO_IPIP

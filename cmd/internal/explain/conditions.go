@@ -6,12 +6,12 @@ import (
 	"slices"
 	"time"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
 // condition returns what is known of an endpoint of the packet's service.
-func (d *decision) condition(e *source.Endpoint) (proxier.Condition, proxier.Detail) {
+func (d *decision) condition(e *source.Endpoint) (policy.Condition, policy.Detail) {
 	at := d.use.EndpointAt(e)
 	if d.details == nil && d.world.Details != nil {
 		d.details = d.world.Details(d.use.Key)
@@ -29,13 +29,13 @@ func (d *decision) fails(e *source.Endpoint) bool {
 func (d *decision) whyUnused(e endpoint) string {
 	_, detail := d.condition(e.Endpoint)
 	switch e.state {
-	case proxier.Down:
+	case policy.Down:
 		return downText(detail)
-	case proxier.Draining:
+	case policy.Draining:
 		return drainText(detail.Drain)
-	case proxier.Backup:
+	case policy.Backup:
 		return fmt.Sprintf("backup of tier %d, used when fewer than %d of lower tiers are usable", e.Tier, max(1, d.use.MinUp))
-	case proxier.Checking:
+	case policy.Checking:
 		return "checking: its check has no result yet"
 	}
 	return e.state.String()
@@ -61,7 +61,7 @@ func (d *decision) asUsed(e *source.Endpoint) string {
 }
 
 // downText says why and for how long a check has failed: "DOWN: connect timed out (for 12s)".
-func downText(d proxier.Detail) string {
+func downText(d policy.Detail) string {
 	text := "DOWN"
 	switch {
 	case d.Error != "":
@@ -76,7 +76,7 @@ func downText(d proxier.Detail) string {
 }
 
 // drainText says who drains an endpoint, for how long, why and until when.
-func drainText(d *proxier.Drain) string {
+func drainText(d *policy.Drain) string {
 	if d == nil {
 		return "draining"
 	}
@@ -95,7 +95,7 @@ func seconds(d time.Duration) time.Duration { return max(0, d.Truncate(time.Seco
 // firstUnused names the first endpoint that is down or drained, and why; empty: there is none.
 func (d *decision) firstUnused() string {
 	for _, e := range d.endpoints() {
-		if e.state == proxier.Down || e.state == proxier.Draining {
+		if e.state == policy.Down || e.state == policy.Draining {
 			return fmt.Sprintf("%s %s", netip.AddrPortFrom(e.Addr, e.port), d.whyUnused(e))
 		}
 	}

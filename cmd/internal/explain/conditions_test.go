@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -16,28 +16,28 @@ func TestConditions(t *testing.T) { synctest.Test(t, testConditions) }
 
 func testConditions(t *testing.T) {
 	const one, two = "192.168.10.11", "192.168.10.12"
-	down, passed := proxier.Condition{Check: source.CheckFailed}, proxier.Condition{Check: source.CheckPassed}
+	down, passed := policy.Condition{Check: source.CheckFailed}, policy.Condition{Check: source.CheckPassed}
 	checked := func(s *source.Service) { s.HealthCheck = &source.HealthCheck{Type: source.CheckTCP} }
 	refuse := func(s *source.Service) { s.HealthCheck = &source.HealthCheck{Type: source.CheckTCP, Refuse: true} }
 	for _, tt := range []struct {
 		name     string
 		change   func(*source.Service)
-		one, two proxier.Condition
-		detail   proxier.Detail // of two
+		one, two policy.Condition
+		detail   policy.Detail // of two
 		verdict  string
 		choice   []string // the lines of step 3
 	}{
 		{name: "one is down", change: checked, one: passed, two: down,
-			detail:  proxier.Detail{Since: time.Now().Add(-12 * time.Second), Asked: time.Now(), Error: "connect timed out"},
+			detail:  policy.Detail{Since: time.Now().Add(-12 * time.Second), Asked: time.Now(), Error: "connect timed out"},
 			verdict: "works", choice: []string{one + ":8080 gets 100%", two + ":8080 not used: DOWN: connect timed out (for 12s) (endpoint 2 of default/web)"}},
-		{name: "one comes back", change: checked, one: passed, two: down, detail: proxier.Detail{Asked: time.Now()},
+		{name: "one comes back", change: checked, one: passed, two: down, detail: policy.Detail{Asked: time.Now()},
 			verdict: "works", choice: []string{one + ":8080 gets 100%", two + ":8080 not used: DOWN: its last answer was good, and more have to be (endpoint 2 of default/web)"}},
-		{name: "all are down", change: checked, one: down, two: down, detail: proxier.Detail{Error: "no"},
+		{name: "all are down", change: checked, one: down, two: down, detail: policy.Detail{Error: "no"},
 			verdict: "works, unless: no endpoint answers, as their check says: " + one + ":8080 DOWN (3)",
 			choice: []string{one + ":8080 gets 50%, though DOWN", two + ":8080 gets 50%, though DOWN: no",
 				"no endpoint passes its check, and all_failed is use_all: those that fail are used"}},
-		{name: "one passes again, and the other may", change: checked, one: proxier.Condition{Check: source.CheckPassed, Returning: true},
-			two: proxier.Condition{Check: source.CheckFailed, Returning: true}, verdict: "works",
+		{name: "one passes again, and the other may", change: checked, one: policy.Condition{Check: source.CheckPassed, Returning: true},
+			two: policy.Condition{Check: source.CheckFailed, Returning: true}, verdict: "works",
 			choice: []string{one + ":8080 gets 50%", two + ":8080 gets 50%, though DOWN",
 				"all endpoints have failed, and some pass their check again: those that failed with them are used while they may follow"}},
 		{name: "all are down, and refused", change: refuse, one: down, two: down,
@@ -47,13 +47,13 @@ func testConditions(t *testing.T) {
 			verdict: "works", choice: []string{one + ":8080 gets 100%", two + ":8080 not used: checking: its check has no result yet (endpoint 2 of default/web)"}},
 		{name: "no result at all", change: checked, verdict: "works",
 			choice: []string{one + ":8080 gets 50%, though its check has no result yet", two + ":8080 gets 50%, though its check has no result yet"}},
-		{name: "drained", two: proxier.Condition{Drained: true},
-			detail:  proxier.Detail{Drain: &proxier.Drain{Reason: "disk\x1b[2J", By: "alice", At: time.Now().Add(-2 * time.Minute), Until: time.Now().Add(13 * time.Minute)}},
+		{name: "drained", two: policy.Condition{Drained: true},
+			detail:  policy.Detail{Drain: &policy.Drain{Reason: "disk\x1b[2J", By: "alice", At: time.Now().Add(-2 * time.Minute), Until: time.Now().Add(13 * time.Minute)}},
 			verdict: "works", choice: []string{one + ":8080 gets 100%", two + `:8080 not used: draining, by alice for 2m0s: disk` + "\x1b[2J" + `, 13m0s left (endpoint 2 of default/web)`}},
-		{name: "all are drained", one: proxier.Condition{Drained: true}, two: proxier.Condition{Drained: true},
+		{name: "all are drained", one: policy.Condition{Drained: true}, two: policy.Condition{Drained: true},
 			verdict: "refused: no usable endpoint: 2 draining (3); " + one + ":8080 draining",
 			choice:  []string{one + ":8080 not used: draining (endpoint 1 of default/web)", two + ":8080 not used: draining (endpoint 2 of default/web)"}},
-		{name: "slow start", change: func(s *source.Service) { s.SlowStart = time.Minute }, two: proxier.Condition{Share: 2},
+		{name: "slow start", change: func(s *source.Service) { s.SlowStart = time.Minute }, two: policy.Condition{Share: 2},
 			verdict: "works", choice: []string{one + ":8080 gets 83.3%", two + ":8080 gets 16.7%, in a slow start: with 20% of its weight"}},
 		{name: "backup", change: func(s *source.Service) { s.Endpoints[1].Tier, s.MinUp = 1, 1 },
 			verdict: "works", choice: []string{one + ":8080 gets 100%", two + ":8080 not used: backup of tier 1, used when fewer than 1 of lower tiers are usable (endpoint 2 of default/web)"}},
@@ -65,9 +65,9 @@ func testConditions(t *testing.T) {
 			tt.change(s)
 		}
 		w := world(s)
-		w.Services[0].Conditions = proxier.Conditions{s.EndpointAt(&s.Endpoints[0]): tt.one, s.EndpointAt(&s.Endpoints[1]): tt.two}
-		w.Details = func(source.Key) map[netip.AddrPort]proxier.Detail {
-			return map[netip.AddrPort]proxier.Detail{s.EndpointAt(&s.Endpoints[1]): tt.detail}
+		w.Services[0].Conditions = policy.Conditions{s.EndpointAt(&s.Endpoints[0]): tt.one, s.EndpointAt(&s.Endpoints[1]): tt.two}
+		w.Details = func(source.Key) map[netip.AddrPort]policy.Detail {
+			return map[netip.AddrPort]policy.Detail{s.EndpointAt(&s.Endpoints[1]): tt.detail}
 		}
 		r := ask(t, w, &fakeHost{sysctls: map[string]string{}}, client, "10.96.0.10:80", "")
 		if r.Verdict != tt.verdict {

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -13,34 +14,34 @@ import (
 type decision struct {
 	question Question
 	world    *World
-	family   proxier.Family
-	host     proxier.Host
-	sender   proxier.Sender
+	family   policy.Family
+	host     policy.Host
+	sender   policy.Sender
 
 	uses     []use // services that have the address, with the frontends there
 	use      *use  // whose frontend the packet is addressed to; nil: none
-	frontend *proxier.Frontend
-	route    proxier.Route
+	frontend *policy.Frontend
+	route    policy.Route
 	outcome  Outcome
 	why      string // in words, unless it is balanced
 	hint     string
 
-	details map[netip.AddrPort]proxier.Detail // of the endpoints of use
+	details map[netip.AddrPort]policy.Detail // of the endpoints of use
 }
 
 // A use is a service at the address that was asked for.
 type use struct {
 	proxier.UnitService
-	resolved  *proxier.Resolved
-	frontends []*proxier.Frontend // at the address
+	resolved  *policy.Resolved
+	frontends []*policy.Frontend // at the address
 }
 
 // decide returns what svcproxy does with a packet that comes in by an interface; empty
 // where this host sends it.
 func decide(w *World, q Question, in string) *decision {
-	fam := proxier.FamilyOf(q.Dest)
+	fam := policy.FamilyOf(q.Dest)
 	d := &decision{question: q, world: w, family: fam, host: w.Node.Host(fam)}
-	d.sender = proxier.Sender{Addr: q.Source, Host: isHost(w.Node, q.Source), Interface: in}
+	d.sender = policy.Sender{Addr: q.Source, Host: isHost(w.Node, q.Source), Interface: in}
 	if d.sender.Host {
 		d.sender.Interface = ""
 	}
@@ -58,7 +59,7 @@ func decide(w *World, q Question, in string) *decision {
 }
 
 // isHost reports whether an address is one of this host.
-func isHost(n *proxier.Node, a netip.Addr) bool { return a.IsLoopback() || n.Owns(a) }
+func isHost(n *policy.Node, a netip.Addr) bool { return a.IsLoopback() || n.Owns(a) }
 
 // findUses finds the services that have the address, in order of their names.
 func (d *decision) findUses() {
@@ -67,13 +68,13 @@ func (d *decision) findUses() {
 		if !mayServe(s.Service, q.Dest, d) {
 			continue
 		}
-		res := proxier.Resolve(s.Service, s.Conditions, d.world.Node, d.family)
+		res := policy.Resolve(s.Service, s.Conditions, d.world.Node, d.family)
 		if res == nil {
 			continue
 		}
 		u := use{UnitService: s, resolved: res}
 		for _, f := range res.Frontends {
-			if f.Key.Addr == q.Dest || f.Key.Kind == proxier.NodePort && slices.Contains(d.host.Addrs(f), q.Dest) {
+			if f.Key.Addr == q.Dest || f.Key.Kind == policy.NodePort && slices.Contains(d.host.Addrs(f), q.Dest) {
 				u.frontends = append(u.frontends, f)
 			}
 		}
@@ -98,7 +99,7 @@ func (d *decision) find() {
 	for _, nodePort := range []bool{false, true} {
 		for i := range d.uses {
 			for _, f := range d.uses[i].frontends {
-				if f.Key.Port == d.question.Port && f.Key.Protocol == d.question.Protocol && (f.Key.Kind == proxier.NodePort) == nodePort {
+				if f.Key.Port == d.question.Port && f.Key.Protocol == d.question.Protocol && (f.Key.Kind == policy.NodePort) == nodePort {
 					d.take(&d.uses[i], f)
 					return
 				}
@@ -108,15 +109,15 @@ func (d *decision) find() {
 	d.notServed()
 }
 
-func (d *decision) take(u *use, f *proxier.Frontend) {
+func (d *decision) take(u *use, f *policy.Frontend) {
 	d.use, d.frontend = u, f
 	d.route = f.RouteOf(d.sender, &d.host)
 	switch {
 	case !f.Admits(d.question.Source):
-		d.outcome, d.why = Dropped, fmt.Sprintf("%s is not in %s", d.question.Source, proxier.KeptOutBy(u.Service, d.world.Node, f, d.question.Source))
-	case d.route.Action == proxier.Balance:
+		d.outcome, d.why = Dropped, fmt.Sprintf("%s is not in %s", d.question.Source, policy.KeptOutBy(u.Service, d.world.Node, f, d.question.Source))
+	case d.route.Action == policy.Balance:
 		d.outcome = Balanced
-	case d.route.Action == proxier.Drop:
+	case d.route.Action == policy.Drop:
 		d.outcome, d.why, d.hint = Dropped, d.whyNone(), d.firstUnused()
 	default:
 		d.outcome, d.why, d.hint = Refused, d.whyNone(), d.firstUnused()
@@ -125,7 +126,7 @@ func (d *decision) take(u *use, f *proxier.Frontend) {
 
 // whyNone says why the route does not balance, in the words of svcproxy status.
 func (d *decision) whyNone() string {
-	return proxier.Why(d.use.Subject, d.world.Node, d.frontend, d.route).String()
+	return policy.Why(d.use.Subject, d.world.Node, d.frontend, d.route).String()
 }
 
 // An endpoint is one of a service, and whether it is used.
@@ -133,7 +134,7 @@ type endpoint struct {
 	*source.Endpoint
 	index int // in the service
 	port  uint16
-	state proxier.EndpointState
+	state policy.EndpointState
 }
 
 // endpoints are those of the packet's service.
@@ -143,7 +144,7 @@ func (d *decision) endpoints() []endpoint {
 		return nil
 	}
 	var list []endpoint
-	for i, s := range proxier.States(d.use.Subject, d.world.Node, d.family, p, d.route.Pool.Scope) {
+	for i, s := range policy.States(d.use.Subject, d.world.Node, d.family, p, d.route.Pool.Scope) {
 		e := &d.use.Endpoints[i]
 		list = append(list, endpoint{e, i, e.Port(p), s})
 	}
@@ -171,9 +172,9 @@ func (d *decision) masquerade(target netip.Addr) (bool, string) {
 		return true, "it reaches itself"
 	case m.Covers(d.sender, &d.host):
 		return true, d.whyMasquerade(m)
-	case m == proxier.NonLocal:
+	case m == policy.NonLocal:
 		return false, "it is a local source"
-	case d.frontend.Key.Kind == proxier.VIP, d.use.ExternalTrafficPolicy == source.Cluster:
+	case d.frontend.Key.Kind == policy.VIP, d.use.ExternalTrafficPolicy == source.Cluster:
 		return false, "masquerade is never"
 	}
 	return false, "external_traffic_policy is local"
@@ -181,15 +182,15 @@ func (d *decision) masquerade(target netip.Addr) (bool, string) {
 
 // sourceIsEndpoint: hairpins are found by the address of a target and its own.
 func (d *decision) sourceIsEndpoint(target netip.Addr) bool {
-	return slices.ContainsFunc(d.route.Pool.Targets, func(t proxier.Target) bool { return t.Addr() == target })
+	return slices.ContainsFunc(d.route.Pool.Targets, func(t policy.Target) bool { return t.Addr() == target })
 }
 
-func (d *decision) whyMasquerade(m proxier.Masquerade) string {
-	vip := d.frontend.Key.Kind == proxier.VIP
+func (d *decision) whyMasquerade(m policy.Masquerade) string {
+	vip := d.frontend.Key.Kind == policy.VIP
 	switch {
-	case m == proxier.HostProcesses, d.sender.Host && !vip:
+	case m == policy.HostProcesses, d.sender.Host && !vip:
 		return "a process of this host asks"
-	case m == proxier.NonLocal:
+	case m == policy.NonLocal:
 		return "it is not a local source"
 	case !vip:
 		return "external traffic is, unless its policy is local"

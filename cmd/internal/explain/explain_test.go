@@ -13,6 +13,7 @@ import (
 	"svcproxy.dev/svcproxy/netutil/conntrack"
 	"svcproxy.dev/svcproxy/netutil/ruleset"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -60,9 +61,9 @@ func (h *fakeHost) Interfaces() ([]string, error) { return []string{"eth0", "eth
 
 func (h *fakeHost) Link(string) (Link, error) { return h.link, h.failing }
 
-func (h *fakeHost) Rules(context.Context, proxier.Family) *ruleset.Ruleset { return &h.rules }
+func (h *fakeHost) Rules(context.Context, policy.Family) *ruleset.Ruleset { return &h.rules }
 
-func (h *fakeHost) Objects(_ context.Context, st *proxier.State) ([]proxier.Object, error) {
+func (h *fakeHost) Objects(_ context.Context, st *policy.State) ([]proxier.Object, error) {
 	return []proxier.Object{{Name: "set frontends", Present: true}, {Name: "element size-2 { x }", Present: !h.missing}}, h.failing
 }
 
@@ -70,7 +71,7 @@ func (h *fakeHost) Connections(context.Context, Question) ([]conntrack.Connectio
 	return h.flows, h.failing
 }
 
-func (h *fakeHost) Remembered(context.Context, *proxier.Pool, netip.Addr) (*proxier.Remembered, error) {
+func (h *fakeHost) Remembered(context.Context, *policy.Pool, netip.Addr) (*proxier.Remembered, error) {
 	return h.kept, h.failing
 }
 
@@ -100,14 +101,14 @@ func ipvs(in bool) modes.Balancing {
 
 func world(services ...*source.Service) *World {
 	w := &World{Mode: "nftables", Snapshot: proxier.Snapshot{
-		Node: &proxier.Node{
+		Node: &policy.Node{
 			Name: "node", MarkBit: 14, Addrs: []netip.Addr{addr("192.168.10.1"), addr("192.168.20.1")},
 			NodePortAddrs: []netip.Addr{addr("192.168.10.1")}, UpAddrs: []netip.Addr{addr("192.168.10.1"), addr("192.168.20.1")},
 		},
-		Families: []proxier.Family{proxier.IPv4, proxier.IPv6},
+		Families: []policy.Family{policy.IPv4, policy.IPv6},
 	}}
 	for _, s := range services {
-		w.Services = append(w.Services, proxier.UnitService{Subject: proxier.Subject{Service: s}})
+		w.Services = append(w.Services, proxier.UnitService{Subject: policy.Subject{Service: s}})
 	}
 	return w
 }
@@ -207,7 +208,7 @@ func TestVerdicts(t *testing.T) {
 				w.Refused = []proxier.RefusedUnit{{Refusal: proxier.Refusal{Faults: []source.Fault{{Msg: "taken"}}}, Wanted: []*source.Service{other}}}
 			},
 			want: "untouched: no service has 192.0.2.1:80/tcp (1); default/other, which has it, is not used as it stands: taken"},
-		{name: "a family that is not programmed", dst: "10.96.0.10:80", change: func(_ *source.Service, w *World, _ *fakeHost) { w.Families = []proxier.Family{proxier.IPv6} },
+		{name: "a family that is not programmed", dst: "10.96.0.10:80", change: func(_ *source.Service, w *World, _ *fakeHost) { w.Families = []policy.Family{policy.IPv6} },
 			want: "untouched: ipv4 is not programmed (1); see families in svcproxy.toml, and svcproxy status"},
 		{name: "source ranges", dst: "198.51.100.8:80",
 			change: func(s *source.Service, _ *World, _ *fakeHost) {

@@ -8,6 +8,7 @@ import (
 	"svcproxy.dev/svcproxy/netutil/conntrack"
 	"svcproxy.dev/svcproxy/netutil/ruleset"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // A Host tells what explain must know of the kernel. Its methods read only.
@@ -21,13 +22,13 @@ type Host interface {
 	// Link returns how hosts on an interface reach each other.
 	Link(name string) (Link, error)
 	// Rules returns the rules of other programs.
-	Rules(ctx context.Context, fam proxier.Family) *ruleset.Ruleset
+	Rules(ctx context.Context, fam policy.Family) *ruleset.Ruleset
 	// Objects returns what the mode should have for a State with one frontend.
-	Objects(ctx context.Context, st *proxier.State) ([]proxier.Object, error)
+	Objects(ctx context.Context, st *policy.State) ([]proxier.Object, error)
 	// Connections returns some that connection tracking knows of the packet's kind.
 	Connections(ctx context.Context, q Question) ([]conntrack.Connection, error)
 	// Remembered returns which endpoint of a pool a client keeps; nil: none that is known.
-	Remembered(ctx context.Context, p *proxier.Pool, client netip.Addr) (*proxier.Remembered, error)
+	Remembered(ctx context.Context, p *policy.Pool, client netip.Addr) (*proxier.Remembered, error)
 }
 
 // A RouteQuery asks for the way to an address.
@@ -106,7 +107,7 @@ func look(ctx context.Context, h Host, d *decision, back lookup) *facts {
 		return f
 	}
 	var err error
-	if f.objects, err = h.Objects(ctx, proxier.OnlyFor(d.world.Node, d.family, d.use.resolved, d.frontend)); err != nil {
+	if f.objects, err = h.Objects(ctx, policy.OnlyFor(d.world.Node, d.family, d.use.resolved, d.frontend)); err != nil {
 		f.doubt(kernelStep, "our objects in the kernel, which could not be read, are missing: "+err.Error())
 	}
 	f.lookAtTargets(ctx, h, d)
@@ -172,7 +173,7 @@ func (f *facts) lookAtLink(h Host, d *decision) {
 func (f *facts) readSysctls(h Host, d *decision) {
 	names := []string{forwarding(d.family)}
 	in := d.sender.Interface
-	if d.family == proxier.IPv4 {
+	if d.family == policy.IPv4 {
 		names = append(names, "net/ipv4/conf/all/rp_filter")
 	}
 	if in != "" {
@@ -186,7 +187,7 @@ func (f *facts) readSysctls(h Host, d *decision) {
 			f.sysctls[name] = v
 		}
 	}
-	if d.family == proxier.IPv4 && in != "" && d.question.In == "" {
+	if d.family == policy.IPv4 && in != "" && d.question.In == "" {
 		f.findStrict(h, in)
 	}
 }
@@ -209,13 +210,13 @@ func (f *facts) findStrict(h Host, in string) {
 // strictest returns which of two values of rp_filter holds: the larger.
 func strictest(a, b string) string { return max(a, b) }
 
-func forwarding(fam proxier.Family) string {
-	if fam == proxier.IPv6 {
+func forwarding(fam policy.Family) string {
+	if fam == policy.IPv6 {
 		return "net/ipv6/conf/all/forwarding"
 	}
 	return "net/ipv4/ip_forward"
 }
 
-func interfaceForwarding(fam proxier.Family, name string) string {
+func interfaceForwarding(fam policy.Family, name string) string {
 	return "net/" + fam.String() + "/conf/" + name + "/forwarding"
 }

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 
 	"svcproxy.dev/svcproxy/internal/maglev"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -26,7 +26,7 @@ func (r *Report) hashing(d *decision) {
 }
 
 // hashed returns the target of a client in nftables mode, whatever its port.
-func hashed(p *proxier.Pool, client netip.Addr) netip.AddrPort {
+func hashed(p *policy.Pool, client netip.Addr) netip.AddrPort {
 	list := make([]maglev.Endpoint, len(p.Targets))
 	for i, t := range p.Targets {
 		list[i] = maglev.Endpoint{AddrPort: t.AddrPort, Weight: t.Weight}

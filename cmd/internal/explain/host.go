@@ -19,6 +19,7 @@ import (
 	"svcproxy.dev/svcproxy/netutil/sysctl"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/filter"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // ThisHost is the host that this process runs on, in its network namespace.
@@ -111,12 +112,12 @@ func filtersBridge(name string, family netip.Addr) bool {
 }
 
 // Rules implements Host.
-func (h ThisHost) Rules(ctx context.Context, fam proxier.Family) *ruleset.Ruleset {
-	return ruleset.Read(ctx, ruleset.Options{IPv6: fam == proxier.IPv6, OwnTable: "svcproxy", Prefix: filter.Prefix, MaxRules: maxRules})
+func (h ThisHost) Rules(ctx context.Context, fam policy.Family) *ruleset.Ruleset {
+	return ruleset.Read(ctx, ruleset.Options{IPv6: fam == policy.IPv6, OwnTable: "svcproxy", Prefix: filter.Prefix, MaxRules: maxRules})
 }
 
 // Objects implements Host.
-func (h ThisHost) Objects(ctx context.Context, st *proxier.State) ([]proxier.Object, error) {
+func (h ThisHost) Objects(ctx context.Context, st *policy.State) ([]proxier.Object, error) {
 	return h.Mode.Objects(ctx, st)
 }
 
@@ -139,7 +140,7 @@ func (ThisHost) Connections(ctx context.Context, q Question) (list []conntrack.C
 var errEnough = errors.New("enough was found")
 
 // Remembered implements Host.
-func (h ThisHost) Remembered(ctx context.Context, p *proxier.Pool, client netip.Addr) (*proxier.Remembered, error) {
+func (h ThisHost) Remembered(ctx context.Context, p *policy.Pool, client netip.Addr) (*proxier.Remembered, error) {
 	if h.Mode.Remembered == nil {
 		return nil, nil
 	}

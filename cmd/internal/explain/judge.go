@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -92,16 +93,16 @@ func place(u proxier.UnitService) string {
 	return fmt.Sprintf("%s:%d", filepath.Base(u.Pos.File), max(u.Pos.Line, 1))
 }
 
-func kindText(k proxier.Kind) string {
+func kindText(k policy.Kind) string {
 	return [...]string{
-		proxier.VIP: "address in vips", proxier.External: "address in external_ips",
-		proxier.LoadBalancer: "address in load_balancer_ips", proxier.NodePort: "node port",
+		policy.VIP: "address in vips", policy.External: "address in external_ips",
+		policy.LoadBalancer: "address in load_balancer_ips", policy.NodePort: "node port",
 	}[k]
 }
 
 // policy is the traffic policy that holds for the packet.
 func (d *decision) policy() string {
-	if d.frontend.Key.Kind == proxier.VIP {
+	if d.frontend.Key.Kind == policy.VIP {
 		return d.use.InternalTrafficPolicy.String()
 	}
 	ways := d.use.ExternalTrafficPolicy.String()
@@ -198,7 +199,7 @@ func (r *Report) sorted(d *decision) (used []*source.Endpoint, others []endpoint
 	used = make([]*source.Endpoint, len(r.Expected))
 	for _, e := range d.endpoints() {
 		i, expected := at[netip.AddrPortFrom(e.Addr, e.port)]
-		if expected && e.state == proxier.Ready {
+		if expected && e.state == policy.Ready {
 			used[i] = e.Endpoint
 			continue
 		}

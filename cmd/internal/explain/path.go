@@ -6,8 +6,8 @@ import (
 	"strings"
 
 	"svcproxy.dev/svcproxy/netutil/ruleset"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/filter"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // The order in which a packet meets what may stand in its way.
@@ -172,7 +172,7 @@ func dotted(name string) string { return strings.ReplaceAll(name, "/", ".") }
 
 // reverse is what rp_filter does.
 func (r *Report) reverse(d *decision, f *facts) {
-	if d.sender.Host || d.family != proxier.IPv4 {
+	if d.sender.Host || d.family != policy.IPv4 {
 		return
 	}
 	mode := strictest(f.sysctls["net/ipv4/conf/all/rp_filter"], f.sysctls["net/ipv4/conf/"+d.sender.Interface+"/rp_filter"])
@@ -234,7 +234,7 @@ func (r *Report) forwarding(d *decision, f *facts) bool {
 	case known && all == "0":
 		r.addProblem(Problem{Step: hostStep, Text: "forwarding is off, " + dotted(forwarding(d.family)) + " = 0", Sure: true, order: forwardOrder,
 			Hint: "svcproxy init, or set it"})
-	case f.sysctls[one] == "0" && d.family == proxier.IPv4:
+	case f.sysctls[one] == "0" && d.family == policy.IPv4:
 		r.addProblem(Problem{Step: hostStep, Text: "forwarding is off, " + dotted(one) + " = 0", Sure: true, order: forwardOrder, Hint: "set it to 1"})
 	default:
 		return false

@@ -10,8 +10,8 @@
 //	judge.go, path.go, answers.go   decision and facts against each other: pure
 //	report.go, text.go           what is answered
 //
-// Policy is that of proxier.Resolve; which endpoint is used, and why others are not, is
-// that of proxier.States.
+// Policy is that of policy.Resolve; which endpoint is used, and why others are not, is
+// that of policy.States.
 package explain
 
 import (

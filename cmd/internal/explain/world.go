@@ -9,6 +9,7 @@ import (
 
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -29,7 +30,7 @@ type World struct {
 
 	// Details returns what is known of the endpoints of a service beside its Conditions, by
 	// source.Service.EndpointAt; nil: no daemon is asked, which would know.
-	Details func(source.Key) map[netip.AddrPort]proxier.Detail
+	Details func(source.Key) map[netip.AddrPort]policy.Detail
 }
 
 // Path is where the control socket answers questions.

@@ -11,9 +11,10 @@ import (
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/iptables"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
-func openIPTables(ctx context.Context, fam proxier.Family, c OpenConfig) (Backend, error) {
+func openIPTables(ctx context.Context, fam policy.Family, c OpenConfig) (Backend, error) {
 	b, err := iptables.New(ctx, fam)
 	if err != nil {
 		return nil, err
@@ -25,11 +26,11 @@ func openIPTables(ctx context.Context, fam proxier.Family, c OpenConfig) (Backen
 }
 
 // removeIPTables removes chains and sets, those of ipvs mode among them.
-func removeIPTables(ctx context.Context, fam proxier.Family, _ OpenConfig) error {
+func removeIPTables(ctx context.Context, fam policy.Family, _ OpenConfig) error {
 	return iptables.Cleanup(ctx, fam)
 }
 
-func compareIPTables(before, after *proxier.State, _ configs.Settings) ([]proxier.Change, error) {
+func compareIPTables(before, after *policy.State, _ configs.Settings) ([]proxier.Change, error) {
 	return iptables.Compare(before, after)
 }
 

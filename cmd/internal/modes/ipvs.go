@@ -10,9 +10,10 @@ import (
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/ipvs"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
-func openIPVS(ctx context.Context, fam proxier.Family, c OpenConfig) (Backend, error) {
+func openIPVS(ctx context.Context, fam policy.Family, c OpenConfig) (Backend, error) {
 	s := c.IPVS
 	return ipvs.New(ctx, fam, ipvs.Options{
 		StateDir: c.StateDir, Scheduler: s.Scheduler, DrainTimeout: s.DrainTimeout,
@@ -23,11 +24,11 @@ func openIPVS(ctx context.Context, fam proxier.Family, c OpenConfig) (Backend, e
 
 // removeIPVS removes what is in IPVS and on our device. Chains and sets are removed
 // with those of iptables mode.
-func removeIPVS(ctx context.Context, fam proxier.Family, c OpenConfig) error {
+func removeIPVS(ctx context.Context, fam policy.Family, c OpenConfig) error {
 	return ipvs.Cleanup(ctx, fam, c.StateDir, c.Log)
 }
 
-func compareIPVS(before, after *proxier.State, s configs.Settings) ([]proxier.Change, error) {
+func compareIPVS(before, after *policy.State, s configs.Settings) ([]proxier.Change, error) {
 	return ipvs.Compare(before, after, ipvs.Options{Scheduler: s.IPVS.Scheduler, DrainTimeout: s.IPVS.DrainTimeout})
 }
 

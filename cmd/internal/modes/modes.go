@@ -16,6 +16,7 @@ import (
 	"svcproxy.dev/svcproxy/proxier/iptables"
 	"svcproxy.dev/svcproxy/proxier/ipvs"
 	"svcproxy.dev/svcproxy/proxier/nftables"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // All modes are in the order in which auto prefers them.
@@ -53,23 +54,23 @@ type Mode struct {
 	configs.Mode // what settings and service files may ask of it
 
 	// Open returns the backend of one family, or why this host cannot have it.
-	Open func(ctx context.Context, fam proxier.Family, c OpenConfig) (Backend, error)
+	Open func(ctx context.Context, fam policy.Family, c OpenConfig) (Backend, error)
 
 	// Remove removes what the mode may have left of one family, without what Open
 	// needs. Nil: the backend's Cleanup does.
-	Remove func(ctx context.Context, fam proxier.Family, c OpenConfig) error
+	Remove func(ctx context.Context, fam policy.Family, c OpenConfig) error
 
 	// Remembered returns which endpoint of a pool with session affinity a client keeps; nil: none. Nil: the
 	// mode cannot tell.
-	Remembered func(ctx context.Context, p *proxier.Pool, client netip.Addr) (*proxier.Remembered, error)
+	Remembered func(ctx context.Context, p *policy.Pool, client netip.Addr) (*proxier.Remembered, error)
 
 	// Objects returns what the mode should have in the kernel for a State, which holds one
 	// frontend, and whether it is there.
-	Objects func(ctx context.Context, st *proxier.State) ([]proxier.Object, error)
+	Objects func(ctx context.Context, st *policy.State) ([]proxier.Object, error)
 
 	// Compare returns which kernel objects differ between two States of a family under
 	// settings. It asks no kernel: this host may lack the mode.
-	Compare func(before, after *proxier.State, s configs.Settings) ([]proxier.Change, error)
+	Compare func(before, after *policy.State, s configs.Settings) ([]proxier.Change, error)
 
 	Balancing // what it does to packets beside rules
 

@@ -6,16 +6,17 @@ import (
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/nftables"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
-func openNFTables(ctx context.Context, fam proxier.Family, c OpenConfig) (Backend, error) {
+func openNFTables(ctx context.Context, fam policy.Family, c OpenConfig) (Backend, error) {
 	return nftables.New(ctx, fam, nftables.Options{Flowtable: c.NFTables.Flowtable, Offload: c.NFTables.FlowtableOffload, Log: c.Log})
 }
 
-func removeNFTables(ctx context.Context, fam proxier.Family, _ OpenConfig) error {
+func removeNFTables(ctx context.Context, fam policy.Family, _ OpenConfig) error {
 	return nftables.Cleanup(ctx, fam)
 }
 
-func compareNFTables(before, after *proxier.State, _ configs.Settings) ([]proxier.Change, error) {
+func compareNFTables(before, after *policy.State, _ configs.Settings) ([]proxier.Change, error) {
 	return nftables.Compare(before, after)
 }

@@ -8,6 +8,7 @@ import (
 	"svcproxy.dev/svcproxy/netutil/links"
 	"svcproxy.dev/svcproxy/netutil/sockets"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -40,9 +41,9 @@ func Surroundings(s configs.Settings) (proxier.Surroundings, error) {
 }
 
 // Families returns those that settings ask for.
-func Families(s configs.Settings) []proxier.Family {
-	var list []proxier.Family
-	for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
+func Families(s configs.Settings) []policy.Family {
+	var list []policy.Family
+	for _, fam := range []policy.Family{policy.IPv4, policy.IPv6} {
 		if slices.Contains(s.Families, fam.String()) {
 			list = append(list, fam)
 		}

@@ -10,13 +10,13 @@ import (
 
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/netutil/links"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
 // Build returns the node that settings and addresses make.
-func Build(s configs.Settings, addrs []links.Addr) *proxier.Node {
-	n := &proxier.Node{
+func Build(s configs.Settings, addrs []links.Addr) *policy.Node {
+	n := &policy.Node{
 		Name: s.NodeName, Zone: s.Zone,
 		LocalhostNodePorts: s.LocalhostNodePorts,
 		LocalCIDRs:         s.LocalCIDRs,

@@ -11,7 +11,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/node"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/netutil/links"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -89,7 +89,7 @@ func TestBuildSettings(t *testing.T) {
 			NodeName: "n", Zone: "z", LocalhostNodePorts: true, LocalCIDRs: cidr,
 			LocalInterfaces: []string{"cni*"}, Masquerade: mode, MasqueradeBit: 15, ServiceCIDRs: vips,
 		}, nil)
-		wanted := &proxier.Node{
+		wanted := &policy.Node{
 			Name: "n", Zone: "z", LocalhostNodePorts: true, LocalCIDRs: cidr,
 			LocalInterfaces: []string{"cni*"}, Masquerade: want, MarkBit: 15, ServiceCIDRs: vips,
 		}

@@ -10,6 +10,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/node"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/file"
 )
@@ -36,7 +37,7 @@ func (a Against) Report() *Report {
 	reading := Directories(a.Rules(old), a.Rules(now), node.Reserved(now), a.Old, a.New)
 	r.Faults, r.Unreadable = append(r.Faults, reading.Faults...), r.Unreadable || reading.Unreadable
 	var families []*proxier.FamilyPlan
-	for _, fam := range []proxier.Family{proxier.IPv4, proxier.IPv6} {
+	for _, fam := range []policy.Family{policy.IPv4, policy.IPv6} {
 		if p := compare(fam, old, now, reading); p != nil {
 			families = append(families, p)
 		}
@@ -98,16 +99,16 @@ func settingsLines(s configs.Settings) (list []settingsLine) {
 }
 
 // compare returns what changes of a family; nil where neither settings have it.
-func compare(fam proxier.Family, old, now configs.Settings, r *Reading) *proxier.FamilyPlan {
+func compare(fam policy.Family, old, now configs.Settings, r *Reading) *proxier.FamilyPlan {
 	was, is := slices.Contains(node.Families(old), fam), slices.Contains(node.Families(now), fam)
 	if !was && !is {
 		return nil
 	}
-	state := func(s configs.Settings, in bool, services []*source.Service) *proxier.State {
+	state := func(s configs.Settings, in bool, services []*source.Service) *policy.State {
 		if !in {
 			services = nil
 		}
-		return proxier.NewState(fam, node.Build(s, nil), services)
+		return policy.NewState(fam, node.Build(s, nil), services)
 	}
 	before, after := state(old, was, r.Before), state(now, is, r.After)
 	p := proxier.ComparePlan(before, after, node.Build(now, nil), false)
@@ -116,13 +117,13 @@ func compare(fam proxier.Family, old, now configs.Settings, r *Reading) *proxier
 }
 
 // objects returns the kernel objects that change. Another mode makes all its own.
-func objects(before, after *proxier.State, old, now configs.Settings) ([]proxier.Change, error) {
+func objects(before, after *policy.State, old, now configs.Settings) ([]proxier.Change, error) {
 	from, to := modeOf(old), modeOf(now)
 	if from.Name == to.Name {
 		return to.Compare(before, after, now)
 	}
-	empty := func(st *proxier.State) *proxier.State {
-		return &proxier.State{Family: st.Family, Host: st.Host}
+	empty := func(st *policy.State) *policy.State {
+		return &policy.State{Family: st.Family, Host: st.Host}
 	}
 	gone, err := from.Compare(before, empty(before), old)
 	came, more := to.Compare(empty(after), after, now)

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/decode"
 )
@@ -127,8 +128,8 @@ func consequenceOf(c proxier.Consequence, in Setting) Consequence {
 	return out
 }
 
-func frontendText(k proxier.FrontendKey) string {
-	if k.Kind == proxier.NodePort {
+func frontendText(k policy.FrontendKey) string {
+	if k.Kind == policy.NodePort {
 		return fmt.Sprintf("node port %d/%s", k.Port, k.Protocol)
 	}
 	return netip.AddrPortFrom(k.Addr, k.Port).String() + "/" + k.Protocol.String()

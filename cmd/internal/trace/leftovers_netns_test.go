@@ -16,6 +16,7 @@ import (
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/netutil/nft"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // tables returns the tables of this namespace whose names begin with svcproxy-.
@@ -80,7 +81,7 @@ func TestOwnedName(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	o := Options{Filter: Filter{Destination: own}, Names: &Names{Families: []proxier.Family{proxier.IPv4}}}
+	o := Options{Filter: Filter{Destination: own}, Names: &Names{Families: []policy.Family{policy.IPv4}}}
 	if err := Run(ctx, o); err != nil {
 		t.Error(err)
 	}
@@ -100,7 +101,7 @@ func TestRun(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	o := Options{
 		Filter: Filter{Destination: netip.MustParseAddr("127.0.0.1")},
-		Names:  &Names{Families: []proxier.Family{proxier.IPv4, proxier.IPv6}},
+		Names:  &Names{Families: []policy.Family{policy.IPv4, policy.IPv6}},
 		Note:   func(text string) { t.Error(text) },
 	}
 	w := &watcher{Options: o, ctx: ctx, conn: c, log: &nft.PacketLog{Group: 1}}

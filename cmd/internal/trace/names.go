@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -14,7 +15,7 @@ const Path = "/v1/trace"
 // Names say whose an address is, and what the rules of svcproxy make of packets to it.
 type Names struct {
 	Mode      string                `json:"mode"` // of the running daemon; empty: none runs
-	Families  []proxier.Family      `json:"families"`
+	Families  []policy.Family       `json:"families"`
 	Revision  uint64                `json:"revision"`            // of all the rest
 	Unchanged bool                  `json:"unchanged,omitempty"` // since the revision that was named: there is no rest
 	Frontends []Frontend            `json:"frontends"`
@@ -38,8 +39,8 @@ type Frontend struct {
 	Service    string          `json:"service"`
 	Port       string          `json:"port,omitempty"` // its name
 	VIP        bool            `json:"vip,omitempty"`
-	Outside    proxier.Action  `json:"outside"`
-	Local      proxier.Action  `json:"local"` // of local sources
+	Outside    policy.Action   `json:"outside"`
+	Local      policy.Action   `json:"local"` // of local sources
 	Restricted bool            `json:"restricted,omitempty"`
 	Ranges     []netip.Prefix  `json:"ranges,omitempty"`
 
@@ -78,9 +79,9 @@ func NamesOf(u proxier.Snapshot, only netip.Addr) *Names {
 }
 
 // concerns reports whether a packet to an address may be one to a service.
-func (n *Names) concerns(r *proxier.Resolved, a netip.Addr) bool {
-	return slices.ContainsFunc(r.Frontends, func(f *proxier.Frontend) bool {
-		return f.Key.Addr == a || f.Key.Kind == proxier.NodePort && n.serves(f.Placed, f.NodePortAddrs, a)
+func (n *Names) concerns(r *policy.Resolved, a netip.Addr) bool {
+	return slices.ContainsFunc(r.Frontends, func(f *policy.Frontend) bool {
+		return f.Key.Addr == a || f.Key.Kind == policy.NodePort && n.serves(f.Placed, f.NodePortAddrs, a)
 	})
 }
 
@@ -92,7 +93,7 @@ func (n *Names) serves(placed bool, list []netip.Addr, a netip.Addr) bool {
 	return slices.Contains(list, a) || a.IsLoopback()
 }
 
-func (n *Names) add(r *proxier.Resolved) {
+func (n *Names) add(r *policy.Resolved) {
 	for _, f := range r.Frontends {
 		forward := ""
 		if way := f.Outside.Pool.Forward; way.Answers() {
@@ -100,7 +101,7 @@ func (n *Names) add(r *proxier.Resolved) {
 		}
 		n.Frontends = append(n.Frontends, Frontend{
 			Addr: netip.AddrPortFrom(f.Key.Addr, f.Key.Port), Protocol: f.Key.Protocol, Placed: f.Placed, At: f.NodePortAddrs,
-			Service: f.ServicePort.Key.String(), Port: f.ServicePort.Port, VIP: f.Key.Kind == proxier.VIP,
+			Service: f.ServicePort.Key.String(), Port: f.ServicePort.Port, VIP: f.Key.Kind == policy.VIP,
 			Outside: f.Outside.Action, Local: f.Local.Action, Restricted: f.Restricted, Ranges: f.SourceRanges, Forward: forward,
 		})
 	}
@@ -133,7 +134,7 @@ func (n *Names) frontend(to netip.AddrPort, p source.Protocol) *Frontend {
 	if f := n.found[destination{to, p}]; f != nil {
 		return f
 	}
-	f := n.found[destination{netip.AddrPortFrom(proxier.FamilyOf(to.Addr()).Unspecified(), to.Port()), p}]
+	f := n.found[destination{netip.AddrPortFrom(policy.FamilyOf(to.Addr()).Unspecified(), to.Port()), p}]
 	if f == nil || !n.serves(f.Placed, f.At, to.Addr()) {
 		return nil
 	}
@@ -143,8 +144,8 @@ func (n *Names) frontend(to netip.AddrPort, p source.Protocol) *Frontend {
 // isLocal reports whether a packet is of a local source: from this host itself where it
 // came in on no interface.
 func (n *Names) isLocal(src netip.Addr, in string) bool {
-	h := proxier.Host{LocalCIDRs: n.LocalCIDRs, LocalInterfaces: n.LocalInterfaces}
-	return in == "" || h.LocalBy(proxier.Sender{Addr: src, Interface: in}) != ""
+	h := policy.Host{LocalCIDRs: n.LocalCIDRs, LocalInterfaces: n.LocalInterfaces}
+	return in == "" || h.LocalBy(policy.Sender{Addr: src, Interface: in}) != ""
 }
 
 // Reasons why a packet is not balanced.
@@ -175,9 +176,9 @@ func (n *Names) reason(f *Frontend, from, to netip.Addr, in string) (why string,
 		action = f.Local
 	}
 	switch action {
-	case proxier.Reject:
+	case policy.Reject:
 		return noEndpoints, true
-	case proxier.Drop:
+	case policy.Drop:
 		return policyLocal, false
 	}
 	return "", false

@@ -5,15 +5,15 @@ import (
 	"fmt"
 	"os"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // chainsLoud returns why packets must not show the chains that they meet in a family;
 // empty: they may. Iptables-legacy writes each step of such a packet to the log of the
 // kernel, where one is bound.
-func chainsLoud(fam proxier.Family) string {
+func chainsLoud(fam policy.Family) string {
 	names, number := "ip_tables_names", 2
-	if fam == proxier.IPv6 {
+	if fam == policy.IPv6 {
 		names, number = "ip6_tables_names", 10
 	}
 	tables, err := os.ReadFile("/proc/thread-self/net/" + names)

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/netutil/nft"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 const (
@@ -59,7 +59,7 @@ const (
 
 // A dialect is what differs between the families.
 type dialect struct {
-	proxier.Family
+	policy.Family
 	number       byte   // in netlink
 	saddr, daddr uint32 // offsets in the header
 	addr         nft.Type
@@ -73,9 +73,9 @@ type dialect struct {
 	inSource, inDestination, inProtocol, inTransport uint32
 }
 
-var dialects = map[proxier.Family]dialect{
-	proxier.IPv4: {proxier.IPv4, unix.NFPROTO_IPV4, 12, 16, nft.IPv4Addr, unix.NFT_CT_SRC_IP, unix.NFT_CT_DST_IP, unix.IPPROTO_ICMP, 3, 8 + 12, 8 + 16, 8 + 9, 8 + 20},
-	proxier.IPv6: {proxier.IPv6, unix.NFPROTO_IPV6, 8, 24, nft.IPv6Addr, unix.NFT_CT_SRC_IP6, unix.NFT_CT_DST_IP6, unix.IPPROTO_ICMPV6, 1, 8 + 8, 8 + 24, 8 + 6, 8 + 40},
+var dialects = map[policy.Family]dialect{
+	policy.IPv4: {policy.IPv4, unix.NFPROTO_IPV4, 12, 16, nft.IPv4Addr, unix.NFT_CT_SRC_IP, unix.NFT_CT_DST_IP, unix.IPPROTO_ICMP, 3, 8 + 12, 8 + 16, 8 + 9, 8 + 20},
+	policy.IPv6: {policy.IPv6, unix.NFPROTO_IPV6, 8, 24, nft.IPv6Addr, unix.NFT_CT_SRC_IP6, unix.NFT_CT_DST_IP6, unix.IPPROTO_ICMPV6, 1, 8 + 8, 8 + 24, 8 + 6, 8 + 40},
 }
 
 // A rules writes the table of one family.
@@ -124,7 +124,7 @@ func (r *rules) fill(f Filter, n *Names, owned bool) {
 func (r *rules) addAddresses(n *Names) {
 	for _, f := range n.Frontends {
 		a := f.Addr.Addr()
-		if proxier.FamilyOf(a) != r.Family {
+		if policy.FamilyOf(a) != r.Family {
 			continue
 		}
 		if !a.IsUnspecified() {
@@ -136,7 +136,7 @@ func (r *rules) addAddresses(n *Names) {
 			at = f.At
 		}
 		for _, host := range at {
-			if proxier.FamilyOf(host) == r.Family {
+			if policy.FamilyOf(host) == r.Family {
 				key := append(host.AsSlice(), byte(f.Protocol), 0, 0, 0)
 				r.batch.AddElement(nodePortSet, nft.Element{Key: append(binary.BigEndian.AppendUint16(key, f.Addr.Port()), 0, 0)})
 			}
@@ -270,7 +270,7 @@ func (r *rules) destinations(f Filter, n *Names) (list [][]expr.Any) {
 		},
 	}
 	for _, cidr := range n.ServiceCIDRs {
-		if proxier.FamilyOf(cidr.Addr()) == r.Family {
+		if policy.FamilyOf(cidr.Addr()) == r.Family {
 			list = append(list, append(r.within(r.daddr, cidr),
 				addr, &expr.Lookup{SourceRegister: register(0), SetName: addressSet, Invert: true}))
 		}

@@ -8,30 +8,30 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
 // testNames are services with every kind of answer.
 func testNames() *Names {
-	frontend := func(addr, service string, vip bool, outside, local proxier.Action) Frontend {
+	frontend := func(addr, service string, vip bool, outside, local policy.Action) Frontend {
 		return Frontend{Addr: netip.MustParseAddrPort(addr), Protocol: source.TCP, Service: service, Port: "http", VIP: vip, Outside: outside, Local: local}
 	}
-	restricted := frontend("198.19.0.1:80", "default/ranges", false, proxier.Balance, proxier.Balance)
+	restricted := frontend("198.19.0.1:80", "default/ranges", false, policy.Balance, policy.Balance)
 	restricted.Restricted, restricted.Ranges = true, []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
 	forwarded := func(addr, service string, way source.ForwardMethod) Frontend {
-		f := frontend(addr, service, true, proxier.Balance, proxier.Balance)
+		f := frontend(addr, service, true, policy.Balance, policy.Balance)
 		f.Forward = way.String()
 		return f
 	}
-	placed := frontend("0.0.0.0:30081", "default/placed", false, proxier.Balance, proxier.Balance)
+	placed := frontend("0.0.0.0:30081", "default/placed", false, policy.Balance, policy.Balance)
 	placed.Placed, placed.At = true, []netip.Addr{netip.MustParseAddr("192.0.2.2")}
 	return &Names{
 		Frontends: []Frontend{
-			frontend("10.96.0.10:80", "default/web", true, proxier.Balance, proxier.Balance),
-			frontend("10.96.0.11:80", "default/empty", true, proxier.Reject, proxier.Reject),
-			frontend("198.18.0.1:80", "default/local", false, proxier.Drop, proxier.Balance),
-			frontend("0.0.0.0:30080", "default/web", false, proxier.Balance, proxier.Balance),
+			frontend("10.96.0.10:80", "default/web", true, policy.Balance, policy.Balance),
+			frontend("10.96.0.11:80", "default/empty", true, policy.Reject, policy.Reject),
+			frontend("198.18.0.1:80", "default/local", false, policy.Drop, policy.Balance),
+			frontend("0.0.0.0:30080", "default/web", false, policy.Balance, policy.Balance),
 			restricted, placed,
 			forwarded("10.96.0.20:80", "default/direct", source.ForwardDirect), forwarded("10.96.0.21:80", "default/tunnel", source.ForwardTunnel),
 		},

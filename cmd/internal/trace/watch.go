@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/netutil/nft"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // Options say what to show, and to whom.
@@ -89,7 +89,7 @@ func (w *watcher) done() bool { return w.failed != nil || w.Count > 0 && w.lines
 // install adds a table for each family that matters.
 func (w *watcher) install() error {
 	for _, fam := range w.Names.Families {
-		if f := w.Filter; f.Destination.IsValid() && proxier.FamilyOf(f.Destination) != fam || f.Source.IsValid() && proxier.FamilyOf(f.Source.Addr()) != fam {
+		if f := w.Filter; f.Destination.IsValid() && policy.FamilyOf(f.Destination) != fam || f.Source.IsValid() && policy.FamilyOf(f.Source.Addr()) != fam {
 			continue
 		}
 		r := &rules{dialect: dialects[fam], group: w.log.Group, chains: w.Chains}

@@ -15,7 +15,7 @@ import (
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/netutil/nft"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // own is an address of the host, and no service's.
@@ -35,7 +35,7 @@ func watch(t *testing.T, chains bool) (*watcher, *[]Line) {
 	lines := new([]Line)
 	w := &watcher{
 		Options: Options{
-			Filter: Filter{Destination: own}, Names: &Names{Families: []proxier.Family{proxier.IPv4}}, Chains: chains,
+			Filter: Filter{Destination: own}, Names: &Names{Families: []policy.Family{policy.IPv4}}, Chains: chains,
 			Line: func(l *Line) error { *lines = append(*lines, *l); return nil },
 			Note: func(text string) { t.Error(text) },
 		},

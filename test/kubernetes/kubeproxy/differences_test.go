@@ -13,7 +13,7 @@ import (
 	discovery "k8s.io/api/discovery/v1"
 	utilnet "k8s.io/utils/net"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -103,7 +103,7 @@ func (q *question) anyTarget(kind func(*question, netip.AddrPort) bool) bool {
 		for _, p := range s.Ports {
 			for _, e := range s.Endpoints {
 				a := sloppy(e.Addresses[0])
-				if a.IsValid() && proxier.FamilyOf(a) == q.Family && kind(q, netip.AddrPortFrom(a, uint16(*p.Port))) {
+				if a.IsValid() && policy.FamilyOf(a) == q.Family && kind(q, netip.AddrPortFrom(a, uint16(*p.Port))) {
 					return true
 				}
 			}
@@ -118,7 +118,7 @@ func (q *question) name() string { return q.service.Namespace + "/" + q.service.
 func (q *question) anyEndpoint(ok func(*discovery.Endpoint, netip.Addr) bool) bool {
 	for _, s := range q.slices {
 		for i := range s.Endpoints {
-			if a := sloppy(s.Endpoints[i].Addresses[0]); a.IsValid() && proxier.FamilyOf(a) == q.Family && ok(&s.Endpoints[i], a) {
+			if a := sloppy(s.Endpoints[i].Addresses[0]); a.IsValid() && policy.FamilyOf(a) == q.Family && ok(&s.Endpoints[i], a) {
 				return true
 			}
 		}

@@ -13,7 +13,7 @@ import (
 	discovery "k8s.io/api/discovery/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // The node that packets pass, its addresses of both families, and its bridge of pods.
@@ -25,7 +25,7 @@ const (
 // A family is one address family, and who has which addresses in it: formats of
 // the number of the set and a number in it.
 type family struct {
-	proxier.Family
+	policy.Family
 	api                        core.IPFamily
 	vip, external, balancer    string
 	here, there                string // endpoints on this node and on others
@@ -37,11 +37,11 @@ type family struct {
 
 var families = []family{
 	{
-		proxier.IPv4, core.IPv4Protocol, "10.96.%d.%d", "198.18.%d.%d", "198.19.%d.%d", "10.4.%d.%d", "10.5.%d.%d",
+		policy.IPv4, core.IPv4Protocol, "10.96.%d.%d", "198.18.%d.%d", "198.19.%d.%d", "10.4.%d.%d", "10.5.%d.%d",
 		"192.0.2.2", "192.0.2.130", "10.4.0.0/16", "100.64.0.9", "203.0.113.9", "10.4.255.7",
 		[]string{"203.0.113.0/24", "10.4.0.0/16", "192.0.2.0/25", "192.0.2.128/25", "0.0.0.0/0", " 203.0.113.0/24 ", "203.000.113.0/24", "203.0.113.7/24", "::ffff:203.0.113.0/120", "198.51.100.0/24"},
 	}, {
-		proxier.IPv6, core.IPv6Protocol, "fd00:96::%x:%x", "2001:db8:18::%x:%x", "2001:db8:19::%x:%x", "fd00:4::%x:%x", "fd00:5::%x:%x",
+		policy.IPv6, core.IPv6Protocol, "fd00:96::%x:%x", "2001:db8:18::%x:%x", "2001:db8:19::%x:%x", "fd00:4::%x:%x", "fd00:5::%x:%x",
 		"2001:db8::2", "2001:db8:1::130", "fd00:4::/64", "2001:db8:64::9", "2001:db8:113::9", "fd00:4::ffff:7",
 		[]string{"2001:db8:113::/48", "fd00:4::/64", "2001:db8::/64", "2001:db8:1::/64", "::/0", "2001:db8:113::9/48", "2001:db8:51::/48"},
 	},
@@ -297,7 +297,7 @@ func (d *drawer) endpoint(s *core.Service, n int, f family, hints int) discovery
 	case odd == 2:
 		e.Addresses[0] = pick(d.Rand, "127.0.0.5", "::1", "169.254.7.7", "fe80::7")
 	}
-	if (f.Family == proxier.IPv6) != strings.Contains(e.Addresses[0], ":") {
+	if (f.Family == policy.IPv6) != strings.Contains(e.Addresses[0], ":") {
 		e.Addresses[0] = f.second
 	}
 	if before, known := d.known[e.Addresses[0]]; known && !d.oneIn(20) {

@@ -22,7 +22,7 @@ import (
 	"k8s.io/kubernetes/pkg/proxy"
 
 	"svcproxy.dev/svcproxy/netutil/netnstest"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -104,7 +104,7 @@ func (c *comparison) batch(all *cluster) {
 		}
 		ours <- h
 	}()
-	them := map[proxier.Family]rules{}
+	them := map[policy.Family]rules{}
 	for _, f := range families {
 		them[f.Family] = kubeProxy(c.t, all, f)
 	}
@@ -204,7 +204,7 @@ func (q *question) packets() []packet {
 	}
 	for _, s := range q.slices {
 		for _, e := range s.Endpoints {
-			if a, err := netip.ParseAddr(e.Addresses[0]); err == nil && proxier.FamilyOf(a) == q.Family && a != addr(q.primary) && a != addr(q.second) {
+			if a, err := netip.ParseAddr(e.Addresses[0]); err == nil && policy.FamilyOf(a) == q.Family && a != addr(q.primary) && a != addr(q.second) {
 				return append(out, from(a.String(), false, bridge))
 			}
 		}

@@ -22,21 +22,22 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/kubernetes"
 )
 
 // A held is what svcproxy would have the kernel hold.
 type held struct {
-	*proxier.Node
-	families map[proxier.Family]*state
+	*policy.Node
+	families map[policy.Family]*state
 	checks   map[source.Key]proxier.NodeHealth
 }
 
 // A state is what one backend was given.
 type state struct {
-	frontends map[address]*proxier.Frontend
-	hairpins  map[proxier.Hairpin]bool
+	frontends map[address]*policy.Frontend
+	hairpins  map[policy.Hairpin]bool
 }
 
 // An address is what a packet is sent to; without one: a port of the node.
@@ -55,10 +56,10 @@ func svcproxy(c *cluster) (*held, error) {
 	api := httptest.NewServer(&apiServer{c})
 	defer api.Close()
 	defer api.CloseClientConnections()
-	h := &held{Node: c.proxierNode(), families: map[proxier.Family]*state{}}
+	h := &held{Node: c.proxierNode(), families: map[policy.Family]*state{}}
 	src := kubernetes.New(kubernetes.Options{APIServer: api.URL, NodeName: nodeName})
 	health := make(chan []proxier.NodeHealth, 1)
-	backends := map[proxier.Family]proxier.Backend{}
+	backends := map[policy.Family]proxier.Backend{}
 	for _, f := range families {
 		h.families[f.Family] = &state{}
 		backends[f.Family] = &backend{state: h.families[f.Family]}
@@ -91,8 +92,8 @@ func svcproxy(c *cluster) (*held, error) {
 }
 
 // proxierNode is the node as proxier knows it.
-func (n *node) proxierNode() *proxier.Node {
-	out := &proxier.Node{Name: nodeName, Zone: n.zone, MarkBit: 14}
+func (n *node) proxierNode() *policy.Node {
+	out := &policy.Node{Name: nodeName, Zone: n.zone, MarkBit: 14}
 	for _, f := range families {
 		out.Addrs = append(out.Addrs, addr(f.primary), addr(f.second))
 		out.NodePortAddrs = append(out.NodePortAddrs, addr(f.primary))
@@ -114,8 +115,8 @@ func (n *node) proxierNode() *proxier.Node {
 // A backend keeps what it is given first.
 type backend struct{ state *state }
 
-func (b *backend) Sync(_ context.Context, st *proxier.State, _ *proxier.Delta) error {
-	b.state.frontends, b.state.hairpins = map[address]*proxier.Frontend{}, map[proxier.Hairpin]bool{}
+func (b *backend) Sync(_ context.Context, st *policy.State, _ *policy.Delta) error {
+	b.state.frontends, b.state.hairpins = map[address]*policy.Frontend{}, map[policy.Hairpin]bool{}
 	for _, r := range st.Services {
 		for _, f := range r.Frontends {
 			b.state.frontends[address{f.Key.Addr, f.Key.Protocol, f.Key.Port}] = f
@@ -127,9 +128,9 @@ func (b *backend) Sync(_ context.Context, st *proxier.State, _ *proxier.Delta) e
 	return nil
 }
 
-func (b *backend) Look(context.Context) (bool, error)                             { return false, nil }
-func (b *backend) Plan(context.Context, *proxier.State) ([]proxier.Change, error) { return nil, nil }
-func (b *backend) Cleanup(context.Context) error                                  { return nil }
+func (b *backend) Look(context.Context) (bool, error)                            { return false, nil }
+func (b *backend) Plan(context.Context, *policy.State) ([]proxier.Change, error) { return nil, nil }
+func (b *backend) Cleanup(context.Context) error                                 { return nil }
 
 // meets says what becomes of a packet to an address, by what there is of one service.
 func (h *held) meets(owner string, f family, to address, p packet) outcome {
@@ -140,7 +141,7 @@ func (h *held) meets(owner string, f family, to address, p packet) outcome {
 	case front == nil || front.ServicePort.Key.String() != owner:
 		return out
 	case front.Restricted && !slices.ContainsFunc(front.SourceRanges, func(r netip.Prefix) bool { return r.Contains(p.src) }):
-		out.action = proxier.Drop.String()
+		out.action = policy.Drop.String()
 		return out
 	}
 	leg, local := front.Outside, h.isLocal(p)
@@ -148,25 +149,25 @@ func (h *held) meets(owner string, f family, to address, p packet) outcome {
 		leg = front.Local
 	}
 	out.action = leg.Action.String()
-	if leg.Action != proxier.Balance {
+	if leg.Action != policy.Balance {
 		return out
 	}
 	out.affinity = leg.Pool.Affinity
 	for _, t := range leg.Pool.Targets {
-		hairpin := t.Addr() == p.src && st.hairpins[proxier.NewHairpin(t.AddrPort, to.Protocol)]
+		hairpin := t.Addr() == p.src && st.hairpins[policy.NewHairpin(t.AddrPort, to.Protocol)]
 		out.targets[t.AddrPort] = hairpin || masquerades(leg.Masquerade, local, p.fromHost)
 	}
 	return out
 }
 
-func masquerades(m proxier.Masquerade, local, fromHost bool) bool {
+func masquerades(m policy.Masquerade, local, fromHost bool) bool {
 	switch m {
-	case proxier.NonLocal:
+	case policy.NonLocal:
 		return !local
-	case proxier.HostProcesses:
+	case policy.HostProcesses:
 		return fromHost
 	}
-	return m == proxier.Everyone
+	return m == policy.Everyone
 }
 
 // isLocal reports whether the packet is from a local source.

@@ -5,13 +5,13 @@ import (
 	"net/netip"
 	"slices"
 
-	"svcproxy.dev/svcproxy/proxier"
+	proxierpolicy "svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/test/policy"
 )
 
 // Node returns a host as the program knows it.
-func Node(h *policy.Host) *proxier.Node {
-	n := &proxier.Node{Name: h.Name, Zone: h.Zone, LocalCIDRs: h.LocalCIDRs, LocalInterfaces: h.LocalInterfaces,
+func Node(h *policy.Host) *proxierpolicy.Node {
+	n := &proxierpolicy.Node{Name: h.Name, Zone: h.Zone, LocalCIDRs: h.LocalCIDRs, LocalInterfaces: h.LocalInterfaces,
 		Masquerade: h.Masquerade, MarkBit: 14, ServiceCIDRs: h.ServiceCIDRs}
 	for _, a := range h.Addresses {
 		n.Addrs = append(n.Addrs, a.Addr)
@@ -30,7 +30,7 @@ func Node(h *policy.Host) *proxier.Node {
 }
 
 // Answer returns what a State of the family of a packet says of it, as backends put it into the kernel.
-func Answer(st *proxier.State, p policy.Packet) policy.Outcomes {
+func Answer(st *proxierpolicy.State, p policy.Packet) policy.Outcomes {
 	if frontends := frontendsAt(st, p); len(frontends) > 0 {
 		return answerOf(frontends[0], st, p)
 	}
@@ -44,28 +44,28 @@ func Answer(st *proxier.State, p policy.Packet) policy.Outcomes {
 }
 
 // answerOf returns what a frontend does with a packet.
-func answerOf(f *proxier.Frontend, st *proxier.State, p policy.Packet) policy.Outcomes {
+func answerOf(f *proxierpolicy.Frontend, st *proxierpolicy.State, p policy.Packet) policy.Outcomes {
 	if !f.Admits(p.From) {
 		return only(policy.Dropped)
 	}
-	sender := proxier.Sender{Addr: p.From, Host: p.Process, Interface: p.Interface}
+	sender := proxierpolicy.Sender{Addr: p.From, Host: p.Process, Interface: p.Interface}
 	r := f.RouteOf(sender, &st.Host)
 	switch r.Action {
-	case proxier.Drop:
+	case proxierpolicy.Drop:
 		return only(policy.Dropped)
-	case proxier.Reject:
+	case proxierpolicy.Reject:
 		return only(policy.Refused)
 	}
 	out := policy.Outcomes{}
 	for _, target := range r.Pool.Targets {
-		hairpin := target.Addr() == p.From && st.Hairpins[proxier.NewHairpin(target.AddrPort, r.Pool.Protocol)] > 0
+		hairpin := target.Addr() == p.From && st.Hairpins[proxierpolicy.NewHairpin(target.AddrPort, r.Pool.Protocol)] > 0
 		out[policy.Outcome{Verdict: policy.Balanced, Endpoint: target.AddrPort, Masqueraded: hairpin || r.Masquerade.Covers(sender, &st.Host)}] = int(target.Weight)
 	}
 	return out
 }
 
 // frontendsAt returns the frontends that a packet is addressed to, node ports last.
-func frontendsAt(st *proxier.State, p policy.Packet) (list []*proxier.Frontend) {
+func frontendsAt(st *proxierpolicy.State, p policy.Packet) (list []*proxierpolicy.Frontend) {
 	for _, res := range st.Services {
 		for _, f := range res.Frontends {
 			if f.Key.Protocol == p.Protocol && f.Key.Port == p.To.Port() && slices.Contains(st.Host.Addrs(f), p.To.Addr()) {
@@ -73,7 +73,7 @@ func frontendsAt(st *proxier.State, p policy.Packet) (list []*proxier.Frontend) 
 			}
 		}
 	}
-	slices.SortFunc(list, func(a, b *proxier.Frontend) int { return int(a.Key.Kind) - int(b.Key.Kind) })
+	slices.SortFunc(list, func(a, b *proxierpolicy.Frontend) int { return int(a.Key.Kind) - int(b.Key.Kind) })
 	return list
 }
 

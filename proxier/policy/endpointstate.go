@@ -1,4 +1,4 @@
-package proxier
+package policy
 
 import (
 	"slices"
@@ -50,9 +50,9 @@ func (s EndpointState) String() string { return endpointStates[s] }
 // EndpointStates returns the states that status and metrics have: not those of a frontend.
 func EndpointStates() []string { return slices.Clone(endpointStates[:Gone]) }
 
-// stateOf returns what an endpoint's own state is, whatever the others are.
-func stateOf(svc Subject, e *source.Endpoint) EndpointState {
-	known := svc.Conditions.of(svc.Service, e)
+// StateOf returns what an endpoint's own state is, whatever the others are.
+func StateOf(svc Subject, e *source.Endpoint) EndpointState {
+	known := svc.Conditions.Of(svc.Service, e)
 	switch {
 	case svc.Disabled || e.Disabled:
 		return Disabled
@@ -72,9 +72,9 @@ func stateOf(svc Subject, e *source.Endpoint) EndpointState {
 	return Terminating
 }
 
-// shown returns what people are told of an endpoint's state.
-func (s Subject) shown(e *source.Endpoint, t *tiersInUse) EndpointState {
-	state, known := stateOf(s, e), s.Conditions.of(s.Service, e)
+// Shown returns what people are told of an endpoint's state.
+func (s Subject) Shown(e *source.Endpoint, t *tiersInUse) EndpointState {
+	state, known := StateOf(s, e), s.Conditions.Of(s.Service, e)
 	switch {
 	case state != Ready:
 		return state
@@ -103,7 +103,7 @@ func States(svc Subject, node *Node, fam Family, p source.Port, scope Scope) []E
 	out := make([]EndpointState, len(svc.Endpoints))
 	for i := range svc.Endpoints {
 		e := &svc.Endpoints[i]
-		state := stateOf(svc, e)
+		state := StateOf(svc, e)
 		switch {
 		case FamilyOf(e.Addr) != fam:
 			state = OtherFamily
@@ -113,7 +113,7 @@ func States(svc Subject, node *Node, fam Family, p source.Port, scope Scope) []E
 			state = Gone
 		case used[e]:
 			state = Ready
-		case scope == LocalScope && !isLocal(e, node):
+		case scope == LocalScope && !IsLocal(e, node):
 			state = OtherNode
 		case state == Ready && e.Tier > highest:
 			state = Backup

@@ -1,10 +1,11 @@
-package proxier
+package policy
 
 import (
 	"cmp"
 	"net/netip"
 	"slices"
 
+	"svcproxy.dev/svcproxy/internal/lists"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -57,15 +58,15 @@ func AllWithheld() (list []Withheld) {
 	return list
 }
 
-// wanted reports whether it is so because people want it, and nothing has failed.
-func (w Withheld) wanted() bool {
+// Wanted reports whether it is so because people want it, and nothing has failed.
+func (w Withheld) Wanted() bool {
 	return w == HostDrained || w == DisabledService || w == NoEndpoints || w == WantedUnusable || w == LeavingHere
 }
 
-// announcements decides which addresses of a service are announced on node, in one family: those
+// Announcements decides which addresses of a service are announced on node, in one family: those
 // that a frontend serves with an endpoint that passes its check, where it has one. All are resolved
 // for it; what the kernel holds of them is not known here.
-func announcements(svc Subject, node *Node, fam Family, frontends []*Frontend) (list []Announcement) {
+func Announcements(svc Subject, node *Node, fam Family, frontends []*Frontend) (list []Announcement) {
 	if svc.Announce == 0 {
 		return nil
 	}
@@ -103,7 +104,7 @@ func (s Subject) withholds(node *Node, a netip.Addr, frontends []*Frontend) With
 		if f.Key.Addr != a || f.Key.Kind == NodePort {
 			continue
 		}
-		switch now := s.unready(node, f); {
+		switch now := s.Unready(node, f); {
 		case now == NotWithheld:
 			return NotWithheld
 		case why == PortsTaken:
@@ -113,9 +114,9 @@ func (s Subject) withholds(node *Node, a netip.Addr, frontends []*Frontend) With
 	return why
 }
 
-// unready returns why nobody should be sent to a frontend.
-func (s Subject) unready(node *Node, f *Frontend) Withheld {
-	if s.allFailAt(f) != "" {
+// Unready returns why nobody should be sent to a frontend.
+func (s Subject) Unready(node *Node, f *Frontend) Withheld {
+	if s.AllFailAt(f) != "" {
 		return AllFail
 	}
 	if f.Outside.Action == Balance {
@@ -152,6 +153,47 @@ func (s Subject) proven(f *Frontend) bool {
 	port := s.portOf(f)
 	return port != nil && slices.ContainsFunc(s.Endpoints, func(e source.Endpoint) bool {
 		at := netip.AddrPortFrom(e.Addr, e.Port(*port))
-		return f.Outside.Pool.targeted(at) && s.Conditions.of(s.Service, &e).Check == source.CheckPassed
+		return f.Outside.Pool.Targeted(at) && s.Conditions.Of(s.Service, &e).Check == source.CheckPassed
 	})
+}
+
+// FrontendsAt returns the frontends of an address; r may be nil.
+func (r *Resolved) FrontendsAt(a netip.Addr) []*Frontend {
+	return lists.Keep(r.AllFrontends(), func(f *Frontend) bool { return f.Key.Addr == a && f.Key.Kind != NodePort })
+}
+
+// Announcement returns the one of the same address and means; nil: there is none.
+func (r *Resolved) Announcement(x Announcement) *Announcement {
+	if r == nil {
+		return nil
+	}
+	i := slices.IndexFunc(r.Announced, func(n Announcement) bool { return n.Addr == x.Addr && n.Means == x.Means })
+	if i < 0 {
+		return nil
+	}
+	return &r.Announced[i]
+}
+
+// Balances reports whether packets to an address are sent to endpoints; r may be nil.
+func (r *Resolved) Balances(a netip.Addr) bool {
+	return slices.ContainsFunc(r.FrontendsAt(a), func(f *Frontend) bool { return f.Outside.Action == Balance })
+}
+
+// AnnouncedAs returns a State with a frontend that is to be announced by these means; nil: there is none.
+func (s Subject) AnnouncedAs(means source.Means, node *Node, fam Family) *State {
+	r := Resolve(s.Service, s.Conditions, node, fam)
+	if r == nil {
+		return nil
+	}
+	for _, n := range r.Announced {
+		if n.Means != means || n.Withheld != NotWithheld {
+			continue
+		}
+		for _, f := range r.FrontendsAt(n.Addr) {
+			if s.Unready(node, f) == NotWithheld {
+				return OnlyFor(node, fam, r, f)
+			}
+		}
+	}
+	return nil
 }

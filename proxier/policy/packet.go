@@ -1,4 +1,4 @@
-package proxier
+package policy
 
 import (
 	"net/netip"

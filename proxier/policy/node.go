@@ -1,4 +1,4 @@
-package proxier
+package policy
 
 import (
 	"cmp"
@@ -93,6 +93,22 @@ func (n *Node) Host(fam Family) Host {
 		LocalInterfaces:    n.LocalInterfaces,
 		ServiceCIDRs:       prefixes(n.ServiceCIDRs),
 	}
-	h.ServiceCIDRExempt = lists.Keep(n.Addrs, func(a netip.Addr) bool { return isFam(a) && inAny(h.ServiceCIDRs, a) })
+	h.ServiceCIDRExempt = lists.Keep(n.Addrs, func(a netip.Addr) bool { return isFam(a) && InAny(h.ServiceCIDRs, a) })
 	return h
+}
+
+// PerFamily is a number for each address family.
+type PerFamily struct{ IPv4, IPv6 int }
+
+// Of returns the number for one family.
+func (p PerFamily) Of(fam Family) int {
+	if fam == IPv6 {
+		return p.IPv6
+	}
+	return p.IPv4
+}
+
+// Rose reports whether a family has endpoints that had none.
+func (p PerFamily) Rose(from PerFamily) bool {
+	return from.IPv4 == 0 && p.IPv4 > 0 || from.IPv6 == 0 && p.IPv6 > 0
 }

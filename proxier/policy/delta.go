@@ -1,4 +1,4 @@
-package proxier
+package policy
 
 import (
 	"cmp"
@@ -11,8 +11,8 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// newState returns a State without services.
-func newState(fam Family, node *Node) *State {
+// EmptyState returns a State without services.
+func EmptyState(fam Family, node *Node) *State {
 	return &State{
 		Family:      fam,
 		Host:        node.Host(fam),
@@ -25,9 +25,9 @@ func newState(fam Family, node *Node) *State {
 
 // NewState returns the State of services on a node, in one family, with nothing known of their endpoints.
 func NewState(fam Family, node *Node, services []*source.Service) *State {
-	st, ch := newState(fam, node), newChanges()
+	st, ch := EmptyState(fam, node), NewChanges()
 	for _, s := range services {
-		ch.put(st, s.Key, Resolve(s, nil, node, fam))
+		ch.Put(st, s.Key, Resolve(s, nil, node, fam))
 	}
 	return st
 }
@@ -55,21 +55,22 @@ type SetDelta[T comparable] struct {
 	Gained, Lost []T
 }
 
-// changes gathers what happens to a State between two Syncs.
-type changes struct {
-	services map[source.Key]ServiceChange
+// Changes gathers what happens to a State between two Syncs.
+type Changes struct {
+	Services map[source.Key]ServiceChange
 	whole    map[source.Key]*Resolved // of those that are parts, all of the service before
-	vips     netChange[netip.Addr]
-	hairpins netChange[Hairpin]
+	VIPs     netChange[netip.Addr]
+	Hairpins netChange[Hairpin]
 	bound    netChange[netip.Addr]
 }
 
-func newChanges() *changes {
-	return &changes{
-		services: make(map[source.Key]ServiceChange),
+// NewChanges returns none.
+func NewChanges() *Changes {
+	return &Changes{
+		Services: make(map[source.Key]ServiceChange),
 		whole:    make(map[source.Key]*Resolved),
-		vips:     make(netChange[netip.Addr]),
-		hairpins: make(netChange[Hairpin]),
+		VIPs:     make(netChange[netip.Addr]),
+		Hairpins: make(netChange[Hairpin]),
 		bound:    make(netChange[netip.Addr]),
 	}
 }
@@ -98,9 +99,9 @@ func (n netChange[T]) delta(compare func(a, b T) int) SetDelta[T] {
 	return d
 }
 
-// put sets what service key contributes to st, or removes it if r is nil, and notes
+// Put sets what service key contributes to st, or removes it if r is nil, and notes
 // what changes, if anything.
-func (c *changes) put(st *State, key source.Key, r *Resolved) (changed bool) {
+func (c *Changes) Put(st *State, key source.Key, r *Resolved) (changed bool) {
 	old := st.Services[key]
 	if old == r || old != nil && r != nil && reflect.DeepEqual(old, r) {
 		return false
@@ -112,13 +113,13 @@ func (c *changes) put(st *State, key source.Key, r *Resolved) (changed bool) {
 	} else {
 		st.Services[key] = r
 	}
-	c.note(key, old, r)
+	c.Note(key, old, r)
 	return true
 }
 
-// note keeps the first old and the last new value.
-func (c *changes) note(key source.Key, old, r *Resolved) {
-	ch, again := c.services[key]
+// Note keeps the first old and the last new value.
+func (c *Changes) Note(key source.Key, old, r *Resolved) {
+	ch, again := c.Services[key]
 	switch {
 	case !again:
 		ch.Old = old
@@ -128,49 +129,49 @@ func (c *changes) note(key source.Key, old, r *Resolved) {
 	}
 	ch.New = r
 	if ch.Old == nil && ch.New == nil {
-		delete(c.services, key)
+		delete(c.Services, key)
 		return
 	}
-	c.services[key] = ch
+	c.Services[key] = ch
 }
 
-// notePart notes a part of the change of a service that was old, and is r.
-func (c *changes) notePart(key source.Key, old, r *Resolved, part ServiceChange) {
-	switch ch, again := c.services[key]; {
+// NotePart notes a part of the change of a service that was old, and is r.
+func (c *Changes) NotePart(key source.Key, old, r *Resolved, part ServiceChange) {
+	switch ch, again := c.Services[key]; {
 	case !again:
-		c.services[key], c.whole[key] = part, old
+		c.Services[key], c.whole[key] = part, old
 	case ch.Part:
-		c.services[key] = ch.then(&part)
+		c.Services[key] = ch.then(&part)
 	default:
-		c.note(key, old, r)
+		c.Note(key, old, r)
 	}
 }
 
 // then returns two parts, one after the other, as one.
 func (ch *ServiceChange) then(next *ServiceChange) ServiceChange {
-	before, after := frontendIndex{}, frontendIndex{}
-	before.add(next.Old.Frontends)
+	before, after := FrontendIndex{}, FrontendIndex{}
+	before.Add(next.Old.Frontends)
 	for _, f := range ch.New.Frontends {
 		delete(before, f.Key.WithoutKind()) // next changes what was not there before
 	}
-	before.add(ch.Old.Frontends)
-	after.add(ch.New.Frontends)
+	before.Add(ch.Old.Frontends)
+	after.Add(ch.New.Frontends)
 	for _, f := range next.Old.Frontends {
 		delete(after, f.Key.WithoutKind())
 	}
-	after.add(next.New.Frontends)
-	return ServiceChange{Old: before.part(ch.New.Key), New: after.part(ch.New.Key), Part: true}
+	after.Add(next.New.Frontends)
+	return ServiceChange{Old: before.Part(ch.New.Key), New: after.Part(ch.New.Key), Part: true}
 }
 
-// part returns the frontends of a part of a service.
-func (x frontendIndex) part(key source.Key) *Resolved {
+// Part returns the frontends of a part of a service.
+func (x FrontendIndex) Part(key source.Key) *Resolved {
 	list := slices.SortedFunc(maps.Values(x), func(a, b *Frontend) int { return a.Key.Compare(b.Key) })
-	return &Resolved{Key: key, Frontends: list, Pools: poolsOf(list)}
+	return &Resolved{Key: key, Frontends: list, Pools: PoolsOf(list)}
 }
 
-// before returns all of a service as it was before the changes.
-func (c *changes) before(st *State, key source.Key) *Resolved {
-	switch ch, changed := c.services[key]; {
+// Before returns all of a service as it was before the changes.
+func (c *Changes) Before(st *State, key source.Key) *Resolved {
+	switch ch, changed := c.Services[key]; {
 	case !changed:
 		return st.Services[key]
 	case ch.Part:
@@ -180,12 +181,12 @@ func (c *changes) before(st *State, key source.Key) *Resolved {
 	}
 }
 
-// recount updates the counts, other than those of Hairpins, when was becomes now, which may be nil.
-func (c *changes) recount(st *State, was, now *Resolved) {
+// Recount updates the counts, other than those of Hairpins, when was becomes now, which may be nil.
+func (c *Changes) Recount(st *State, was, now *Resolved) {
 	if now == nil {
 		now = new(Resolved)
 	}
-	recount(st.RefusedVIPs, c.vips, was.RefusedVIPs, now.RefusedVIPs)
+	recount(st.RefusedVIPs, c.VIPs, was.RefusedVIPs, now.RefusedVIPs)
 	recount(st.BoundAddrs, c.bound, was.BoundAddrs, now.BoundAddrs)
 }
 
@@ -197,21 +198,22 @@ func recount[T comparable](set map[T]int, net netChange[T], was, now []T) {
 	for len(was) > 0 && len(now) > 0 && was[len(was)-1] == now[len(now)-1] {
 		was, now = was[:len(was)-1], now[:len(now)-1]
 	}
-	countAll(set, net, slices.Values(now), 1)
-	countAll(set, net, slices.Values(was), -1)
+	CountAll(set, net, slices.Values(now), 1)
+	CountAll(set, net, slices.Values(was), -1)
 }
 
 // count adds by to the count of all that r puts into the counted sets.
-func (c *changes) count(st *State, r *Resolved, by int) {
+func (c *Changes) count(st *State, r *Resolved, by int) {
 	if r == nil {
 		return
 	}
-	countAll(st.RefusedVIPs, c.vips, slices.Values(r.RefusedVIPs), by)
-	countAll(st.Hairpins, c.hairpins, r.Hairpins(), by)
-	countAll(st.BoundAddrs, c.bound, slices.Values(r.BoundAddrs), by)
+	CountAll(st.RefusedVIPs, c.VIPs, slices.Values(r.RefusedVIPs), by)
+	CountAll(st.Hairpins, c.Hairpins, r.Hairpins(), by)
+	CountAll(st.BoundAddrs, c.bound, slices.Values(r.BoundAddrs), by)
 }
 
-func countAll[T comparable](set map[T]int, net netChange[T], list iter.Seq[T], by int) {
+// CountAll counts the elements of a list in set, and notes in net what that changes: by is 1 where they come, -1 where they go.
+func CountAll[T comparable](set map[T]int, net netChange[T], list iter.Seq[T], by int) {
 	for v := range list {
 		was := set[v]
 		set[v] += by
@@ -225,14 +227,15 @@ func countAll[T comparable](set map[T]int, net netChange[T], list iter.Seq[T], b
 	}
 }
 
-// delta returns the gathered changes, sorted.
-func (c *changes) delta() *Delta {
+// Delta returns the gathered changes, sorted.
+func (c *Changes) Delta() *Delta {
 	return &Delta{
-		Services:    slices.SortedFunc(maps.Values(c.services), func(a, b ServiceChange) int { return a.key().Compare(b.key()) }),
-		RefusedVIPs: c.vips.delta(netip.Addr.Compare),
-		Hairpins:    c.hairpins.delta(Hairpin.Compare),
+		Services:    slices.SortedFunc(maps.Values(c.Services), func(a, b ServiceChange) int { return a.Key().Compare(b.Key()) }),
+		RefusedVIPs: c.VIPs.delta(netip.Addr.Compare),
+		Hairpins:    c.Hairpins.delta(Hairpin.Compare),
 		BoundAddrs:  c.bound.delta(netip.Addr.Compare),
 	}
 }
 
-func (ch ServiceChange) key() source.Key { return cmp.Or(ch.New, ch.Old).Key }
+// Key returns the name of the service.
+func (ch ServiceChange) Key() source.Key { return cmp.Or(ch.New, ch.Old).Key }

@@ -1,4 +1,4 @@
-package proxier
+package policy
 
 import (
 	"net/netip"
@@ -23,16 +23,16 @@ func (h *Host) Addrs(f *Frontend) []netip.Addr {
 	return list
 }
 
-// addrsIfAny returns the addresses of a frontend that may be nil.
-func (h *Host) addrsIfAny(f *Frontend) []netip.Addr {
+// AddrsIfAny returns the addresses of a frontend that may be nil.
+func (h *Host) AddrsIfAny(f *Frontend) []netip.Addr {
 	if f == nil {
 		return nil
 	}
 	return h.Addrs(f)
 }
 
-// addrsBut returns the addresses of a list that are not in another one.
-func addrsBut(list, other []netip.Addr) []netip.Addr {
+// AddrsBut returns the addresses of a list that are not in another one.
+func AddrsBut(list, other []netip.Addr) []netip.Addr {
 	return lists.Keep(list, func(a netip.Addr) bool { return !slices.Contains(other, a) })
 }
 

@@ -1,4 +1,4 @@
-package proxier
+package policy
 
 import (
 	"slices"
@@ -31,7 +31,7 @@ func grouped(svc Subject, list []*source.Endpoint, use failedUse) (groups [group
 
 // groupOf returns the group of an endpoint; groupCount: it cannot be used.
 func groupOf(svc Subject, e *source.Endpoint, use failedUse) int {
-	switch state, spared := stateOf(svc, e), svc.spares(e, use); {
+	switch state, spared := StateOf(svc, e), svc.spares(e, use); {
 	case state == Ready || spared && isReady(svc.Service, e):
 		return readyGroup
 	case state == Terminating || spared:
@@ -103,7 +103,7 @@ func near(d source.TrafficDistribution, ready []*source.Endpoint, node *Node) []
 		return hinted(ready, node)
 	}
 	if d == source.PreferSameNode {
-		if here := lists.Keep(ready, func(e *source.Endpoint) bool { return isLocal(e, node) }); len(here) > 0 {
+		if here := lists.Keep(ready, func(e *source.Endpoint) bool { return IsLocal(e, node) }); len(here) > 0 {
 			return here
 		}
 	}
@@ -133,4 +133,28 @@ func hinted(ready []*source.Endpoint, node *Node) []*source.Endpoint {
 		}
 	}
 	return ready
+}
+
+// A tiersInUse has the highest tier of which endpoints are used. Nil: all are.
+type tiersInUse PerFamily
+
+// TiersInUse returns nil where there is one tier only.
+func (s Subject) TiersInUse() *tiersInUse {
+	if !slices.ContainsFunc(s.Endpoints, func(e source.Endpoint) bool { return e.Tier > 0 }) {
+		return nil
+	}
+	counts := map[Family]*tierCounts{IPv4: {}, IPv6: {}}
+	use := map[Family]failedUse{IPv4: s.failedUse(IPv4, nil), IPv6: s.failedUse(IPv6, nil)}
+	for i := range s.Endpoints {
+		e := &s.Endpoints[i]
+		if fam := FamilyOf(e.Addr); StateOf(s, e) == Ready || s.spares(e, use[fam]) {
+			counts[fam].add(e)
+		}
+	}
+	return &tiersInUse{IPv4: counts[IPv4].last(s.MinUp), IPv6: counts[IPv6].last(s.MinUp)}
+}
+
+// spare reports whether a ready endpoint is of a tier that is not needed.
+func (t *tiersInUse) spare(e *source.Endpoint) bool {
+	return t != nil && int(e.Tier) > PerFamily(*t).Of(FamilyOf(e.Addr))
 }

@@ -1,4 +1,4 @@
-package proxier
+package policy
 
 import (
 	"cmp"
@@ -34,7 +34,7 @@ func Why(svc Subject, node *Node, f *Frontend, r Route) Reason {
 	}
 	var elsewhere [Disabled + 1]int
 	for _, e := range fitting {
-		if state := stateOf(svc, e); why.local && !isLocal(e, node) {
+		if state := StateOf(svc, e); why.local && !IsLocal(e, node) {
 			elsewhere[state]++
 		} else {
 			why.unusable[state]++
@@ -114,4 +114,28 @@ func (r *Reason) counts() string {
 		}
 	}
 	return strings.Join(parts, ", ")
+}
+
+// EndpointsOf returns how many endpoints are of a family.
+func (s Subject) EndpointsOf(fam Family) (n int) {
+	for i := range s.Endpoints {
+		if FamilyOf(s.Endpoints[i].Addr) == fam {
+			n++
+		}
+	}
+	return n
+}
+
+// WhyNot returns why a frontend does not serve as it should, and how all_failed has its part in that.
+func (s Subject) WhyNot(node *Node, f *Frontend, action string) (reason, allFailed string) {
+	why, setting := Why(s, node, f, f.Outside), s.AllFailAt(f)
+	switch {
+	case setting == UseAll && action == Balance.String():
+		return fmt.Sprintf("no endpoint passes its check, so those that fail are used: %d", len(f.Outside.Pool.Targets)), UseAll
+	case setting == RefuseAll && why.unusable[Down] > 0:
+		return why.String(), RefuseAll
+	case action == Balance.String() && s.failedUseAt(f) == useReturning:
+		return "endpoints pass their check again, and those that failed with them are used while they may follow", ""
+	}
+	return why.String(), ""
 }

@@ -1,9 +1,11 @@
-package proxier
+package policy_test
 
 import (
 	"strings"
 	"testing"
 
+	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/policy/policytest"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -22,7 +24,7 @@ func TestResolveHints(t *testing.T) {
 	nodes := func(n ...string) *source.Hints { return &source.Hints{Nodes: n} }
 	both := func(n, z string) *source.Hints { return &source.Hints{Nodes: []string{n}, Zones: []string{z}} }
 	type edits = []func(*source.Service)
-	two := testEndpoints("10.0.0.1 zone=a @here", "10.0.0.2 zone=b @there")
+	two := policytest.Endpoints("10.0.0.1 zone=a @here", "10.0.0.2 zone=b @there")
 	tests := []struct {
 		name string
 		svc  []func(*source.Service)
@@ -36,13 +38,13 @@ func TestResolveHints(t *testing.T) {
 		{"zone where no node is meant", edits{two, hints(both("there", "a"), both("there", "b"))}, "10.0.0.1:8080 masquerade everyone"},
 		{"zone where one has no node", edits{two, hints(both("here", "b"), zones("a"))}, "10.0.0.2:8080 masquerade everyone"},
 		{"one without", edits{two, hints(nil, both("here", "a"))}, "10.0.0.1:8080 10.0.0.2:8080 masquerade everyone"},
-		{"one without that is not ready", edits{testEndpoints("10.0.0.1 notready", "10.0.0.2", "10.0.0.3"), hints(nil, zones("b"), zones("a"))}, "10.0.0.3:8080 masquerade everyone"},
-		{"local is who runs here", edits{two, internalLocal, hints(nodes("there"), nodes("here"))}, "10.0.0.1:8080 masquerade everyone"},
+		{"one without that is not ready", edits{policytest.Endpoints("10.0.0.1 notready", "10.0.0.2", "10.0.0.3"), hints(nil, zones("b"), zones("a"))}, "10.0.0.3:8080 masquerade everyone"},
+		{"local is who runs here", edits{two, policytest.InternalLocal, hints(nodes("there"), nodes("here"))}, "10.0.0.1:8080 masquerade everyone"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			r := Resolve(testService(tt.svc...), nil, testNode(), IPv4)
-			if got := show(r.Frontends[0].Outside); got != tt.want {
+			r := policy.Resolve(policytest.Service(tt.svc...), nil, policytest.Node(), policy.IPv4)
+			if got := policytest.Show(r.Frontends[0].Outside); got != tt.want {
 				t.Errorf("\n got: %s\nwant: %s", got, tt.want)
 			}
 		})
@@ -52,7 +54,7 @@ func TestResolveHints(t *testing.T) {
 // An endpoint is no target of a port that it does not serve, and the fallback
 // to those that terminate is decided for each port.
 func TestResolveEndpointsOfSomePorts(t *testing.T) {
-	svc := testService(testEndpoints("10.0.0.1", "10.0.0.2 terminating", "10.0.0.3"))
+	svc := policytest.Service(policytest.Endpoints("10.0.0.1", "10.0.0.2 terminating", "10.0.0.3"))
 	svc.Ports = []source.Port{
 		{Name: "http", Protocol: source.TCP, Port: 80, TargetPort: 8080},
 		{Name: "old", Protocol: source.TCP, Port: 81, TargetPort: 8081},
@@ -62,8 +64,8 @@ func TestResolveEndpointsOfSomePorts(t *testing.T) {
 	svc.Endpoints[1].Ports = map[string]uint16{"none": 0}
 	svc.Endpoints[2].Ports = map[string]uint16{"http": 9090, "old": 0, "none": 0}
 	want := []string{"10.0.0.1:8080 10.0.0.3:9090 masquerade everyone", "10.0.0.2:8081 masquerade everyone", "reject"}
-	for i, f := range Resolve(svc, nil, testNode(), IPv4).Frontends {
-		if got := show(f.Outside); got != want[i] {
+	for i, f := range policy.Resolve(svc, nil, policytest.Node(), policy.IPv4).Frontends {
+		if got := policytest.Show(f.Outside); got != want[i] {
 			t.Errorf("port %d: got %s, want %s", f.Key.Port, got, want[i])
 		}
 		if i == 0 && len(f.Outside.Pool.Kept) != 1 {
@@ -74,13 +76,13 @@ func TestResolveEndpointsOfSomePorts(t *testing.T) {
 
 // Whether all have hints is decided for each port.
 func TestResolveHintsOfSomePorts(t *testing.T) {
-	svc := testService(testEndpoints("10.0.0.1", "10.0.0.2", "10.0.0.3"), distribution(source.AsHinted))
+	svc := policytest.Service(policytest.Endpoints("10.0.0.1", "10.0.0.2", "10.0.0.3"), policytest.Distribution(source.AsHinted))
 	svc.Ports = []source.Port{{Name: "http", Protocol: source.TCP, Port: 80, TargetPort: 8080}, {Name: "old", Protocol: source.TCP, Port: 81, TargetPort: 8081}}
 	svc.Endpoints[0].Hints, svc.Endpoints[1].Hints = &source.Hints{Zones: []string{"a"}}, &source.Hints{Zones: []string{"b"}}
 	svc.Endpoints[2].Ports = map[string]uint16{"http": 0}
 	want := []string{"10.0.0.1:8080 masquerade everyone", "10.0.0.1:8081 10.0.0.2:8081 10.0.0.3:8081 masquerade everyone"}
-	for i, f := range Resolve(svc, nil, testNode(), IPv4).Frontends {
-		if got := show(f.Outside); got != want[i] {
+	for i, f := range policy.Resolve(svc, nil, policytest.Node(), policy.IPv4).Frontends {
+		if got := policytest.Show(f.Outside); got != want[i] {
 			t.Errorf("port %d: got %s, want %s", f.Key.Port, got, want[i])
 		}
 	}
@@ -89,14 +91,14 @@ func TestResolveHintsOfSomePorts(t *testing.T) {
 // One address under several ports is one local endpoint. Each family has its own
 // number, but where the service has one family only.
 func TestLocalReadyCountsAddresses(t *testing.T) {
-	svc := testService(testEndpoints("10.0.0.1 @here", "10.0.0.1 @here", "10.0.0.2 @here", "10.0.0.3 @there", "10.0.0.4 @here notready", "fd00::1 @here", "fd00::2 @there"))
+	svc := policytest.Service(policytest.Endpoints("10.0.0.1 @here", "10.0.0.1 @here", "10.0.0.2 @here", "10.0.0.3 @there", "10.0.0.4 @here notready", "fd00::1 @here", "fd00::2 @there"))
 	svc.Endpoints[1].Ports = map[string]uint16{"": 8081}
 	for _, c := range []struct {
 		vips string
-		want PerFamily
-	}{{"10.96.0.1 fd00:96::1", PerFamily{2, 1}}, {"10.96.0.1", PerFamily{2, 2}}, {"fd00:96::1", PerFamily{1, 1}}} {
-		svc.VIPs = addrs(strings.Fields(c.vips)...)
-		if got := localReady(Subject{Service: svc}, testNode()); got != c.want {
+		want policy.PerFamily
+	}{{"10.96.0.1 fd00:96::1", policy.PerFamily{IPv4: 2, IPv6: 1}}, {"10.96.0.1", policy.PerFamily{IPv4: 2, IPv6: 2}}, {"fd00:96::1", policy.PerFamily{IPv4: 1, IPv6: 1}}} {
+		svc.VIPs = policytest.Addrs(strings.Fields(c.vips)...)
+		if got := policy.LocalReady(policy.Subject{Service: svc}, policytest.Node()); got != c.want {
 			t.Errorf("%s: %+v local endpoints, want %+v", c.vips, got, c.want)
 		}
 	}

@@ -1,8 +1,10 @@
-package proxier
+package policy
 
 import (
 	"cmp"
+	"iter"
 	"net/netip"
+	"slices"
 	"time"
 
 	"svcproxy.dev/svcproxy/source"
@@ -232,4 +234,95 @@ func (k FrontendKey) Compare(o FrontendKey) int {
 		cmp.Compare(k.Port, o.Port),
 		cmp.Compare(k.Kind, o.Kind),
 	)
+}
+
+// Endpoints yields where the endpoints of a service are, some of them several times.
+func (r *Resolved) Endpoints() iter.Seq[netip.AddrPort] {
+	return func(yield func(netip.AddrPort) bool) {
+		for _, p := range r.Pools {
+			for _, t := range p.Targets {
+				if !yield(t.AddrPort) {
+					return
+				}
+			}
+			for _, list := range [][]netip.AddrPort{p.Kept, p.Closed} {
+				for _, a := range list {
+					if !yield(a) {
+						return
+					}
+				}
+			}
+		}
+	}
+}
+
+// Has reports whether an endpoint of the service is there.
+func (r *Resolved) Has(at netip.AddrPort) bool {
+	for a := range r.Endpoints() {
+		if a == at {
+			return true
+		}
+	}
+	return false
+}
+
+// A FrontendIndex finds frontends by what packets are addressed to, of whatever service.
+type FrontendIndex map[FrontendKey]*Frontend
+
+// Add adds frontends.
+func (x FrontendIndex) Add(list []*Frontend) {
+	for _, f := range list {
+		x[f.Key.WithoutKind()] = f
+	}
+}
+
+// Find returns the frontend that has the packets of f; nil: there is none.
+func (x FrontendIndex) Find(f *Frontend) *Frontend { return x[f.Key.WithoutKind()] }
+
+// WithoutKind returns what packets are addressed to.
+func (k FrontendKey) WithoutKind() FrontendKey {
+	k.Kind = 0
+	return k
+}
+
+// TargetAddrs returns the addresses of Targets.
+func (p *Pool) TargetAddrs() []netip.AddrPort {
+	list := make([]netip.AddrPort, len(p.Targets))
+	for i, t := range p.Targets {
+		list[i] = t.AddrPort
+	}
+	return list
+}
+
+// Targeted reports whether an endpoint gets new connections.
+func (p *Pool) Targeted(a netip.AddrPort) bool {
+	_, ok := slices.BinarySearchFunc(p.Targets, a, func(t Target, a netip.AddrPort) int { return t.AddrPort.Compare(a) })
+	return ok
+}
+
+// Pool returns the pool of the same name, nil if there is none; r may be nil.
+func (r *Resolved) Pool(like *Pool) *Pool {
+	if r == nil {
+		return nil
+	}
+	for _, p := range r.Pools {
+		if p.ServicePort == like.ServicePort && p.Scope == like.Scope && p.Protocol == like.Protocol {
+			return p
+		}
+	}
+	return nil
+}
+
+// PoolsOf returns the pools of frontends, each once.
+func PoolsOf(list []*Frontend) (pools []*Pool) {
+	seen := make(map[*Pool]bool)
+	for _, f := range list {
+		for _, p := range []*Pool{f.Outside.Pool, f.Local.Pool} {
+			if !seen[p] {
+				seen[p] = true
+				pools = append(pools, p)
+			}
+		}
+	}
+	return pools
 }

@@ -1,4 +1,4 @@
-package proxier
+package policy
 
 import (
 	"fmt"
@@ -12,7 +12,7 @@ import (
 // of its endpoints. It returns nil when the service has nothing in that family.
 func Resolve(service *source.Service, known Conditions, node *Node, fam Family) *Resolved {
 	svc := Subject{service, known}
-	if svc.Disabled || !serves(svc.Service, fam) {
+	if svc.Disabled || !Serves(svc.Service, fam) {
 		return nil
 	}
 	r := resolver{svc: svc, node: node, fam: fam, partial: slices.ContainsFunc(svc.Endpoints, servesSome)}
@@ -27,14 +27,14 @@ func Resolve(service *source.Service, known Conditions, node *Node, fam Family) 
 	slices.SortFunc(r.out.Frontends, func(a, b *Frontend) int { return a.Key.Compare(b.Key) })
 	r.hairpins()
 	r.bound()
-	r.out.Announced = announcements(svc, node, fam, r.out.Frontends)
+	r.out.Announced = Announcements(svc, node, fam, r.out.Frontends)
 	out := r.out // what it was made of can go
 	return &out
 }
 
-// serves reports whether the service has an address of the family. One with only node
+// Serves reports whether the service has an address of the family. One with only node
 // ports has both families.
-func serves(svc *source.Service, fam Family) bool {
+func Serves(svc *source.Service, fam Family) bool {
 	hasAddrs := false
 	for _, list := range [][]netip.Addr{svc.VIPs, svc.ExternalIPs, svc.LoadBalancerIPs} {
 		hasAddrs = hasAddrs || len(list) > 0
@@ -243,6 +243,7 @@ func (r *resolver) bound() {
 	}
 }
 
-func inAny(list []netip.Prefix, a netip.Addr) bool {
+// InAny reports whether a is in one of the prefixes.
+func InAny(list []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(a) })
 }

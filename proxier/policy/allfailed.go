@@ -1,4 +1,4 @@
-package proxier
+package policy
 
 import (
 	"iter"
@@ -11,8 +11,8 @@ import (
 // What becomes of connections to a service of which no endpoint passes its check, as
 // all_failed of files has it.
 const (
-	useAll    = "use_all" // all that fail are used
-	refuseAll = "refuse"
+	UseAll    = "use_all" // all that fail are used
+	RefuseAll = "refuse"
 )
 
 // A failedUse says which endpoints that do not pass their check are used as if they did.
@@ -31,30 +31,30 @@ func (s Subject) AllFail() string {
 		return ""
 	}
 	for fam, p := range s.peerings() {
-		if setting := s.allFail(fam, p); setting != "" && serves(s.Service, fam) {
+		if setting := s.allFailOf(fam, p); setting != "" && Serves(s.Service, fam) {
 			return setting
 		}
 	}
 	return ""
 }
 
-// allFail is AllFail for one family, and for one port unless that is nil. One without a result
+// allFailOf is AllFail for one family, and for one port unless that is nil. One without a result
 // does not pass, but is not refused.
-func (s Subject) allFail(fam Family, p *source.Port) string {
+func (s Subject) allFailOf(fam Family, p *source.Port) string {
 	if s.HealthCheck == nil {
 		return ""
 	}
-	setting, n := allFailed(s.HealthCheck), s.count(s.peers(fam, p))
-	if n.passing > 0 || n.failing == 0 || n.checking > 0 && setting == refuseAll {
+	setting, n := AllFailed(s.HealthCheck), s.count(s.peers(fam, p))
+	if n.passing > 0 || n.failing == 0 || n.checking > 0 && setting == RefuseAll {
 		return ""
 	}
 	return setting
 }
 
-// allFailAt is allFail for what a frontend sends its packets to.
-func (s Subject) allFailAt(f *Frontend) string {
+// AllFailAt is allFail for what a frontend sends its packets to.
+func (s Subject) AllFailAt(f *Frontend) string {
 	if p := s.portOf(f); p != nil {
-		return s.allFail(FamilyOf(f.Key.Addr), p)
+		return s.allFailOf(FamilyOf(f.Key.Addr), p)
 	}
 	return ""
 }
@@ -93,12 +93,12 @@ func (s Subject) failedUseAt(f *Frontend) failedUse {
 
 // spares reports whether an endpoint does not pass its check, and is used as if it did.
 func (s Subject) spares(e *source.Endpoint, use failedUse) bool {
-	state := stateOf(s, e)
+	state := StateOf(s, e)
 	switch use {
 	case useFailed:
 		return state == Down || state == Checking
 	case useReturning:
-		return state == Checking || state == Down && s.Conditions.of(s.Service, e).Returning
+		return state == Checking || state == Down && s.Conditions.Of(s.Service, e).Returning
 	}
 	return false
 }
@@ -156,7 +156,7 @@ func (s Subject) peers(fam Family, p *source.Port) iter.Seq[*source.Endpoint] {
 	return func(yield func(*source.Endpoint) bool) {
 		for i := range s.Endpoints {
 			e := &s.Endpoints[i]
-			if FamilyOf(e.Addr) != fam || p != nil && e.Port(*p) == 0 || stateOf(s, e) > Down {
+			if FamilyOf(e.Addr) != fam || p != nil && e.Port(*p) == 0 || StateOf(s, e) > Down {
 				continue
 			}
 			if !yield(e) {
@@ -176,10 +176,10 @@ type peerCounts struct {
 func (s Subject) count(peers iter.Seq[*source.Endpoint]) (n peerCounts) {
 	for e := range peers {
 		again := 0
-		if s.Conditions.of(s.Service, e).Returning {
+		if s.Conditions.Of(s.Service, e).Returning {
 			again = 1
 		}
-		switch stateOf(s, e) {
+		switch StateOf(s, e) {
 		case Down:
 			n.failing++
 			n.returning += again
@@ -191,4 +191,12 @@ func (s Subject) count(peers iter.Seq[*source.Endpoint]) (n peerCounts) {
 		}
 	}
 	return n
+}
+
+// AllFailed returns what a check has for all_failed, as files have it.
+func AllFailed(c *source.HealthCheck) string {
+	if c.Refuse {
+		return RefuseAll
+	}
+	return UseAll
 }

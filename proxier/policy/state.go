@@ -1,4 +1,4 @@
-package proxier
+package policy
 
 import (
 	"bytes"
@@ -116,7 +116,7 @@ func OnlyFor(node *Node, fam Family, res *Resolved, f *Frontend) *State {
 	one := *res
 	one.Frontends = []*Frontend{f}
 	one.Pools = lists.Keep(res.Pools, func(p *Pool) bool { return f.Outside.Pool == p || f.Local.Pool == p })
-	st := newState(fam, node)
+	st := EmptyState(fam, node)
 	st.Services[res.Key] = &one
 	if slices.Contains(res.RefusedVIPs, f.Key.Addr) {
 		st.RefusedVIPs[f.Key.Addr] = 1

@@ -1,4 +1,4 @@
-package proxier
+package policy
 
 import (
 	"net/netip"
@@ -37,7 +37,7 @@ func restrict(f *Frontend, svc *source.Service, node *Node) {
 // has made of it on node; empty: none does.
 func KeptOutBy(svc *source.Service, node *Node, f *Frontend, a netip.Addr) string {
 	for _, l := range rangeLists(svc, f.Key.Kind) {
-		if !inAny(sourceRanges(svc, l.ranges, f.Key.Addr, node), a) {
+		if !InAny(sourceRanges(svc, l.ranges, f.Key.Addr, node), a) {
 			return l.key
 		}
 	}
@@ -57,7 +57,7 @@ func sourceRanges(svc *source.Service, ranges []netip.Prefix, to netip.Addr, nod
 		if FamilyOf(p.Addr()) == fam {
 			out = append(out, p)
 			admitNode = admitNode || slices.ContainsFunc(node.Addrs, func(a netip.Addr) bool {
-				return p.Contains(a) && (!inAny(node.LocalCIDRs, a) || slices.Contains(serve, a))
+				return p.Contains(a) && (!InAny(node.LocalCIDRs, a) || slices.Contains(serve, a))
 			})
 		}
 	}

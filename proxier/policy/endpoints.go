@@ -1,4 +1,4 @@
-package proxier
+package policy
 
 import (
 	"math"
@@ -30,7 +30,7 @@ func choose(svc Subject, node *Node, fam Family, p *source.Port) endpointSelecti
 		}
 	}
 	here := func(list []*source.Endpoint) []*source.Endpoint {
-		return lists.Keep(list, func(e *source.Endpoint) bool { return isLocal(e, node) })
+		return lists.Keep(list, func(e *source.Endpoint) bool { return IsLocal(e, node) })
 	}
 	c := endpointSelection{failed: svc.failedUse(fam, p)}
 	groups := grouped(svc, all, c.failed)
@@ -69,8 +69,8 @@ func (c *endpointSelection) readyElsewhereOnly(svc Subject) bool {
 	})
 }
 
-// isLocal reports whether the endpoint runs on this node.
-func isLocal(e *source.Endpoint, node *Node) bool {
+// IsLocal reports whether the endpoint runs on this node.
+func IsLocal(e *source.Endpoint, node *Node) bool {
 	if e.Node != "" {
 		return e.Node == node.Name
 	}
@@ -82,10 +82,10 @@ func isReady(svc *source.Service, e *source.Endpoint) bool { return e.Ready || s
 // present reports whether the endpoint still serves its established connections.
 func present(svc Subject, e *source.Endpoint) bool { return isReady(svc.Service, e) || e.Serving }
 
-// localReady counts the addresses of the endpoints that health_check_node_port reports, those of
+// LocalReady counts the addresses of the endpoints that health_check_node_port reports, those of
 // readyHere; one under several ports is one. A load balancer that asks in one family wants to send packets
 // of it; in a family that the service does not have, what is asked for can only be the other.
-func localReady(svc Subject, node *Node) PerFamily {
+func LocalReady(svc Subject, node *Node) PerFamily {
 	count := func(fam Family) int {
 		seen := map[netip.Addr]bool{}
 		chosen := choose(svc, node, fam, nil)
@@ -95,9 +95,9 @@ func localReady(svc Subject, node *Node) PerFamily {
 		return len(seen)
 	}
 	n := PerFamily{IPv4: count(IPv4), IPv6: count(IPv6)}
-	if !serves(svc.Service, IPv4) {
+	if !Serves(svc.Service, IPv4) {
 		n.IPv4 = n.IPv6
-	} else if !serves(svc.Service, IPv6) {
+	} else if !Serves(svc.Service, IPv6) {
 		n.IPv6 = n.IPv4
 	}
 	return n
@@ -150,7 +150,7 @@ func (r *resolver) hash() Hash {
 	if r.svc.HashOn == source.NotHashed {
 		return Hash{}
 	}
-	return Hash{On: r.svc.HashOn, Endpoints: r.svc.endpointsOf(r.fam)}
+	return Hash{On: r.svc.HashOn, Endpoints: r.svc.EndpointsOf(r.fam)}
 }
 
 // limits returns those of endpoints at a service port; nil: none has any.
@@ -219,7 +219,7 @@ func (s Subject) weight(e *source.Endpoint, scale int) (now, settled uint16) {
 	}
 	w := int(e.Weight) * scale
 	settled = uint16(w)
-	if share := s.Conditions.of(s.Service, e).Share; share > 0 {
+	if share := s.Conditions.Of(s.Service, e).Share; share > 0 {
 		w = max(1, w*int(share)/SlowStartSteps)
 	}
 	return uint16(w), settled

@@ -1,0 +1,20 @@
+// Package policy decides what becomes of packets: which endpoints are usable, what an empty service answers, whom to
+// masquerade, what counts as local, who may use a frontend. All of it is pure, and is decided once, for all backends.
+//
+// Resolve makes a Resolved of a Subject, a service with what is known of its endpoints beside files, on a Node, which is
+// this host. It has frontends, each with a Route for everyone and one for host processes and local sources, to a Pool. A
+// State is all of them, what the kernel is to hold for one family; a Delta says how it differs from another one. Of an
+// endpoint all that is asked follows from its EndpointState.
+//
+//	node, nodeports          this host, and which addresses serve a node port
+//	conditions               what is known of endpoints beside files: checks, drains, slow starts
+//	endpointstate            what an endpoint does, in one enumeration
+//	usable, allfailed        which endpoints are used: groups, tiers, near ones; what is used when no endpoint passes
+//	endpoints, resolve       pools, frontends and routes
+//	sourceranges             who may use a frontend
+//	frontend, state, delta   what Resolve returns
+//	announce                 which addresses the network may be told of
+//	closing                  what a change of a frontend means for its connections
+//	reason                   why a route rejects or drops
+//	packet                   what becomes of one packet, for explain
+package policy

@@ -1,0 +1,281 @@
+// Package policytest makes services, nodes and conditions for tests of what is decided about packets.
+package policytest
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"svcproxy.dev/svcproxy/internal/lists"
+	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/source"
+)
+
+// Node owns 192.0.2.1 and 2001:db8::1, in zone "a".
+func Node(edit ...func(*policy.Node)) *policy.Node {
+	n := &policy.Node{
+		Name: "here", Zone: "a", MarkBit: 14,
+		Addrs:         []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")},
+		NodePortAddrs: []netip.Addr{netip.MustParseAddr("192.0.2.1")},
+	}
+	for _, f := range edit {
+		f(n)
+	}
+	return n
+}
+
+// Service is default/web, 10.96.0.10:80/tcp, without endpoints.
+func Service(edit ...func(*source.Service)) *source.Service {
+	s := &source.Service{
+		Key:   source.Key{Namespace: "default", Name: "web"},
+		VIPs:  Addrs("10.96.0.10"),
+		Ports: []source.Port{{Protocol: source.TCP, Port: 80, TargetPort: 8080}},
+	}
+	for _, f := range edit {
+		f(s)
+	}
+	return s
+}
+
+// Addrs parses addresses.
+func Addrs(list ...string) []netip.Addr {
+	var out []netip.Addr
+	for _, a := range list {
+		out = append(out, netip.MustParseAddr(a))
+	}
+	return out
+}
+
+// endpoints parses "10.0.0.1", followed by any of: @node, zone=z, weight=n, notready, terminating, gone.
+func Endpoints(list ...string) func(*source.Service) {
+	return func(s *source.Service) {
+		for _, text := range list {
+			s.Endpoints = append(s.Endpoints, Endpoint(text))
+		}
+	}
+}
+
+// Endpoint parses what Endpoints does.
+func Endpoint(text string) source.Endpoint {
+	words := strings.Fields(text)
+	e := source.Endpoint{Addr: netip.MustParseAddr(words[0]), Weight: 1, Ready: true, Serving: true}
+	for _, w := range words[1:] {
+		switch {
+		case w[0] == '@':
+			e.Node = w[1:]
+		case w == "notready":
+			e.Ready, e.Serving = false, false
+		case w == "terminating":
+			e.Ready, e.Terminating = false, true
+		case strings.HasPrefix(w, "zone="):
+			e.Zone = w[5:]
+		case w == "disabled":
+			e.Disabled = true
+		case strings.HasPrefix(w, "tier="):
+			fmt.Sscanf(w, "tier=%d", &e.Tier)
+		default:
+			fmt.Sscanf(w, "weight=%d", &e.Weight)
+		}
+	}
+	return e
+}
+
+// External has an external address in place of VIPs.
+func External(s *source.Service) {
+	s.VIPs, s.ExternalIPs = nil, Addrs("203.0.113.1")
+}
+
+// Direct forwards to endpoints directly.
+func Direct(s *source.Service) {
+	s.Forward.Method, s.Ports[0].TargetPort = source.ForwardDirect, s.Ports[0].Port
+}
+
+// ExternalLocal is External with policy local.
+func ExternalLocal(s *source.Service) { External(s); s.ExternalTrafficPolicy = source.Local }
+
+// InternalLocal has policy local inside.
+func InternalLocal(s *source.Service) { s.InternalTrafficPolicy = source.Local }
+
+// Show returns a route in words.
+func Show(l policy.Route) string {
+	if l.Action != policy.Balance {
+		return l.Action.String()
+	}
+	var t []string
+	for _, x := range l.Pool.Targets {
+		s := x.AddrPort.String()
+		if x.Weight != 1 {
+			s += fmt.Sprintf("*%d", x.Weight)
+		}
+		t = append(t, s)
+	}
+	return fmt.Sprintf("%s masquerade %s", strings.Join(t, " "), l.Masquerade)
+}
+
+// InCluster has a service come from a cluster.
+func InCluster(s *source.Service) { s.InCluster = true }
+
+// Distribution sets traffic_distribution.
+func Distribution(d source.TrafficDistribution) func(*source.Service) {
+	return func(s *source.Service) { s.TrafficDistribution = d }
+}
+
+// Prefixes parses prefixes, with a space between them.
+func Prefixes(text string) (list []netip.Prefix) {
+	for _, p := range strings.Fields(text) {
+		list = append(list, netip.MustParsePrefix(p))
+	}
+	return list
+}
+
+// Balanced has addresses of load balancers.
+func Balanced(list ...string) func(*source.Service) {
+	return func(s *source.Service) { s.LoadBalancerIPs = Addrs(list...) }
+}
+
+// Conditions parses "10.0.0.1 failed", with any of: passed, failed, failing, returning, drained, overdue, share=n.
+func Conditions(list ...string) policy.Conditions {
+	known := make(policy.Conditions)
+	for _, text := range list {
+		words := strings.Fields(text)
+		var c policy.Condition
+		for _, w := range words[1:] {
+			switch w {
+			case "passed":
+				c.Check = source.CheckPassed
+			case "failed": // for long
+				c.Check, c.Settled = source.CheckFailed, true
+			case "failing":
+				c.Check = source.CheckFailed
+			case "returning":
+				c.Returning = true
+			case "overdue":
+				c.Overdue = true
+			case "drained":
+				c.Drained = true
+			default:
+				fmt.Sscanf(w, "share=%d", &c.Share)
+			}
+		}
+		known[netip.AddrPortFrom(netip.MustParseAddr(words[0]), 8080)] = c
+	}
+	return known
+}
+
+// Probed has a health check.
+func Probed(s *source.Service) { s.HealthCheck = &source.HealthCheck{Type: source.CheckTCP} }
+
+// ProbedRefuse has a health check, and refuses where none passes.
+func ProbedRefuse(s *source.Service) {
+	s.HealthCheck = &source.HealthCheck{Type: source.CheckTCP, Refuse: true}
+}
+
+// Slowly has a slow start.
+func Slowly(s *source.Service) { s.SlowStart = time.Minute }
+
+// MinUp sets min_up.
+func MinUp(n uint16) func(*source.Service) { return func(s *source.Service) { s.MinUp = n } }
+
+// OtherPort has an endpoint not serve the port http.
+func OtherPort(i int) func(*source.Service) {
+	return func(s *source.Service) { s.Endpoints[i].Ports = map[string]uint16{s.Ports[0].Name: 0} }
+}
+
+// rebaseAddrs are shared by nodes, services and endpoints, so that they meet.
+var rebaseAddrs = Addrs("192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4", "2001:db8::1", "2001:db8::2", "2001:db8::3")
+
+func randomAddrs(t *rapid.T, most int, name string) []netip.Addr {
+	list := rapid.SliceOfNDistinct(rapid.SampledFrom(rebaseAddrs), 0, most, rapid.ID).Draw(t, name)
+	slices.SortFunc(list, netip.Addr.Compare)
+	return list
+}
+
+// RandomNode draws a node.
+func RandomNode(t *rapid.T) *policy.Node {
+	n := Node(func(n *policy.Node) { n.Addrs = randomAddrs(t, 5, "addresses of the node") })
+	n.NodePortAddrs = lists.Keep(n.Addrs, func(netip.Addr) bool { return rapid.Bool().Draw(t, "serves node ports") })
+	n.UpAddrs = lists.Keep(n.Addrs, func(netip.Addr) bool { return rapid.Bool().Draw(t, "up") })
+	n.PrimaryAddrs = lists.Keep(n.UpAddrs, func(netip.Addr) bool { return rapid.Bool().Draw(t, "primary") })
+	n.LocalCIDRs = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/29"), netip.MustParsePrefix("2001:db8::2/128")}
+	if rapid.IntRange(0, 9).Draw(t, "settings") == 0 {
+		n.Zone, n.Masquerade, n.LocalCIDRs = "b", source.MasqueradeNever, nil
+		n.ServiceCIDRs = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/30")}
+	}
+	return n
+}
+
+// RandomServices are some of five files, each with a service that shares no address with the others.
+func RandomServices(t *rapid.T) (units []source.Unit) {
+	for i, name := range []string{"a", "b", "c", "d", "e"} {
+		if rapid.Bool().Draw(t, "unchanged") {
+			continue
+		}
+		s := Service(func(s *source.Service) { s.Key.Name, s.VIPs = name, Addrs(fmt.Sprintf("10.96.0.%d", i)) })
+		u := source.Unit{ID: source.UnitID{Source: "file", Name: name}, Services: []*source.Service{s}}
+		s.Ports[0].Port = uint16(80 + i)
+		s.VIPs = append(s.VIPs, randomAddrs(t, 1, "vips")...)
+		for _, a := range randomAddrs(t, 2, "external") {
+			if !slices.Contains(s.VIPs, a) {
+				s.LoadBalancerIPs = append(s.LoadBalancerIPs, a)
+			}
+		}
+		if rapid.Bool().Draw(t, "local") {
+			s.ExternalTrafficPolicy, s.HealthCheckNodePort = source.Local, uint16(32000+i)
+		}
+		s.TrafficDistribution = rapid.SampledFrom([]source.TrafficDistribution{source.Evenly, source.PreferSameNode}).Draw(t, "distribution")
+		if rapid.IntRange(0, 2).Draw(t, "ranges") == 0 {
+			s.LoadBalancerSourceRanges = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/30"), netip.MustParsePrefix("2001:db8::2/127")}
+		}
+		if rapid.IntRange(0, 2).Draw(t, "all ranges") == 0 {
+			s.SourceRanges = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/31"), netip.MustParsePrefix("2001:db8::2/127")}
+		}
+		if rapid.Bool().Draw(t, "node port") {
+			s.Ports[0].NodePort = uint16(31000 + i)
+			s.NodePortAddresses = rapid.SampledFrom([]*source.NodeAddresses{nil, {All: true}, {Primary: true}, {Ranges: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/30")}}}).Draw(t, "where")
+		}
+		s.Masquerade = rapid.SampledFrom([]source.Masquerading{source.MasqueradeAsSet, source.MasqueradeAuto, source.MasqueradeAll, source.MasqueradeNever}).Draw(t, "masquerade")
+		for _, a := range randomAddrs(t, 3, "endpoints") {
+			e := Endpoint(a.String())
+			e.Node = rapid.SampledFrom([]string{"", "here", "elsewhere"}).Draw(t, "node")
+			s.Endpoints = append(s.Endpoints, e)
+		}
+		units = append(units, u)
+	}
+	return units
+}
+
+// Announce has addresses of a service announced.
+func Announce(m source.Means) func(*source.Service) {
+	return func(s *source.Service) { s.Announce = m }
+}
+
+// ByBGP has addresses of a service announced by BGP.
+func ByBGP(s *source.Service) { s.Announce = source.BGP }
+
+// TurnedOff disables a service.
+func TurnedOff(s *source.Service) { s.Disabled = true }
+
+// TwoPorts adds the port tls.
+func TwoPorts(s *source.Service) {
+	s.Ports = append(s.Ports, source.Port{Name: "tls", Protocol: source.TCP, Port: 443, TargetPort: 8443})
+}
+
+// ShowAnnounced has one word for each announcement: the address, the means unless bgp, and why it is withheld.
+func ShowAnnounced(list []policy.Announcement) string {
+	var words []string
+	for _, a := range list {
+		word := a.Addr.String()
+		if a.Means != source.BGP {
+			word += "/" + a.Means.String()
+		}
+		if a.Withheld != policy.NotWithheld {
+			word += "=" + a.Withheld.String()
+		}
+		words = append(words, word)
+	}
+	return strings.Join(words, " ")
+}
