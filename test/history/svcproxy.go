@@ -23,7 +23,7 @@ type Svcproxy struct {
 	*lab.Daemon
 	binaries []string // builds, of which any may be started
 
-	mu   sync.Mutex // held while settings are written
+	mu   sync.Mutex // held while settings are written, and while their directory is away
 	mode string
 }
 
@@ -185,6 +185,8 @@ func (p *Svcproxy) fileFaults() Lane {
 		}},
 		{Name: "directory moved away", Do: func(n *Nemesis) error {
 			defer n.Clock.Disturb()() // no change of a file counts while it is away
+			p.mu.Lock()
+			defer p.mu.Unlock()
 			dir := p.ConfigDir()
 			err := os.Rename(dir, dir+".away")
 			n.pause(300*time.Millisecond, 1500*time.Millisecond)
