@@ -3,7 +3,6 @@ package proxier
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -43,12 +42,12 @@ func (l *Loop) Announced(match func(*source.Service) bool) []AnnouncedAddress {
 	l.mu.RLock()
 	node, families := l.node, slices.Clone(l.families)
 	var list []policy.Subject
-	l.tracker.services(func(s *source.Service, _ source.UnitID) {
+	l.tracker.Services(func(s *source.Service, _ source.UnitID) {
 		if s.Announce != 0 && (match == nil || match(s)) {
 			list = append(list, l.subject(s))
 		}
 	})
-	refused := l.tracker.refusedAnnouncers(match)
+	refused := l.tracker.RefusedAnnouncers(match)
 	l.mu.RUnlock()
 	slices.SortFunc(list, func(a, b policy.Subject) int { return a.Key.Compare(b.Key) })
 	sum := announcedSum{node: node, unavailable: l.unavailable(), unanswered: l.unanswered(), unheard: l.unheard(), at: make(map[policy.Announcement]*AnnouncedAddress)}
@@ -98,18 +97,6 @@ func (l *Loop) unanswered() map[netip.Addr]string {
 		return nil
 	}
 	return l.cfg.Announcer.Unanswered()
-}
-
-// refusedAnnouncers returns the services of refused units that are not in use, and would be announced.
-func (t *Tracker) refusedAnnouncers(match func(*source.Service) bool) (list []*source.Service) {
-	for _, u := range slices.SortedFunc(maps.Values(t.refused), (*unit).compare) {
-		for _, s := range u.wanted {
-			if s.Announce != 0 && (match == nil || match(s)) && t.inUse(s.Key) == nil {
-				list = append(list, s)
-			}
-		}
-	}
-	return list
 }
 
 // An announcedSum gathers what several services say of an address.

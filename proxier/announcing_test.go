@@ -57,7 +57,7 @@ func webAt(name string, edit ...func(*source.Service)) *source.Service {
 
 // inFile is a file of services.
 func inFile(services ...*source.Service) source.Changes {
-	return set(source.Unit{ID: source.UnitID{Source: "file", Name: "a"}, Services: services})
+	return policytest.Set(source.Unit{ID: source.UnitID{Source: "file", Name: "a"}, Services: services})
 }
 
 func onPort(n uint16) func(*source.Service) {
@@ -250,7 +250,7 @@ func TestAnnounced(t *testing.T) {
 			s.ExternalIPs = policytest.Addrs("203.0.113.1", "203.0.113.5")
 			s.Ports[0].Port = 81
 		})
-		l.Apply(set(source.Unit{ID: source.UnitID{Source: "file", Name: "b"}, Services: []*source.Service{taken}}))
+		l.Apply(policytest.Set(source.Unit{ID: source.UnitID{Source: "file", Name: "b"}, Services: []*source.Service{taken}}))
 		show := func() (lines []string) {
 			for _, a := range l.Announced(nil) {
 				lines = append(lines, fmt.Sprintf("%s %s %v %s %q %v %s", a.Address, a.Means, a.Announced, a.Withheld, a.Reason, a.Services, a.Place))

@@ -56,7 +56,7 @@ func (l *Loop) reconsider(keys map[source.Key]bool, o *order) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for key := range keys {
-		svc := l.tracker.inUse(key)
+		svc := l.tracker.InUse(key)
 		if svc == nil {
 			continue // it went meanwhile
 		}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"sync"
 
+	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -81,7 +82,7 @@ func (l *Loop) count() Counts {
 	l.mu.RLock()
 	families := l.families
 	var list []usedService
-	l.tracker.services(func(s *source.Service, _ source.UnitID) { list = append(list, usedService{Subject: l.subject(s)}) })
+	l.tracker.Services(func(s *source.Service, _ source.UnitID) { list = append(list, usedService{Subject: l.subject(s)}) })
 	c.Seen = l.seen
 	for i := range l.batches {
 		c.Pending.add(l.batches[i].counts)
@@ -156,8 +157,8 @@ func (c *ChangeCounts) add(o ChangeCounts) {
 	c.Endpoints += o.Endpoints
 }
 
-// counts counts what changed of one service.
-func (tr Transition) counts() ChangeCounts {
+// countsOf counts what changed of one service.
+func countsOf(tr claims.Transition) ChangeCounts {
 	if tr.Old == nil || tr.New == nil {
 		s := cmp.Or(tr.New, tr.Old)
 		return ChangeCounts{1, toInt(s != nil && len(s.Endpoints) > 0)}
@@ -170,7 +171,7 @@ func (tr Transition) counts() ChangeCounts {
 }
 
 // Refusals returns the units that are not used as they stand. It may be called from any goroutine.
-func (l *Loop) Refusals() []Refusal {
+func (l *Loop) Refusals() []claims.Refusal {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	return l.tracker.Refusals()

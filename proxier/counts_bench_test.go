@@ -32,7 +32,7 @@ func BenchmarkCounts(b *testing.B) {
 	ctx, cancel := context.WithCancel(b.Context())
 	defer cancel()
 	go l.Run(ctx)
-	l.Apply(set(u))
+	l.Apply(policytest.Set(u))
 	l.Synced("file")
 	<-l.Ready()
 	for name, change := range map[string]uint64{"changed": 1, "unchanged": 0} {

@@ -1,21 +1,18 @@
 package proxier
 
 import (
-	"cmp"
 	"fmt"
 	"strings"
 
-	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/proxier/claims"
 )
 
 // maxNamed is how many endpoints, or changes of them, a log line names before it only
 // counts them.
 const maxNamed = 5
 
-func (tr Transition) key() source.Key { return cmp.Or(tr.New, tr.Old).Key }
-
 // describe describes a transition; empty if it changes nothing.
-func describe(tr Transition) string {
+func describe(tr claims.Transition) string {
 	switch {
 	case tr.Old == nil && tr.New == nil:
 		return ""
@@ -25,7 +22,7 @@ func describe(tr Transition) string {
 		return "removed"
 	}
 	var parts, gone, came, changed []string
-	for _, e := range tr.Edits() {
+	for _, e := range EditsOf(tr) {
 		switch {
 		case e.Endpoint == "":
 			parts = append(parts, e.String())

@@ -1,8 +1,8 @@
 // Package proxier holds one node's kernel to the services it was given.
 //
-//	source ──► Tracker ──► policy.Resolve ──► Backend.Sync ──► kernel
-//	           who owns     every decision     one language each
-//	           which claim  about packets
+//	source ──► claims.Tracker ──► policy.Resolve ──► Backend.Sync ──► kernel
+//	           who owns what      every decision     one language each
+//	                              about packets
 //
 // Package policy decides, once. A Backend only says the resulting State in its own kernel's language.
 //
@@ -33,8 +33,6 @@
 // The files, in the order in which a change travels:
 //
 //	inbox, loop              what the Loop is told; its goroutine
-//	tracker, claim           units, and who owns which claim
-//	trade, objects           files that exchange claims; objects of an API, used in part
 //	orders, family           what the Loop sends to a family; its goroutine and State
 //	pieces                   large services, which a family changes piece by piece
 //	nodechange               which services a change of this host touches

@@ -2,10 +2,10 @@ package proxier
 
 import (
 	"fmt"
-	"iter"
 	"net/netip"
 	"slices"
 
+	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -45,7 +45,7 @@ func (d Doubt) Fault() source.Fault {
 // String returns the doubt without the name of the service.
 func (d Doubt) String() string { return source.Fault{Msg: d.Msg, Hint: d.Hint}.String() }
 
-// Surroundings are what Doubts looks at besides the services themselves.
+// Surroundings are what DoubtsOf looks at besides the services themselves.
 type Surroundings struct {
 	Node      *policy.Node // nil: not known
 	Families  []policy.Family
@@ -53,10 +53,10 @@ type Surroundings struct {
 	Router    func(netip.Addr) (netip.Addr, error) // see Config; nil: not known
 }
 
-// Doubts returns those about the services in use, in order of their names.
-func (t *Tracker) Doubts(in Surroundings) []Doubt {
+// DoubtsOf returns those about the services in use, in order of their names.
+func DoubtsOf(t *claims.Tracker, in Surroundings) []Doubt {
 	var list []*source.Service
-	t.services(func(s *source.Service, _ source.UnitID) { list = append(list, s) })
+	t.Services(func(s *source.Service, _ source.UnitID) { list = append(list, s) })
 	return doubts(list, in, nil)
 }
 
@@ -68,7 +68,7 @@ func (l *Loop) Doubts() []Doubt { return l.doubtsOf(nil) }
 func (l *Loop) doubtsOf(match func(*source.Service) bool) []Doubt {
 	l.mu.RLock()
 	var list []*source.Service
-	l.tracker.services(func(s *source.Service, _ source.UnitID) { list = append(list, s) })
+	l.tracker.Services(func(s *source.Service, _ source.UnitID) { list = append(list, s) })
 	in := Surroundings{Node: l.node, Router: l.cfg.Router}
 	for _, f := range l.families {
 		in.Families = append(in.Families, f.fam)
@@ -111,7 +111,7 @@ type portOf struct {
 func newSuspicion(list []*source.Service, in Surroundings) *suspicion {
 	s := &suspicion{Surroundings: in, having: make(map[netip.Addr][]*source.Service), at: make(map[portOf][]Listener)}
 	for _, svc := range list {
-		for a := range addresses(svc) {
+		for a := range svc.Addresses() {
 			s.having[a] = append(s.having[a], svc)
 		}
 	}
@@ -200,25 +200,25 @@ func (s *suspicion) listeners(svc *source.Service) []Doubt {
 		return nil
 	}
 	var out []Doubt
-	for c := range claims(svc) {
-		list := s.at[portOf{c.protocol, c.port}]
-		if len(list) == 0 || slices.Contains(svc.Without, c.portAddr()) {
+	for c := range claims.Of(svc) {
+		list := s.at[portOf{c.Protocol, c.Port}]
+		if len(list) == 0 || slices.Contains(svc.Without, c.PortAddr()) {
 			continue
 		}
 		i := slices.IndexFunc(list, func(l Listener) bool { return s.hides(svc, c, l) })
 		if i >= 0 {
-			out = append(out, Doubt{Key: svc.Key, Pos: c.pos(svc), Msg: hidden(c, list[i]), Hint: hiddenHint(c)})
+			out = append(out, Doubt{Key: svc.Key, Pos: c.Pos(svc), Msg: hidden(c, list[i]), Hint: hiddenHint(c)})
 		}
 	}
 	return out
 }
 
 // hides reports whether svc takes packets of l by what it claims.
-func (s *suspicion) hides(svc *source.Service, c claim, l Listener) bool {
+func (s *suspicion) hides(svc *source.Service, c claims.Claim, l Listener) bool {
 	switch {
-	case c.addr.IsValid():
-		return slices.Contains(s.Families, policy.FamilyOf(c.addr)) && l.takes(c.addr) && (l.Addr() == c.addr || s.owns(c.addr))
-	case l.Own, c.port == svc.HealthCheckNodePort && c.protocol == source.TCP, s.Node == nil:
+	case c.Addr.IsValid():
+		return slices.Contains(s.Families, policy.FamilyOf(c.Addr)) && l.takes(c.Addr) && (l.Addr() == c.Addr || s.owns(c.Addr))
+	case l.Own, c.Port == svc.HealthCheckNodePort && c.Protocol == source.TCP, s.Node == nil:
 		return false
 	}
 	own := s.Node.NodePortAddrsOf(svc.NodePortAddresses)
@@ -231,13 +231,13 @@ func (s *suspicion) hides(svc *source.Service, c claim, l Listener) bool {
 }
 
 // hidden says that packets to c do not reach a listener any more.
-func hidden(c claim, l Listener) string {
+func hidden(c claims.Claim, l Listener) string {
 	who := "a process of this host"
 	if l.Own {
 		who = "svcproxy itself"
 	}
 	where := c.String()
-	if !c.addr.IsValid() {
+	if !c.Addr.IsValid() {
 		where = "the node port addresses"
 	}
 	return fmt.Sprintf("%s listens on %s, and becomes unreachable at %s", who, l, where)
@@ -246,22 +246,9 @@ func hidden(c claim, l Listener) string {
 // ssh is the port of the listener that a remote admin depends on.
 const ssh = 22
 
-func hiddenHint(c claim) string {
-	if c.port == ssh && c.protocol == source.TCP {
+func hiddenHint(c claims.Claim) string {
+	if c.Port == ssh && c.Protocol == source.TCP {
 		return "your sshd becomes unreachable here"
 	}
 	return ""
-}
-
-// addresses yields the addresses of a service.
-func addresses(s *source.Service) iter.Seq[netip.Addr] {
-	return func(yield func(netip.Addr) bool) {
-		for _, list := range [][]netip.Addr{s.VIPs, s.ExternalIPs, s.LoadBalancerIPs} {
-			for _, a := range list {
-				if !yield(a) {
-					return
-				}
-			}
-		}
-	}
 }

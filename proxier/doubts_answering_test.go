@@ -75,13 +75,13 @@ func TestStatusOfAnsweringEndpoints(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		router := netip.Addr{}
 		l := start(t, &kernel{}, func(c *Config) { c.Router = func(netip.Addr) (netip.Addr, error) { return router, nil } })
-		u := file("a", "x 10.96.0.1:80", "y 10.96.0.2:80")
+		u := policytest.File("a", "x 10.96.0.1:80", "y 10.96.0.2:80")
 		x := *u.Services[0]
 		x.Forward = source.Forwarding{Method: source.ForwardTunnel, Tunnel: source.GUE, Port: 6080}
 		y := *u.Services[1]
 		y.Forward.Method, y.Endpoints = source.ForwardDirect, []source.Endpoint{policytest.Endpoint("10.0.0.1")}
 		u.Services = []*source.Service{&x, &y}
-		l.Apply(set(u))
+		l.Apply(policytest.Set(u))
 		l.Synced("file")
 		synctest.Wait()
 		for _, warnings := range []int{0, 1} {

@@ -133,7 +133,7 @@ func TestStatusShowsDoubts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var listeners []Listener
 		l := start(t, &kernel{}, func(c *Config) { c.Listening = func() []Listener { return listeners } })
-		l.Apply(set(file("a", "x 192.0.2.1:22")))
+		l.Apply(policytest.Set(policytest.File("a", "x 192.0.2.1:22")))
 		l.Synced("file")
 		synctest.Wait()
 		for _, want := range []int{1, 2} { // that the address is one of this host is one already

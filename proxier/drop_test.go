@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 
 	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/policy/policytest"
 )
 
 // A family that other backends leave out is told of, after all that its syncs were told of.
@@ -30,7 +31,7 @@ func TestLoopTellsOfDroppedFamily(t *testing.T) {
 			}
 			c.OnDrop = func(fam policy.Family) { note("dropped " + fam.String()) }
 		})
-		l.Apply(set(file("a", "x 10.96.0.1:80")))
+		l.Apply(policytest.Set(policytest.File("a", "x 10.96.0.1:80")))
 		l.Synced("file")
 		synctest.Wait()
 		l.SetBackends(map[policy.Family]Backend{policy.IPv4: k})

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/lists"
+	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -37,10 +38,10 @@ func (e Edit) String() string {
 	return strings.TrimSpace(strings.Join(words, " "))
 }
 
-// Edits returns what differs between two services of one name: keys of the service in
+// EditsOf returns what differs between two services of one name: keys of the service in
 // the order of the manual, then its endpoints as New has them, then those that are gone.
 // Old and New must not be nil. It is empty if the two mean the same.
-func (tr Transition) Edits() []Edit {
+func EditsOf(tr claims.Transition) []Edit {
 	a, b := tr.Old, tr.New
 	var e editing
 	e.lists("vips", texts(a.VIPs, netip.Addr.String), texts(b.VIPs, netip.Addr.String))

@@ -8,18 +8,19 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/structtest"
+	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/source"
 )
 
 // Whatever differs between two services is told.
 func TestEditsTellEverything(t *testing.T) {
 	same := structtest.Filled[source.Service]()
-	if got := (Transition{same, structtest.Filled[source.Service]()}).Edits(); len(got) != 0 {
+	if got := EditsOf(claims.Transition{Old: same, New: structtest.Filled[source.Service]()}); len(got) != 0 {
 		t.Errorf("services that mean the same differ in %v", got)
 	}
 	for path, other := range structtest.Changes[source.Service]() {
-		tr := Transition{same, other}
-		if got := tr.Edits(); (len(got) == 0) != same.Equal(other) && same.Key == other.Key {
+		tr := claims.Transition{Old: same, New: other}
+		if got := EditsOf(tr); (len(got) == 0) != same.Equal(other) && same.Key == other.Key {
 			t.Errorf("%s: edits %q", path, got)
 		}
 		if got := describe(tr); (got == "") != same.Equal(other) && same.Key == other.Key {
@@ -82,7 +83,7 @@ func TestDescribe(t *testing.T) {
 			}
 			old, edited := now(), now()
 			tt.edit(edited)
-			if got := describe(Transition{old, edited}); got != tt.want {
+			if got := describe(claims.Transition{Old: old, New: edited}); got != tt.want {
 				t.Errorf("got:  %s\nwant: %s", got, tt.want)
 			}
 		})
@@ -103,7 +104,7 @@ func TestEditsOfEqualNames(t *testing.T) {
 		{[]source.Endpoint{e}, []source.Endpoint{e, e}, "endpoints added: 192.0.2.1"},
 	}
 	for _, tt := range tests {
-		if got := describe(Transition{&source.Service{Endpoints: tt.was}, &source.Service{Endpoints: tt.is}}); got != tt.want {
+		if got := describe(claims.Transition{Old: &source.Service{Endpoints: tt.was}, New: &source.Service{Endpoints: tt.is}}); got != tt.want {
 			t.Errorf("got:  %s\nwant: %s", got, tt.want)
 		}
 	}

@@ -442,9 +442,9 @@ func TestFlowWorkerAwaitsHandshakes(t *testing.T) {
 		track := &tracking{opening: true}
 		l := start(t, &kernel{}, func(c *Config) { c.Flows = track })
 		apply := func(endpoint string) {
-			u := file("web", "web 10.96.0.10:80")
+			u := policytest.File("web", "web 10.96.0.10:80")
 			u.Services[0] = policytest.Service(policytest.Endpoints(endpoint))
-			l.Apply(set(u))
+			l.Apply(policytest.Set(u))
 		}
 		apply("10.0.0.1")
 		l.Synced("file")
@@ -463,7 +463,7 @@ func TestFlowWorkerAwaitsHandshakes(t *testing.T) {
 func startLoop(t *testing.T, k *kernel) (*Loop, *tracking) {
 	track := &tracking{}
 	l := start(t, k, func(c *Config) { c.Flows = track })
-	l.Apply(set(dnsFile("10.0.0.1")))
+	l.Apply(policytest.Set(dnsFile("10.0.0.1")))
 	l.Synced("file")
 	time.Sleep(time.Second)
 	if n := track.looks(); n != 2 {
@@ -473,7 +473,7 @@ func startLoop(t *testing.T, k *kernel) (*Loop, *tracking) {
 }
 
 func dnsFile(endpoints ...string) source.Unit {
-	u := file("dns", "x 10.96.0.10:53")
+	u := policytest.File("dns", "x 10.96.0.10:53")
 	u.Services[0] = dns(policytest.Endpoints(endpoints...))
 	return u
 }
@@ -485,12 +485,12 @@ func TestLoopLooksForFlowsTwice(t *testing.T) {
 		l := start(t, &kernel{}, func(c *Config) { c.Flows = track })
 		l.Synced("file")
 		synctest.Wait()
-		l.Apply(set(file("a", "x 10.96.0.1:80")))
+		l.Apply(policytest.Set(policytest.File("a", "x 10.96.0.1:80")))
 		time.Sleep(time.Second)
 		if n := track.looks(); n != 2 {
 			t.Errorf("%d looks for a TCP service, want 2", n)
 		}
-		l.Apply(set(dnsFile("10.0.0.1")))
+		l.Apply(policytest.Set(dnsFile("10.0.0.1")))
 		if n := track.looks(); n != 1 {
 			t.Errorf("%d looks after a change, want 1", n)
 		}
@@ -508,9 +508,9 @@ func TestLoopGoesOnWhileFlowsAreStuck(t *testing.T) {
 		l, track := startLoop(t, k)
 		k.expect(t, "full")
 		track.set(func() { track.stuck = make(chan struct{}) })
-		l.Apply(set(dnsFile("10.0.0.2")))
+		l.Apply(policytest.Set(dnsFile("10.0.0.2")))
 		k.expect(t, "web")
-		l.Apply(set(dnsFile("10.0.0.3"), file("a", "x 10.96.0.1:80")))
+		l.Apply(policytest.Set(dnsFile("10.0.0.3"), policytest.File("a", "x 10.96.0.1:80")))
 		k.expect(t, "web x")
 		if n := track.looks(); n != 2 {
 			t.Errorf("%d looks, want those of UDP and TCP that are stuck", n)
@@ -540,7 +540,7 @@ func TestLoopLooksAtAllFlows(t *testing.T) {
 		{"the same backend", func(l *Loop, k *kernel) { l.SetBackends(map[policy.Family]Backend{policy.IPv4: k}) }, 0},
 		{"after an error", func(l *Loop, k *kernel) {
 			k.failWith(errors.New("no"))
-			l.Apply(set(file("a", "x 10.96.0.1:80")))
+			l.Apply(policytest.Set(policytest.File("a", "x 10.96.0.1:80")))
 			time.Sleep(time.Second)
 			k.failWith(nil)
 			time.Sleep(time.Minute)
@@ -594,7 +594,7 @@ func TestLoopRemovesFlowsOfWhatWentMeanwhile(t *testing.T) {
 		k.failWith(errors.New("no"))
 		l.SetNode(policytest.Node(func(n *policy.Node) { n.Zone = "b" }))
 		synctest.Wait()
-		l.Apply(gone("dns"))
+		l.Apply(policytest.Gone("dns"))
 		synctest.Wait()
 		k.failWith(nil)
 		time.Sleep(time.Minute)
@@ -626,7 +626,7 @@ func TestLoopFlowsOfANewAddress(t *testing.T) {
 				l, track := startLoop(t, &kernel{})
 				u := dnsFile("10.0.0.1 @here", "10.0.0.2 @there")
 				u.Services[0].ExternalTrafficPolicy = source.Local
-				l.Apply(set(u))
+				l.Apply(policytest.Set(u))
 				l.SetNode(tt.node)
 				time.Sleep(time.Second)
 				track.set(func() { track.flows = []testFlow{{"", "192.0.2.1:30053", "10.0.0.2:5353"}} })

@@ -48,12 +48,12 @@ func TestHeldFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &kernel{}
 		l := start(t, k)
-		l.Apply(set(file("a", "x 10.96.0.1:80")))
+		l.Apply(policytest.Set(policytest.File("a", "x 10.96.0.1:80")))
 		l.Synced("file")
 		synctest.Wait()
 		full := errors.New("the table is full")
 		k.failWith(full)
-		l.Apply(set(file("b", "y 10.96.0.2:80")))
+		l.Apply(policytest.Set(policytest.File("b", "y 10.96.0.2:80")))
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		if err := l.Held(ctx, policy.IPv6); err != nil {

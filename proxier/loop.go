@@ -11,6 +11,7 @@ import (
 
 	"svcproxy.dev/svcproxy/internal/lists"
 	"svcproxy.dev/svcproxy/internal/times"
+	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -84,7 +85,7 @@ type Loop struct {
 	busy     atomic.Pointer[time.Time] // since when Run has been working; nil: it waits
 
 	mu         sync.RWMutex // held for writing by Run while it changes what follows
-	tracker    *Tracker
+	tracker    *claims.Tracker
 	conditions map[source.Key]policy.Conditions // of services in use of whose endpoints something is known
 	allFail    map[source.Key]policy.Subject    // of those, the services whose endpoints all fail their check, see AllFail
 	families   []*runningFamily                 // in order of the IP version
@@ -121,7 +122,7 @@ func NewLoop(cfg Config) *Loop {
 	}
 	l := &Loop{
 		cfg: cfg, started: time.Now(), ready: make(chan struct{}), fatal: make(chan error, 1), inbox: newInbox(),
-		tracker: NewTracker(cfg.Reserved, cfg.Sources...), node: cfg.Node,
+		tracker: claims.NewTracker(cfg.Reserved, cfg.Sources...), node: cfg.Node,
 		conditions: make(map[source.Key]policy.Conditions),
 		allFail:    make(map[source.Key]policy.Subject),
 		nodeHealth: newNodeHealths(), synced: make(map[string]bool),
@@ -199,7 +200,7 @@ func (l *Loop) tell(o order, in *mail) {
 
 // apply applies changes of sources, and returns the services that changed, and when they were.
 func (l *Loop) apply(steps []source.Changes) (services map[source.Key]policy.Subject, triggers []time.Time) {
-	b := batch{number: l.number + 1, edits: make(map[source.Key]Transition)}
+	b := batch{number: l.number + 1, edits: make(map[source.Key]claims.Transition)}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	services = make(map[source.Key]policy.Subject)
@@ -207,7 +208,7 @@ func (l *Loop) apply(steps []source.Changes) (services map[source.Key]policy.Sub
 		changed := l.tracker.Apply(ch)
 		triggers = append(triggers, l.triggers(ch, changed)...)
 		for _, tr := range changed {
-			key := tr.key()
+			key := tr.Key()
 			services[key] = l.use(key, tr.New)
 			l.nodeHealth.set(key, services[key], l.node, b.number)
 			b.add(key, tr)
@@ -232,7 +233,7 @@ func (l *Loop) rebase(node *policy.Node, o *order) {
 	defer l.mu.Unlock()
 	change := nodeChangeOf(l.node, node)
 	l.node, o.node = node, node
-	l.tracker.services(func(s *source.Service, _ source.UnitID) {
+	l.tracker.Services(func(s *source.Service, _ source.UnitID) {
 		if change.touches(s) {
 			o.services[s.Key] = l.subject(s)
 			l.nodeHealth.set(s.Key, o.services[s.Key], node, l.number+1)
@@ -242,7 +243,7 @@ func (l *Loop) rebase(node *policy.Node, o *order) {
 
 func (l *Loop) services() map[source.Key]policy.Subject {
 	all := make(map[source.Key]policy.Subject)
-	l.tracker.services(func(s *source.Service, _ source.UnitID) { all[s.Key] = l.subject(s) })
+	l.tracker.Services(func(s *source.Service, _ source.UnitID) { all[s.Key] = l.subject(s) })
 	return all
 }
 

@@ -21,6 +21,7 @@ import (
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
+	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/proxier/policy/policytest"
 	"svcproxy.dev/svcproxy/source"
@@ -285,7 +286,7 @@ func TestLoopWaitsForAllSources(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &kernel{}
 		l := start(t, k, func(c *Config) { c.Sources = []string{"file", "kubernetes"} })
-		l.Apply(set(file("a", "x 10.96.0.1:80")))
+		l.Apply(policytest.Set(policytest.File("a", "x 10.96.0.1:80")))
 		l.Synced("file")
 		time.Sleep(time.Hour)
 		k.expect(t)
@@ -303,14 +304,14 @@ func TestLoopSendsDeltas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &kernel{}
 		l := start(t, k)
-		l.Apply(set(file("a", "x 10.96.0.1:80"), file("b", "y 10.96.0.2:80")))
+		l.Apply(policytest.Set(policytest.File("a", "x 10.96.0.1:80"), policytest.File("b", "y 10.96.0.2:80")))
 		l.Synced("file")
 		k.expect(t, "full")
-		l.Apply(set(file("a", "x 10.96.0.3:80")))
+		l.Apply(policytest.Set(policytest.File("a", "x 10.96.0.3:80")))
 		k.expect(t, "x")
-		l.Apply(set(file("a", "x 10.96.0.3:80"))) // says the same
+		l.Apply(policytest.Set(policytest.File("a", "x 10.96.0.3:80"))) // says the same
 		k.expect(t)
-		l.Apply(gone("b"))
+		l.Apply(policytest.Gone("b"))
 		k.expect(t, "y")
 		l.Resync()
 		k.expect(t, "full")
@@ -331,7 +332,7 @@ func TestLoopLooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &kernel{}
 		l := start(t, k)
-		l.Apply(set(file("a", "x 10.96.0.1:80")))
+		l.Apply(policytest.Set(policytest.File("a", "x 10.96.0.1:80")))
 		l.Synced("file")
 		k.expect(t, "full")
 		time.Sleep(95 * time.Second)
@@ -372,7 +373,7 @@ func TestLoopSlowLook(t *testing.T) {
 		l.Synced("file")
 		k.expect(t, "full")
 		time.Sleep(31 * time.Second)
-		l.Apply(set(file("a", "x 10.96.0.1:80")))
+		l.Apply(policytest.Set(policytest.File("a", "x 10.96.0.1:80")))
 		k.expect(t, "x")
 		time.Sleep(time.Minute) // the look is given up: nobody knows what the kernel holds
 		k.expect(t, "full")
@@ -394,7 +395,7 @@ func TestLoopFamiliesAlone(t *testing.T) {
 			c.OnNodeHealth = func([]NodeHealth) { told.Add(1) }
 			c.Log = slog.New(slog.NewTextHandler(&log, nil))
 		})
-		l.Apply(set(file("a", "x 10.96.0.1:80")))
+		l.Apply(policytest.Set(policytest.File("a", "x 10.96.0.1:80")))
 		l.Synced("file")
 		v4.expect(t, "full")
 		select {
@@ -412,7 +413,7 @@ func TestLoopFamiliesAlone(t *testing.T) {
 		if told.Load() != 1 {
 			t.Errorf("health checks told %d times, want once", told.Load())
 		}
-		l.Apply(set(file("b", "y 10.96.0.2:80")))
+		l.Apply(policytest.Set(policytest.File("b", "y 10.96.0.2:80")))
 		v4.expect(t, "y")
 		v6.failWith(nil)
 		time.Sleep(30 * time.Second)
@@ -430,11 +431,11 @@ func TestLoopLogsBatches(t *testing.T) {
 		l := start(t, &kernel{}, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
 		l.Synced("file")
 		synctest.Wait()
-		u := file("a", "x0 10.96.0.1:80")
+		u := policytest.File("a", "x0 10.96.0.1:80")
 		for i := range 999 {
-			u.Services = append(u.Services, file("a", fmt.Sprintf("x%d 10.96.%d.%d:80", i+1, 1+i/250, i%250)).Services...)
+			u.Services = append(u.Services, policytest.File("a", fmt.Sprintf("x%d 10.96.%d.%d:80", i+1, 1+i/250, i%250)).Services...)
 		}
-		l.Apply(set(u))
+		l.Apply(policytest.Set(u))
 		synctest.Wait()
 		text := log.String()
 		if n := strings.Count(text, "\n"); n > maxEdits+2 || !strings.Contains(text, "services=990") {
@@ -452,12 +453,12 @@ func TestLoopMergesWhatComesDuringASync(t *testing.T) {
 		k.mu.Lock()
 		k.took = time.Second
 		k.mu.Unlock()
-		l.Apply(set(file("a", "x 10.96.0.1:80")))
+		l.Apply(policytest.Set(policytest.File("a", "x 10.96.0.1:80")))
 		synctest.Wait()
 		for port := range 5 {
-			l.Apply(set(file("b", fmt.Sprintf("y 10.96.0.2:%d", port+1))))
+			l.Apply(policytest.Set(policytest.File("b", fmt.Sprintf("y 10.96.0.2:%d", port+1))))
 		}
-		l.Apply(set(file("c", "z 10.96.0.3:80")))
+		l.Apply(policytest.Set(policytest.File("c", "z 10.96.0.3:80")))
 		time.Sleep(3 * time.Second)
 		k.expect(t, "x", "y z")
 	})
@@ -470,14 +471,14 @@ func TestLoopMinInterval(t *testing.T) {
 		l.Synced("file")
 		k.expect(t, "full")
 		time.Sleep(time.Second)
-		l.Apply(set(file("a", "x 10.96.0.1:80")))
+		l.Apply(policytest.Set(policytest.File("a", "x 10.96.0.1:80")))
 		time.Sleep(8 * time.Second)
 		k.expect(t)
 		time.Sleep(2 * time.Second)
 		k.expect(t, "x")
-		l.Apply(set(file("b", "y 10.96.0.2:80")))
+		l.Apply(policytest.Set(policytest.File("b", "y 10.96.0.2:80")))
 		synctest.Wait()
-		l.Apply(gone("b")) // before any sync
+		l.Apply(policytest.Gone("b")) // before any sync
 		time.Sleep(time.Minute)
 		k.expect(t, "")
 	})
@@ -491,7 +492,7 @@ func TestLoopRetries(t *testing.T) {
 		l.Synced("file")
 		k.expect(t, "full")
 		k.failWith(errors.New("no"))
-		l.Apply(set(file("a", "x 10.96.0.1:80")))
+		l.Apply(policytest.Set(policytest.File("a", "x 10.96.0.1:80")))
 		k.expect(t, "failed")
 		if st := l.Status().Families[0]; st.Error == "" || st.FailingSince.IsZero() {
 			t.Errorf("status %+v, want an error", st)
@@ -506,12 +507,12 @@ func TestLoopRetries(t *testing.T) {
 			t.Errorf("last result %+v, want it to tell how long the change waited", last)
 		}
 		k.failWith(errors.New("no"))
-		l.Apply(gone("a"))
+		l.Apply(policytest.Gone("a"))
 		k.expect(t, "failed")
 		time.Sleep(4 * time.Second)
 		k.expect(t, "failed", "failed", "failed")
 		k.failWith(nil)
-		l.Apply(set(file("b", "y 10.96.0.1:80"))) // a change is a reason to try sooner
+		l.Apply(policytest.Set(policytest.File("b", "y 10.96.0.1:80"))) // a change is a reason to try sooner
 		time.Sleep(retryMin)
 		k.expect(t, "full")
 	})
@@ -540,7 +541,7 @@ func TestLoopBacksOffUnderChanges(t *testing.T) {
 		l := start(t, k)
 		l.Synced("file")
 		for i := range 100 {
-			l.Apply(set(file("a", fmt.Sprintf("x 10.96.0.1:%d", i+1))))
+			l.Apply(policytest.Set(policytest.File("a", fmt.Sprintf("x 10.96.0.1:%d", i+1))))
 			time.Sleep(time.Second)
 		}
 		k.mu.Lock()
@@ -606,7 +607,7 @@ func TestLoopKeepsFewBatches(t *testing.T) {
 		l.Synced("file")
 		synctest.Wait()
 		for i := range 10 * manyBatches {
-			l.Apply(set(file("a", fmt.Sprintf("x 10.96.0.1:%d", i+1))))
+			l.Apply(policytest.Set(policytest.File("a", fmt.Sprintf("x 10.96.0.1:%d", i+1))))
 			synctest.Wait()
 		}
 		if n := len(l.batches); n > manyBatches {
@@ -650,7 +651,7 @@ func TestLoopGoesOnPastUnserved(t *testing.T) {
 			c.OnSync = func(r SyncResult) { last.Store(&r) }
 			c.Log = slog.New(slog.NewTextHandler(&log, nil))
 		})
-		l.Apply(set(file("a", "x 10.96.0.1:80")))
+		l.Apply(policytest.Set(policytest.File("a", "x 10.96.0.1:80")))
 		l.Synced("file")
 		k.expect(t, "full")
 		select {
@@ -658,7 +659,7 @@ func TestLoopGoesOnPastUnserved(t *testing.T) {
 		default:
 			t.Fatal("not ready after a sync that did all it could")
 		}
-		l.Apply(set(file("b", "y 10.96.0.2:80")))
+		l.Apply(policytest.Set(policytest.File("b", "y 10.96.0.2:80")))
 		k.expect(t, "y")
 		st, r := l.Status().Families[0], last.Load()
 		if st.Unserved != "no such scheduler" || st.Error != "" || r.Err != nil || r.Unserved.N != 2 {
@@ -710,10 +711,10 @@ func TestLoopLogsRefusals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		l := start(t, &kernel{}, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
-		l.Apply(set(file("a", "x 10.96.0.1:80"), file("b", "y 10.96.0.1:80")))
+		l.Apply(policytest.Set(policytest.File("a", "x 10.96.0.1:80"), policytest.File("b", "y 10.96.0.1:80")))
 		l.Synced("file")
 		synctest.Wait()
-		l.Apply(set(file("c", "z 10.96.0.3:80")))
+		l.Apply(policytest.Set(policytest.File("c", "z 10.96.0.3:80")))
 		synctest.Wait()
 		if n := strings.Count(log.String(), "unit=b"); n != 1 || strings.Contains(log.String(), "unit=a") {
 			t.Errorf("the log names b %d times, want once, and no other:\n%s", n, &log)
@@ -736,7 +737,7 @@ func TestLoopReplacesBackends(t *testing.T) {
 					when, l.Holds(policy.IPv4, other), l.Holds(policy.IPv6, v6), told, v4, v6holds, want)
 			}
 		}
-		l.Apply(set(file("a", "x 10.96.0.1:80")))
+		l.Apply(policytest.Set(policytest.File("a", "x 10.96.0.1:80")))
 		expect("before any sync", false, false)
 		l.Synced("file")
 		old.expect(t, "full")
@@ -754,7 +755,7 @@ func TestLoopReplacesBackends(t *testing.T) {
 		other.expect(t, "full")
 		old.expect(t)
 		expect("while the other family fails", true, false, policy.IPv4, policy.IPv4)
-		l.Apply(set(file("a", "x 10.96.0.2:80")))
+		l.Apply(policytest.Set(policytest.File("a", "x 10.96.0.2:80")))
 		other.expect(t, "x")
 		v6.failWith(nil)
 		time.Sleep(time.Minute)
@@ -784,15 +785,15 @@ func TestLoopHealth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told [][]NodeHealth
 		l := start(t, &kernel{}, func(c *Config) { c.OnNodeHealth = func(h []NodeHealth) { told = append(told, h) } })
-		u := file("a", "x 10.96.0.1:80")
+		u := policytest.File("a", "x 10.96.0.1:80")
 		u.Services[0] = policytest.Service(policytest.ExternalLocal, policytest.Endpoints("192.0.2.1", "10.0.0.2 @here", "10.0.0.3", "10.0.0.4 @here weight=0", "10.0.0.5 @here notready"))
 		u.Services[0].HealthCheckNodePort = 32000
-		l.Apply(set(u))
+		l.Apply(policytest.Set(u))
 		l.Synced("file")
 		synctest.Wait()
 		l.Resync() // tells nothing new
 		synctest.Wait()
-		l.Apply(gone("a"))
+		l.Apply(policytest.Gone("a"))
 		synctest.Wait()
 		want := [][]NodeHealth{{{Key: source.Key{Namespace: "default", Name: "web"}, Port: 32000, LocalEndpoints: policy.PerFamily{IPv4: 2, IPv6: 2}}}, nil}
 		if diff := cmp.Diff(want, told); diff != "" {
@@ -804,11 +805,11 @@ func TestLoopHealth(t *testing.T) {
 // Random changes, applied as deltas, leave what a resolution of the end state gives.
 func TestLoopDeltasAddUp(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		tr, k := NewTracker(nil), &kernel{}
+		tr, k := claims.NewTracker(nil), &kernel{}
 		f := testFamily(k)
 		for range rapid.IntRange(1, 20).Draw(rt, "steps") {
-			for _, x := range tr.Apply(randomStep(rt)) {
-				f.set(x.key(), policy.Subject{Service: x.New}, time.Now())
+			for _, x := range tr.Apply(policytest.RandomStep(rt)) {
+				f.set(x.Key(), policy.Subject{Service: x.New}, time.Now())
 			}
 			k.fail = nil
 			if rapid.IntRange(0, 5).Draw(rt, "fail") == 0 {
@@ -821,7 +822,7 @@ func TestLoopDeltasAddUp(t *testing.T) {
 			}
 		}
 		want := testFamily(k)
-		tr.services(func(s *source.Service, _ source.UnitID) { want.set(s.Key, policy.Subject{Service: s}, time.Now()) })
+		tr.Services(func(s *source.Service, _ source.UnitID) { want.set(s.Key, policy.Subject{Service: s}, time.Now()) })
 		if diff := cmp.Diff(want.state, f.state, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
 			rt.Fatalf("state after deltas (-want +got):\n%s", diff)
 		}
@@ -833,7 +834,7 @@ func TestLoopReserved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &kernel{}
 		l := start(t, k, func(c *Config) { c.Reserved = []netip.AddrPort{netip.MustParseAddrPort("[::]:179")} })
-		l.Apply(set(file("a", "x 179")))
+		l.Apply(policytest.Set(policytest.File("a", "x 179")))
 		l.Synced("file")
 		k.expect(t, "full")
 		l.SetReserved(nil)

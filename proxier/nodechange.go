@@ -45,7 +45,7 @@ func (ch *nodeChange) touches(s *source.Service) bool {
 	if ch.all || ranged && (ch.ports || len(ch.addrs) > 0) {
 		return true
 	}
-	for a := range addresses(s) {
+	for a := range s.Addresses() {
 		if ch.addrs[a] {
 			return true
 		}

@@ -38,7 +38,7 @@ func checkState(t *rapid.T, l *Loop, f *family) {
 	t.Helper()
 	want, checks := policy.NewState(f.fam, l.node, nil), newNodeHealths()
 	all := policy.NewChanges()
-	l.tracker.services(func(s *source.Service, _ source.UnitID) {
+	l.tracker.Services(func(s *source.Service, _ source.UnitID) {
 		all.Put(want, s.Key, policy.Resolve(s, nil, l.node, f.fam))
 		checks.set(s.Key, policy.Subject{Service: s}, l.node, 0)
 	})
@@ -54,12 +54,12 @@ func checkState(t *rapid.T, l *Loop, f *family) {
 // An address that no service has to do with has none resolved again.
 func TestRebaseResolvesLittle(t *testing.T) {
 	l := NewLoop(Config{Node: policytest.Node()})
-	ranges := file("r", "r 10.96.0.7:80")
+	ranges := policytest.File("r", "r 10.96.0.7:80")
 	ranges.Services[0].LoadBalancerSourceRanges = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
-	l.apply([]source.Changes{set(checked("a", 0, "10.0.0.1"), checked("b", 0, "10.0.0.2"), file("c", "c 10.96.0.3:80"), ranges)})
+	l.apply([]source.Changes{policytest.Set(checked("a", 0, "10.0.0.1"), checked("b", 0, "10.0.0.2"), policytest.File("c", "c 10.96.0.3:80"), ranges)})
 	anywhere := checked("d", 0, "10.0.0.4")
 	anywhere.Services[0].Endpoints[0].Node = ""
-	l.apply([]source.Changes{set(anywhere)})
+	l.apply([]source.Changes{policytest.Set(anywhere)})
 	for _, tt := range []struct{ added, want string }{
 		{"192.0.2.77", "r"}, {"10.0.0.1", "r"}, {"10.0.0.4", "d r"}, {"10.96.0.3", "c r"},
 	} {
@@ -79,7 +79,7 @@ func TestRebaseResolvesLittle(t *testing.T) {
 		l.rebase(policytest.Node(), &order{services: map[source.Key]policy.Subject{}})
 	}
 	other := nodeChangeOf(policytest.Node(), policytest.Node(func(n *policy.Node) { n.NodePortAddrs = nil }))
-	if other.touches(file("c", "c 10.96.0.3:80").Services[0]) || !other.touches(ranges.Services[0]) {
+	if other.touches(policytest.File("c", "c 10.96.0.3:80").Services[0]) || !other.touches(ranges.Services[0]) {
 		t.Error("other node port addresses touch a service without source ranges, or not one that has some")
 	}
 }

@@ -16,7 +16,7 @@ import (
 
 // checked is a file of one service with a health check port, and with endpoints of this node.
 func checked(name string, port uint16, endpoints ...string) source.Unit {
-	u := file(name, fmt.Sprintf("%s 10.96.0.%d:80", name, name[0]))
+	u := policytest.File(name, fmt.Sprintf("%s 10.96.0.%d:80", name, name[0]))
 	s := u.Services[0]
 	s.ExternalIPs, s.VIPs = s.VIPs, nil
 	s.ExternalTrafficPolicy, s.HealthCheckNodePort = source.Local, port
@@ -89,36 +89,36 @@ func TestHealthIsWhatTheKernelHolds(t *testing.T) {
 				t.Errorf("told %q, want %q", got, want)
 			}
 		}
-		l.Apply(set(checked("a", 32001), checked("b", 32002), checked("c", 32003, "10.0.0.9")))
+		l.Apply(policytest.Set(checked("a", 32001), checked("b", 32002), checked("c", 32003, "10.0.0.9")))
 		l.Synced("file")
 		wants("a:32001=0 b:32002=0 c:32003=1")
 
 		k.mu.Lock()
 		k.took = 10 * time.Second
 		k.mu.Unlock()
-		l.Apply(set(checked("a", 32001, "10.0.0.2"))) // is synced at once
+		l.Apply(policytest.Set(checked("a", 32001, "10.0.0.2"))) // is synced at once
 		time.Sleep(time.Second)
-		l.Apply(set(checked("b", 32002, "10.0.0.3"))) // in the next sync
-		l.Apply(set(checked("d", 32004, "10.0.0.4")))
+		l.Apply(policytest.Set(checked("b", 32002, "10.0.0.3"))) // in the next sync
+		l.Apply(policytest.Set(checked("d", 32004, "10.0.0.4")))
 		wants("a:32001=0 b:32002=0 c:32003=1")
-		l.Apply(set(checked("c", 32003))) // leaves
+		l.Apply(policytest.Set(checked("c", 32003))) // leaves
 		wants("a:32001=0 b:32002=0 c:32003=0")
 		time.Sleep(9*time.Second + 500*time.Millisecond)
 		wants("a:32001=1 b:32002=0 c:32003=0")
-		l.Apply(set(checked("b", 32002, "10.0.0.3", "10.0.0.5"))) // in the sync after it: it rises in this one
+		l.Apply(policytest.Set(checked("b", 32002, "10.0.0.3", "10.0.0.5"))) // in the sync after it: it rises in this one
 		time.Sleep(10 * time.Second)
 		wants("a:32001=1 b:32002=2 c:32003=0 d:32004=1")
 		time.Sleep(30 * time.Second)
 
-		l.Apply(set(checked("a", 32009, "10.0.0.2", "10.0.0.7"))) // another port; it alone would be told at once
-		l.Apply(set(checked("a", 32010, "10.0.0.2", "10.0.0.7"), checked("e", 32001, "10.0.0.6")))
+		l.Apply(policytest.Set(checked("a", 32009, "10.0.0.2", "10.0.0.7"))) // another port; it alone would be told at once
+		l.Apply(policytest.Set(checked("a", 32010, "10.0.0.2", "10.0.0.7"), checked("e", 32001, "10.0.0.6")))
 		wants("a:32001=1 b:32002=2 c:32003=0 d:32004=1")
 		time.Sleep(30 * time.Second)
 		wants("a:32010=2 b:32002=2 c:32003=0 d:32004=1 e:32001=1")
 
-		l.Apply(set(checked("a", 32011, "10.0.0.2"), checked("f", 32010, "10.0.0.8"))) // is synced at once
+		l.Apply(policytest.Set(checked("a", 32011, "10.0.0.2"), checked("f", 32010, "10.0.0.8"))) // is synced at once
 		time.Sleep(time.Second)
-		l.Apply(set(checked("a", 32012, "10.0.0.2", "10.0.0.7"))) // in the next sync: until then its port is f's
+		l.Apply(policytest.Set(checked("a", 32012, "10.0.0.2", "10.0.0.7"))) // in the next sync: until then its port is f's
 		time.Sleep(9*time.Second + 500*time.Millisecond)
 		wants("b:32002=2 c:32003=0 d:32004=1 e:32001=1 f:32010=1")
 		time.Sleep(30 * time.Second)
@@ -139,15 +139,15 @@ func TestHealthFallsWhileSyncsFail(t *testing.T) {
 				told.Store(ports)
 			}
 		})
-		l.Apply(set(checked("a", 32001, "10.0.0.2"), checked("b", 32002, "10.0.0.3")))
+		l.Apply(policytest.Set(checked("a", 32001, "10.0.0.2"), checked("b", 32002, "10.0.0.3")))
 		l.Synced("file")
 		synctest.Wait()
 		k.failWith(errors.New("no"))
 		l.Resync()
 		time.Sleep(time.Minute)
-		l.Apply(set(checked("a", 32001)))
-		l.Apply(gone("b"))
-		l.Apply(set(checked("c", 32003, "10.0.0.4")))
+		l.Apply(policytest.Set(checked("a", 32001)))
+		l.Apply(policytest.Gone("b"))
+		l.Apply(policytest.Set(checked("c", 32003, "10.0.0.4")))
 		synctest.Wait()
 		if got, want := told.Load(), "32001=0 "; got != want {
 			t.Errorf("told %q, want %q", got, want)

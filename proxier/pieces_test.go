@@ -75,7 +75,7 @@ func TestPieces(t *testing.T) {
 		l.Synced("file")
 		time.Sleep(5 * time.Second)
 		k.syncsSoFar()
-		l.Apply(set(large("big", "10.96.0.1"), large("huge", "10.96.0.3"), file("small", "small 10.96.0.2:80")))
+		l.Apply(policytest.Set(large("big", "10.96.0.1"), large("huge", "10.96.0.3"), policytest.File("small", "small 10.96.0.2:80")))
 		k.await(t, "small", 1)
 		if a, b := k.frontends("big"), k.frontends("huge"); a != 10 || b != 0 {
 			t.Errorf("%d and %d frontends of large services in the first Sync", a, b)
@@ -92,7 +92,7 @@ func TestPieces(t *testing.T) {
 		if pending != 70 || len(list[0].Frontends) != 100 || list[2].Frontends[0].Action == "pending" {
 			t.Errorf("%d of %d frontends are pending", pending, len(list[0].Frontends))
 		}
-		l.Apply(set(file("late", "late 10.96.0.4:80"))) // while a piece is written
+		l.Apply(policytest.Set(policytest.File("late", "late 10.96.0.4:80"))) // while a piece is written
 		k.await(t, "late", 1)
 		if n := k.frontends("big") + k.frontends("huge"); n > 80 {
 			t.Errorf("%d frontends of large services when the other change came", n)
@@ -125,16 +125,16 @@ func TestSmallChangeOfALargeService(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &kernel{}
 		l := start(t, k, smallPieces)
-		l.Apply(set(large("big", "10.96.0.1")))
+		l.Apply(policytest.Set(large("big", "10.96.0.1")))
 		l.Synced("file")
 		k.expect(t, "full")
-		l.Apply(set(large("big", "10.96.0.1", func(s *source.Service) { s.Ports[7].TargetPort = 99 })))
+		l.Apply(policytest.Set(large("big", "10.96.0.1", func(s *source.Service) { s.Ports[7].TargetPort = 99 })))
 		k.expect(t, "big-1+1")
-		l.Apply(set(large("big", "10.96.0.1", func(s *source.Service) { s.Ports[7].TargetPort = 99; s.Ports = s.Ports[:95] })))
+		l.Apply(policytest.Set(large("big", "10.96.0.1", func(s *source.Service) { s.Ports[7].TargetPort = 99; s.Ports = s.Ports[:95] })))
 		k.expect(t, "big-5+0")
-		l.Apply(set(large("big", "10.96.0.1", func(s *source.Service) { s.Ports[7].TargetPort = 99; s.Ports = s.Ports[:95] })))
+		l.Apply(policytest.Set(large("big", "10.96.0.1", func(s *source.Service) { s.Ports[7].TargetPort = 99; s.Ports = s.Ports[:95] })))
 		k.expect(t)
-		l.Apply(set(large("big", "10.96.0.1", func(s *source.Service) { s.Ports[7].TargetPort = 99; s.Ports = s.Ports[:95]; s.Announce = source.BGP })))
+		l.Apply(policytest.Set(large("big", "10.96.0.1", func(s *source.Service) { s.Ports[7].TargetPort = 99; s.Ports = s.Ports[:95]; s.Announce = source.BGP })))
 		k.expect(t, "big-0+0")
 	})
 }
@@ -145,7 +145,7 @@ func TestPiecesMoveAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &kernel{took: time.Second}
 		l := start(t, k, smallPieces)
-		l.Apply(set(file("a", "small 10.96.0.1:50")))
+		l.Apply(policytest.Set(policytest.File("a", "small 10.96.0.1:50")))
 		l.Synced("file")
 		time.Sleep(5 * time.Second)
 		l.Apply(source.Changes{Set: []source.Unit{large("big", "10.96.0.1")}, Delete: []source.UnitID{{Source: "file", Name: "a"}}})
@@ -153,7 +153,7 @@ func TestPiecesMoveAtOnce(t *testing.T) {
 		if n := k.frontends("big"); n != 11 {
 			t.Errorf("%d frontends when the other service was gone, want a piece and one", n)
 		}
-		l.Apply(source.Changes{Set: []source.Unit{file("a", "small 10.96.0.1:100")}, Delete: []source.UnitID{{Source: "file", Name: "big"}}})
+		l.Apply(source.Changes{Set: []source.Unit{policytest.File("a", "small 10.96.0.1:100")}, Delete: []source.UnitID{{Source: "file", Name: "big"}}})
 		k.await(t, "small", 1)
 		k.await(t, "big", 0)
 		l.Apply(source.Changes{Set: []source.Unit{large("big", "10.96.0.1")}, Delete: []source.UnitID{{Source: "file", Name: "a"}}})
@@ -165,7 +165,7 @@ func TestPiecesMoveAtOnce(t *testing.T) {
 				t.Fatalf("%d and %d frontends while one takes over from the other, want 100 in all", a, b)
 			}
 		}
-		l.Apply(source.Changes{Set: []source.Unit{file("a", "small 10.96.0.1:100")}, Delete: []source.UnitID{{Source: "file", Name: "huge"}}})
+		l.Apply(source.Changes{Set: []source.Unit{policytest.File("a", "small 10.96.0.1:100")}, Delete: []source.UnitID{{Source: "file", Name: "huge"}}})
 		k.await(t, "small", 1)
 		k.await(t, "huge", 0)
 	})
@@ -178,9 +178,9 @@ func TestPiecesOfAChangingService(t *testing.T) {
 		l := start(t, k, smallPieces)
 		l.Synced("file")
 		time.Sleep(5 * time.Second)
-		l.Apply(set(large("big", "10.96.0.1")))
+		l.Apply(policytest.Set(large("big", "10.96.0.1")))
 		k.await(t, "big", 30)
-		l.Apply(set(large("big", "10.96.0.1", policytest.Endpoints("10.0.0.1", "10.0.0.2"))))
+		l.Apply(policytest.Set(large("big", "10.96.0.1", policytest.Endpoints("10.0.0.1", "10.0.0.2"))))
 		k.await(t, "big", 100)
 		time.Sleep(30 * time.Second)
 		k.mu.Lock()
@@ -190,13 +190,13 @@ func TestPiecesOfAChangingService(t *testing.T) {
 			}
 		}
 		k.mu.Unlock()
-		l.Apply(gone("big"))
+		l.Apply(policytest.Gone("big"))
 		k.await(t, "big", 60)
-		l.Apply(set(large("big", "10.96.0.1", policytest.Endpoints("10.0.0.1", "10.0.0.2")))) // it comes back
+		l.Apply(policytest.Set(large("big", "10.96.0.1", policytest.Endpoints("10.0.0.1", "10.0.0.2")))) // it comes back
 		k.await(t, "big", 100)
-		l.Apply(gone("big"))
+		l.Apply(policytest.Gone("big"))
 		time.Sleep(3 * time.Second)
-		l.Apply(set(file("big", "big 10.96.0.1:1")))
+		l.Apply(policytest.Set(policytest.File("big", "big 10.96.0.1:1")))
 		k.await(t, "big", 1)
 		time.Sleep(time.Minute)
 		if err := l.Held(t.Context(), 0); err != nil {
@@ -212,7 +212,7 @@ func TestPiecesAfterAFailure(t *testing.T) {
 		l := start(t, k, smallPieces)
 		l.Synced("file")
 		time.Sleep(5 * time.Second)
-		l.Apply(set(large("big", "10.96.0.1")))
+		l.Apply(policytest.Set(large("big", "10.96.0.1")))
 		k.await(t, "big", 20)
 		k.failWith(errors.New("no"))
 		time.Sleep(1500 * time.Millisecond)
@@ -222,7 +222,7 @@ func TestPiecesAfterAFailure(t *testing.T) {
 		if got := k.syncsSoFar(); !slices.Equal(got, []string{"full"}) {
 			t.Errorf("syncs %q", got)
 		}
-		l.Apply(gone("big"))
+		l.Apply(policytest.Gone("big"))
 		k.await(t, "big", 80)
 		l.Resync()
 		time.Sleep(2500 * time.Millisecond)
@@ -239,7 +239,7 @@ func TestPlanOfAGrowingService(t *testing.T) {
 		l := start(t, k, smallPieces)
 		l.Synced("file")
 		time.Sleep(5 * time.Second)
-		l.Apply(set(large("big", "10.96.0.1")))
+		l.Apply(policytest.Set(large("big", "10.96.0.1")))
 		k.await(t, "big", 20)
 		p, err := l.Plan(t.Context())
 		if err != nil {

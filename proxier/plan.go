@@ -12,14 +12,15 @@ import (
 	"sync"
 	"time"
 
+	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
 // A Plan is what a sync would change now.
 type Plan struct {
-	Edits    []Transition  // services that are not in the kernel yet as sources have them, in order of their names
-	Families []*FamilyPlan // in order of the IP version
+	Edits    []claims.Transition // services that are not in the kernel yet as sources have them, in order of their names
+	Families []*FamilyPlan       // in order of the IP version
 }
 
 // A FamilyPlan is what a Sync of one family would change now.

@@ -41,7 +41,7 @@ func TestPlanSaysWhatIsNotHeld(t *testing.T) {
 		if _, err := l.Plan(t.Context()); err == nil || !strings.Contains(err.Error(), "waiting for file") {
 			t.Errorf("before files have been read: error %v", err)
 		}
-		l.Apply(set(file("a", "x 10.96.0.1:80"), file("b", "y 10.96.0.2:80")))
+		l.Apply(policytest.Set(policytest.File("a", "x 10.96.0.1:80"), policytest.File("b", "y 10.96.0.2:80")))
 		l.Synced("file")
 		synctest.Wait()
 		p, err := l.Plan(t.Context())
@@ -49,8 +49,8 @@ func TestPlanSaysWhatIsNotHeld(t *testing.T) {
 			t.Fatalf("all is held: %+v, error %v", p, err)
 		}
 		k.failWith(errors.New("no kernel"))
-		l.Apply(set(file("b", "y 10.96.0.2:81")))
-		l.Apply(set(file("c", "z 10.96.0.3:80")))
+		l.Apply(policytest.Set(policytest.File("b", "y 10.96.0.2:81")))
+		l.Apply(policytest.Set(policytest.File("c", "z 10.96.0.3:80")))
 		synctest.Wait()
 		p, err = l.Plan(t.Context())
 		if err != nil {
@@ -81,7 +81,7 @@ func TestPlanGivesWayToChanges(t *testing.T) {
 				return nil, ctx.Err()
 			}
 		})
-		l.Apply(set(file("a", "x 10.96.0.1:80")))
+		l.Apply(policytest.Set(policytest.File("a", "x 10.96.0.1:80")))
 		l.Synced("file")
 		k.expect(t, "full")
 		answer := make(chan *Plan)
@@ -94,7 +94,7 @@ func TestPlanGivesWayToChanges(t *testing.T) {
 			answer <- p
 		}()
 		time.Sleep(time.Second)
-		l.Apply(set(file("b", "y 10.96.0.2:80")))
+		l.Apply(policytest.Set(policytest.File("b", "y 10.96.0.2:80")))
 		k.expect(t, "y") // without time going by
 		p := <-answer
 		if took := time.Since(began); took != time.Second+planPause+takes || p.Families[0].Err != nil || k.plans.Load() != 2 {
@@ -115,21 +115,21 @@ func TestPlanIsBounded(t *testing.T) {
 		"changes all the time": {func(l *Loop, _ *planner) {
 			for i := range 1000 {
 				time.Sleep(50 * time.Millisecond)
-				l.Apply(set(file("b", "y 10.96.0.2:"+[]string{"80", "81"}[i%2])))
+				l.Apply(policytest.Set(policytest.File("b", "y 10.96.0.2:"+[]string{"80", "81"}[i%2])))
 			}
 		}, "comparing ipv4 with the kernel: context deadline exceeded: services change all the time", planTime},
 		"long sync": {func(l *Loop, k *planner) {
 			k.mu.Lock()
 			k.took = 50 * time.Second
 			k.mu.Unlock()
-			l.Apply(set(file("b", "y 10.96.0.2:80")))
+			l.Apply(policytest.Set(policytest.File("b", "y 10.96.0.2:80")))
 		}, "comparing ipv4 with the kernel: context deadline exceeded: a sync takes long", planTime},
 		"family dropped": {func(l *Loop, _ *planner) { time.Sleep(time.Second); l.SetBackends(nil) }, "comparing ipv4 with the kernel: context canceled", time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				l, k := startPlanner(t, hang)
-				l.Apply(set(file("a", "x 10.96.0.1:80")))
+				l.Apply(policytest.Set(policytest.File("a", "x 10.96.0.1:80")))
 				l.Synced("file")
 				synctest.Wait()
 				began := time.Now()

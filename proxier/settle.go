@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -26,12 +27,12 @@ func (f *family) leftOut() bool {
 // A batch is what came in one step and is not yet in the kernel.
 type batch struct {
 	number uint64 // of the order that has it
-	edits  map[source.Key]Transition
+	edits  map[source.Key]claims.Transition
 	counts ChangeCounts // of edits, one that came again for each time
 }
 
-func (b *batch) add(key source.Key, tr Transition) {
-	b.counts.add(tr.counts())
+func (b *batch) add(key source.Key, tr claims.Transition) {
+	b.counts.add(countsOf(tr))
 	if e, again := b.edits[key]; again {
 		tr.Old = e.Old
 	}
@@ -39,8 +40,8 @@ func (b *batch) add(key source.Key, tr Transition) {
 }
 
 // merged returns the services of batches, each once, in order of their names.
-func merged(list []batch) (edits []Transition) {
-	all := batch{edits: make(map[source.Key]Transition)}
+func merged(list []batch) (edits []claims.Transition) {
+	all := batch{edits: make(map[source.Key]claims.Transition)}
 	for _, b := range list {
 		for key, tr := range b.edits {
 			all.add(key, tr)
@@ -111,7 +112,7 @@ func (b *batch) split(isDone func(source.Key) bool) (done, left []batch) {
 	for key, tr := range b.edits {
 		p := &parts[toInt(isDone(key))]
 		if p.edits == nil {
-			p.edits = make(map[source.Key]Transition)
+			p.edits = make(map[source.Key]claims.Transition)
 		}
 		p.add(key, tr)
 	}
@@ -223,7 +224,7 @@ func (l *Loop) logBatches(list []batch, d time.Duration) {
 		switch what := describe(tr); {
 		case what == "":
 		case lines < maxEdits:
-			l.cfg.Log.Info("service synced", "service", tr.key().String(), "change", what, took)
+			l.cfg.Log.Info("service synced", "service", tr.Key().String(), "change", what, took)
 			lines++
 		default:
 			more++

@@ -5,7 +5,9 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/policy/policytest"
 )
 
 // What a Loop says its families have resolved is what its services resolve to, and the
@@ -15,12 +17,12 @@ func TestSnapshot(t *testing.T) {
 		l := start(t, &kernel{}, func(c *Config) {
 			c.Backends = map[policy.Family]Backend{policy.IPv4: &kernel{}, policy.IPv6: &kernel{}}
 		})
-		l.Apply(set(file("a", "x 10.96.0.1:80", "y 10.96.0.2:80")))
+		l.Apply(policytest.Set(policytest.File("a", "x 10.96.0.1:80", "y 10.96.0.2:80")))
 		l.Synced("file")
 		synctest.Wait()
 		s, before := l.Snapshot(), l.Revision()
 		checkSnapshot(t, s, "a: default/x", "a: default/y")
-		l.Apply(set(file("b", "z 10.96.0.3:80"), file("c", "x 10.96.0.9:80")))
+		l.Apply(policytest.Set(policytest.File("b", "z 10.96.0.3:80"), policytest.File("c", "x 10.96.0.9:80")))
 		synctest.Wait()
 		if l.Revision() == before {
 			t.Error("the revision of other services is the same")
@@ -34,7 +36,7 @@ func TestSnapshot(t *testing.T) {
 }
 
 // checkSnapshot checks the services of s, "UNIT: NAME", and that they are resolved for both families.
-func checkSnapshot(t *testing.T, s Snapshot, want ...string) {
+func checkSnapshot(t *testing.T, s claims.Snapshot, want ...string) {
 	t.Helper()
 	var got []string
 	for _, svc := range s.Services {
@@ -48,7 +50,7 @@ func checkSnapshot(t *testing.T, s Snapshot, want ...string) {
 	}
 }
 
-func frontendKeys(s Snapshot) (list []policy.FrontendKey) {
+func frontendKeys(s claims.Snapshot) (list []policy.FrontendKey) {
 	for _, r := range s.Resolved {
 		for _, f := range r.Frontends {
 			list = append(list, f.Key)

@@ -10,6 +10,7 @@ import (
 
 	"svcproxy.dev/svcproxy/internal/awaited"
 	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/policy/policytest"
 )
 
 // waits is a kernel whose Sync waits for a program until it is told to go on, or given up.
@@ -38,7 +39,7 @@ func TestLoopReportsAStall(t *testing.T) {
 			c.Backends[policy.IPv6] = w
 			c.Log = slog.New(slog.NewTextHandler(&log, nil))
 		})
-		l.Apply(set(file("a", "x 10.96.0.1:80")))
+		l.Apply(policytest.Set(policytest.File("a", "x 10.96.0.1:80")))
 		l.Synced("file")
 		time.Sleep(time.Second)
 		if got := l.Stalls(); len(got) > 0 {

@@ -170,10 +170,10 @@ func TestAllFail(t *testing.T) {
 func TestDisabledIsNoProblem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := start(t, &kernel{})
-		u := file("a", "x 10.96.0.1:80")
+		u := policytest.File("a", "x 10.96.0.1:80")
 		u.Services[0].Disabled = true
 		u.Services[0].Endpoints = []source.Endpoint{policytest.Endpoint("10.0.0.1")}
-		l.Apply(set(u))
+		l.Apply(policytest.Set(u))
 		l.Synced("file")
 		synctest.Wait()
 		if s := l.Summary(5); s.Services != 1 || s.Disabled != 1 || len(s.Problems) != 0 || len(s.Actions) != 0 {

@@ -8,15 +8,16 @@ import (
 	"strings"
 	"time"
 
+	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
 // A Status is the status of a Loop.
 type Status struct {
-	Families []FamilyStatus  `json:"families"`
-	Services []ServiceStatus `json:"services"` // sorted by name
-	Refusals []Refusal       `json:"refusals,omitempty"`
+	Families []FamilyStatus   `json:"families"`
+	Services []ServiceStatus  `json:"services"` // sorted by name
+	Refusals []claims.Refusal `json:"refusals,omitempty"`
 }
 
 // A FamilyStatus is the status of the syncs of one family.
@@ -74,16 +75,6 @@ type FrontendStatus struct {
 	Forward string `json:"forward,omitempty"` // "direct", "tunnel ipip", ... where endpoints are to answer clients themselves
 }
 
-// A Refusal is a unit that is not used as it stands, because another unit holds something it claims.
-type Refusal struct {
-	Unit    source.UnitID  `json:"unit"`
-	Since   time.Time      `json:"since"`
-	Stale   bool           `json:"stale"`             // an earlier version of it is in use
-	Partial bool           `json:"partial,omitempty"` // all but what Faults name is in use
-	NoRoom  bool           `json:"no_room,omitempty"` // with it all services would be more than Config.Limits
-	Faults  []source.Fault `json:"faults"`
-}
-
 // StatusOf returns what the Loop holds, of the services that match accepts (nil: of all), and how
 // its syncs go. It may be called from any goroutine, also during a sync, and blocks one only while
 // it copies references.
@@ -92,7 +83,7 @@ func (l *Loop) StatusOf(match func(*source.Service) bool) Status {
 	st := Status{Refusals: l.tracker.Refusals()}
 	node, families, waiting := l.node, slices.Clone(l.families), strings.Join(l.unread(), ", ")
 	var list []usedService
-	l.tracker.services(func(s *source.Service, id source.UnitID) {
+	l.tracker.Services(func(s *source.Service, id source.UnitID) {
 		if match == nil || match(s) {
 			list = append(list, usedService{Subject: l.subject(s), unit: id.Name})
 		}

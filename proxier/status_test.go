@@ -35,8 +35,8 @@ func TestStatusOfWhatTheKernelHolds(t *testing.T) {
 				}
 			}
 		}
-		x, y := file("a", "x 10.96.0.1:80"), file("b", "y 10.96.0.2:80")
-		l.Apply(set(x, y))
+		x, y := policytest.File("a", "x 10.96.0.1:80"), policytest.File("b", "y 10.96.0.2:80")
+		l.Apply(policytest.Set(x, y))
 		l.Synced("file")
 		wants("kubernetes", "pending", "pending")
 		l.Synced("kubernetes")
@@ -46,7 +46,7 @@ func TestStatusOfWhatTheKernelHolds(t *testing.T) {
 		served := *x.Services[0]
 		served.Endpoints = []source.Endpoint{policytest.Endpoint("10.0.0.1")}
 		x.Services = []*source.Service{&served}
-		l.Apply(set(x))
+		l.Apply(policytest.Set(x))
 		wants("", "pending", "reject")
 		k.failWith(nil)
 		time.Sleep(time.Minute)
@@ -79,11 +79,11 @@ func TestStatusOfWhatIsSetAside(t *testing.T) {
 			key("10.96.0.1"): true, key("10.96.0.2"): false, key("10.96.0.4"): true,
 		}}}
 		l := start(t, k)
-		u := file("a", "a 10.96.0.1:80", "b 10.96.0.2:80", "c 10.96.0.3:80", "d 10.96.0.4:80")
+		u := policytest.File("a", "a 10.96.0.1:80", "b 10.96.0.2:80", "c 10.96.0.3:80", "d 10.96.0.4:80")
 		for _, s := range u.Services[:3] {
 			s.Endpoints = []source.Endpoint{policytest.Endpoint("10.0.0.1")}
 		}
-		l.Apply(set(u))
+		l.Apply(policytest.Set(u))
 		l.Synced("file")
 		wants := func(want string) {
 			t.Helper()

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -25,7 +26,7 @@ type Summary struct {
 	Warnings     []string         `json:"service_warnings,omitempty"` // of services
 	MoreWarnings int              `json:"more_service_warnings,omitempty"`
 
-	Refusals []Refusal `json:"-"`
+	Refusals []claims.Refusal `json:"-"`
 }
 
 // An AddressProblem is an address and port that does not serve, though the kernel holds what it should,
@@ -44,7 +45,7 @@ func (l *Loop) Summary(most int) Summary {
 	l.mu.RLock()
 	node, families, waiting := l.node, slices.Clone(l.families), strings.Join(l.unread(), ", ")
 	s.Refusals = l.tracker.Refusals()
-	l.tracker.services(func(svc *source.Service, _ source.UnitID) {
+	l.tracker.Services(func(svc *source.Service, _ source.UnitID) {
 		s.Services++
 		s.Disabled += toInt(svc.Disabled)
 	})
@@ -99,7 +100,7 @@ func (l *Loop) explain(list []idleFrontend, node *policy.Node) []AddressProblem 
 	subjects := make([]policy.Subject, len(list))
 	l.mu.RLock()
 	for i, f := range list {
-		if svc := l.tracker.inUse(f.ServicePort.Key); svc != nil {
+		if svc := l.tracker.InUse(f.ServicePort.Key); svc != nil {
 			subjects[i] = l.subject(svc)
 		}
 	}

@@ -109,7 +109,7 @@ func counted(st Status, most int) Summary {
 func TestSummaryOfARange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := start(t, &kernel{})
-		u := file("a", "x 10.96.0.1:80")
+		u := policytest.File("a", "x 10.96.0.1:80")
 		x := u.Services[0]
 		x.Ports = nil
 		for _, n := range []uint16{80, 8000, 8001, 8002, 8003, 8004, 9000, 9001, 9002} {
@@ -118,7 +118,7 @@ func TestSummaryOfARange(t *testing.T) {
 			}
 		}
 		x.Endpoints = nil
-		l.Apply(set(u))
+		l.Apply(policytest.Set(u))
 		l.Synced("file")
 		synctest.Wait()
 		s := l.Summary(100)
@@ -148,7 +148,7 @@ func TestSummaryOfWhatIsPending(t *testing.T) {
 		k := &kernel{}
 		l := start(t, k)
 		k.failWith(errors.New("no"))
-		l.Apply(set(file("a", "x 10.96.0.1:80", "y 10.96.0.2:80")))
+		l.Apply(policytest.Set(policytest.File("a", "x 10.96.0.1:80", "y 10.96.0.2:80")))
 		l.Synced("file")
 		synctest.Wait()
 		s := l.Summary(10)
@@ -170,9 +170,9 @@ func TestSummaryOfWhatIsPending(t *testing.T) {
 // Only services that are asked for are looked at; warnings need all.
 func TestStatusOf(t *testing.T) {
 	l := NewLoop(Config{Node: policytest.Node()})
-	a, b := file("a", "x 10.96.0.1:80"), file("b", "y 10.96.0.2:80")
+	a, b := policytest.File("a", "x 10.96.0.1:80"), policytest.File("b", "y 10.96.0.2:80")
 	a.Services[0].Endpoints = []source.Endpoint{policytest.Endpoint("10.96.0.2")} // a VIP of y
-	l.apply([]source.Changes{set(a, b)})
+	l.apply([]source.Changes{policytest.Set(a, b)})
 	all := l.Status().Services
 	if len(all) != 2 || len(all[0].Warnings) != 1 {
 		t.Fatalf("all: %+v", all)
@@ -188,10 +188,10 @@ func TestStatusOf(t *testing.T) {
 // What people are told of a service changes in status at once, and nothing else does: no family has to sync.
 func TestStatusOfNotes(t *testing.T) {
 	l := NewLoop(Config{Node: policytest.Node()})
-	l.apply([]source.Changes{set(file("a", "x 10.96.0.1:80"))})
-	now := file("a", "x 10.96.0.1:80")
+	l.apply([]source.Changes{policytest.Set(policytest.File("a", "x 10.96.0.1:80"))})
+	now := policytest.File("a", "x 10.96.0.1:80")
 	now.Services[0].Description, now.Services[0].Labels = "the shop", map[string]string{"team": "web"}
-	if changed, _ := l.apply([]source.Changes{set(now)}); len(changed) > 0 {
+	if changed, _ := l.apply([]source.Changes{policytest.Set(now)}); len(changed) > 0 {
 		t.Errorf("families are told of %v", changed)
 	}
 	st := l.Status().Services[0]

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/times"
+	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -20,13 +21,13 @@ const (
 // triggers returns when those units of a step were changed that changed a service. As
 // kube-proxy does, it leaves out what was changed before the start, and times that cannot
 // be right.
-func (l *Loop) triggers(ch source.Changes, changed []Transition) (at []time.Time) {
+func (l *Loop) triggers(ch source.Changes, changed []claims.Transition) (at []time.Time) {
 	if len(changed) == 0 {
 		return nil
 	}
 	keys := make(map[source.Key]bool, len(changed))
 	for _, tr := range changed {
-		keys[tr.key()] = true
+		keys[tr.Key()] = true
 	}
 	oldest, now := times.Later(l.started, time.Now().Add(-maxTriggerAge)), time.Now()
 	for i := range ch.Set {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/policy/policytest"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -44,19 +45,19 @@ func TestLoopTriggers(t *testing.T) {
 			}
 			got, queued = nil, 0
 		}
-		l.Apply(set(changed(file("a", "x 10.96.0.1:80"), begun.Add(-time.Second))))
+		l.Apply(policytest.Set(changed(policytest.File("a", "x 10.96.0.1:80"), begun.Add(-time.Second))))
 		l.Synced("file")
 		wants("before the start", 1)
 		time.Sleep(3 * time.Hour)
 		now := time.Now()
-		l.Apply(set(changed(file("a", "x 10.96.0.2:80"), now.Add(-2*time.Hour), now.Add(-time.Minute), now.Add(time.Minute))))
+		l.Apply(policytest.Set(changed(policytest.File("a", "x 10.96.0.2:80"), now.Add(-2*time.Hour), now.Add(-time.Minute), now.Add(time.Minute))))
 		wants("long ago, a minute ago, in the future", 1, now.Add(-time.Minute))
-		l.Apply(set(changed(file("a", "x 10.96.0.2:80"), now)))
+		l.Apply(policytest.Set(changed(policytest.File("a", "x 10.96.0.2:80"), now)))
 		wants("without a change", 0)
-		l.Apply(set(changed(file("b", "y 10.96.0.2:80"), now)))
+		l.Apply(policytest.Set(changed(policytest.File("b", "y 10.96.0.2:80"), now)))
 		wants("refused", 0)
 		v4.failWith(errors.New("no"))
-		l.Apply(set(changed(file("a", "x 10.96.0.3:80"), now)))
+		l.Apply(policytest.Set(changed(policytest.File("a", "x 10.96.0.3:80"), now)))
 		wants("failing", 2)
 		v4.failWith(nil)
 		time.Sleep(time.Minute)

@@ -18,7 +18,7 @@ func (l *Loop) Unsynced(means source.Means, families []policy.Family) (list []*p
 	node := l.node
 	var announced []policy.Subject
 	if len(late) > 0 {
-		l.tracker.services(func(s *source.Service, _ source.UnitID) {
+		l.tracker.Services(func(s *source.Service, _ source.UnitID) {
 			if s.Announce&means != 0 {
 				announced = append(announced, l.subject(s))
 			}

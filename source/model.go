@@ -3,6 +3,7 @@ package source
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -238,6 +239,19 @@ type AddressList struct {
 // AddressLists returns the three lists of addresses.
 func (s *Service) AddressLists() [3]AddressList {
 	return [3]AddressList{{"vips", s.VIPs}, {"external_ips", s.ExternalIPs}, {"load_balancer_ips", s.LoadBalancerIPs}}
+}
+
+// Addresses yields all of a service, in the order of files.
+func (s *Service) Addresses() iter.Seq[netip.Addr] {
+	return func(yield func(netip.Addr) bool) {
+		for _, list := range [][]netip.Addr{s.VIPs, s.ExternalIPs, s.LoadBalancerIPs} {
+			for _, a := range list {
+				if !yield(a) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // HasNodePort reports whether a port has a node port.

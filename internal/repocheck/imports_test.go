@@ -21,6 +21,8 @@ var forbidden = []struct{ from, to string }{
 	{"source", "svcproxy.dev/svcproxy/cmd"},
 	{"source", "svcproxy.dev/svcproxy/configs"},
 	{"proxier/policy", "svcproxy.dev/svcproxy/netutil"},
+	{"proxier/policy", "svcproxy.dev/svcproxy/proxier/claims"},
+	{"proxier/claims", "svcproxy.dev/svcproxy/netutil"},
 	{"proxier", "svcproxy.dev/svcproxy/cmd"},
 	{"proxier", "svcproxy.dev/svcproxy/configs"},
 	{"proxier", "svcproxy.dev/svcproxy/source/file"},
@@ -42,7 +44,10 @@ var forbidden = []struct{ from, to string }{
 	{"vmtests/internal", "svcproxy.dev/svcproxy/vmtests/guest"},
 }
 
-// onFilter are the backends that are built on proxier/filter. All know proxier/policy. Else no folder of
+// pure are the packages that decide, which all others of proxier may know.
+var pure = []string{"svcproxy.dev/svcproxy/proxier/policy", "svcproxy.dev/svcproxy/proxier/claims"}
+
+// onFilter are the backends that are built on proxier/filter. Else no folder of
 // proxier knows another: backends do not know each other.
 var onFilter = []string{"proxier/iptables", "proxier/ipvs"}
 
@@ -55,7 +60,7 @@ func knowsAnother(path, imported string) bool {
 		return false
 	}
 	own := strings.Join(strings.Split(path, "/")[:2], "/")
-	return !within(imported, "svcproxy.dev/svcproxy/"+own) && imported != "svcproxy.dev/svcproxy/proxier/policy" &&
+	return !within(imported, "svcproxy.dev/svcproxy/"+own) && !slices.Contains(pure, imported) &&
 		!(slices.Contains(onFilter, own) && imported == "svcproxy.dev/svcproxy/proxier/filter") &&
 		!(own == onChecks && imported == "svcproxy.dev/svcproxy/proxier/healthcheck")
 }

@@ -17,7 +17,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -26,7 +26,7 @@ import (
 type tracked struct {
 	src     *Source
 	mu      sync.Mutex
-	tracker *proxier.Tracker
+	tracker *claims.Tracker
 	uses    map[source.Key]int // endpoints of the services in use
 	steps   []string           // what they were after each Apply
 	late    bool               // tells only when told to, as a Loop that is busy
@@ -34,7 +34,7 @@ type tracked struct {
 }
 
 func newTracked(src *Source) *tracked {
-	return &tracked{src: src, tracker: proxier.NewTracker(nil), uses: map[source.Key]int{}}
+	return &tracked{src: src, tracker: claims.NewTracker(nil), uses: map[source.Key]int{}}
 }
 
 // Apply implements source.Sink.

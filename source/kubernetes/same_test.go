@@ -19,7 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"pgregory.net/rapid"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/file"
@@ -254,7 +254,7 @@ func leaveOut(services []*source.Service) {
 
 // tracked returns what is used of the objects, told in any order.
 func (r *record) tracked() []*source.Service {
-	tracker, used := proxier.NewTracker(nil), map[source.Key]*source.Service{}
+	tracker, used := claims.NewTracker(nil), map[source.Key]*source.Service{}
 	for name, s := range r.now {
 		u := source.Unit{ID: source.UnitID{Source: Name, Name: name}, Partial: true, Since: r.since[name], Services: []*source.Service{s}}
 		for _, tr := range tracker.Apply(source.Changes{Set: []source.Unit{u}}) {

@@ -18,6 +18,7 @@ import (
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/internal/trust"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/file"
 )
@@ -163,8 +164,8 @@ func (c *Checker) knownIn(dir string) map[string]bool {
 }
 
 // tracker returns one that holds what was accepted, and then these files.
-func (in setting) tracker(files []file.File) *proxier.Tracker {
-	t := proxier.NewTracker(in.reserved)
+func (in setting) tracker(files []file.File) *claims.Tracker {
+	t := claims.NewTracker(in.reserved)
 	t.Limit(in.rules.Limits.Products())
 	t.Apply(source.Changes{Set: in.accepted})
 	t.Apply(source.Changes{Set: in.units(files)})
@@ -276,7 +277,7 @@ func (in setting) last(f file.File, r *Report) {
 
 // doubts warns of what is wrong with services of files for what other services, and
 // processes of this host, are.
-func (in setting) doubts(t *proxier.Tracker, files ...file.File) []source.Fault {
+func (in setting) doubts(t *claims.Tracker, files ...file.File) []source.Fault {
 	of := map[source.Key]bool{}
 	for _, f := range files {
 		for _, s := range f.Services {
@@ -284,7 +285,7 @@ func (in setting) doubts(t *proxier.Tracker, files ...file.File) []source.Fault 
 		}
 	}
 	var faults []source.Fault
-	for _, d := range t.Doubts(in.host) {
+	for _, d := range proxier.DoubtsOf(t, in.host) {
 		if of[d.Key] {
 			faults = append(faults, d.Fault())
 		}
@@ -331,7 +332,7 @@ func (in setting) units(files []file.File) []source.Unit {
 
 // refusals returns why a file, or any file if path is empty, cannot be used
 // together with the others, in order of place.
-func refusals(t *proxier.Tracker, path string) []source.Fault {
+func refusals(t *claims.Tracker, path string) []source.Fault {
 	var faults []source.Fault
 	for _, r := range t.Refusals() {
 		if path == "" || r.Unit.Name == path {

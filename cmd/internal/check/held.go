@@ -5,15 +5,15 @@ import (
 
 	"svcproxy.dev/svcproxy/cmd/internal/node"
 	"svcproxy.dev/svcproxy/configs"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/source"
 )
 
 // Held is what a daemon would hold of the configuration directory.
 type Held struct {
-	proxier.Snapshot // without Node and Families before Look
-	Settings         configs.Settings
-	Faults           []source.Fault // of the settings and the files
+	claims.Snapshot // without Node and Families before Look
+	Settings        configs.Settings
+	Faults          []source.Fault // of the settings and the files
 }
 
 // Held returns what a daemon would hold: of each file what can be used, or was last accepted.

@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"svcproxy.dev/svcproxy/configs"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/file"
 )
@@ -140,7 +140,7 @@ func (s *Service) leaveOut(p source.Problem) {
 
 // refuse finds services that have something in common that only one may have: the first has it.
 func (j Judge) refuse(all []*judged) {
-	t := proxier.NewTracker(j.Reserved)
+	t := claims.NewTracker(j.Reserved)
 	t.Limit(j.Rules.Limits.Products())
 	var units []source.Unit
 	for i, s := range all {

@@ -58,8 +58,8 @@ func (e SettingsError) Error() string {
 // A daemon is all that runs, and connects its parts.
 type daemon struct {
 	Options
-	log    *slog.Logger
-	claims *claims
+	log   *slog.Logger
+	locks *locks
 
 	settings *settingsWatcher
 	host     *host
@@ -86,7 +86,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	defer d.end()
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { d.claims.socket.Serve(ctx, d.log, d.routes()); return nil })
+	g.Go(func() error { d.locks.socket.Serve(ctx, d.log, d.routes()); return nil })
 	g.Go(func() error { return d.http.server.Run(ctx) })
 	for _, s := range d.sources {
 		g.Go(func() error {
@@ -143,7 +143,7 @@ func (d *daemon) end() {
 	if d.mode.foreign != nil {
 		d.mode.foreign.stop()
 	}
-	d.claims.close()
+	d.locks.close()
 }
 
 // unlessDone returns err, or nil when it is only that ctx has ended.

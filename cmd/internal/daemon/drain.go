@@ -13,6 +13,7 @@ import (
 
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/proxier/conditions"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
@@ -29,7 +30,7 @@ type drainer interface {
 
 // A drainLoop is what draining needs of proxier.Loop.
 type drainLoop interface {
-	Snapshot() proxier.Snapshot
+	Snapshot() claims.Snapshot
 	Serving() []proxier.Serving
 	Ready() <-chan struct{}
 	Held(ctx context.Context, fam policy.Family) error
@@ -222,7 +223,7 @@ func (d *draining) known(t conditions.DrainTarget) error {
 		return errNotReady
 	}
 	services := d.loop.Snapshot().Services
-	has := func(s proxier.UnitService) bool {
+	has := func(s claims.UnitService) bool {
 		return slices.ContainsFunc(s.Endpoints, func(e source.Endpoint) bool { return t.Covers(s.Key, e.Addr) })
 	}
 	if slices.ContainsFunc(services, has) {
@@ -231,7 +232,7 @@ func (d *draining) known(t conditions.DrainTarget) error {
 	if (t.Service == source.Key{}) {
 		return fmt.Errorf("no service has an endpoint %s; svcproxy status NAME shows those of a service", t.Addr)
 	}
-	if !slices.ContainsFunc(services, func(s proxier.UnitService) bool { return s.Key == t.Service }) {
+	if !slices.ContainsFunc(services, func(s claims.UnitService) bool { return s.Key == t.Service }) {
 		return fmt.Errorf("no service is %s", t.Service)
 	}
 	return fmt.Errorf("%s has no endpoint %s; svcproxy status %[1]s shows those it has", t.Service, t.Addr)

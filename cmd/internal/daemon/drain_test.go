@@ -13,6 +13,7 @@ import (
 
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/proxier/conditions"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
@@ -70,9 +71,9 @@ func (l *heldLoop) DrainHost(drained bool) { l.host = append(l.host, drained) }
 
 func (l *heldLoop) Ready() <-chan struct{} { return l.ready }
 
-func (l *heldLoop) Snapshot() (s proxier.Snapshot) {
+func (l *heldLoop) Snapshot() (s claims.Snapshot) {
 	for _, svc := range l.services {
-		s.Services = append(s.Services, proxier.UnitService{Subject: policy.Subject{Service: svc}})
+		s.Services = append(s.Services, claims.UnitService{Subject: policy.Subject{Service: svc}})
 	}
 	return s
 }

@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"svcproxy.dev/svcproxy/configs"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/file"
 )
@@ -100,7 +100,7 @@ func openFiles(c sourceConfig) source.Source {
 func several(s configs.Settings) bool { return len(s.Sources) > 1 }
 
 // withRefusals adds to the objects of an API what of them others have.
-func withRefusals(st source.Status, refusals []proxier.Refusal) []source.FileStatus {
+func withRefusals(st source.Status, refusals []claims.Refusal) []source.FileStatus {
 	for _, r := range refusals {
 		if r.Unit.Source != st.Source || st.Connection == nil {
 			continue

@@ -39,7 +39,7 @@ func start(ctx context.Context, o Options) (_ *daemon, err error) {
 	}
 	d.log, d.settings.level = newLog(o.Stderr, fixed.Log)
 	d.settings.log = d.log
-	if d.claims, err = claim(o, d.log); err != nil {
+	if d.locks, err = claim(o, d.log); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -171,12 +171,12 @@ func start(ctx context.Context, o Options) (_ *daemon, err error) {
 		metrics.Reloaded(time.Now())
 	}
 
-	if d.claims.socket, err = control.Listen(o.RunDir); err != nil {
+	if d.locks.socket, err = control.Listen(o.RunDir); err != nil {
 		return nil, err
 	}
 	d.log.Info("starting", "version", o.Version, "mode", d.mode.active.Name, "why", d.mode.active.why, "config_dir", o.ConfigDir, "node", d.host.node.Name)
 	d.settings.begin(ctx)
-	for _, w := range slices.Concat(d.claims.namespace.Warnings(), d.mode.active.missing()) {
+	for _, w := range slices.Concat(d.locks.namespace.Warnings(), d.mode.active.missing()) {
 		d.log.Warn(w)
 	}
 	d.mode.sysctls = hostsetup.VerifySysctls(fixed, d.mode.active.Mode)
@@ -189,10 +189,10 @@ func (d *daemon) warners() []warnFunc {
 		return func(context.Context) []string { return warnings() }
 	}
 	storage := newStorage(&storage{
-		dir: d.StateDir, claimed: d.claims.state != nil, settings: d.settings, statfs: unix.Statfs, conditions: d.keeper.Problem,
+		dir: d.StateDir, claimed: d.locks.state != nil, settings: d.settings, statfs: unix.Statfs, conditions: d.keeper.Problem,
 	})
 	list := []warnFunc{
-		always(d.mode.warnings), always(d.claims.namespace.Warnings), always(d.mode.foreign.problems), always(d.mode.missing),
+		always(d.mode.warnings), always(d.locks.namespace.Warnings), always(d.mode.foreign.problems), always(d.mode.missing),
 		func(ctx context.Context) []string {
 			return hostsetup.Verify(ctx, d.settings.current(), d.mode.current().Mode)
 		},
@@ -201,7 +201,7 @@ func (d *daemon) warners() []warnFunc {
 	for _, f := range d.features {
 		list = append(list, always(f.warnings))
 	}
-	socket := func() []string { return d.claims.socket.Warnings() } // it is opened later
+	socket := func() []string { return d.locks.socket.Warnings() } // it is opened later
 	return append(list, always(storage.warnings), always(socket), always(d.Stderr.Warnings))
 }
 

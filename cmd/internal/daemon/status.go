@@ -7,6 +7,7 @@ import (
 
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -20,7 +21,7 @@ func (r *reporter) status(ctx context.Context, match func(*source.Service) bool)
 }
 
 // about is status without the loop's own, of which it is given these parts.
-func (r *reporter) about(ctx context.Context, families []proxier.FamilyStatus, refusals []proxier.Refusal) control.Status {
+func (r *reporter) about(ctx context.Context, families []proxier.FamilyStatus, refusals []claims.Refusal) control.Status {
 	st := control.Status{
 		Version: r.version, PID: os.Getpid(), Started: r.started,
 		Ready: r.health.Ready(), Healthy: r.health.Healthy(), Settings: r.inUse(families),
@@ -59,8 +60,8 @@ func (r *reporter) inUse(families []proxier.FamilyStatus) control.Settings {
 }
 
 // asUsed lays over what a source knows of its files what became of their claims.
-func asUsed(st source.Status, refusals []proxier.Refusal) source.Status {
-	refused := make(map[source.UnitID]proxier.Refusal, len(refusals))
+func asUsed(st source.Status, refusals []claims.Refusal) source.Status {
+	refused := make(map[source.UnitID]claims.Refusal, len(refusals))
 	for _, r := range refusals {
 		refused[r.Unit] = r
 	}

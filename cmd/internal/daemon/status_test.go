@@ -6,7 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -22,7 +22,7 @@ func TestAsUsed(t *testing.T) {
 		{Path: "broken", State: source.Stale, Since: read, Services: 1, Faults: []source.Fault{broken}},
 	}}
 	id := func(name string) source.UnitID { return source.UnitID{Source: "file", Name: name} }
-	got := asUsed(files, []proxier.Refusal{
+	got := asUsed(files, []claims.Refusal{
 		{Unit: id("kept"), Since: refused, Stale: true, Faults: []source.Fault{taken}},
 		{Unit: id("new"), Since: refused, Faults: []source.Fault{taken}},
 		{Unit: id("broken"), Since: refused, Faults: []source.Fault{taken}},

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -31,7 +31,7 @@ type decision struct {
 
 // A use is a service at the address that was asked for.
 type use struct {
-	proxier.UnitService
+	claims.UnitService
 	resolved  *policy.Resolved
 	frontends []*policy.Frontend // at the address
 }

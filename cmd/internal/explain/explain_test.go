@@ -13,6 +13,7 @@ import (
 	"svcproxy.dev/svcproxy/netutil/conntrack"
 	"svcproxy.dev/svcproxy/netutil/ruleset"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -100,7 +101,7 @@ func ipvs(in bool) modes.Balancing {
 }
 
 func world(services ...*source.Service) *World {
-	w := &World{Mode: "nftables", Snapshot: proxier.Snapshot{
+	w := &World{Mode: "nftables", Snapshot: claims.Snapshot{
 		Node: &policy.Node{
 			Name: "node", MarkBit: 14, Addrs: []netip.Addr{addr("192.168.10.1"), addr("192.168.20.1")},
 			NodePortAddrs: []netip.Addr{addr("192.168.10.1")}, UpAddrs: []netip.Addr{addr("192.168.10.1"), addr("192.168.20.1")},
@@ -108,7 +109,7 @@ func world(services ...*source.Service) *World {
 		Families: []policy.Family{policy.IPv4, policy.IPv6},
 	}}
 	for _, s := range services {
-		w.Services = append(w.Services, proxier.UnitService{Subject: policy.Subject{Service: s}})
+		w.Services = append(w.Services, claims.UnitService{Subject: policy.Subject{Service: s}})
 	}
 	return w
 }
@@ -205,7 +206,7 @@ func TestVerdicts(t *testing.T) {
 			change: func(_ *source.Service, w *World, _ *fakeHost) {
 				other := service()
 				other.Name, other.VIPs = "other", []netip.Addr{addr("192.0.2.1")}
-				w.Refused = []proxier.RefusedUnit{{Refusal: proxier.Refusal{Faults: []source.Fault{{Msg: "taken"}}}, Wanted: []*source.Service{other}}}
+				w.Refused = []claims.RefusedUnit{{Refusal: claims.Refusal{Faults: []source.Fault{{Msg: "taken"}}}, Wanted: []*source.Service{other}}}
 			},
 			want: "untouched: no service has 192.0.2.1:80/tcp (1); default/other, which has it, is not used as it stands: taken"},
 		{name: "a family that is not programmed", dst: "10.96.0.10:80", change: func(_ *source.Service, w *World, _ *fakeHost) { w.Families = []policy.Family{policy.IPv6} },

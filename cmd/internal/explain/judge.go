@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -86,7 +86,7 @@ func (r *Report) service(d *decision) {
 }
 
 // place says where a service is from, as "web.toml:12:1".
-func place(u proxier.UnitService) string {
+func place(u claims.UnitService) string {
 	if u.Pos.File == "" {
 		return u.Unit.Name
 	}

@@ -9,13 +9,14 @@ import (
 
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
 // A World is what svcproxy holds.
 type World struct {
-	proxier.Snapshot
+	claims.Snapshot
 	Mode string
 	modes.Balancing
 	Accepts bool     // its rules are in tables of iptables, and accept its forwarded packets there
@@ -73,7 +74,7 @@ func FromQuery(v url.Values) (q Question, err error) {
 }
 
 // NewWorld returns what is held in a mode.
-func NewWorld(s proxier.Snapshot, m modes.Mode) *World {
+func NewWorld(s claims.Snapshot, m modes.Mode) *World {
 	return &World{Snapshot: s, Mode: m.Name, Balancing: m.Balancing, Accepts: m.Forward != ""}
 }
 

@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"svcproxy.dev/svcproxy/cmd/internal/check"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/file"
 )
@@ -14,7 +14,7 @@ import (
 // A Reading is what service files say, and what was there before them.
 type Reading struct {
 	Before, After []*source.Service // in use, in order of their names
-	Edits         []proxier.Transition
+	Edits         []claims.Transition
 	Faults        []source.Fault
 	Unreadable    bool // a fault says what
 }
@@ -96,10 +96,10 @@ func (r *Reading) apply(rules file.Rules, reserved []netip.AddrPort, old []sourc
 	for i := range ch.Set {
 		ch.Set[i].Since = since[ch.Set[i].ID]
 	}
-	t := proxier.NewTracker(reserved, file.Name)
+	t := claims.NewTracker(reserved, file.Name)
 	t.Limit(rules.Limits.Products())
 	services := make(map[source.Key]*source.Service)
-	take := func(list []proxier.Transition) {
+	take := func(list []claims.Transition) {
 		for _, tr := range list {
 			if tr.Old != nil {
 				delete(services, tr.Old.Key)

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/decode"
@@ -82,7 +83,7 @@ type Setting struct {
 }
 
 // Fill adds what changes: services as sources have them, and what families make of it.
-func (r *Report) Fill(edits []proxier.Transition, families []*proxier.FamilyPlan, in Setting) {
+func (r *Report) Fill(edits []claims.Transition, families []*proxier.FamilyPlan, in Setting) {
 	r.Services, r.Consequences, r.Objects = []Service{}, []Consequence{}, []Object{}
 	for _, tr := range edits {
 		r.Services = append(r.Services, serviceOf(tr))

@@ -9,12 +9,13 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/decode"
 )
 
 // serviceOf says what changes of a service.
-func serviceOf(tr proxier.Transition) Service {
+func serviceOf(tr claims.Transition) Service {
 	switch {
 	case tr.Old == nil:
 		return Service{Name: tr.New.Key.String(), Op: "add", Edits: contents(tr.New)}

@@ -8,6 +8,7 @@ import (
 
 	"svcproxy.dev/svcproxy/internal/structtest"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -70,19 +71,19 @@ func TestServiceWords(t *testing.T) {
 	} {
 		now := base()
 		tt.edit(now)
-		svc := serviceOf(proxier.Transition{Old: base(), New: now})
+		svc := serviceOf(claims.Transition{Old: base(), New: now})
 		if got := source.Printable(svc.text()); got != "~ default/web  "+tt.want {
 			t.Errorf("%s: %s\nwant %s", tt.name, got, tt.want)
 		}
 	}
-	added, removed := serviceOf(proxier.Transition{New: base()}), serviceOf(proxier.Transition{Old: base()})
+	added, removed := serviceOf(claims.Transition{New: base()}), serviceOf(claims.Transition{Old: base()})
 	const what = "default/web  addresses: 10.96.0.1:80/tcp, 10.96.0.2:80/tcp, node port 30080/tcp; endpoints: 2"
 	if added.text() != "+ "+what || removed.text() != "- "+what {
 		t.Errorf("%s\n%s", added.text(), removed.text())
 	}
 	off := base()
 	off.Disabled = true
-	if got := serviceOf(proxier.Transition{New: off}); got.text() != "+ "+what+"; enabled: false" {
+	if got := serviceOf(claims.Transition{New: off}); got.text() != "+ "+what+"; enabled: false" {
 		t.Errorf("disabled: %s", got.text())
 	}
 }

@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -56,7 +56,7 @@ type destination struct {
 
 // NamesOf returns the names of services in use. A valid address leaves out services that
 // have nothing to do with packets to it.
-func NamesOf(u proxier.Snapshot, only netip.Addr) *Names {
+func NamesOf(u claims.Snapshot, only netip.Addr) *Names {
 	n := &Names{
 		Families: u.Families, Endpoints: make(map[netip.Addr]string), NodePortAddrs: u.Node.NodePortAddrs,
 		ServiceCIDRs: u.Node.ServiceCIDRs, LocalCIDRs: u.Node.LocalCIDRs, LocalInterfaces: u.Node.LocalInterfaces,

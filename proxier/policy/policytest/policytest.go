@@ -1,4 +1,4 @@
-// Package policytest makes services, nodes and conditions for tests of what is decided about packets.
+// Package policytest makes services, units, nodes and conditions for tests of what is decided about packets.
 package policytest
 
 import (
@@ -278,4 +278,78 @@ func ShowAnnounced(list []policy.Announcement) string {
 		words = append(words, word)
 	}
 	return strings.Join(words, " ")
+}
+
+// File is a unit of services, each written "name vip:port" or "name nodeport".
+func File(name string, services ...string) source.Unit {
+	u := source.Unit{ID: source.UnitID{Source: "file", Name: name}}
+	for i, text := range services {
+		u.Services = append(u.Services, claimant(text, source.Position{File: name, Line: i + 1, Col: 1}))
+	}
+	return u
+}
+
+func claimant(text string, pos source.Position) *source.Service {
+	name, what, _ := strings.Cut(text, " ")
+	s := &source.Service{Key: source.Key{Namespace: "default", Name: name}, Pos: pos}
+	p := source.Port{Protocol: source.TCP, TargetPort: 8080}
+	if ap, err := netip.ParseAddrPort(what); err == nil {
+		s.VIPs, p.Port = []netip.Addr{ap.Addr()}, ap.Port()
+	} else {
+		p.Port = 80
+		fmt.Sscan(what, &p.NodePort)
+	}
+	s.Ports = []source.Port{p}
+	return s
+}
+
+// Object is a unit of an API, made at some time, that may be used in part.
+func Object(name string, created int64, services ...string) source.Unit {
+	u := File(name, services...)
+	u.ID.Source, u.Partial, u.Since = "kubernetes", true, created
+	for _, s := range u.Services {
+		s.Pos = source.Position{}
+	}
+	return u
+}
+
+// Set is a change that sets units.
+func Set(units ...source.Unit) source.Changes { return source.Changes{Set: units} }
+
+// Gone is a change that removes a file.
+func Gone(name string) source.Changes {
+	return source.Changes{Delete: []source.UnitID{{Source: "file", Name: name}}}
+}
+
+// GoneObject is a change that removes an object.
+func GoneObject(name string) source.Changes {
+	return source.Changes{Delete: []source.UnitID{{Source: "kubernetes", Name: name}}}
+}
+
+// RandomStep draws changes of three files and three objects, which want each other's names and addresses.
+func RandomStep(t *rapid.T) source.Changes {
+	var ch source.Changes
+	used := map[string]bool{}
+	for range rapid.IntRange(1, 3).Draw(t, "units") {
+		name := rapid.SampledFrom([]string{"a", "b", "c", "d", "e", "f"}).Draw(t, "unit")
+		if used[name] {
+			continue
+		}
+		used[name] = true
+		unit, most, id := File, 3, source.UnitID{Source: "file", Name: name}
+		if name >= "d" {
+			unit = func(name string, services ...string) source.Unit {
+				return Object(name, int64('g'-name[0]), services...)
+			}
+			id.Source, most = "kubernetes", 1 // an object is one service
+		}
+		if rapid.IntRange(0, 4).Draw(t, "delete") == 0 {
+			ch.Delete = append(ch.Delete, id)
+			continue
+		}
+		ch.Set = append(ch.Set, unit(name, rapid.SliceOfN(rapid.SampledFrom([]string{
+			"x 10.96.0.1:80", "x 10.96.0.2:80", "y 10.96.0.1:80", "y 10.96.0.3:80", "z 10.96.0.3:80", "w 30080", "v 30080",
+		}), 0, most).Draw(t, "services")...))
+	}
+	return ch
 }

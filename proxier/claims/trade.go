@@ -1,4 +1,4 @@
-package proxier
+package claims
 
 import (
 	"maps"
@@ -91,10 +91,10 @@ func (t *team) clashes() bool {
 	if len(t.files) == 1 {
 		return false
 	}
-	wanted := make(map[claim]*unit)
+	wanted := make(map[Claim]*unit)
 	for _, u := range t.files {
 		for _, s := range u.wanted {
-			for c := range claims(s) {
+			for c := range Of(s) {
 				if o := wanted[c]; o != nil && o != u {
 					return true
 				}
@@ -138,7 +138,7 @@ func (t *Tracker) wait(u *unit) {
 	}
 	u.waits = true
 	for _, s := range u.wanted {
-		for c := range claims(s) {
+		for c := range Of(s) {
 			t.waiting[c] = append(t.waiting[c], u)
 		}
 	}
@@ -151,7 +151,7 @@ func (t *Tracker) unwait(u *unit) {
 	}
 	u.waits, u.stale, u.holders = false, false, nil
 	for _, s := range u.wanted {
-		for c := range claims(s) {
+		for c := range Of(s) {
 			rest := slices.DeleteFunc(t.waiting[c], func(o *unit) bool { return o == u })
 			if t.waiting[c] = rest; len(rest) == 0 {
 				delete(t.waiting, c)

@@ -1,8 +1,10 @@
-package proxier
+package claims
 
 import (
 	"fmt"
 	"testing"
+
+	"svcproxy.dev/svcproxy/proxier/policy/policytest"
 )
 
 // many returns n services, each with an address of its own.
@@ -28,11 +30,14 @@ func TestRefusedFileCostsOthersNothing(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			tr := NewTracker(nil)
-			tr.Apply(set(file("a", tt.first...)))
-			tr.Apply(set(file("c", "c 10.96.0.1:80")))
-			change := func() { tr.Apply(set(file("c", "c 10.96.0.2:80"))); tr.Apply(set(file("c", "c 10.96.0.1:80"))) }
+			tr.Apply(policytest.Set(policytest.File("a", tt.first...)))
+			tr.Apply(policytest.Set(policytest.File("c", "c 10.96.0.1:80")))
+			change := func() {
+				tr.Apply(policytest.Set(policytest.File("c", "c 10.96.0.2:80")))
+				tr.Apply(policytest.Set(policytest.File("c", "c 10.96.0.1:80")))
+			}
 			before := testing.AllocsPerRun(5, change)
-			tr.Apply(set(file("b", tt.second...)))
+			tr.Apply(policytest.Set(policytest.File("b", tt.second...)))
 			if len(tr.Refusals()) != 1 {
 				t.Fatal("nothing is refused")
 			}
@@ -47,8 +52,8 @@ func TestRefusedFileCostsOthersNothing(t *testing.T) {
 func TestRefusalHasAnEnd(t *testing.T) {
 	for n, want := range map[int]int{maxTaken - 1: maxTaken - 1, maxTaken: maxTaken, maxTaken + 1: maxTaken + 1, 5000: maxTaken + 1} {
 		tr := NewTracker(nil)
-		tr.Apply(set(file("a", many("x", n)...)))
-		tr.Apply(set(file("b", many("y", n)...)))
+		tr.Apply(policytest.Set(policytest.File("a", many("x", n)...)))
+		tr.Apply(policytest.Set(policytest.File("b", many("y", n)...)))
 		faults := tr.Refusals()[0].Faults
 		if len(faults) != want {
 			t.Errorf("%d claims are taken: %d faults, want %d", n, len(faults), want)
@@ -65,10 +70,10 @@ func BenchmarkChangeBesideRefused(b *testing.B) {
 		for name, first := range map[string][]string{"one clash": many("x", 1), "all clash": many("x", n)} {
 			b.Run(fmt.Sprintf("%d services, %s", n, name), func(b *testing.B) {
 				tr := NewTracker(nil)
-				tr.Apply(set(file("a", first...)))
-				tr.Apply(set(file("b", many("y", n)...)))
+				tr.Apply(policytest.Set(policytest.File("a", first...)))
+				tr.Apply(policytest.Set(policytest.File("b", many("y", n)...)))
 				for i := 0; b.Loop(); i++ {
-					tr.Apply(set(file("c", fmt.Sprintf("c 10.96.0.%d:80", i%2))))
+					tr.Apply(policytest.Set(policytest.File("c", fmt.Sprintf("c 10.96.0.%d:80", i%2))))
 				}
 			})
 		}

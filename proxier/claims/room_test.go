@@ -1,4 +1,4 @@
-package proxier
+package claims
 
 import (
 	"fmt"
@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"svcproxy.dev/svcproxy/proxier/policy/policytest"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -36,19 +37,19 @@ func TestRoomOfFiles(t *testing.T) {
 		}
 	}
 	const fault = `: service "default/%s": with it all services have 6 frontends (addresses times ports), more than 5; use fewer addresses or ports, or raise frontends in [limits] of svcproxy.toml`
-	step("at the limit", set(file("a", sized(1, 3)...), file("b", sized(2, 2)...)), "s1-0@a\ns1-1@a\ns1-2@a\ns2-0@b\ns2-1@b")
-	step("one more", set(file("c", sized(3, 1)...)), "s1-0@a\ns1-1@a\ns1-2@a\ns2-0@b\ns2-1@b\nc:1:1"+fmt.Sprintf(fault, "s3-0"))
-	step("one that grows", set(file("b", sized(2, 3)...)), "s1-0@a\ns1-1@a\ns1-2@a\ns2-0@b\ns2-1@b\nb:3:1"+fmt.Sprintf(fault, "s2-2")+"\nc:1:1"+fmt.Sprintf(fault, "s3-0"))
-	step("one goes", gone("a"), "s2-0@b\ns2-1@b\ns2-2@b\ns3-0@c")
-	step("growing and shrinking in one step", set(file("b", sized(2, 1)...), file("c", sized(3, 4)...)), "s2-0@b\ns3-0@c\ns3-1@c\ns3-2@c\ns3-3@c")
-	step("the other way round", set(file("b", sized(2, 4)...), file("c", sized(3, 1)...)), "s2-0@b\ns2-1@b\ns2-2@b\ns2-3@b\ns3-0@c")
+	step("at the limit", policytest.Set(policytest.File("a", sized(1, 3)...), policytest.File("b", sized(2, 2)...)), "s1-0@a\ns1-1@a\ns1-2@a\ns2-0@b\ns2-1@b")
+	step("one more", policytest.Set(policytest.File("c", sized(3, 1)...)), "s1-0@a\ns1-1@a\ns1-2@a\ns2-0@b\ns2-1@b\nc:1:1"+fmt.Sprintf(fault, "s3-0"))
+	step("one that grows", policytest.Set(policytest.File("b", sized(2, 3)...)), "s1-0@a\ns1-1@a\ns1-2@a\ns2-0@b\ns2-1@b\nb:3:1"+fmt.Sprintf(fault, "s2-2")+"\nc:1:1"+fmt.Sprintf(fault, "s3-0"))
+	step("one goes", policytest.Gone("a"), "s2-0@b\ns2-1@b\ns2-2@b\ns3-0@c")
+	step("growing and shrinking in one step", policytest.Set(policytest.File("b", sized(2, 1)...), policytest.File("c", sized(3, 4)...)), "s2-0@b\ns3-0@c\ns3-1@c\ns3-2@c\ns3-3@c")
+	step("the other way round", policytest.Set(policytest.File("b", sized(2, 4)...), policytest.File("c", sized(3, 1)...)), "s2-0@b\ns2-1@b\ns2-2@b\ns2-3@b\ns3-0@c")
 }
 
 // Files that exchange claims have room for what they are together.
 func TestRoomOfExchange(t *testing.T) {
 	tr := limited(3)
-	tr.Apply(set(file("a", "x 10.0.0.1:80", "y 10.0.0.2:80"), file("b", "z 10.0.0.3:80")))
-	tr.Apply(set(file("a", "z 10.0.0.3:80"), file("b", "x 10.0.0.1:80", "y 10.0.0.2:80")))
+	tr.Apply(policytest.Set(policytest.File("a", "x 10.0.0.1:80", "y 10.0.0.2:80"), policytest.File("b", "z 10.0.0.3:80")))
+	tr.Apply(policytest.Set(policytest.File("a", "z 10.0.0.3:80"), policytest.File("b", "x 10.0.0.1:80", "y 10.0.0.2:80")))
 	if got, want := inUse(tr), "x@b\ny@b\nz@a"; got != want {
 		t.Errorf("\n got: %s\nwant: %s", got, want)
 	}
@@ -57,15 +58,15 @@ func TestRoomOfExchange(t *testing.T) {
 // A refused file is not looked at any closer: its claims are kept nowhere.
 func TestRefusedForRoomTakesNone(t *testing.T) {
 	tr := limited(10)
-	tr.Apply(set(file("a", sized(1, 6)...)))
-	tr.Apply(set(file("b", append(sized(2, 5), sized(1, 6)...)...)))
+	tr.Apply(policytest.Set(policytest.File("a", sized(1, 6)...)))
+	tr.Apply(policytest.Set(policytest.File("b", append(sized(2, 5), sized(1, 6)...)...)))
 	if len(tr.waiting) > 0 || len(tr.claims) != 12 {
 		t.Errorf("%d claims are waited for, %d are held", len(tr.waiting), len(tr.claims))
 	}
 	if r := tr.Refusals(); len(r) != 1 || !r[0].NoRoom {
 		t.Errorf("refusals: %+v", r)
 	}
-	tr.Apply(gone("a"))
+	tr.Apply(policytest.Gone("a"))
 	if r := tr.Refusals(); len(r) != 1 || !r[0].NoRoom { // alone it is too much, too
 		t.Errorf("refusals: %+v", r)
 	}
@@ -74,7 +75,7 @@ func TestRefusedForRoomTakesNone(t *testing.T) {
 // An object without room is left out whole, the youngest first, and files go before all.
 func TestRoomOfObjects(t *testing.T) {
 	tr := limited(5)
-	tr.Apply(set(object("o2", 2, sized(2, 3)...), object("o1", 1, sized(1, 2)...), object("o3", 3, sized(3, 1)...)))
+	tr.Apply(policytest.Set(policytest.Object("o2", 2, sized(2, 3)...), policytest.Object("o1", 1, sized(1, 2)...), policytest.Object("o3", 3, sized(3, 1)...)))
 	if got, want := inUse(tr), `s1-0@o1
 s1-1@o1
 s2-0@o2
@@ -83,15 +84,15 @@ s2-2@o2
 service "default/s3-0": with it all services have 6 frontends (addresses times ports), more than 5; use fewer addresses or ports, or raise frontends in [limits] of svcproxy.toml`; got != want {
 		t.Errorf("\n got: %s\nwant: %s", got, want)
 	}
-	tr.Apply(set(file("f", sized(4, 2)...)))
+	tr.Apply(policytest.Set(policytest.File("f", sized(4, 2)...)))
 	if got, want := len(tr.Refusals()), 1; got != want || tr.Refusals()[0].Unit.Name != "o2" {
 		t.Errorf("refusals: %+v", tr.Refusals())
 	}
-	tr.Apply(goneObject("o1"))
+	tr.Apply(policytest.GoneObject("o1"))
 	if got, want := inUse(tr), "s2-0@o2\ns2-1@o2\ns2-2@o2\ns4-0@f\ns4-1@f"; got[:len(want)] != want {
 		t.Errorf("\n got: %s\nwant: %s", got, want)
 	}
-	tr.Apply(gone("f"))
+	tr.Apply(policytest.Gone("f"))
 	if len(tr.Refusals()) > 0 {
 		t.Errorf("refusals: %+v", tr.Refusals())
 	}
@@ -107,9 +108,9 @@ func TestRoomInAnyOrder(t *testing.T) {
 			var ch source.Changes
 			for _, id := range rapid.SliceOfNDistinct(rapid.IntRange(1, 8), 1, 4, rapid.ID[int]).Draw(t, "units") {
 				name, n := fmt.Sprint("u", id), rapid.IntRange(-1, 6).Draw(t, "size")
-				u := file(name, sized(id, max(0, n))...)
+				u := policytest.File(name, sized(id, max(0, n))...)
 				if id > 4 {
-					u = object(name, int64(id), sized(id, max(0, n))...)
+					u = policytest.Object(name, int64(id), sized(id, max(0, n))...)
 				}
 				if now[u.ID] = u; n < 0 {
 					delete(now, u.ID)
@@ -133,7 +134,7 @@ func TestRoomInAnyOrder(t *testing.T) {
 
 func checkRoom(t *rapid.T, tr *Tracker, most uint64) {
 	var files, all source.Products
-	tr.services(func(s *source.Service, id source.UnitID) {
+	tr.Services(func(s *source.Service, id source.UnitID) {
 		all = all.Plus(s.Products())
 		if id.Source == "file" {
 			files = files.Plus(s.Products())

@@ -1,8 +1,9 @@
-package proxier
+package claims
 
 import (
 	"testing"
 
+	"svcproxy.dev/svcproxy/proxier/policy/policytest"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -24,7 +25,7 @@ func TestClashPointsAtWhatClashes(t *testing.T) {
 	}
 	for _, tt := range tests {
 		tr := NewTracker(nil)
-		tr.Apply(set(place(file("a", tt.first)), place(file("b", tt.second))))
+		tr.Apply(policytest.Set(place(policytest.File("a", tt.first)), place(policytest.File("b", tt.second))))
 		if got := tr.Refusals()[0].Faults[0].String(); got != tt.want {
 			t.Errorf("\n got: %s\nwant: %s", got, tt.want)
 		}

@@ -1,4 +1,4 @@
-package proxier
+package claims
 
 import (
 	"maps"
@@ -12,8 +12,8 @@ import (
 // oldest gets it, unless a file does, so that the outcome does not depend on the
 // order of events.
 type objects struct {
-	first   map[claim]holder // the oldest that wants the claim
-	others  map[claim][]holder
+	first   map[Claim]holder // the oldest that wants the claim
+	others  map[Claim][]holder
 	lacking map[source.UnitID]*unit // some of whose claims another unit owns
 	dirty   map[*unit]bool          // to be settled in this step
 	load    source.Products         // of all that is wanted
@@ -22,13 +22,13 @@ type objects struct {
 
 func newObjects() objects {
 	return objects{
-		first: make(map[claim]holder), others: make(map[claim][]holder),
+		first: make(map[Claim]holder), others: make(map[Claim][]holder),
 		lacking: make(map[source.UnitID]*unit), dirty: make(map[*unit]bool),
 	}
 }
 
 // want notes that h wants c.
-func (o *objects) want(c claim, h holder) {
+func (o *objects) want(c Claim, h holder) {
 	old, some := o.first[c]
 	switch {
 	case !some:
@@ -46,7 +46,7 @@ func (o *objects) want(c claim, h holder) {
 }
 
 // leave notes that h no longer wants c.
-func (o *objects) leave(c claim, h holder) {
+func (o *objects) leave(c Claim, h holder) {
 	list := o.others[c]
 	switch {
 	case o.first[c] != h:
@@ -63,7 +63,7 @@ func (o *objects) leave(c claim, h holder) {
 }
 
 // touch has all units settled that want c.
-func (o *objects) touch(c claim) {
+func (o *objects) touch(c Claim) {
 	if h, some := o.first[c]; some {
 		o.dirty[h.unit] = true
 	}
@@ -74,7 +74,7 @@ func (o *objects) touch(c claim) {
 
 // used returns the service of a name as an object provides it; nil: none does.
 func (o *objects) used(key source.Key) *source.Service {
-	h, some := o.first[claim{key: key}]
+	h, some := o.first[Claim{key: key}]
 	if !some {
 		return nil
 	}
@@ -94,7 +94,7 @@ func (t step) setObject(su source.Unit) {
 	u.load = source.TotalProducts(u.wanted)
 	t.objects.load = t.objects.load.Plus(u.load)
 	for _, s := range u.wanted {
-		t.objects.want(claim{key: s.Key}, holder{u, s})
+		t.objects.want(Claim{key: s.Key}, holder{u, s})
 	}
 	t.objects.dirty[u] = true
 }
@@ -104,7 +104,7 @@ func (t step) withdraw(u *unit) {
 	t.objects.load = t.objects.load.Minus(u.load)
 	for i, s := range u.wanted {
 		t.enter(u, i, false)
-		t.objects.leave(claim{key: s.Key}, holder{u, s})
+		t.objects.leave(Claim{key: s.Key}, holder{u, s})
 	}
 }
 
@@ -124,9 +124,9 @@ func (t step) enter(u *unit, i int, named bool) {
 		return
 	}
 	u.named[i] = named
-	for c := range claims(u.wanted[i]) {
+	for c := range Of(u.wanted[i]) {
 		switch {
-		case c.port == 0:
+		case c.Port == 0:
 		case named:
 			t.objects.want(c, holder{u, u.wanted[i]})
 		default:
@@ -148,7 +148,7 @@ func (t step) settleObjects() {
 		t.objects.dirty = make(map[*unit]bool) // not cleared: that costs what the first list took, each time
 		for _, u := range next {
 			for i, s := range u.wanted {
-				t.enter(u, i, !u.excess && t.owner(claim{key: s.Key}) == holder{u, s})
+				t.enter(u, i, !u.excess && t.owner(Claim{key: s.Key}) == holder{u, s})
 			}
 		}
 		dirty = append(dirty, next...)
@@ -162,7 +162,7 @@ func (t step) settleObjects() {
 }
 
 // owner returns the holder of a claim.
-func (t *Tracker) owner(c claim) holder {
+func (t *Tracker) owner(c Claim) holder {
 	if h, held := t.claims[c]; held {
 		return h
 	}
@@ -201,22 +201,22 @@ func (t step) useRest(u *unit) {
 // the name), and says which they are.
 func (t step) rest(h holder, named bool) (*source.Service, []source.Fault) {
 	if !named {
-		c := claim{key: h.svc.Key}
+		c := Claim{key: h.svc.Key}
 		return nil, []source.Fault{taken(h.svc, c, t.owner(c))}
 	}
 	var faults []source.Fault
 	out := *h.svc
-	for c := range claims(h.svc) {
+	for c := range Of(h.svc) {
 		o := t.owner(c)
 		if o == h {
 			continue
 		}
 		faults = append(faults, taken(h.svc, c, o))
-		if !c.addr.IsValid() && c.protocol == source.TCP && c.port == out.HealthCheckNodePort {
+		if !c.Addr.IsValid() && c.Protocol == source.TCP && c.Port == out.HealthCheckNodePort {
 			out.HealthCheckNodePort = 0
 			continue
 		}
-		out.Without = append(out.Without, c.portAddr())
+		out.Without = append(out.Without, c.PortAddr())
 	}
 	if len(faults) == 0 {
 		return h.svc, nil

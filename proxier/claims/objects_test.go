@@ -1,4 +1,4 @@
-package proxier
+package claims
 
 import (
 	"fmt"
@@ -14,7 +14,7 @@ import (
 // frontendsOf lists what there is of a service, with the endpoints that get new connections.
 func frontendsOf(t *testing.T, tr *Tracker, name string) string {
 	t.Helper()
-	svc := tr.inUse(source.Key{Namespace: "default", Name: name})
+	svc := tr.InUse(source.Key{Namespace: "default", Name: name})
 	if svc == nil {
 		return ""
 	}
@@ -42,9 +42,9 @@ func TestObjectLosesOnlyWhatAnotherHas(t *testing.T) {
 			{Name: "http", Protocol: source.TCP, Port: 80, TargetPort: 8080, NodePort: 30080},
 			{Name: "dns", Protocol: source.UDP, Port: 80, TargetPort: 53, NodePort: 30080},
 		}
-		u := object("default/web", 2)
+		u := policytest.Object("default/web", 2)
 		u.Services = []*source.Service{s}
-		return set(u)
+		return policytest.Set(u)
 	}
 	tr := NewTracker([]netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:10349")})
 	whole := `0.0.0.0:30080/tcp
@@ -62,7 +62,7 @@ health 32000`
 		}
 	}
 	wants(whole)
-	tr.Apply(set(file("a", "x 203.0.113.1:80", "y 32000"), object("default/older", 1, "older 30080")))
+	tr.Apply(policytest.Set(policytest.File("a", "x 203.0.113.1:80", "y 32000"), policytest.Object("default/older", 1, "older 30080")))
 	tr.Apply(web("10.0.0.2 @there"))
 	wants(`0.0.0.0:30080/udp
 10.96.0.10:80/tcp 10.0.0.2:8080
@@ -71,8 +71,8 @@ health 32000`
 	if r := tr.Refusals(); len(r) != 1 || !r[0].Partial || len(r[0].Faults) != 3 {
 		t.Errorf("refusals %+v, want one in part, with 3 faults", r)
 	}
-	tr.Apply(gone("a"))
-	tr.Apply(goneObject("default/older"))
+	tr.Apply(policytest.Gone("a"))
+	tr.Apply(policytest.GoneObject("default/older"))
 	wants(strings.ReplaceAll(whole, "10.0.0.1:", "10.0.0.2:"))
 	if r := tr.Refusals(); len(r) != 0 {
 		t.Errorf("refusals %+v", r)

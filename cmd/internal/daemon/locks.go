@@ -9,16 +9,16 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 )
 
-// claims are what only one daemon can have.
-type claims struct {
+// locks are what only one daemon can have.
+type locks struct {
 	namespace *control.NamespaceClaim
 	state     *os.File // the lock of the state directory; nil: not claimed
 	socket    *control.Server
 }
 
 // claim takes network namespace and state directory. The socket comes once it can be answered.
-func claim(o Options, log *slog.Logger) (c *claims, err error) {
-	c = new(claims)
+func claim(o Options, log *slog.Logger) (c *locks, err error) {
+	c = new(locks)
 	if c.namespace, err = claimNamespace(o); err != nil {
 		return nil, err
 	}
@@ -31,7 +31,7 @@ func claim(o Options, log *slog.Logger) (c *claims, err error) {
 }
 
 // close gives up what outlives the socket, when all is done that can fail.
-func (c *claims) close() { _, _ = c.namespace.Close(), c.state.Close() }
+func (c *locks) close() { _, _ = c.namespace.Close(), c.state.Close() }
 
 // claimNamespace makes this the one daemon of the network namespace, before
 // anything of its kernel is looked at. Two would undo each other's work forever.

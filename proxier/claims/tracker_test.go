@@ -1,4 +1,4 @@
-package proxier
+package claims
 
 import (
 	"fmt"
@@ -10,58 +10,17 @@ import (
 
 	"pgregory.net/rapid"
 
+	"svcproxy.dev/svcproxy/proxier/policy/policytest"
 	"svcproxy.dev/svcproxy/source"
 )
-
-// file is a unit of services, each written "name vip:port" or "name nodeport".
-func file(name string, services ...string) source.Unit {
-	u := source.Unit{ID: source.UnitID{Source: "file", Name: name}}
-	for i, text := range services {
-		u.Services = append(u.Services, claimant(text, source.Position{File: name, Line: i + 1, Col: 1}))
-	}
-	return u
-}
-
-func claimant(text string, pos source.Position) *source.Service {
-	name, what, _ := strings.Cut(text, " ")
-	s := &source.Service{Key: source.Key{Namespace: "default", Name: name}, Pos: pos}
-	p := source.Port{Protocol: source.TCP, TargetPort: 8080}
-	if ap, err := netip.ParseAddrPort(what); err == nil {
-		s.VIPs, p.Port = []netip.Addr{ap.Addr()}, ap.Port()
-	} else {
-		p.Port = 80
-		fmt.Sscan(what, &p.NodePort)
-	}
-	s.Ports = []source.Port{p}
-	return s
-}
-
-func object(name string, created int64, services ...string) source.Unit {
-	u := file(name, services...)
-	u.ID.Source, u.Partial, u.Since = "kubernetes", true, created
-	for _, s := range u.Services {
-		s.Pos = source.Position{}
-	}
-	return u
-}
-
-func set(units ...source.Unit) source.Changes { return source.Changes{Set: units} }
-
-func gone(name string) source.Changes {
-	return source.Changes{Delete: []source.UnitID{{Source: "file", Name: name}}}
-}
-
-func goneObject(name string) source.Changes {
-	return source.Changes{Delete: []source.UnitID{{Source: "kubernetes", Name: name}}}
-}
 
 // inUse lists "name@unit without what another has" for all services, and the faults of refused units.
 func inUse(t *Tracker) string {
 	var out []string
-	t.services(func(s *source.Service, id source.UnitID) {
+	t.Services(func(s *source.Service, id source.UnitID) {
 		line := fmt.Sprintf("%s@%s", s.Name, id.Name)
 		for _, w := range s.Without {
-			line += " without " + claim{addr: w.Addr(), protocol: w.Protocol, port: w.Port()}.String()
+			line += " without " + Claim{Addr: w.Addr(), Protocol: w.Protocol, Port: w.Port()}.String()
 		}
 		out = append(out, line)
 	})
@@ -81,78 +40,78 @@ func TestTrackerClaims(t *testing.T) {
 		steps []source.Changes
 		want  string
 	}{
-		{"together, the earlier name", []source.Changes{set(file("b", "y "+v1), file("a", "x "+v1))},
+		{"together, the earlier name", []source.Changes{policytest.Set(policytest.File("b", "y "+v1), policytest.File("a", "x "+v1))},
 			"x@a\n" + `b:1:1: service "default/y": 10.96.0.1:80/tcp is taken by "default/x" (a:1:1)`},
-		{"the first accepted keeps it", []source.Changes{set(file("b", "y "+v1)), set(file("a", "x "+v1))},
+		{"the first accepted keeps it", []source.Changes{policytest.Set(policytest.File("b", "y "+v1)), policytest.Set(policytest.File("a", "x "+v1))},
 			"y@b\n" + `a:1:1: service "default/x": 10.96.0.1:80/tcp is taken by "default/y" (b:1:1)`},
-		{"name", []source.Changes{set(file("a", "x "+v1)), set(file("b", "x "+v2))},
+		{"name", []source.Changes{policytest.Set(policytest.File("a", "x "+v1)), policytest.Set(policytest.File("b", "x "+v2))},
 			"x@a\n" + `b:1:1: service "default/x" is already defined (a:1:1)`},
-		{"node port", []source.Changes{set(file("a", "x 30080")), set(file("b", "y 30080"))},
+		{"node port", []source.Changes{policytest.Set(policytest.File("a", "x 30080")), policytest.Set(policytest.File("b", "y 30080"))},
 			"x@a\n" + `b:1:1: service "default/y": node port 30080/tcp is taken by "default/x" (a:1:1)`},
-		{"our own port", []source.Changes{set(file("a", "x 10349"))},
+		{"our own port", []source.Changes{policytest.Set(policytest.File("a", "x 10349"))},
 			`a:1:1: service "default/x": port 10349/tcp is the one svcproxy itself listens on; choose another port, or another http_address, metrics_address or port of [bgp]`},
-		{"within one file", []source.Changes{set(file("a", "x "+v1, "y "+v1))},
+		{"within one file", []source.Changes{policytest.Set(policytest.File("a", "x "+v1, "y "+v1))},
 			`a:2:1: service "default/y": 10.96.0.1:80/tcp is taken by "default/x" (a:1:1)`},
-		{"same name within one file", []source.Changes{set(file("a", "x "+v1, "x "+v2))},
+		{"same name within one file", []source.Changes{policytest.Set(policytest.File("a", "x "+v1, "x "+v2))},
 			`a:2:1: service "default/x" is already defined (a:1:1)`},
-		{"the same service twice", []source.Changes{set(file("a", "x "+v1)), set(file("b", "x "+v1))},
+		{"the same service twice", []source.Changes{policytest.Set(policytest.File("a", "x "+v1)), policytest.Set(policytest.File("b", "x "+v1))},
 			"x@a\n" + `b:1:1: service "default/x" is already defined (a:1:1)`},
-		{"the same service twice within one file", []source.Changes{set(file("a", "x "+v1, "x "+v1))},
+		{"the same service twice within one file", []source.Changes{policytest.Set(policytest.File("a", "x "+v1, "x "+v1))},
 			`a:2:1: service "default/x" is already defined (a:1:1)`},
-		{"its name from one, its address from another", []source.Changes{set(file("a", "x "+v1, "y "+v2)), set(file("b", "x "+v2))},
+		{"its name from one, its address from another", []source.Changes{policytest.Set(policytest.File("a", "x "+v1, "y "+v2)), policytest.Set(policytest.File("b", "x "+v2))},
 			"x@a\ny@a\n" + `b:1:1: service "default/x" is already defined (a:1:1)` + "\n" + `b:1:1: service "default/x": 10.96.0.2:80/tcp is taken by "default/y" (a:2:1)`},
-		{"a file is refused whole", []source.Changes{set(file("a", "x "+v1)), set(file("b", "y "+v1, "z "+v2))},
+		{"a file is refused whole", []source.Changes{policytest.Set(policytest.File("a", "x "+v1)), policytest.Set(policytest.File("b", "y "+v1, "z "+v2))},
 			"x@a\n" + `b:1:1: service "default/y": 10.96.0.1:80/tcp is taken by "default/x" (a:1:1)`},
-		{"and keeps what was accepted", []source.Changes{set(file("a", "x "+v1), file("b", "z "+v2)), set(file("b", "z "+v1))},
+		{"and keeps what was accepted", []source.Changes{policytest.Set(policytest.File("a", "x "+v1), policytest.File("b", "z "+v2)), policytest.Set(policytest.File("b", "z "+v1))},
 			"x@a\nz@b\n" + `b:1:1: service "default/z": 10.96.0.1:80/tcp is taken by "default/x" (a:1:1)`},
-		{"released by a delete", []source.Changes{set(file("a", "x "+v1)), set(file("b", "y "+v1)), gone("a")}, "y@b"},
-		{"released by an edit", []source.Changes{set(file("a", "x "+v1)), set(file("b", "y "+v1)), set(file("a", "x "+v2))}, "x@a\ny@b"},
-		{"moved, target saved first", []source.Changes{set(file("a", "x "+v1, "y "+v2)), set(file("b", "y "+v2)), set(file("a", "x "+v1))}, "x@a\ny@b"},
-		{"traded in one step", []source.Changes{set(file("a", "x "+v1), file("b", "y "+v2)), set(file("a", "x "+v2), file("b", "y "+v1))}, "x@a\ny@b"},
-		{"traded one by one", []source.Changes{set(file("a", "x "+v1), file("b", "y "+v2)), set(file("a", "x "+v2)), set(file("b", "y "+v1))}, "x@a\ny@b"},
+		{"released by a delete", []source.Changes{policytest.Set(policytest.File("a", "x "+v1)), policytest.Set(policytest.File("b", "y "+v1)), policytest.Gone("a")}, "y@b"},
+		{"released by an edit", []source.Changes{policytest.Set(policytest.File("a", "x "+v1)), policytest.Set(policytest.File("b", "y "+v1)), policytest.Set(policytest.File("a", "x "+v2))}, "x@a\ny@b"},
+		{"moved, target saved first", []source.Changes{policytest.Set(policytest.File("a", "x "+v1, "y "+v2)), policytest.Set(policytest.File("b", "y "+v2)), policytest.Set(policytest.File("a", "x "+v1))}, "x@a\ny@b"},
+		{"traded in one step", []source.Changes{policytest.Set(policytest.File("a", "x "+v1), policytest.File("b", "y "+v2)), policytest.Set(policytest.File("a", "x "+v2), policytest.File("b", "y "+v1))}, "x@a\ny@b"},
+		{"traded one by one", []source.Changes{policytest.Set(policytest.File("a", "x "+v1), policytest.File("b", "y "+v2)), policytest.Set(policytest.File("a", "x "+v2)), policytest.Set(policytest.File("b", "y "+v1))}, "x@a\ny@b"},
 		{"traded beside a refused file", []source.Changes{
-			set(file("a", "x "+v1), file("b", "y "+v2), file("e", "e "+v3)), set(file("d", "d "+v3)), set(file("a", "x "+v2)), set(file("b", "y "+v1))},
+			policytest.Set(policytest.File("a", "x "+v1), policytest.File("b", "y "+v2), policytest.File("e", "e "+v3)), policytest.Set(policytest.File("d", "d "+v3)), policytest.Set(policytest.File("a", "x "+v2)), policytest.Set(policytest.File("b", "y "+v1))},
 			"e@e\nx@a\ny@b\n" + `d:1:1: service "default/d": 10.96.0.3:80/tcp is taken by "default/e" (e:1:1)`},
 		{"traded beside a new file that is refused", []source.Changes{
-			set(file("a", "x "+v1), file("b", "y "+v2), file("e", "e "+v3)), set(file("a", "x "+v2), file("b", "y "+v1), file("d", "d "+v3))},
+			policytest.Set(policytest.File("a", "x "+v1), policytest.File("b", "y "+v2), policytest.File("e", "e "+v3)), policytest.Set(policytest.File("a", "x "+v2), policytest.File("b", "y "+v1), policytest.File("d", "d "+v3))},
 			"e@e\nx@a\ny@b\n" + `d:1:1: service "default/d": 10.96.0.3:80/tcp is taken by "default/e" (e:1:1)`},
 		{"traded with a third that wants it too", []source.Changes{
-			set(file("b", "x "+v1), file("c", "y "+v2)), set(file("a", "z "+v1)), set(file("b", "x "+v2)), set(file("c", "y "+v1))},
+			policytest.Set(policytest.File("b", "x "+v1), policytest.File("c", "y "+v2)), policytest.Set(policytest.File("a", "z "+v1)), policytest.Set(policytest.File("b", "x "+v2)), policytest.Set(policytest.File("c", "y "+v1))},
 			"x@b\ny@c\n" + `a:1:1: service "default/z": 10.96.0.1:80/tcp is taken by "default/y" (c:1:1)`},
 		{"a trade in which one wants something twice", []source.Changes{
-			set(file("a", "x "+v1), file("b", "y "+v2)), set(file("a", "x "+v2, "z "+v2)), set(file("b", "y "+v3))},
+			policytest.Set(policytest.File("a", "x "+v1), policytest.File("b", "y "+v2)), policytest.Set(policytest.File("a", "x "+v2, "z "+v2)), policytest.Set(policytest.File("b", "y "+v3))},
 			"x@a\ny@b\n" + `a:2:1: service "default/z": 10.96.0.2:80/tcp is taken by "default/x" (a:1:1)`},
 		{"a ring of three, one of them refused for good", []source.Changes{
-			set(file("a", "x "+v1), file("b", "y "+v2), file("c", "z "+v3)), set(file("a", "x "+v2)), set(file("b", "y "+v3)), set(file("c", "z "+v1, "w 10349"))},
+			policytest.Set(policytest.File("a", "x "+v1), policytest.File("b", "y "+v2), policytest.File("c", "z "+v3)), policytest.Set(policytest.File("a", "x "+v2)), policytest.Set(policytest.File("b", "y "+v3)), policytest.Set(policytest.File("c", "z "+v1, "w 10349"))},
 			"x@a\ny@b\nz@c\n" + `a:1:1: service "default/x": 10.96.0.2:80/tcp is taken by "default/y" (b:1:1)` + "\n" +
 				`b:1:1: service "default/y": 10.96.0.3:80/tcp is taken by "default/z" (c:1:1)` + "\n" +
 				`c:1:1: service "default/z": 10.96.0.1:80/tcp is taken by "default/x" (a:1:1)` + "\n" +
 				`c:2:1: service "default/w": port 10349/tcp is the one svcproxy itself listens on; choose another port, or another http_address, metrics_address or port of [bgp]`},
 		{"chain of releases", []source.Changes{
-			set(file("a", "x "+v1), file("b", "y "+v2)), set(file("b", "y "+v1)), set(file("c", "z "+v2)), gone("a")}, "y@b\nz@c"},
-		{"older record wins at the start", []source.Changes{set(since(file("a", "x "+v1), 2), since(file("b", "y "+v1), 1))},
+			policytest.Set(policytest.File("a", "x "+v1), policytest.File("b", "y "+v2)), policytest.Set(policytest.File("b", "y "+v1)), policytest.Set(policytest.File("c", "z "+v2)), policytest.Gone("a")}, "y@b\nz@c"},
+		{"older record wins at the start", []source.Changes{policytest.Set(since(policytest.File("a", "x "+v1), 2), since(policytest.File("b", "y "+v1), 1))},
 			"y@b\n" + `a:1:1: service "default/x": 10.96.0.1:80/tcp is taken by "default/y" (b:1:1)`},
-		{"files before Kubernetes", []source.Changes{set(object("default/x", 1, "x "+v1)), set(file("a", "y "+v1))},
+		{"files before Kubernetes", []source.Changes{policytest.Set(policytest.Object("default/x", 1, "x "+v1)), policytest.Set(policytest.File("a", "y "+v1))},
 			"x@default/x without 10.96.0.1:80/tcp\ny@a\n" + `service "default/x": 10.96.0.1:80/tcp is taken by "default/y" (a:1:1)`},
-		{"and back again", []source.Changes{set(object("default/x", 1, "x "+v1)), set(file("a", "y "+v1)), gone("a")}, "x@default/x"},
-		{"the older object", []source.Changes{set(object("default/x", 2, "x "+v1), object("default/y", 1, "y "+v1))},
+		{"and back again", []source.Changes{policytest.Set(policytest.Object("default/x", 1, "x "+v1)), policytest.Set(policytest.File("a", "y "+v1)), policytest.Gone("a")}, "x@default/x"},
+		{"the older object", []source.Changes{policytest.Set(policytest.Object("default/x", 2, "x "+v1), policytest.Object("default/y", 1, "y "+v1))},
 			"x@default/x without 10.96.0.1:80/tcp\ny@default/y\n" + `service "default/x": 10.96.0.1:80/tcp is taken by "default/y" (default/y)`},
-		{"the older object, though it came later", []source.Changes{set(object("default/x", 2, "x "+v1)), set(object("default/y", 1, "y "+v1))},
+		{"the older object, though it came later", []source.Changes{policytest.Set(policytest.Object("default/x", 2, "x "+v1)), policytest.Set(policytest.Object("default/y", 1, "y "+v1))},
 			"x@default/x without 10.96.0.1:80/tcp\ny@default/y\n" + `service "default/x": 10.96.0.1:80/tcp is taken by "default/y" (default/y)`},
-		{"of one age, the earlier name", []source.Changes{set(object("default/y", 1, "y 30080")), set(object("default/x", 1, "x 30080"))},
+		{"of one age, the earlier name", []source.Changes{policytest.Set(policytest.Object("default/y", 1, "y 30080")), policytest.Set(policytest.Object("default/x", 1, "x 30080"))},
 			"x@default/x\ny@default/y without node port 30080/tcp\n" + `service "default/y": node port 30080/tcp is taken by "default/x" (default/x)`},
 		{"the next oldest after it", []source.Changes{
-			set(object("default/z", 3, "z "+v1), object("default/x", 1, "x "+v1), object("default/y", 2, "y "+v1)), goneObject("default/x")},
+			policytest.Set(policytest.Object("default/z", 3, "z "+v1), policytest.Object("default/x", 1, "x "+v1), policytest.Object("default/y", 2, "y "+v1)), policytest.GoneObject("default/x")},
 			"y@default/y\nz@default/z without 10.96.0.1:80/tcp\n" + `service "default/z": 10.96.0.1:80/tcp is taken by "default/y" (default/y)`},
-		{"an object under the name of a file", []source.Changes{set(object("default/x", 1, "x "+v1)), set(file("a", "x "+v2))},
+		{"an object under the name of a file", []source.Changes{policytest.Set(policytest.Object("default/x", 1, "x "+v1)), policytest.Set(policytest.File("a", "x "+v2))},
 			"x@a\n" + `service "default/x" is already defined (a:1:1)`},
 		{"its addresses are free for others", []source.Changes{
-			set(object("default/x", 1, "x "+v1), object("default/y", 2, "y "+v1)), set(file("a", "x "+v2))},
+			policytest.Set(policytest.Object("default/x", 1, "x "+v1), policytest.Object("default/y", 2, "y "+v1)), policytest.Set(policytest.File("a", "x "+v2))},
 			"x@a\ny@default/y\n" + `service "default/x" is already defined (a:1:1)`},
 		{"until it has its name again", []source.Changes{
-			set(file("a", "x "+v2)), set(object("default/y", 2, "y "+v1)), set(object("default/x", 1, "x "+v1)), gone("a")},
+			policytest.Set(policytest.File("a", "x "+v2)), policytest.Set(policytest.Object("default/y", 2, "y "+v1)), policytest.Set(policytest.Object("default/x", 1, "x "+v1)), policytest.Gone("a")},
 			"x@default/x\ny@default/y without 10.96.0.1:80/tcp\n" + `service "default/y": 10.96.0.1:80/tcp is taken by "default/x" (default/x)`},
-		{"our own port, of an object", []source.Changes{set(object("default/x", 1, "x 10349"))},
+		{"our own port, of an object", []source.Changes{policytest.Set(policytest.Object("default/x", 1, "x 10349"))},
 			"x@default/x without node port 10349/tcp\n" + `service "default/x": port 10349/tcp is the one svcproxy itself listens on; choose another port, or another http_address, metrics_address or port of [bgp]`},
 	}
 	for _, tt := range tests {
@@ -173,10 +132,10 @@ func since(u source.Unit, ns int64) source.Unit { u.Since = ns; return u }
 // What two sources have an object for is of the earlier source, however old the objects are.
 func TestTrackerPrefersTheEarlierSource(t *testing.T) {
 	tr := NewTracker(nil, "file", "first", "kubernetes")
-	later, earlier := object("a", 1, "x 10.96.0.1:80"), object("b", 2, "y 10.96.0.1:80")
+	later, earlier := policytest.Object("a", 1, "x 10.96.0.1:80"), policytest.Object("b", 2, "y 10.96.0.1:80")
 	earlier.ID.Source = "first"
-	tr.Apply(set(later))
-	tr.Apply(set(earlier))
+	tr.Apply(policytest.Set(later))
+	tr.Apply(policytest.Set(earlier))
 	want := "x@a without 10.96.0.1:80/tcp\ny@b\n" + `service "default/x": 10.96.0.1:80/tcp is taken by "default/y" (b)`
 	if got := inUse(tr); got != want {
 		t.Errorf("\n got: %s\nwant: %s", got, want)
@@ -186,9 +145,9 @@ func TestTrackerPrefersTheEarlierSource(t *testing.T) {
 // A move between files is one transition of one service, never a removal.
 func TestTrackerMoveHasNoGap(t *testing.T) {
 	tr := NewTracker(nil)
-	tr.Apply(set(file("a", "x 10.96.0.1:80")))
-	tr.Apply(set(file("b", "x 10.96.0.1:81")))
-	got := tr.Apply(gone("a"))
+	tr.Apply(policytest.Set(policytest.File("a", "x 10.96.0.1:80")))
+	tr.Apply(policytest.Set(policytest.File("b", "x 10.96.0.1:81")))
+	got := tr.Apply(policytest.Gone("a"))
 	if len(got) != 1 || got[0].Old == nil || got[0].New == nil || got[0].New.Ports[0].Port != 81 {
 		t.Errorf("transitions %+v, want one change of x", got)
 	}
@@ -201,14 +160,14 @@ func TestTrackerProperties(t *testing.T) {
 		tr := NewTracker(nil)
 		seen := map[source.Key]*source.Service{}
 		for range rapid.IntRange(1, 30).Draw(t, "steps") {
-			for _, x := range tr.Apply(randomStep(t)) {
-				if o := seen[x.key()]; (o == nil) != (x.Old == nil) || o != nil && !o.Equal(x.Old) {
-					t.Fatalf("transition of %s from %v, but it was %v", x.key(), x.Old, o)
+			for _, x := range tr.Apply(policytest.RandomStep(t)) {
+				if o := seen[x.Key()]; (o == nil) != (x.Old == nil) || o != nil && !o.Equal(x.Old) {
+					t.Fatalf("transition of %s from %v, but it was %v", x.Key(), x.Old, o)
 				}
 				if x.New == nil {
-					delete(seen, x.key())
+					delete(seen, x.Key())
 				} else {
-					seen[x.key()] = x.New
+					seen[x.Key()] = x.New
 				}
 			}
 			checkClaims(t, tr, seen)
@@ -216,43 +175,16 @@ func TestTrackerProperties(t *testing.T) {
 	})
 }
 
-func randomStep(t *rapid.T) source.Changes {
-	var ch source.Changes
-	used := map[string]bool{}
-	for range rapid.IntRange(1, 3).Draw(t, "units") {
-		name := rapid.SampledFrom([]string{"a", "b", "c", "d", "e", "f"}).Draw(t, "unit")
-		if used[name] {
-			continue
-		}
-		used[name] = true
-		unit, most, id := file, 3, source.UnitID{Source: "file", Name: name}
-		if name >= "d" {
-			unit = func(name string, services ...string) source.Unit {
-				return object(name, int64('g'-name[0]), services...)
-			}
-			id.Source, most = "kubernetes", 1 // an object is one service
-		}
-		if rapid.IntRange(0, 4).Draw(t, "delete") == 0 {
-			ch.Delete = append(ch.Delete, id)
-			continue
-		}
-		ch.Set = append(ch.Set, unit(name, rapid.SliceOfN(rapid.SampledFrom([]string{
-			"x 10.96.0.1:80", "x 10.96.0.2:80", "y 10.96.0.1:80", "y 10.96.0.3:80", "z 10.96.0.3:80", "w 30080", "v 30080",
-		}), 0, most).Draw(t, "services")...))
-	}
-	return ch
-}
-
 func checkClaims(t *rapid.T, tr *Tracker, seen map[source.Key]*source.Service) {
 	n, services := 0, 0
-	frontends := map[claim]source.Key{}
-	tr.services(func(s *source.Service, id source.UnitID) {
+	frontends := map[Claim]source.Key{}
+	tr.Services(func(s *source.Service, id source.UnitID) {
 		services++
 		if seen[s.Key] == nil || !seen[s.Key].Equal(s) {
 			t.Fatalf("%s is in use, but no transition said so", s.Key)
 		}
-		for c := range claims(s) {
-			if slices.Contains(s.Without, source.PortAddr{Protocol: c.protocol, AddrPort: netip.AddrPortFrom(c.addr, c.port)}) {
+		for c := range Of(s) {
+			if slices.Contains(s.Without, source.PortAddr{Protocol: c.Protocol, AddrPort: netip.AddrPortFrom(c.Addr, c.Port)}) {
 				continue
 			}
 			if other, twice := frontends[c]; twice {
@@ -278,7 +210,7 @@ func TestTrackerObjectsInAnyOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		running, now := NewTracker(nil), map[source.UnitID]source.Unit{}
 		for range rapid.IntRange(1, 30).Draw(t, "steps") {
-			ch := randomStep(t)
+			ch := policytest.RandomStep(t)
 			ch.Set = slices.DeleteFunc(ch.Set, func(u source.Unit) bool { return u.ID.Source == "file" })
 			for _, id := range ch.Delete {
 				delete(now, id)
@@ -343,7 +275,7 @@ func randomFiles(t *rapid.T) source.Changes {
 		for i, vip := range rapid.SliceOfN(rapid.IntRange(1, 7), 1, 2).Draw(t, "addresses") {
 			services = append(services, fmt.Sprintf("%s%d 10.96.0.%d:80", name, i, vip))
 		}
-		ch.Set = append(ch.Set, file(name, services...))
+		ch.Set = append(ch.Set, policytest.File(name, services...))
 	}
 	return ch
 }
@@ -372,14 +304,14 @@ func holdings(t *Tracker) string {
 func checkNoMoreFit(t *rapid.T, tr *Tracker) {
 	refused := slices.SortedFunc(maps.Values(tr.refused), (*unit).compare)
 	for set := 1; set < 1<<len(refused); set++ {
-		owners, names := map[claim]int{}, ""
+		owners, names := map[Claim]int{}, ""
 		for _, u := range tr.units {
 			services := u.used
 			if i := slices.Index(refused, u); i >= 0 && set>>i&1 == 1 {
 				services, names = u.wanted, names+u.ID.Name
 			}
 			for _, s := range services {
-				for c := range claims(s) {
+				for c := range Of(s) {
 					owners[c]++
 				}
 			}
@@ -409,16 +341,16 @@ func TestReserve(t *testing.T) {
 	ours := func(unit, name string, port int) string {
 		return fmt.Sprintf("%sservice %q: port %d/tcp is the one svcproxy itself listens on; choose another port, or another http_address, metrics_address or port of [bgp]", unit, "default/"+name, port)
 	}
-	tr.Apply(set(file("a", "x 179"), file("b", "y 1790")))
-	tr.Apply(set(object("default/z", 1, "z 179")))
+	tr.Apply(policytest.Set(policytest.File("a", "x 179"), policytest.File("b", "y 1790")))
+	tr.Apply(policytest.Set(policytest.Object("default/z", 1, "z 179")))
 	expect("at first", "y@b\nz@default/z without node port 179/tcp\n"+ours("a:1:1: ", "x", 179)+"\n"+ours("", "z", 179))
 	tr.Reserve(ports(1790))
 	expect("another port", "x@a\ny@b\nz@default/z without node port 179/tcp\n"+`service "default/z": node port 179/tcp is taken by "default/x" (a:1:1)`)
-	tr.Apply(set(file("b", "y 1790", "v 10.96.0.1:80")))
+	tr.Apply(policytest.Set(policytest.File("b", "y 1790", "v 10.96.0.1:80")))
 	expect("its file is edited", "v@b\nx@a\ny@b\nz@default/z without node port 179/tcp\n"+`service "default/z": node port 179/tcp is taken by "default/x" (a:1:1)`)
-	tr.Apply(gone("b"))
-	tr.Apply(gone("a"))
-	tr.Apply(set(file("c", "w 1790")))
+	tr.Apply(policytest.Gone("b"))
+	tr.Apply(policytest.Gone("a"))
+	tr.Apply(policytest.Set(policytest.File("c", "w 1790")))
 	expect("when it let go", "z@default/z\n"+ours("c:1:1: ", "w", 1790))
 	tr.Reserve(ports(179))
 	expect("an object lets go at once", "w@c\nz@default/z without node port 179/tcp\n"+ours("", "z", 179))

@@ -1,4 +1,4 @@
-package proxier
+package claims
 
 import (
 	"fmt"
@@ -9,13 +9,13 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// A claim is something that only one service can own: its name (key), an
+// A Claim is something that only one service can own: its name (key), an
 // address with protocol and port, or, without an address, a port of the node.
-type claim struct {
+type Claim struct {
 	key      source.Key
-	addr     netip.Addr
-	protocol source.Protocol
-	port     uint16
+	Addr     netip.Addr
+	Protocol source.Protocol
+	Port     uint16
 }
 
 // A holder owns a claim. The zero holder is this program itself.
@@ -24,62 +24,63 @@ type holder struct {
 	svc  *source.Service
 }
 
-// claims yields all claims of a service.
-func claims(s *source.Service) iter.Seq[claim] {
-	return func(yield func(claim) bool) {
-		if !yield(claim{key: s.Key}) {
+// Of yields all claims of a service.
+func Of(s *source.Service) iter.Seq[Claim] {
+	return func(yield func(Claim) bool) {
+		if !yield(Claim{key: s.Key}) {
 			return
 		}
 		for _, p := range s.Ports {
-			for a := range addresses(s) {
-				if !yield(claim{addr: a, protocol: p.Protocol, port: p.Port}) {
+			for a := range s.Addresses() {
+				if !yield(Claim{Addr: a, Protocol: p.Protocol, Port: p.Port}) {
 					return
 				}
 			}
-			if p.NodePort != 0 && !yield(claim{protocol: p.Protocol, port: p.NodePort}) {
+			if p.NodePort != 0 && !yield(Claim{Protocol: p.Protocol, Port: p.NodePort}) {
 				return
 			}
 		}
 		if s.HealthCheckNodePort != 0 {
-			yield(claim{protocol: source.TCP, port: s.HealthCheckNodePort})
+			yield(Claim{Protocol: source.TCP, Port: s.HealthCheckNodePort})
 		}
 	}
 }
 
-// portAddr returns the claim as an element of source.Service.Without.
-func (c claim) portAddr() source.PortAddr {
-	return source.PortAddr{Protocol: c.protocol, AddrPort: netip.AddrPortFrom(c.addr, c.port)}
+// PortAddr returns the claim as an element of source.Service.Without.
+func (c Claim) PortAddr() source.PortAddr {
+	return source.PortAddr{Protocol: c.Protocol, AddrPort: netip.AddrPortFrom(c.Addr, c.Port)}
 }
 
-func (c claim) String() string {
+// String names the claim for people, without the service.
+func (c Claim) String() string {
 	switch {
-	case c.port == 0:
+	case c.Port == 0:
 		return "its name"
-	case !c.addr.IsValid():
-		return fmt.Sprintf("node port %d/%s", c.port, c.protocol)
+	case !c.Addr.IsValid():
+		return fmt.Sprintf("node port %d/%s", c.Port, c.Protocol)
 	}
-	return fmt.Sprintf("%s/%s", netip.AddrPortFrom(c.addr, c.port), c.protocol)
+	return fmt.Sprintf("%s/%s", netip.AddrPortFrom(c.Addr, c.Port), c.Protocol)
 }
 
-// pos is where a service states c in its file.
-func (c claim) pos(s *source.Service) source.Position {
+// Pos is where a service states c in its file.
+func (c Claim) Pos(s *source.Service) source.Position {
 	switch {
-	case c.port == 0:
+	case c.Port == 0:
 		return s.NamePos()
-	case c.addr.IsValid():
-		return s.AddrPos(c.addr)
+	case c.Addr.IsValid():
+		return s.AddrPos(c.Addr)
 	}
-	return s.NodePortPos(c.protocol, c.port)
+	return s.NodePortPos(c.Protocol, c.Port)
 }
 
 // taken returns the fault that h already owns c, which svc claims.
-func taken(svc *source.Service, c claim, h holder) source.Fault {
-	f := source.Fault{Pos: c.pos(svc)}
+func taken(svc *source.Service, c Claim, h holder) source.Fault {
+	f := source.Fault{Pos: c.Pos(svc)}
 	switch {
 	case h.svc == nil:
-		f.Msg = fmt.Sprintf("service %q: port %d/%s is the one svcproxy itself listens on", svc.Key, c.port, c.protocol)
+		f.Msg = fmt.Sprintf("service %q: port %d/%s is the one svcproxy itself listens on", svc.Key, c.Port, c.Protocol)
 		f.Hint = "choose another port, or another http_address, metrics_address or port of [bgp]"
-	case c.port == 0:
+	case c.Port == 0:
 		f.Msg = fmt.Sprintf("service %q is already defined (%s)", svc.Key, h.writtenAt(c))
 	default:
 		f.Msg = fmt.Sprintf("service %q: %s is taken by %q (%s)", svc.Key, c, h.svc.Key, h.writtenAt(c))
@@ -88,9 +89,9 @@ func taken(svc *source.Service, c claim, h holder) source.Fault {
 }
 
 // writtenAt returns where the holder states c in its file.
-func (h holder) writtenAt(c claim) string {
+func (h holder) writtenAt(c Claim) string {
 	if h.svc.Pos.File != "" || h.unit == nil {
-		return c.pos(h.svc).String()
+		return c.Pos(h.svc).String()
 	}
 	return source.Quote(h.unit.ID.Name)
 }
@@ -98,7 +99,7 @@ func (h holder) writtenAt(c claim) string {
 // A clash is a claim that a file cannot get.
 type clash struct {
 	svc   *source.Service
-	claim claim
+	claim Claim
 	by    holder // another file or this program; if neither owns it, the file itself
 	held  bool   // one of these two owns it
 	twice bool   // the file makes it twice, so it can never get it
@@ -107,14 +108,14 @@ type clash struct {
 // clashes yields all claims of a file that another one owns, and those that it makes twice.
 func (t *Tracker) clashes(u *unit) iter.Seq[clash] {
 	return func(yield func(clash) bool) {
-		own := make(map[claim]holder)
+		own := make(map[Claim]holder)
 		for _, s := range u.wanted {
-			for c := range claims(s) {
+			for c := range Of(s) {
 				x := clash{svc: s, claim: c}
 				x.by, x.held = t.claims[c]
 				x.held = x.held && x.by.unit != u
 				first, again := own[c]
-				x.twice = again && (first.svc != s || c.addr.IsValid())
+				x.twice = again && (first.svc != s || c.Addr.IsValid())
 				own[c] = holder{u, s}
 				if !x.held {
 					x.by = first
@@ -142,7 +143,7 @@ func (t *Tracker) conflicts(u *unit) (faults []source.Fault, holders []*unit) {
 		if twin == nil || x.by.svc != twin {
 			faults = x.tell(faults)
 		}
-		if x.claim.port == 0 {
+		if x.claim.Port == 0 {
 			twin = x.by.svc
 		}
 		if x.held {
@@ -162,7 +163,7 @@ func (x *clash) tell(faults []source.Fault) []source.Fault {
 		return append(faults, taken(x.svc, x.claim, x.by))
 	case n == maxTaken:
 		msg := fmt.Sprintf("more of what this file claims is taken; the first %d are shown", maxTaken)
-		return append(faults, source.Fault{Pos: x.claim.pos(x.svc), Msg: msg})
+		return append(faults, source.Fault{Pos: x.claim.Pos(x.svc), Msg: msg})
 	}
 	return faults
 }
@@ -175,7 +176,7 @@ func including(list []*unit, u *unit) []*unit {
 }
 
 // touch notes that files took or released a claim, for other files that want it.
-func (t *Tracker) touch(c claim) {
+func (t *Tracker) touch(c Claim) {
 	for _, u := range t.waiting[c] {
 		u.stale = true
 	}
@@ -187,7 +188,7 @@ func (t *Tracker) touch(c claim) {
 // acquire grants a file the claims of services, which must be free.
 func (t *Tracker) acquire(u *unit, services []*source.Service) {
 	for _, s := range services {
-		for c := range claims(s) {
+		for c := range Of(s) {
 			t.touch(c)
 			t.claims[c] = holder{u, s}
 		}
@@ -197,7 +198,7 @@ func (t *Tracker) acquire(u *unit, services []*source.Service) {
 // release releases all claims of a file.
 func (t *Tracker) release(u *unit) {
 	for _, s := range u.used {
-		for c := range claims(s) {
+		for c := range Of(s) {
 			if t.claims[c].unit == u {
 				t.touch(c)
 				if delete(t.claims, c); t.reserved[c] {

@@ -1,4 +1,4 @@
-package proxier
+package claims
 
 import (
 	"cmp"
@@ -24,16 +24,16 @@ type Tracker struct {
 	ranks   map[string]int // of sources
 	units   map[source.UnitID]*unit
 	refused map[source.UnitID]*unit // those of units whose wanted is not used; no objects
-	claims  map[claim]holder        // of files, and of this program itself
-	waiting map[claim][]*unit       // what refused files want, and which of them do
+	claims  map[Claim]holder        // of files, and of this program itself
+	waiting map[Claim][]*unit       // what refused files want, and which of them do
 	objects objects
 
-	reserved map[claim]bool // for this program: those that no file had have no unit in claims
+	reserved map[Claim]bool // for this program: those that no file had have no unit in claims
 
 	limits  *source.Products // of all services together; nil: none
 	inFiles source.Products  // of the services in use of files
 
-	touched map[claim]bool // those that files took or gave in this step
+	touched map[Claim]bool // those that files took or gave in this step
 
 	accepted []source.Unit // since last asked; without their services; no objects
 	news     []*unit       // refused since last asked; some may be accepted by now
@@ -73,10 +73,10 @@ func NewTracker(reserved []netip.AddrPort, sources ...string) *Tracker {
 		ranks:   make(map[string]int, len(sources)),
 		units:   make(map[source.UnitID]*unit),
 		refused: make(map[source.UnitID]*unit),
-		claims:  make(map[claim]holder),
-		waiting: make(map[claim][]*unit),
+		claims:  make(map[Claim]holder),
+		waiting: make(map[Claim][]*unit),
 		objects: newObjects(),
-		touched: make(map[claim]bool),
+		touched: make(map[Claim]bool),
 	}
 	for i, name := range sources {
 		t.ranks[name] = i
@@ -89,9 +89,9 @@ func NewTracker(reserved []netip.AddrPort, sources ...string) *Tracker {
 // with it until it lets go. What that changes for others comes with the next Apply.
 func (t *Tracker) Reserve(ports []netip.AddrPort) {
 	was := t.reserved
-	t.reserved = make(map[claim]bool, len(ports))
+	t.reserved = make(map[Claim]bool, len(ports))
 	for _, a := range ports {
-		t.reserved[claim{protocol: source.TCP, port: a.Port()}] = true
+		t.reserved[Claim{Protocol: source.TCP, Port: a.Port()}] = true
 	}
 	for c := range was {
 		if !t.reserved[c] && t.claims[c] == (holder{}) {
@@ -189,11 +189,22 @@ func (t *Tracker) take(set []source.Unit) map[source.UnitID]*unit {
 func (u *unit) compare(o *unit) int {
 	return cmp.Or(
 		cmp.Compare(u.rank, o.rank),
-		cmp.Compare(toInt(o.hasUsed), toInt(u.hasUsed)),
-		cmp.Compare(toInt(o.Since != 0), toInt(u.Since != 0)),
+		compareBools(o.hasUsed, u.hasUsed),
+		compareBools(o.Since != 0, u.Since != 0),
 		cmp.Compare(u.Since, o.Since),
 		cmp.Compare(u.ID.Name, o.ID.Name),
 	)
+}
+
+// compareBools has false before true.
+func compareBools(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
 }
 
 func (t step) accept(u *unit) {
@@ -241,7 +252,7 @@ func (t step) rememberAbsent(u *unit) {
 func (t step) transitions() []Transition {
 	var out []Transition
 	for _, key := range slices.SortedFunc(maps.Keys(t.before), source.Key.Compare) {
-		tr := Transition{Old: t.before[key], New: t.inUse(key)}
+		tr := Transition{Old: t.before[key], New: t.InUse(key)}
 		if tr.Old == tr.New || tr.Old != nil && tr.New != nil && tr.Old.Equal(tr.New) {
 			continue
 		}
@@ -250,9 +261,9 @@ func (t step) transitions() []Transition {
 	return out
 }
 
-// inUse returns the service of a name; nil: there is none.
-func (t *Tracker) inUse(key source.Key) *source.Service {
-	if h, held := t.claims[claim{key: key}]; held {
+// InUse returns the service of a name; nil: there is none.
+func (t *Tracker) InUse(key source.Key) *source.Service {
+	if h, held := t.claims[Claim{key: key}]; held {
 		return h.svc
 	}
 	return t.objects.used(key)
@@ -293,11 +304,36 @@ func (t *Tracker) Accepted() []source.Unit {
 	return list
 }
 
-// services calls visit with every service in use and the unit it is from.
-func (t *Tracker) services(visit func(*source.Service, source.UnitID)) {
+// Services calls visit with every service in use and the unit it is from.
+func (t *Tracker) Services(visit func(*source.Service, source.UnitID)) {
 	for _, u := range t.units {
 		for _, s := range u.used {
 			visit(s, u.ID)
 		}
 	}
+}
+
+// RefusedAnnouncers returns the services of refused units that are not in use, and would be announced.
+func (t *Tracker) RefusedAnnouncers(match func(*source.Service) bool) (list []*source.Service) {
+	for _, u := range slices.SortedFunc(maps.Values(t.refused), (*unit).compare) {
+		for _, s := range u.wanted {
+			if s.Announce != 0 && (match == nil || match(s)) && t.InUse(s.Key) == nil {
+				list = append(list, s)
+			}
+		}
+	}
+	return list
+}
+
+// Key returns the name of the service.
+func (tr Transition) Key() source.Key { return cmp.Or(tr.New, tr.Old).Key }
+
+// A Refusal is a unit that is not used as it stands, because another unit holds something it claims.
+type Refusal struct {
+	Unit    source.UnitID  `json:"unit"`
+	Since   time.Time      `json:"since"`
+	Stale   bool           `json:"stale"`             // an earlier version of it is in use
+	Partial bool           `json:"partial,omitempty"` // all but what Faults name is in use
+	NoRoom  bool           `json:"no_room,omitempty"` // with it all services would be more than Config.Limits
+	Faults  []source.Fault `json:"faults"`
 }
