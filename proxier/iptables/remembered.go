@@ -13,8 +13,8 @@ import (
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
-// Remembered returns which endpoint of a pool a client has session affinity to, in either variant; nil: none. Of
-// several the first wins, as in the rules.
+// Remembered returns the endpoint of a pool that session affinity keeps for a client, in either variant of iptables;
+// nil: none. Of several the first wins, as in the rules.
 func Remembered(ctx context.Context, p *policy.Pool, client netip.Addr) (*proxier.Remembered, error) {
 	for _, t := range p.Targets {
 		if err := ctx.Err(); err != nil {

@@ -13,7 +13,7 @@ import (
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
-// Remembered returns which endpoint of a pool the table has session affinity of a client to; nil: none.
+// Remembered returns the endpoint of a pool that session affinity keeps for a client; nil: none.
 func Remembered(_ context.Context, p *policy.Pool, client netip.Addr) (*proxier.Remembered, error) {
 	fam := policy.FamilyOf(client)
 	conn, err := nft.Dial()

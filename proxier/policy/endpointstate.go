@@ -20,7 +20,7 @@ const (
 	ZeroWeight                // its weight is 0
 	Disabled                  // by its file
 
-	// What people are told of ready ones.
+	// States of ready endpoints that only status shows.
 	Up        // it passes its check
 	SlowStart // its share grows
 	Backup    // of a tier that is not needed
@@ -72,7 +72,7 @@ func StateOf(svc Subject, e *source.Endpoint) EndpointState {
 	return Terminating
 }
 
-// Shown returns what people are told of an endpoint's state.
+// Shown returns the state of an endpoint as status shows it.
 func (s Subject) Shown(e *source.Endpoint, t *tiersInUse) EndpointState {
 	state, known := StateOf(s, e), s.Conditions.Of(s.Service, e)
 	switch {

@@ -303,7 +303,7 @@ func (sw *modeSwitch) holdsAll(am *activeMode, fam policy.Family) bool {
 	return true
 }
 
-// setActive makes am the one that status tells of.
+// setActive makes am the mode that status names.
 func (sw *modeSwitch) setActive(am *activeMode) {
 	sw.mu.Lock()
 	defer sw.mu.Unlock()

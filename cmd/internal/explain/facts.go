@@ -27,7 +27,7 @@ type Host interface {
 	Objects(ctx context.Context, st *policy.State) ([]proxier.Object, error)
 	// Connections returns some that connection tracking knows of the packet's kind.
 	Connections(ctx context.Context, q Question) ([]conntrack.Connection, error)
-	// Remembered returns which endpoint of a pool a client keeps; nil: none that is known.
+	// Remembered returns the endpoint that session affinity keeps for a client; nil: none is known.
 	Remembered(ctx context.Context, p *policy.Pool, client netip.Addr) (*proxier.Remembered, error)
 }
 

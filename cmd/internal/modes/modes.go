@@ -60,8 +60,8 @@ type Mode struct {
 	// needs. Nil: the backend's Cleanup does.
 	Remove func(ctx context.Context, fam policy.Family, c OpenConfig) error
 
-	// Remembered returns which endpoint of a pool with session affinity a client keeps; nil: none. Nil: the
-	// mode cannot tell.
+	// Remembered returns the endpoint of a pool that session affinity keeps for a client; nil: none. Nil: the
+	// mode does not know.
 	Remembered func(ctx context.Context, p *policy.Pool, client netip.Addr) (*proxier.Remembered, error)
 
 	// Objects returns what the mode should have in the kernel for a State, which holds one
