@@ -20,9 +20,14 @@ func (k *Keeper) Drain(t DrainTarget, why policy.Drain) error {
 	return k.redrain(t)
 }
 
-// Undrain ends a drain, and reports whether there was one. The error is as that of Drain.
+// Undrain ends a drain, and reports whether there was one. The error is as that of Drain. Where the disk may still have one
+// that was ended before, it is written again.
 func (k *Keeper) Undrain(t DrainTarget) (bool, error) {
-	if !k.drains.Remove(t) {
+	switch {
+	case k.drains.Remove(t):
+	case k.unkept.Load():
+		return false, k.keepDrains()
+	default:
 		return false, nil
 	}
 	return true, k.redrain(t)
@@ -52,7 +57,13 @@ func (k *Keeper) redrain(t DrainTarget) error {
 	if t.Node {
 		k.tellNode()
 	}
+	return k.keepDrains()
+}
+
+// keepDrains has the disk have the drains.
+func (k *Keeper) keepDrains() error {
 	if err := k.save(true); err != nil {
+		k.unkept.Store(true)
 		ring(k.unsaved) // Keep tries again
 		return fmt.Errorf("keeping drains, which a restart would not know: %w", err)
 	}

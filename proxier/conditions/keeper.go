@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/wake"
@@ -50,7 +51,8 @@ type Keeper struct {
 	former   formerEndpoints
 	teller   teller
 
-	file *stateFile
+	file   *stateFile
+	unkept atomic.Bool // the disk may not have the drains as they are
 }
 
 // An endpointKey says which endpoint: in which service, at which address.

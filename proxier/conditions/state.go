@@ -43,7 +43,7 @@ func (k *Keeper) Keep(ctx context.Context) error {
 // cannot is told once; nothing else comes of it.
 func (k *Keeper) keep() time.Duration {
 	begin := time.Now()
-	err := k.save(!k.drains.empty())
+	err := k.save(!k.drains.empty() || k.unkept.Load())
 	if k.file.note(k.cfg.Log, err); err != nil {
 		ring(k.unsaved)
 		return maxSaveTime
@@ -60,7 +60,11 @@ func (k *Keeper) Problem() string { return k.file.problem() }
 func (k *Keeper) save(synced bool) error {
 	k.file.mu.Lock()
 	defer k.file.mu.Unlock()
-	return k.file.write(k.state(time.Now()), synced)
+	err := k.file.write(k.state(time.Now()), synced)
+	if err == nil {
+		k.unkept.Store(false)
+	}
+	return err
 }
 
 // state returns what a restart is to know.

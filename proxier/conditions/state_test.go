@@ -266,9 +266,24 @@ func TestStateThatCannotBeWritten(t *testing.T) {
 			t.Error("a drain is kept where nothing can be written")
 		}
 		h.want(svc, "1 down, 2 drained")
+		ended := DrainTarget{Addr: netip.MustParseAddr(three)}
+		if err := h.Drain(ended, policy.Drain{}); err == nil {
+			t.Error("another drain is kept where nothing can be written")
+		}
+		for _, had := range []bool{true, false} { // who is told that the end is not kept asks again
+			if was, err := h.Undrain(ended); was != had || err == nil {
+				t.Errorf("the end of a drain is kept where nothing can be written: %t, %v", was, err)
+			}
+		}
 		time.Sleep(time.Minute) // what Drain left to be done is done
 		if err := os.RemoveAll(file); err != nil {
 			t.Fatal(err)
+		}
+		if had, err := h.Undrain(ended); had || err != nil {
+			t.Errorf("the end of a drain is not kept when it can be: %t, %v", had, err)
+		}
+		if text, err := os.ReadFile(file); err != nil || strings.Contains(string(text), three+"\"") {
+			t.Errorf("the file still has the drain: %s, %v", text, err)
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
