@@ -36,6 +36,8 @@ type History struct {
 	ends     []time.Time // of svcproxy
 	cuts     []time.Time // of all virtual servers, with which the kernel ends connections
 	attempts []Attempt
+
+	before []Attempt // of earlier episodes, of which connection tracking may know the ports
 }
 
 // An Endpoint is what the history knows of one address. A check finds out within detection.

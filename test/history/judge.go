@@ -383,6 +383,16 @@ const anotherMode = 5 * time.Second
 // remembered is for how long connection tracking, and IPVS, know a connection that has ended, or a datagram.
 const remembered = 5 * time.Minute
 
+// ports returns the attempts of which connection tracking may still know the port at some time.
+func (h *History) ports(now time.Time) (list []Attempt) {
+	for _, a := range slices.Concat(h.before, h.attempts) {
+		if a.Port != 0 && a.Got.Outcome == lab.Answered && !a.Died && now.Sub(a.End) < remembered {
+			list = append(list, a)
+		}
+	}
+	return list
+}
+
 // unsteady returns where a client with affinity was sent elsewhere though its endpoint was usable all the time.
 func (j *Judge) unsteady() (errs []error) {
 	type client struct {
@@ -402,6 +412,15 @@ func (j *Judge) unsteady() (errs []error) {
 			return e != a && e.By == a.By && a.Start.Sub(e.End) < remembered
 		})
 	}
+	note := func(a *Attempt) {
+		if a.Port != 0 {
+			f := flow{client{a.Service, a.Packet.From, a.Packet.To, a.Packet.Protocol}, a.Port}
+			earlier[f] = append(earlier[f], a)
+		}
+	}
+	for i := range j.h.before {
+		note(&j.h.before[i])
+	}
 	attempts := slices.Clone(j.h.attempts)
 	slices.SortStableFunc(attempts, func(a, b Attempt) int { return a.Start.Compare(b.Start) })
 	for i := range attempts {
@@ -410,10 +429,7 @@ func (j *Judge) unsteady() (errs []error) {
 		if a.Got.Outcome != lab.Answered || a.Died {
 			continue
 		}
-		if a.Port != 0 {
-			earlier[flow{c, a.Port}] = append(earlier[flow{c, a.Port}], a)
-		}
-		if a.Flow {
+		if note(a); a.Flow {
 			continue
 		}
 		before := last[c]

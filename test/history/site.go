@@ -128,6 +128,9 @@ func (s *Site) begin(ctx context.Context) error {
 	if s.Mode == iptablesLegacy {
 		h.Unseen = 5 * time.Second
 	}
+	if s.History != nil {
+		h.before = s.History.ports(time.Now())
+	}
 	for name, f := range s.versions {
 		h.Services[name] = NewFact(s.model(f))
 	}
