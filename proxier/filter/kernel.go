@@ -32,6 +32,7 @@ type Kernel struct {
 	sets           *ipset.Conn
 	inUse          map[string]bool // obsolete sets that foreign rules use
 	warnedUnmarked bool            // that connections cannot be marked
+	marked         bool            // those of before have been, if FORWARD is to accept them
 	log            *slog.Logger
 
 	mirror mirror
@@ -258,18 +259,24 @@ func (k *Kernel) confirm() error {
 }
 
 // writeMarked writes a difference. If FORWARD accepted connections by another mark until
-// now, they get the new one before, and those that began meanwhile after.
+// now, they get the new one before, and those that began meanwhile after. If this Kernel has written nothing yet and FORWARD
+// accepted none, they may be of another mode, and get it after.
 func (k *Kernel) writeMarked(ctx context.Context, h *Actual, d *difference, st *policy.State) error {
-	if !d.adopts(h) {
-		return k.write(ctx, d)
-	}
-	if err := k.adoptOrWarn(ctx, st); err != nil {
-		return err
+	now := d.forwarding(h)
+	if now == byOtherMark {
+		if err := k.adoptOrWarn(ctx, st); err != nil {
+			return err
+		}
 	}
 	if err := k.write(ctx, d); err != nil {
 		return err
 	}
-	return k.adoptOrWarn(ctx, st)
+	first := !k.marked
+	k.marked = true
+	if now == byOtherMark || now == byNone && first {
+		return k.adoptOrWarn(ctx, st)
+	}
+	return nil
 }
 
 // CanApply reports whether Apply can be called: the last Resync or Apply succeeded.

@@ -13,16 +13,30 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// adopts reports whether SVCP-FORWARD accepts by something else than desired: another
-// bit, from before masquerade_bit was changed.
-// Existing connections do not have the mark that it will accept.
-func (d *difference) adopts(h *Actual) bool {
-	tab := h.tables["filter"]
-	if tab == nil {
-		return false
+// A forwarding says by what SVCP-FORWARD accepts connections before a writing.
+type forwarding uint8
+
+const (
+	asWanted    forwarding = iota
+	byOtherMark            // from before masquerade_bit was changed
+	byNone                 // there is none: after a boot, in another mode, or others have removed it
+)
+
+// forwarding returns by what SVCP-FORWARD accepts now. Connections that exist do not have the mark that it will accept, unless
+// that is as wanted.
+func (d *difference) forwarding(h *Actual) forwarding {
+	var was xtables.Sum
+	exists := false
+	if tab := h.tables["filter"]; tab != nil {
+		was, exists = tab.Chains[Forward]
 	}
-	was, exists := tab.Chains[Forward]
-	return exists && was != xtables.SumOf(nil) && was != d.want["filter"][Forward]
+	switch {
+	case !exists || was == xtables.SumOf(nil):
+		return byNone
+	case was != d.want["filter"][Forward]:
+		return byOtherMark
+	}
+	return asWanted
 }
 
 // adopt marks the connections that st's frontends have balanced.

@@ -35,6 +35,7 @@ var firewallGroups = []group{
 			{name: "before an answer", run: testBeforeAnswer},
 			{name: "translations of others", run: testForeignDropped},
 			{name: "another bit", run: testAnotherBit},
+			{name: "another mode before", run: testAnotherModeBefore, except: []string{"ipvs"}}, // as iptables mode, in the same code
 			{name: "reject at the end of forward", run: testForwardReject},
 			{name: "rules that iptables cannot print", run: testUnprintable},
 			// Packets to services do not pass FORWARD in ipvs mode, their answers do.
@@ -354,6 +355,24 @@ func testAnotherBit(t *testing.T, e *env) {
 		e.goOn(t, "after a change of the bit", conns)
 		e.expect(t, check{from: e.Client, to: foreignAddr, protocols: []source.Protocol{source.UDP}, want: dropped})
 	}
+}
+
+// testAnotherModeBefore: connections that began in nftables mode go on under a policy of drop in this one.
+func testAnotherModeBefore(t *testing.T, e *env) {
+	s := e.everywhere(at(e.Local[0], e.Remote[0])...)
+	s.ExternalTrafficPolicy = "local"
+	e.apply(t, s)
+	if err := errors.Join(e.daemon.Settings(e.inMode("nftables")), e.becomes(e.mode.name, "nftables")); err != nil {
+		t.Fatal(err)
+	}
+	conns := append(e.connections(t, e.Client, e.vip(1), 80), e.connections(t, e.Client, e.external(1), 80)...)
+	conns = append(conns, e.connections(t, e.Client, UplinkAddr, e.nodePort())...)
+	if err := errors.Join(e.daemon.Settings(e.settings), e.becomes("nftables", e.mode.name)); err != nil {
+		t.Fatal(err)
+	}
+	e.forwardDrops(t)
+	e.goOn(t, "of another mode", conns)
+	e.expect(t, check{from: e.Client, to: foreignAddr, protocols: []source.Protocol{source.UDP}, want: dropped})
 }
 
 // daemonLooks waits until the daemon has looked at the kernel: it puts back a jump
