@@ -148,14 +148,26 @@ func (r *Router) Configure(conf string) error {
 // Show returns what the router says of its BGP routes to a prefix; "" when it does not answer.
 func (r *Router) Show(prefix netip.Prefix) string {
 	out, err := run(r.kind.show(prefix)...)
-	if err != nil {
-		return ""
+	switch {
+	case err == nil:
+		return out
+	case strings.Contains(err.Error(), noNetwork): // an answer, though birdc ends with 1
+		return noNetwork
 	}
-	return out
+	return ""
 }
+
+// noNetwork is what BIRD says where it has no such route.
+const noNetwork = "Network not found"
 
 // Has reports whether the router has a BGP route to exactly this prefix.
 func (r *Router) Has(prefix netip.Prefix) bool { return r.kind.has(r.Show(prefix), prefix) }
+
+// Lacks reports whether the router says that it has no BGP route to this prefix: one that does not answer has said nothing.
+func (r *Router) Lacks(prefix netip.Prefix) bool {
+	shown := r.Show(prefix)
+	return shown != "" && !r.kind.has(shown, prefix)
+}
 
 // Log returns what the router has written.
 func (r *Router) Log() string {
