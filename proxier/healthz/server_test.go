@@ -112,7 +112,7 @@ func TestServiceAnswers(t *testing.T) {
 	drain = &policy.Drain{Reason: "disk", At: time.Date(2026, 11, 22, 21, 0, 0, 0, time.UTC)}
 	check(503, "0", "2", "true,\n\t\"drained\": {\"reason\":\"disk\",\"since\":\"2026-11-22T21:00:00Z\"}")
 	drain = nil
-	set(policy.PerFamily{IPv6: 2}) // is of no use to who asks over IPv4
+	set(policy.PerFamily{IPv6: 2}) // IPv4 still has none
 	check(503, "0", "0", "true")
 	set(policy.PerFamily{IPv4: 1})
 	health.Synced(proxier.SyncResult{Family: policy.IPv4, Err: errors.New("no"), Start: time.Now().Add(-timeout)})
