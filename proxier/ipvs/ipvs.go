@@ -34,6 +34,7 @@ import (
 	"svcproxy.dev/svcproxy/netutil/links"
 	"svcproxy.dev/svcproxy/netutil/lvs"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/bootrecord"
 	"svcproxy.dev/svcproxy/proxier/filter"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
@@ -123,7 +124,7 @@ func (b *Backend) open(ctx context.Context) (err error) {
 }
 
 func (b *Backend) openRecord(dir string) error {
-	here, err := scope()
+	here, err := bootrecord.Here()
 	if err != nil {
 		return err
 	}
@@ -132,7 +133,7 @@ func (b *Backend) openRecord(dir string) error {
 		return err
 	}
 	if damaged > 0 {
-		b.log.Warn("the record of our virtual servers is damaged: those it does not name are left alone", "file", b.record.path, "damaged_lines", damaged)
+		b.log.Warn("the record of our virtual servers is damaged: those it does not name are left alone", "file", b.record.file.Path(), "damaged_lines", damaged)
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/netutil/lvs"
+	"svcproxy.dev/svcproxy/proxier/bootrecord"
 )
 
 // A record holds which virtual servers are ours, which the kernel does not store, and
@@ -15,10 +16,9 @@ import (
 // after it is removed, so whenever the process ends, all of ours are recorded. What
 // exists and is not recorded belongs to another program.
 //
-// It is kept in a recordFile, and valid for one boot and one network namespace:
-// elsewhere the same key is another server.
+// It is valid for one boot and one network namespace: elsewhere the same key is another server.
 type record struct {
-	recordFile
+	file bootrecord.File // one for each family
 
 	owned  map[lvs.Key]struct{}
 	drains drains
@@ -54,7 +54,7 @@ func (r *record) own(k lvs.Key) {
 	}
 	r.owned[k] = struct{}{}
 	r.live++
-	r.note(wordOwn, k)
+	r.file.Note(lineOf(wordOwn, k)...)
 }
 
 // disown notes that a server, with its drains, was removed or never added.
@@ -65,7 +65,7 @@ func (r *record) disown(k lvs.Key) {
 	r.live -= 1 + len(r.drains[k])
 	delete(r.owned, k)
 	delete(r.drains, k)
-	r.note(wordGone, k)
+	r.file.Note(lineOf(wordGone, k)...)
 }
 
 // drained notes the beginning or the end of a drain. Only our servers have drains.
@@ -79,7 +79,7 @@ func (r *record) drained(c drainChange) {
 			delete(r.drains, c.key)
 		}
 		r.live--
-		r.note(wordDrained, c.key, c.at)
+		r.file.Note(lineOf(wordDrained, c.key, c.at)...)
 		return
 	case r.drains[c.key] == nil:
 		r.drains[c.key] = map[netip.AddrPort]time.Time{}
@@ -88,12 +88,12 @@ func (r *record) drained(c drainChange) {
 		r.live++
 	}
 	r.drains[c.key][c.at] = c.since
-	r.note(wordDrain, c.key, c.at, c.since.UTC().Format(time.RFC3339Nano))
+	r.file.Note(lineOf(wordDrain, c.key, c.at, c.since.UTC().Format(time.RFC3339Nano))...)
 }
 
 // flush writes everything noted since the last flush, at once.
 func (r *record) flush() error {
-	if err := r.write(r.live, r.lines); err != nil {
+	if err := r.file.Write(r.live, r.lines); err != nil {
 		return fmt.Errorf("recording which virtual servers are ours: %w", err)
 	}
 	return nil
@@ -102,9 +102,9 @@ func (r *record) flush() error {
 // lines returns the whole record, in order.
 func (r *record) lines() (out []byte) {
 	for _, k := range slices.SortedFunc(maps.Keys(r.owned), compareKeys) {
-		out = appendLine(out, wordOwn, k)
+		out = bootrecord.AppendLine(out, lineOf(wordOwn, k)...)
 		for _, at := range slices.SortedFunc(maps.Keys(r.drains[k]), netip.AddrPort.Compare) {
-			out = appendLine(out, wordDrain, k, at, r.drains[k][at].UTC().Format(time.RFC3339Nano))
+			out = bootrecord.AppendLine(out, lineOf(wordDrain, k, at, r.drains[k][at].UTC().Format(time.RFC3339Nano))...)
 		}
 	}
 	return out
@@ -125,11 +125,7 @@ func (r *record) replay(l line) {
 // clear empties the record, and removes the file.
 func (r *record) clear() error {
 	r.owned, r.drains, r.live = map[lvs.Key]struct{}{}, drains{}, 0
-	r.pending, r.stale = nil, false
-	if r.path == "" {
-		return nil
-	}
-	if err := r.remove(); err != nil {
+	if err := r.file.Clear(); err != nil {
 		return fmt.Errorf("removing the record of our virtual servers: %w", err)
 	}
 	return nil

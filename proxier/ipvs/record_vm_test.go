@@ -318,13 +318,13 @@ func TestRecordIsLost(t *testing.T) {
 		h.listen(1)
 		h.Put(h.service("web", 1, source.TCP, 0))
 		theirs := h.servers()
-		text, err := os.ReadFile(h.Backend.record.path)
+		text, err := os.ReadFile(h.Backend.record.file.Path())
 		h.Must(err)
 		for _, instead := range [][]byte{bytes.Replace(text, []byte("boot "), []byte("boot 0"), 1), []byte("{"), nil} {
 			if bytes.Equal(instead, text) {
 				h.Fatalf("the record names no boot: %s", text)
 			}
-			h.Must(os.WriteFile(h.Backend.record.path, instead, 0o600))
+			h.Must(os.WriteFile(h.Backend.record.file.Path(), instead, 0o600))
 			h.Restart()
 			h.unserved(nil, 1)
 			h.wantServed(1)
@@ -350,7 +350,7 @@ func TestRecordIsLost(t *testing.T) {
 func TestRecordCannotBeWritten(t *testing.T) {
 	everywhere(t, func(h *host) {
 		h.Put(h.service("web", 1, source.TCP, 0))
-		path := h.Backend.record.path
+		path := h.Backend.record.file.Path()
 		h.Must(os.Rename(path, path+".moved"))
 		h.Must(os.Mkdir(path, 0o700)) // nothing can be put in its place
 		delta := h.World.Put(h.service("web", 1, source.TCP, 0, 1).Key, h.service("web", 1, source.TCP, 0, 1))

@@ -1,6 +1,6 @@
 //go:build netns
 
-package ipvs
+package bootrecord
 
 import (
 	"fmt"
@@ -11,11 +11,11 @@ import (
 
 // A network namespace has a place of its own, also in the place of one that has gone.
 func TestEachNamespaceIsAnotherPlace(t *testing.T) {
-	seen := map[string]bool{}
+	seen := map[Scope]bool{}
 	for i := range 3 {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			netnstest.Enter(t)
-			where, err := scope()
+			where, err := Here()
 			if err != nil || seen[where] {
 				t.Errorf("%q, %v, seen %v", where, err, seen)
 			}

@@ -1,4 +1,4 @@
-package ipvs
+package bootrecord
 
 import (
 	"bytes"
@@ -9,9 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// scope identifies the boot of the kernel and the network namespace of the caller, for
-// which a record is valid: virtual servers outlive neither.
-func scope() (string, error) {
+// A Scope is what a record is valid for, in the words of its first line.
+type Scope string
+
+// Here returns the boot of the kernel and the network namespace of the caller.
+func Here() (Scope, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return "", fmt.Errorf("reading the boot ID: %w", err)
@@ -20,7 +22,7 @@ func scope() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("identifying the network namespace: %w", err)
 	}
-	return fmt.Sprintf("boot %s, network namespace %s", bytes.TrimSpace(boot), namespace), nil
+	return Scope(fmt.Sprintf("boot %s, network namespace %s", bytes.TrimSpace(boot), namespace)), nil
 }
 
 // netnsID identifies a network namespace uniquely within a boot: by its cookie, since
