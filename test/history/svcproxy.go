@@ -356,8 +356,8 @@ func (p *Svcproxy) drain(n *Nemesis) error {
 		return n.Hosts[h.Addr().V4].Drained.Change(drained, 0, func() error {
 			return lab.Poll(drainPatience, func() error {
 				for _, a := range h.Addr().Each() {
-					if out, err := p.Command(word, a.String()); err != nil && (strings.Contains(out, "until svcproxy restarts") || !strings.Contains(err.Error()+out, "is not drained")) {
-						return fmt.Errorf("%w: %s", err, out)
+					if _, err := p.Command(word, a.String()); err != nil && (strings.Contains(err.Error(), "until svcproxy restarts") || !strings.Contains(err.Error(), "is not drained")) {
+						return err
 					}
 				}
 				return nil
