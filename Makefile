@@ -174,7 +174,8 @@ soak-vm: build ## the stops of ipvs mode at random moments, its changes under st
 	$(GUEST) -- bin/bench.test -test.v -test.run '^TestStress$$/^ipvs'
 	$(GUEST) -env SVCPROXY_SOAK=1 -- bin/bench.test -test.v -test.timeout 4h -test.run '^TestFlush$$'
 	$(GO) test -c -tags netns,vm -o bin/lab.test ./test/lab
-	$(GUEST) -env SVCPROXY_SOAK=1 -- bin/lab.test -test.v -test.run '^(TestCases|TestLegal)$$/^ipvs/^(explain|trace|files|restarts|rewriting|same source port|large service|mode change to iptables|firewall)$$'
+	$(GUEST) -env SVCPROXY_SOAK=1 -- bin/lab.test -test.v -test.run '^(TestCases|TestLegal)$$/^ipvs/^(explain|trace|files|limits|restarts|rewriting|same source port|large service|mode change to iptables|firewall)$$'
+	$(GUEST) -env SVCPROXY_SOAK=1 -file bin/lab.test -- sh -c 'modprobe br_netfilter && ./lab.test -test.v -test.run "^TestCases$$/^(nftables$$|ipvs)/^explain$$/^one bridge$$"'
 	$(GUEST) -env SVCPROXY_SOAK=1 -- bin/lab.test -test.v -test.run '^TestStops$$/^ipvs'
 	$(GO) test -c -tags vm -o bin/ipvs.test ./proxier/ipvs
 	$(GUEST) -env SVCPROXY_SOAK=1 -env SVCPROXY_TRANSITIONS=100 -- bin/ipvs.test -test.v -test.run '^TestConformance$$'
