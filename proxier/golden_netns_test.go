@@ -16,6 +16,7 @@ import (
 
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/proxier/nftables"
+	"svcproxy.dev/svcproxy/proxier/nftables/layout"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
@@ -36,7 +37,7 @@ func TestGoldenIsListed(t *testing.T) {
 			netnstest.Enter(t)
 			for _, fam := range []policy.Family{policy.IPv4, policy.IPv6} {
 				st := policy.NewState(fam, node, services)
-				want, got := words(nftables.Text(st)), listed(t, st)
+				want, got := words(layout.Text(st)), listed(t, st)
 				if diff := cmp.Diff(want, got); diff != "" {
 					t.Errorf("%s (-words +listed by nft):\n%s", fam, diff)
 				}

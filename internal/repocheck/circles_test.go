@@ -17,7 +17,7 @@ import (
 
 // inFloors are the folders with so many files that a reader needs them in an order: each
 // uses only what files below it have, and none is used by what it uses.
-var inFloors = []string{"netutil/nft", "proxier/nftables", "source/file"}
+var inFloors = []string{"netutil/nft", "proxier/nftables", "proxier/nftables/layout", "source/file"}
 
 func TestFilesUseNoneThatUsesThem(t *testing.T) {
 	for _, dir := range inFloors {

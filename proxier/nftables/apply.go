@@ -6,12 +6,17 @@ import (
 	"math"
 	"slices"
 
+	"svcproxy.dev/svcproxy/proxier/nftables/layout"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
+// elementBytes is an upper estimate of what an element takes in a transaction: one
+// without a comment some 60 bytes, the largest 300.
+const elementBytes = 256
+
 // apply sends a delta to the kernel, without reading the table.
 func (b *Backend) apply(ctx context.Context, d *policy.Delta) error {
-	for _, chunk := range chunks(d, max(1, min(chunkElements, b.conn.MaxBatch()/elementBytes))) {
+	for _, chunk := range layout.Chunks(d, max(1, min(layout.ChunkElements, b.conn.MaxBatch()/elementBytes))) {
 		if err := b.applyChunk(ctx, chunk); err != nil {
 			return err
 		}
@@ -22,19 +27,19 @@ func (b *Backend) apply(ctx context.Context, d *policy.Delta) error {
 // applyChunk sends a delta in one transaction, if the kernel accepts as much, after
 // the chains that it needs.
 func (b *Backend) applyChunk(ctx context.Context, d *policy.Delta) error {
-	u, err := b.beginCommit(b.dialect, d)
+	u, err := b.beginCommit(b.Dialect, d)
 	if err != nil {
 		return err
 	}
 	w := b.writer(ctx, math.MaxInt)
-	w.sets(u.freshSets)
-	w.changeChains(u.widened)
+	w.sets(u.FreshSets)
+	w.changeChains(u.Widened)
 	w.flush()
-	w.elements(editsOf(u.elements))
-	w.changeChains(u.narrowed)
-	for _, s := range u.unusedSets {
+	w.elements(u.Edits)
+	w.changeChains(u.Narrowed)
+	for _, s := range u.UnusedSets {
 		w.room(objectSize)
-		b.batch.DeleteSet(s.name())
+		b.batch.DeleteSet(s.Name())
 	}
 	if w.flush(); w.err == nil {
 		b.endCommit(u)
@@ -44,14 +49,14 @@ func (b *Backend) applyChunk(ctx context.Context, d *policy.Delta) error {
 
 // revokeLost removes the tickets of endpoints that left their pool in a delta.
 func (b *Backend) revokeLost(ctx context.Context, changes []policy.ServiceChange) error {
-	ids, lost := b.mirror.pools, map[poolKey]bool{}
+	ids, lost := b.mirror.Pools, map[layout.PoolKey]bool{}
 	for _, c := range changes {
-		ids.eachEndpoint(c.Old, func(e poolKey) { lost[e] = true })
+		ids.EachEndpoint(c.Old, func(e layout.PoolKey) { lost[e] = true })
 	}
 	for _, c := range changes {
-		ids.eachEndpoint(c.New, func(e poolKey) { delete(lost, e) })
+		ids.EachEndpoint(c.New, func(e layout.PoolKey) { delete(lost, e) })
 	}
-	if len(lost) == 0 || !slices.Contains(setsInUse(b.mirror.counts()), set{kind: tickets}) {
+	if len(lost) == 0 || !slices.Contains(layout.SetsInUse(b.mirror.Counts()), layout.Tickets) {
 		return nil
 	}
 	return b.revoke(ctx, slices.Collect(maps.Keys(lost)))

@@ -10,9 +10,10 @@ import (
 
 	"svcproxy.dev/svcproxy/netutil/nft"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/nftables/layout"
 )
 
-// Endpoints lose their ticket (layout_affinity.go) after the transaction that took them
+// Endpoints lose their ticket (layout/affinity.go) after the transaction that took them
 // from their pool, so that no packet draws a new one. An endpoint has one ticket at most:
 // the clients, of which there may be a million, are never listed.
 
@@ -25,7 +26,7 @@ const revokeAttempts = 20
 const revokeAtOnce = 500
 
 // revoke removes the tickets of endpoints.
-func (t *tableConn) revoke(ctx context.Context, endpoints []poolKey) error {
+func (t *tableConn) revoke(ctx context.Context, endpoints []layout.PoolKey) error {
 	for part := range slices.Chunk(endpoints, revokeAtOnce) {
 		if err := cmp.Or(ctx.Err(), t.revokePart(part)); err != nil {
 			return err
@@ -35,7 +36,7 @@ func (t *tableConn) revoke(ctx context.Context, endpoints []poolKey) error {
 	return nil
 }
 
-func (t *tableConn) revokePart(endpoints []poolKey) error {
+func (t *tableConn) revokePart(endpoints []layout.PoolKey) error {
 	for range revokeAttempts {
 		found, err := t.ticketsOf(endpoints)
 		if err != nil || len(found) == 0 {
@@ -49,30 +50,30 @@ func (t *tableConn) revokePart(endpoints []poolKey) error {
 }
 
 // ticketsOf returns the elements that hold the tickets of endpoints.
-func (t *tableConn) ticketsOf(endpoints []poolKey) (found []ticketElement, err error) {
-	var owners []poolKey
-	err = t.getElements(tickets, endpoints, func(k poolKey, e *nft.Element) {
-		found = append(found, ticketElement{tickets, k})
-		owners = append(owners, poolKey(slices.Concat(k[:4], e.Data)))
+func (t *tableConn) ticketsOf(endpoints []layout.PoolKey) (found []ticketElement, err error) {
+	var owners []layout.PoolKey
+	err = t.getElements(layout.Tickets, endpoints, func(k layout.PoolKey, e *nft.Element) {
+		found = append(found, ticketElement{layout.Tickets, k})
+		owners = append(owners, layout.PoolKey(slices.Concat(k[:4], e.Data)))
 	})
 	if err != nil {
 		return nil, err
 	}
-	err = t.getElements(ticketOwner, owners, func(k poolKey, _ *nft.Element) {
-		found = append(found, ticketElement{ticketOwner, k})
+	err = t.getElements(layout.TicketOwner, owners, func(k layout.PoolKey, _ *nft.Element) {
+		found = append(found, ticketElement{layout.TicketOwner, k})
 	})
 	return found, err
 }
 
 type ticketElement struct {
-	kind kind
-	key  poolKey
+	set layout.Set
+	key layout.PoolKey
 }
 
 // getElements asks for elements by their keys.
-func (t *tableConn) getElements(k kind, keys []poolKey, found func(poolKey, *nft.Element)) error {
+func (t *tableConn) getElements(s layout.Set, keys []layout.PoolKey, found func(layout.PoolKey, *nft.Element)) error {
 	key := func(i int) []byte { return keys[i][:] }
-	return t.conn.Get(t.table(), set{kind: k}.name(), len(keys), key, func(i int, e *nft.Element) {
+	return t.conn.Get(t.Table(), s.Name(), len(keys), key, func(i int, e *nft.Element) {
 		if len(e.Data) == 4 {
 			found(keys[i], e)
 		}
@@ -82,16 +83,16 @@ func (t *tableConn) getElements(k kind, keys []poolKey, found func(poolKey, *nft
 func (t *tableConn) commitRevoked(found []ticketElement) error {
 	t.batch.Reset()
 	for _, f := range found {
-		t.batch.DeleteElement(set{kind: f.kind}.name(), nft.Element{Key: f.key[:]})
+		t.batch.DeleteElement(f.set.Name(), nft.Element{Key: f.key[:]})
 	}
 	return t.commit()
 }
 
 // revokeListed removes the tickets that staleTickets returned.
 func (t *tableConn) revokeListed(ctx context.Context, list []nft.Element) error {
-	endpoints := make([]poolKey, len(list))
+	endpoints := make([]layout.PoolKey, len(list))
 	for i, e := range list {
-		endpoints[i] = poolKey(e.Key)
+		endpoints[i] = layout.PoolKey(e.Key)
 	}
 	return t.revoke(ctx, endpoints)
 }

@@ -1,24 +1,14 @@
 package nftables
 
 import (
-	"cmp"
 	"context"
 	"iter"
 	"slices"
 
 	"svcproxy.dev/svcproxy/netutil/nft"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/nftables/layout"
 )
-
-// loadOrder is the order in which elements are added to sets that packets meet, and
-// the reverse of that in which they are removed, where they are too many for one
-// transaction. A frontend comes first: from then on packets to it that find no slot
-// are dropped, and sent again, rather than refused. What restricts and marks its
-// packets comes before its size, from which on they are balanced.
-var loadOrder = []kind{
-	nodeAddrs, exempt, frontends, sourceRanges, restricted, masquerade, masqueradeNonLocal, masqueradeHost,
-	noEndpointsReject, noEndpointsDrop, hairpins, poolTargets, poolSlots, affinityPool, slotMap, affinityBySize, affinityByTimeout, withAffinity, bySize, vips,
-}
 
 // A writer fills the batch of a tableConn, and commits it whenever it is full.
 // After an error, which it keeps, it does nothing.
@@ -55,38 +45,36 @@ func (w *writer) flush() {
 	w.batch.Reset()
 }
 
-func (w *writer) sets(list []set) {
+func (w *writer) sets(list []layout.Set) {
 	for _, s := range list {
 		w.room(objectSize)
-		w.batch.AddSet(s.define(w.fam))
+		w.batch.AddSet(s.Define(w.Fam))
 	}
 }
 
 // elements applies edits: first what adds, then what removes.
-func (w *writer) elements(list []edits) {
-	slices.SortFunc(list, func(a, b edits) int {
-		return cmp.Or(cmp.Compare(slices.Index(loadOrder, a.set.kind), slices.Index(loadOrder, b.set.kind)), a.set.compare(b.set))
-	})
+func (w *writer) elements(list []layout.Edits) {
+	slices.SortFunc(list, func(a, b layout.Edits) int { return a.Set.CompareLoading(b.Set) })
 	for _, e := range list {
-		if e.set.isInterval() { // the kernel refuses one that overlaps with an existing one
-			w.each(e.set, e.removed, w.batch.DeleteElement)
+		if e.Set.IsInterval() { // the kernel refuses one that overlaps with an existing one
+			w.each(e.Set, e.Removed, w.batch.DeleteElement)
 		}
-		w.change(e.set, e.changed)
-		w.each(e.set, e.added, w.batch.AddElement)
+		w.change(e.Set, e.Changed)
+		w.each(e.Set, e.Added, w.batch.AddElement)
 	}
 	for _, e := range slices.Backward(list) {
-		if !e.set.isInterval() {
-			w.each(e.set, e.removed, w.batch.DeleteElement)
+		if !e.Set.IsInterval() {
+			w.each(e.Set, e.Removed, w.batch.DeleteElement)
 		}
 	}
 }
 
 // each puts elements of a set into the batch.
-func (w *writer) each(s set, elements iter.Seq[nft.Element], do func(set string, e nft.Element)) {
+func (w *writer) each(s layout.Set, elements iter.Seq[nft.Element], do func(set string, e nft.Element)) {
 	if elements == nil {
 		return
 	}
-	name := s.name()
+	name := s.Name()
 	for e := range elements {
 		w.room(e.Size(name))
 		if w.err != nil {
@@ -100,11 +88,11 @@ func (w *writer) each(s set, elements iter.Seq[nft.Element], do func(set string,
 const changedAtOnce = 100
 
 // change replaces elements of a set: the kernel can only remove and add them.
-func (w *writer) change(s set, elements iter.Seq[nft.Element]) {
+func (w *writer) change(s layout.Set, elements iter.Seq[nft.Element]) {
 	if elements == nil {
 		return
 	}
-	name := s.name()
+	name := s.Name()
 	for part := range slices.Chunk(slices.Collect(elements), changedAtOnce) {
 		size := 0
 		for _, e := range part {
@@ -121,20 +109,20 @@ func (w *writer) change(s set, elements iter.Seq[nft.Element]) {
 }
 
 // chains adds chains, without their deferred rules.
-func (w *writer) chains(list []*kernelChain) {
+func (w *writer) chains(list []*layout.KernelChain) {
 	for _, c := range list {
-		w.room(c.size())
+		w.room(chainSize(c))
 		w.batch.AddChain(&c.Chain)
-		for _, r := range c.rules[:len(c.rules)-c.deferred] {
+		for _, r := range c.Rules[:len(c.Rules)-c.Deferred] {
 			w.batch.AddRule(c.Name, r)
 		}
 	}
 }
 
 // deferredRules adds the rules that chains leaves out.
-func (w *writer) deferredRules(list []*kernelChain) {
+func (w *writer) deferredRules(list []*layout.KernelChain) {
 	for _, c := range list {
-		for _, r := range c.rules[len(c.rules)-c.deferred:] {
+		for _, r := range c.Rules[len(c.Rules)-c.Deferred:] {
 			w.room(ruleSize(r))
 			w.batch.AddRule(c.Name, r)
 		}
@@ -143,29 +131,29 @@ func (w *writer) deferredRules(list []*kernelChain) {
 
 // changeChains adds and rewrites chains, and removes those that nothing jumps to any
 // more. Each is added before another jumps to it.
-func (w *writer) changeChains(ch chainChanges) {
-	for _, c := range ch.fresh {
-		w.room(c.size())
+func (w *writer) changeChains(ch layout.ChainChanges) {
+	for _, c := range ch.Fresh {
+		w.room(chainSize(c))
 		w.batch.AddChain(&c.Chain)
 		w.rules(c)
 	}
-	for _, c := range ch.rewritten {
-		w.room(c.size())
+	for _, c := range ch.Rewritten {
+		w.room(chainSize(c))
 		w.batch.FlushChain(c.Name)
 		w.rules(c)
 	}
-	for _, name := range ch.gone {
+	for _, name := range ch.Gone {
 		w.room(objectSize)
 		w.batch.FlushChain(name)
 	}
-	for _, name := range ch.gone {
+	for _, name := range ch.Gone {
 		w.room(objectSize)
 		w.batch.DeleteChain(name)
 	}
 }
 
-func (w *writer) rules(c *kernelChain) {
-	for _, r := range c.rules {
+func (w *writer) rules(c *layout.KernelChain) {
+	for _, r := range c.Rules {
 		w.batch.AddRule(c.Name, r)
 	}
 }
@@ -176,9 +164,9 @@ const objectSize = 512
 
 func ruleSize(r nft.Rule) int { return objectSize + len(r.Exprs) }
 
-func (c *kernelChain) size() int {
+func chainSize(c *layout.KernelChain) int {
 	n := 2 * objectSize
-	for _, r := range c.rules {
+	for _, r := range c.Rules {
 		n += ruleSize(r)
 	}
 	return n

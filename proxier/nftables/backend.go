@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"svcproxy.dev/svcproxy/netutil/nft"
+	"svcproxy.dev/svcproxy/proxier/nftables/layout"
 )
 
 // A Backend holds one family's table to a State. It implements proxier.Backend.
@@ -38,7 +39,7 @@ type lookState struct {
 // unsettledParts are the parts of the table that syncs changed while they were read.
 type unsettledParts struct {
 	structure bool
-	sets      []set
+	sets      []layout.Set
 }
 
 func (p *unsettledParts) empty() bool { return !p.structure && len(p.sets) == 0 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"iter"
 	"maps"
 	"slices"
 
@@ -12,14 +11,14 @@ import (
 
 	"svcproxy.dev/svcproxy/netutil/nft"
 	"svcproxy.dev/svcproxy/proxier"
-	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/nftables/layout"
 )
 
 // A difference is what differs between the table in the kernel and what it should hold.
 type difference struct {
-	want   *content
-	counts map[set]int // of the elements of want
-	chains []*kernelChain
+	want   *layout.Content
+	counts map[layout.Set]int // of the elements of want
+	chains []*layout.KernelChain
 	have   *nft.Listing // nil: there is no table
 
 	replace bool // the table must be removed: it holds foreign objects, or refused a change
@@ -28,14 +27,14 @@ type difference struct {
 
 	unlisted bool // elements that should not be there were not looked for in the largest sets
 
-	elements     map[set]*setDifference // of sets that stay, where they differ
-	staleTickets []nft.Element          // whose endpoint has left
+	elements     map[layout.Set]*setDifference // of sets that stay, where they differ
+	staleTickets []nft.Element                 // whose endpoint has left
 }
 
 // compare reads our table and returns how it differs from want. A foreign commit
 // meanwhile makes it start again. To be quick it lists no set that should have many
 // elements, and finds only those that are missing or differ in it.
-func (t *tableConn) compare(ctx context.Context, want *content, quick bool) (*difference, error) {
+func (t *tableConn) compare(ctx context.Context, want *layout.Content, quick bool) (*difference, error) {
 	const attempts = 10
 	for n := 1; ; n++ {
 		d, err := t.compareOnce(ctx, want, quick)
@@ -47,14 +46,14 @@ func (t *tableConn) compare(ctx context.Context, want *content, quick bool) (*di
 }
 
 // compareOnce fails with nft.ErrChanged where another process commits meanwhile.
-func (t *tableConn) compareOnce(ctx context.Context, want *content, quick bool) (*difference, error) {
-	chains, err := t.marshal(want.chains)
+func (t *tableConn) compareOnce(ctx context.Context, want *layout.Content, quick bool) (*difference, error) {
+	chains, err := t.Marshal(want.Chains)
 	if err != nil {
 		return nil, err
 	}
 	t.reads++
-	d := &difference{want: want, counts: want.counts(), chains: chains, elements: map[set]*setDifference{}}
-	if d.have, err = t.conn.List(t.table()); err != nil || d.have == nil {
+	d := &difference{want: want, counts: want.Counts(), chains: chains, elements: map[layout.Set]*setDifference{}}
+	if d.have, err = t.conn.List(t.Table()); err != nil || d.have == nil {
 		return d, err
 	}
 	d.replace = d.have.Others > 0
@@ -62,8 +61,8 @@ func (t *tableConn) compareOnce(ctx context.Context, want *content, quick bool) 
 		return d, nil
 	}
 	d.wake = d.have.Dormant
-	d.rewrite = !d.sameChains() || !d.sameSets() || !sameFlows(d.have, want.flows)
-	for _, s := range setsInUse(d.counts) {
+	d.rewrite = !d.sameChains() || !d.sameSets() || !sameFlows(d.have, want.Flows)
+	for _, s := range layout.SetsInUse(d.counts) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
@@ -80,16 +79,16 @@ func (t *tableConn) compareOnce(ctx context.Context, want *content, quick bool) 
 
 // compareElements adds to d what differs between the elements of a set. Of the dynamic
 // sets, to which packets add, only tickets can have elements that should not be there.
-func (t *tableConn) compareElements(d *difference, s set, quick bool) (err error) {
-	diff, rec := &setDifference{}, d.want.sets[s]
-	many := rec != nil && rec.count() > manyElements && !rec.interval
+func (t *tableConn) compareElements(d *difference, s layout.Set, quick bool) (err error) {
+	diff, rec := &setDifference{}, d.want.Sets[s]
+	many := rec != nil && rec.Count() > manyElements && !s.IsInterval()
 	switch {
-	case s.kind == tickets:
-		d.staleTickets, err = t.staleTickets(d.want.sets[set{kind: poolTargets}])
-	case s.isDynamic():
-	case many && (quick || s.fullSlots()):
+	case s == layout.Tickets:
+		d.staleTickets, err = t.staleTickets(d.want.Sets[layout.PoolTargets])
+	case s.IsDynamic():
+	case many && (quick || s.FullSlots()):
 		diff, err = t.compareByKey(s, rec)
-		d.unlisted = d.unlisted || !s.fullSlots()
+		d.unlisted = d.unlisted || !s.FullSlots()
 	default:
 		diff, err = t.compareSet(s, rec)
 	}
@@ -100,42 +99,30 @@ func (t *tableConn) compareElements(d *difference, s set, quick bool) (err error
 }
 
 func (d *difference) sameChains() bool {
-	return len(d.chains) == len(d.have.Chains) && !slices.ContainsFunc(d.chains, func(c *kernelChain) bool { return !d.sameChain(c) })
+	return len(d.chains) == len(d.have.Chains) && !slices.ContainsFunc(d.chains, func(c *layout.KernelChain) bool { return !d.sameChain(c) })
 }
 
-func (d *difference) sameChain(c *kernelChain) bool { return c.isIn(d.have) }
-
-// isIn reports whether a table has the chain with its rules.
-func (c *kernelChain) isIn(l *nft.Listing) bool {
-	have := l.Chains[c.Name]
-	return have != nil && have.Equal(&c.Chain) && slices.EqualFunc(l.Rules[c.Name], c.rules, nft.Rule.Equal)
-}
+func (d *difference) sameChain(c *layout.KernelChain) bool { return c.IsIn(d.have) }
 
 func (d *difference) sameSets() bool {
-	sets := setsInUse(d.counts)
-	return len(sets) == len(d.have.Sets) && !slices.ContainsFunc(sets, func(s set) bool { return !d.hasSet(s) })
+	sets := layout.SetsInUse(d.counts)
+	return len(sets) == len(d.have.Sets) && !slices.ContainsFunc(sets, func(s layout.Set) bool { return !d.hasSet(s) })
 }
 
 // hasSet reports whether the kernel has a set as it should be, whatever is in it.
-func (d *difference) hasSet(s set) bool {
-	return d.have != nil && !d.replace && s.isIn(d.have, d.want.fam)
-}
-
-// isIn reports whether a table has the set, whatever is in it.
-func (s set) isIn(l *nft.Listing, fam policy.Family) bool {
-	have := l.Sets[s.name()]
-	return have != nil && have.Equal(s.define(fam))
+func (d *difference) hasSet(s layout.Set) bool {
+	return d.have != nil && !d.replace && s.IsIn(d.have, d.want.Fam)
 }
 
 // sameStructure reports whether a table has exactly these chains, rules and sets,
 // whatever is in them.
-func (d *dialect) sameStructure(have *nft.Listing, chains map[string]*kernelChain, sets []set, flows *nft.Flowtable) bool {
+func sameStructure(d *layout.Dialect, have *nft.Listing, chains map[string]*layout.KernelChain, sets []layout.Set, flows *nft.Flowtable) bool {
 	same := !have.Dormant && sameFlows(have, flows) && have.Others == 0 && len(have.Chains) == len(chains) && len(have.Sets) == len(sets)
 	for _, c := range chains {
-		same = same && c.isIn(have)
+		same = same && c.IsIn(have)
 	}
 	for _, s := range sets {
-		same = same && s.isIn(have, d.fam)
+		same = same && s.IsIn(have, d.Fam)
 	}
 	return same
 }
@@ -166,22 +153,16 @@ func nameChanges[T, H any](want []T, have map[string]H, name func(T) string, sam
 }
 
 func (d *difference) setChanges(add func(op, name string)) {
-	nameChanges(setsInUse(d.counts), d.listing().Sets, set.name, d.hasSet, add)
+	nameChanges(layout.SetsInUse(d.counts), d.listing().Sets, layout.Set.Name, d.hasSet, add)
 }
 
 // listing returns the table in the kernel, which is empty where there is none.
 func (d *difference) listing() *nft.Listing { return cmp.Or(d.have, new(nft.Listing)) }
 
-// edits are the changes to the elements of one set.
-type edits struct {
-	set                     set
-	added, changed, removed iter.Seq[nft.Element] // nil: none
-}
-
 // allEdits returns the edits of every set but the dynamic ones.
-func (d *difference) allEdits() (list []edits) {
-	for _, s := range setsInUse(d.counts) {
-		if !s.isDynamic() {
+func (d *difference) allEdits() (list []layout.Edits) {
+	for _, s := range layout.SetsInUse(d.counts) {
+		if !s.IsDynamic() {
 			list = append(list, d.edits(s))
 		}
 	}
@@ -189,15 +170,15 @@ func (d *difference) allEdits() (list []edits) {
 }
 
 // edits returns what makes the elements of a set what they should be.
-func (d *difference) edits(s set) edits {
-	rec, diff := d.want.sets[s], d.elements[s]
+func (d *difference) edits(s layout.Set) layout.Edits {
+	rec, diff := d.want.Sets[s], d.elements[s]
 	switch {
 	case !d.hasSet(s):
-		return edits{set: s, added: rec.all()}
+		return layout.Edits{Set: s, Added: rec.All()}
 	case diff == nil:
-		return edits{set: s}
+		return layout.Edits{Set: s}
 	}
-	return edits{set: s, added: rec.some(diff.missing), changed: rec.some(diff.changed), removed: slices.Values(diff.extra)}
+	return layout.Edits{Set: s, Added: rec.Some(diff.missing), Changed: rec.Some(diff.changed), Removed: slices.Values(diff.extra)}
 }
 
 // hooks reports whether a table has base chains: whether packets meet it.

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"svcproxy.dev/svcproxy/netutil/nft"
+	"svcproxy.dev/svcproxy/proxier/nftables/layout"
 )
 
 // A setDifference is what differs between the elements of a set.
@@ -25,28 +26,28 @@ const (
 // one, or another.
 type presence uint8
 
-func (r *records) presence(i int, e *nft.Element) presence {
-	if bytes.Equal(r.data(i), e.Data) && r.comment(i) == e.Comment {
+func presenceOf(r *layout.Records, i int, e *nft.Element) presence {
+	if r.Holds(i, e) {
 		return keyEqual
 	}
 	return keyDiffers
 }
 
 // compareSet compares the elements of a set with those that the kernel lists.
-func (t *tableConn) compareSet(s set, rec *records) (*setDifference, error) {
-	seen := make([]presence, rec.count())
+func (t *tableConn) compareSet(s layout.Set, rec *layout.Records) (*setDifference, error) {
+	seen := make([]presence, rec.Count())
 	diff := &setDifference{}
 	var key []byte
-	err := t.conn.Scan(t.table(), s.name(), func(e *nft.Element) error {
+	err := t.conn.Scan(t.Table(), s.Name(), func(e *nft.Element) error {
 		key = append(append(key[:0], e.Key...), e.KeyEnd...)
-		if i := rec.find(key); i >= 0 {
-			seen[i] = rec.presence(i, e)
+		if i := rec.Find(key); i >= 0 {
+			seen[i] = presenceOf(rec, i, e)
 		} else {
 			diff.extra = append(diff.extra, clone(e))
 		}
 		return nil
 	})
-	if err == nil && !rec.interval {
+	if err == nil && !s.IsInterval() {
 		err = t.confirm(s, rec, seen)
 	}
 	if err != nil {
@@ -58,15 +59,15 @@ func (t *tableConn) compareSet(s set, rec *records) (*setDifference, error) {
 }
 
 // confirm asks for each element that a listing left out: it may exist.
-func (t *tableConn) confirm(s set, rec *records, seen []presence) error {
+func (t *tableConn) confirm(s layout.Set, rec *layout.Records, seen []presence) error {
 	var missing []int
 	for i, found := range seen {
 		if found == keyAbsent {
 			missing = append(missing, i)
 		}
 	}
-	return t.conn.Get(t.table(), s.name(), len(missing), func(i int) []byte { return rec.key(missing[i]) },
-		func(i int, e *nft.Element) { seen[missing[i]] = rec.presence(missing[i], e) })
+	return t.conn.Get(t.Table(), s.Name(), len(missing), func(i int) []byte { return rec.Key(missing[i]) },
+		func(i int, e *nft.Element) { seen[missing[i]] = presenceOf(rec, missing[i], e) })
 }
 
 // withoutDuplicates drops elements that were listed twice.
@@ -83,9 +84,9 @@ var manyElements = 100_000
 
 // compareByKey asks the kernel for each element that should exist. No packet meets any
 // other of full slots: every frontend of the size has all its slots.
-func (t *tableConn) compareByKey(s set, rec *records) (*setDifference, error) {
-	seen, diff := make([]presence, rec.count()), &setDifference{}
-	err := t.conn.Get(t.table(), s.name(), rec.count(), rec.key, func(i int, e *nft.Element) { seen[i] = rec.presence(i, e) })
+func (t *tableConn) compareByKey(s layout.Set, rec *layout.Records) (*setDifference, error) {
+	seen, diff := make([]presence, rec.Count()), &setDifference{}
+	err := t.conn.Get(t.Table(), s.Name(), rec.Count(), rec.Key, func(i int, e *nft.Element) { seen[i] = presenceOf(rec, i, e) })
 	diff.classify(seen)
 	return diff, err
 }
@@ -107,9 +108,9 @@ func clone(e *nft.Element) nft.Element {
 }
 
 // staleTickets lists the tickets of endpoints that have left their pool.
-func (t *tableConn) staleTickets(targets *records) (list []nft.Element, err error) {
-	err = t.conn.Scan(t.table(), set{kind: tickets}.name(), func(e *nft.Element) error {
-		if len(e.Key) == len(poolKey{}) && targets.find(e.Key) < 0 {
+func (t *tableConn) staleTickets(targets *layout.Records) (list []nft.Element, err error) {
+	err = t.conn.Scan(t.Table(), layout.Tickets.Name(), func(e *nft.Element) error {
+		if len(e.Key) == len(layout.PoolKey{}) && targets.Find(e.Key) < 0 {
 			list = append(list, clone(e))
 		}
 		return nil

@@ -1,9 +1,12 @@
 package nftables
 
-import "svcproxy.dev/svcproxy/netutil/nft"
+import (
+	"svcproxy.dev/svcproxy/netutil/nft"
+	"svcproxy.dev/svcproxy/proxier/nftables/layout"
+)
 
 // Table returns our table.
-func (b *Backend) Table() nft.Table { return b.table() }
+func (b *Backend) Table() nft.Table { return b.Table() }
 
 // Watching reports whether events are heard.
 func (b *Backend) Watching() bool { return b.watching.Load() }
@@ -25,9 +28,9 @@ func (b *Backend) Received() int { return b.conn.Received() }
 
 // Limit makes the kernel remember fewer clients, and returns what undoes that.
 func Limit(clients, ofPool uint32) (undo func()) {
-	all, one := maxClients, poolClients
-	maxClients, poolClients = clients, ofPool
-	return func() { maxClients, poolClients = all, one }
+	all, one := layout.MaxClients, layout.PoolClients
+	layout.MaxClients, layout.PoolClients = clients, ofPool
+	return func() { layout.MaxClients, layout.PoolClients = all, one }
 }
 
 // ListAtMost has fewer elements listed, and returns what undoes that.
@@ -42,12 +45,7 @@ func ListAtMost(elements int) (undo func()) {
 func (b *Backend) AssumeFlowtable(devices ...string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.mirror.flows = &nft.Flowtable{Name: flowtableName, Devices: devices, Counter: true}
-	chains, err := b.mirror.inOrder(b.dialect)
-	if err == nil {
-		b.mirror.chainChanges(chains)
-	}
-	return err
+	return b.mirror.SetFlows(b.Dialect, &nft.Flowtable{Name: layout.FlowtableName, Devices: devices, Counter: true})
 }
 
 // WithoutHooks has the Backend hold no hooks, as on a kernel before 5.12.

@@ -15,18 +15,18 @@ func (b *Backend) holdHooks() {
 	err := b.hooks.Hold()
 	if err != nil && !b.hooksFailed.Load() {
 		b.flowtableState.Log.Info("cannot hold the hooks of connection tracking: connections break when another process flushes all rules",
-			"family", b.fam, "old_kernel", nft.IsUnknownFlag(err), "err", err)
+			"family", b.Fam, "old_kernel", nft.IsUnknownFlag(err), "err", err)
 	}
 	b.hooksFailed.Store(err != nil)
 }
 
 func (b *Backend) removeHooks(ctx context.Context) error {
-	there, err := nft.RemoveHooks(b.family)
+	there, err := nft.RemoveHooks(b.Family)
 	if err = errors.Join(b.hooks.Release(), err); err != nil {
-		return fmt.Errorf("nftables, %s: %w", b.fam, err)
+		return fmt.Errorf("nftables, %s: %w", b.Fam, err)
 	}
 	if there {
-		proxier.Removed(ctx, "table "+b.keyword+" "+nft.HooksTable)
+		proxier.Removed(ctx, "table "+b.Keyword+" "+nft.HooksTable)
 	}
 	return nil
 }

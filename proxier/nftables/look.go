@@ -11,6 +11,7 @@ import (
 
 	"svcproxy.dev/svcproxy/netutil/nft"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/nftables/layout"
 )
 
 // looksUnread is after how many calls Look reads the table although events are
@@ -44,7 +45,7 @@ func (b *Backend) Look(ctx context.Context) (differs bool, err error) {
 	}
 	if differs, err = b.look(ctx); err != nil {
 		b.uncertain.Store(true)
-		return false, fmt.Errorf("nftables, %s: looking at what the kernel holds: %w", b.fam, err)
+		return false, fmt.Errorf("nftables, %s: looking at what the kernel holds: %w", b.Fam, err)
 	}
 	if differs {
 		b.modified.Store(true)
@@ -122,7 +123,7 @@ func (l *inspection) check(what unsettledParts) (bool, error) {
 	}
 	for _, s := range what.sets {
 		proxier.Progressed(l.ctx)
-		if s.isDynamic() {
+		if s.IsDynamic() {
 			continue
 		}
 		switch found, err := l.retry(l.setCheck(s)); {
@@ -159,13 +160,13 @@ func (l *inspection) structureCheck() func() (finding, error) {
 		if !known {
 			return foundMatch, nil // the next sync compares it
 		}
-		have, err := l.conn.List(l.table())
+		have, err := l.conn.List(l.Table())
 		switch {
 		case errors.Is(err, nft.ErrChanged):
 			return foundUnsettled, nil
 		case err != nil:
 			return foundUnsettled, err
-		case have != nil && l.sameStructure(have, chains, sets, l.flowtable()):
+		case have != nil && sameStructure(l.Dialect, have, chains, sets, l.flowtable()):
 			return foundMatch, nil
 		}
 		if _, _, now, _ := l.structure(); now != stamp || stamp == 0 {
@@ -178,15 +179,15 @@ func (l *inspection) structureCheck() func() (finding, error) {
 // setCheck returns a check of the elements of a set. An equal checksum proves the
 // set, whatever happened while it was listed; another one counts when it is found
 // twice, with no commit of ours in between.
-func (l *inspection) setCheck(s set) func() (finding, error) {
-	var last tally
+func (l *inspection) setCheck(s layout.Set) func() (finding, error) {
+	var last layout.Tally
 	var lastStamp uint64
 	return func() (finding, error) {
 		want, stamp, ok := l.Backend.tally(s)
 		if !ok {
 			return foundMatch, nil // a sync has removed it meanwhile
 		}
-		got, err := l.tallyOf(s, want.count)
+		got, err := l.tallyOf(s, want.Count)
 		switch {
 		case err != nil:
 			return foundUnsettled, err
@@ -203,20 +204,20 @@ func (l *inspection) setCheck(s set) func() (finding, error) {
 }
 
 // tallyOf computes the checksum of a set that should have so many elements.
-func (l *inspection) tallyOf(s set, count int) (t tally, err error) {
+func (l *inspection) tallyOf(s layout.Set, count int) (t layout.Tally, err error) {
 	var key []byte
 	add := func(e *nft.Element) error {
 		key = append(append(key[:0], e.Key...), e.KeyEnd...)
-		t.add(key, e.Data, e.Comment, 1)
+		t.Add(key, e.Data, e.Comment, 1)
 		return l.ctx.Err()
 	}
-	if s.fullSlots() && count > manyElements {
+	if s.FullSlots() && count > manyElements {
 		err = l.eachSlot(s, add)
 	} else {
-		err = l.conn.Scan(l.table(), s.name(), add)
+		err = l.conn.Scan(l.Table(), s.Name(), add)
 	}
 	if errors.Is(err, unix.ENOENT) { // there is no such set
-		return tally{count: -1}, nil
+		return layout.Tally{Count: -1}, nil
 	}
 	return t, err
 }
@@ -224,22 +225,21 @@ func (l *inspection) tallyOf(s set, count int) (t tally, err error) {
 // eachSlot asks for the slots that the frontends of a size should have, as
 // compareByKey does: there are too many to be listed. It ends with the first
 // frontends that lack some.
-func (l *inspection) eachSlot(s set, each func(*nft.Element) error) error {
+func (l *inspection) eachSlot(s layout.Set, each func(*nft.Element) error) error {
 	var fronts [][]byte
-	of := set{kind: bySize, class: s.class, size: s.size, hash: s.hash}
-	err := l.conn.Scan(l.table(), of.name(), func(e *nft.Element) error {
+	of, n := s.Fronts()
+	err := l.conn.Scan(l.Table(), of.Name(), func(e *nft.Element) error {
 		fronts = append(fronts, append(make([]byte, 0, len(e.Key)+4), e.Key...))
 		return l.ctx.Err()
 	})
-	n := int(s.size)
 	for part := range slices.Chunk(fronts, 1000) {
 		if err != nil {
 			break
 		}
 		proxier.Progressed(l.ctx)
 		found := 0
-		key := func(i int) []byte { return putNumber(part[i/n], uint32(i%n)) }
-		failed := l.conn.Get(l.table(), s.name(), n*len(part), key, func(_ int, e *nft.Element) {
+		key := func(i int) []byte { return layout.PutNumber(part[i/n], uint32(i%n)) }
+		failed := l.conn.Get(l.Table(), s.Name(), n*len(part), key, func(_ int, e *nft.Element) {
 			found++
 			err = errors.Join(err, each(e))
 		})

@@ -1,62 +1,31 @@
 // Package nftables is the backend that balances with one nftables table a family.
 //
-// The number of its chains depends on which features are in use, and on the
-// distinct numbers of slots; services are elements of maps and sets:
+//	State ──► layout.Content (pure: elements, chains) ──► difference ──► transactions
 //
-//	prerouting, output: what is addressed to a frontend, node ports among them
-//	  └─► services      source ranges, whom to masquerade, how many slots
-//	        ├─► pick-N    one of N slots at random, and dnat to its endpoint
-//	        ├─► pick-maglev-ip-port-N   the slot that a hash of the client says
-//	        └─► sticky    session affinity: for how long is a client remembered?
-//	              └─► keep-T ─► renew-T ─► draw ─► draw-N   a known client's endpoint, or a new one,
-//	                    that is remembered; forget-N where there are too many (layout_affinity.go)
-//	postrouting:        masquerade what is marked, and what reaches itself
-//	filter-*:           refuse or drop new connections that were not balanced; filter-forward
-//	                    also has the flow rule: established connections go into the flowtable
-//	answers:            hold back what endpoints send in connections of other hosts
-//	                    (scheduler maglev only)
+// Package layout says what the table holds, and has the words for it. This one reads and
+// writes the kernel. A change of one endpoint: Sync (nftables.go) applies the Delta
+// (apply.go), which layout.Mirror turns into changed elements and the writer into one
+// transaction (apply_writer.go). A foreign change: Watch hears it (watch.go), and the next
+// Sync revives the chains and repairs the rest.
 //
-//	State ──► content (pure: elements, chains) ──► difference ──► transactions
+// Words, besides those of proxier and layout:
 //
-// A change of one endpoint: Sync (nftables.go) applies the Delta (apply.go), which the
-// mirror turns into changed elements (apply_mirror.go, by render_elements.go) and the
-// writer into one transaction (apply_writer.go). A foreign change: Watch hears it
-// (watch.go), and the next Sync revives the chains and repairs the rest.
-//
-// Words, besides those of proxier:
-//
-//   - slot: one of the numbers of which a random one picks the target. A target has
-//     as many as its weight asks for. Size: how many slots a pool has, rounded up where
-//     a random number that falls on none is drawn again.
-//   - class: how a packet's frontend is looked up: by address or by node port, and of
-//     both for local sources apart.
-//   - ticket: a random number that an endpoint of a pool with affinity gets when it is
-//     first drawn. Its clients keep the ticket, and it loses that when it leaves.
-//   - dynamic set: one to which packets add elements; stale: an element of one that is to go.
-//   - record: an element of one of our sets as bytes, key and data (render_records.go).
-//   - tally: a checksum of all elements of a set, in any order, by which a look compares.
 //   - stamp: when the mirror last changed something, as a number that only grows. What a
 //     look found is valid only if that was not stamped since it began.
-//   - split frontend: one that treats host processes and local sources differently. It is
-//     in the sets of its class, and in those of the class for local sources.
-//   - placed frontend: a node port whose service says which addresses serve it. It is looked
-//     up by address too, and goes on in the chains of the other node ports.
 //   - revive: to put the table and its chains back at once, without reading elements, after
 //     another process changed them.
-//   - deferred rules: those that refuse, added only after all elements.
 //
 // The files; what they use of each other is without cycles (a method may stand in another file than its type):
 //
-//	layout_*   what the table looks like: sizes, sets, rules, chains
-//	render_*   a State, or one service of it, as elements and chains
 //	table      the connection to one family's table
 //	compare_*  what differs between the table and its content; plan* says it in text
-//	apply_*    a Delta: in chunks, as element changes, written, kept in the mirror
+//	stamps     the mirror, for looks beside the syncs
+//	apply_*    a Delta sent to the kernel, without reading it
 //	flowtable  the short way of established connections: its interfaces, and what is missing
 //	backend    the Backend, and what it remembers from one call to the next
 //	look       does the table still match the mirror? watch hears foreign changes
 //	repair_*   the table is made to match its content, or revived at once
-//	clients    which client keeps which endpoint, across a change of mode
+//	remembered which client keeps which endpoint
 //	hooks      keeps connection tracking on while others remove the table
 //	objects    what the table has, and lacks, of one frontend, for explain
 //	probe      whether this kernel supports all of it
@@ -68,17 +37,16 @@ import (
 	"errors"
 	"fmt"
 
-	"svcproxy.dev/svcproxy/internal/maglev"
 	"svcproxy.dev/svcproxy/netutil/nft"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/nftables/layout"
 	"svcproxy.dev/svcproxy/proxier/policy"
-	"svcproxy.dev/svcproxy/source"
 )
 
 // New returns a Backend for the network namespace of the caller. It fails where
 // the kernel lacks something that our rules need, which is probed, whatever its version.
 func New(ctx context.Context, fam policy.Family, opts Options) (*Backend, error) {
-	b, err := open(ctx, dialects[fam])
+	b, err := open(ctx, layout.Dialects[fam])
 	if err != nil {
 		return nil, fmt.Errorf("nftables mode, %s: %w", fam, err)
 	}
@@ -96,11 +64,11 @@ func Cleanup(ctx context.Context, fam policy.Family) error {
 	if err != nil {
 		return fmt.Errorf("nftables, %s: %w", fam, err)
 	}
-	b := &Backend{tableConn: newTableConn(dialects[fam], conn)}
+	b := &Backend{tableConn: newTableConn(layout.Dialects[fam], conn)}
 	return errors.Join(b.Cleanup(ctx), conn.Close())
 }
 
-func open(ctx context.Context, d *dialect) (*Backend, error) {
+func open(ctx context.Context, d *layout.Dialect) (*Backend, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -111,11 +79,11 @@ func open(ctx context.Context, d *dialect) (*Backend, error) {
 	if err := probe(conn, d); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	monitor, err := nft.NewMonitor(d.table(), conn)
+	monitor, err := nft.NewMonitor(d.Table(), conn)
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	return &Backend{tableConn: newTableConn(d, conn), monitor: monitor, hooks: nft.NewHolder(d.family)}, nil
+	return &Backend{tableConn: newTableConn(d, conn), monitor: monitor, hooks: nft.NewHolder(d.Family)}, nil
 }
 
 // Close closes the sockets. The kernel keeps the table, which has the hooks too.
@@ -136,7 +104,7 @@ func (b *Backend) Sync(ctx context.Context, st *policy.State, delta *policy.Delt
 	}
 	if err != nil {
 		b.setMirror(nil)
-		return fmt.Errorf("nftables, %s: %w", b.fam, err)
+		return fmt.Errorf("nftables, %s: %w", b.Fam, err)
 	}
 	return nil
 }
@@ -147,7 +115,7 @@ func (b *Backend) sync(ctx context.Context, st *policy.State, delta *policy.Delt
 	revived, err := b.revive(ctx)
 	follows := err == nil && !revived && delta != nil && b.mirror != nil
 	if follows { // it notes the names of these pools, and must not where the mirror does not take the delta
-		follows = b.mirror.pools.renumber(delta.Services)
+		follows = b.mirror.Pools.Renumber(delta.Services)
 	}
 	if follows {
 		if err = b.apply(ctx, delta); err == nil && !b.modified.Load() {
@@ -169,13 +137,7 @@ func (b *Backend) sync(ctx context.Context, st *policy.State, delta *policy.Delt
 func (b *Backend) PieceSize() int { return 5_000 }
 
 // Slots implements proxier.Piecer.
-func (b *Backend) Slots(p *policy.Pool) int {
-	if p.Hash.On != source.NotHashed {
-		return maglev.Size(p.Hash.Endpoints)
-	}
-	_, sum := weights(p.Targets)
-	return int(min(sum, slotLimit(len(p.Targets))))
-}
+func (b *Backend) Slots(p *policy.Pool) int { return layout.SettledSlots(p) }
 
 // SharesPool implements proxier.Piecer: there are elements of a pool, rather than of its frontends, of one with
 // session affinity.
@@ -187,17 +149,17 @@ func (b *Backend) SharesPool(f *policy.Frontend) bool {
 func (b *Backend) Plan(ctx context.Context, st *policy.State) ([]proxier.Change, error) {
 	changes, err := b.plan(ctx, st)
 	if err != nil {
-		return nil, fmt.Errorf("nftables, %s: %w", b.fam, err)
+		return nil, fmt.Errorf("nftables, %s: %w", b.Fam, err)
 	}
 	return changes, nil
 }
 
 func (b *Backend) plan(ctx context.Context, st *policy.State) ([]proxier.Change, error) {
-	if err := checkHost(&st.Host); err != nil {
+	if err := layout.CheckHost(&st.Host); err != nil {
 		return nil, err
 	}
 	flows, _, _ := b.possibleFlowtable()
-	diff, err := b.compare(ctx, renderWith(b.dialect, st, flows), false)
+	diff, err := b.compare(ctx, layout.RenderWith(b.Dialect, st, flows), false)
 	if err != nil {
 		return nil, err
 	}
@@ -208,7 +170,7 @@ func (b *Backend) plan(ctx context.Context, st *policy.State) ([]proxier.Change,
 // a deleted chain work until the kernel unhooks it, and packets that are not
 // balanced any more would be refused meanwhile.
 func (b *Backend) Cleanup(ctx context.Context) error {
-	there, _, err := b.conn.Lookup(b.table())
+	there, _, err := b.conn.Lookup(b.Table())
 	there = there && err == nil // only for the log
 	b.setMirror(nil)
 	b.loaded = false
@@ -217,11 +179,11 @@ func (b *Backend) Cleanup(ctx context.Context) error {
 		b.batch.EnsureTable() // removing what does not exist is an error
 		remove()
 		if err := b.commit(); err != nil {
-			return fmt.Errorf("nftables, %s: removing our table: %w", b.fam, err)
+			return fmt.Errorf("nftables, %s: removing our table: %w", b.Fam, err)
 		}
 	}
 	if there {
-		proxier.Removed(ctx, "table "+b.keyword+" "+tableName)
+		proxier.Removed(ctx, "table "+b.Keyword+" "+layout.TableName)
 	}
 	return b.removeHooks(ctx)
 }

@@ -9,6 +9,7 @@ import (
 
 	"svcproxy.dev/svcproxy/netutil/nft"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/nftables/layout"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
@@ -19,23 +20,23 @@ const maxListed = 1024
 // whether it is there: the chains on the way of its packets, and its elements. It reads no
 // more of the table than that.
 func Objects(_ context.Context, st *policy.State) ([]proxier.Object, error) {
-	d := dialects[st.Family]
+	d := layout.Dialects[st.Family]
 	conn, err := nft.Dial()
 	if err != nil {
 		return nil, fmt.Errorf("looking for our objects: %w", err)
 	}
 	defer conn.Close()
-	have, err := conn.List(d.table())
+	have, err := conn.List(d.Table())
 	if err != nil {
 		return nil, fmt.Errorf("looking for our objects: %w", err)
 	}
-	table := "table " + d.keyword + " " + tableName
+	table := "table " + d.Keyword + " " + layout.TableName
 	if have == nil || have.Dormant {
 		return []proxier.Object{{Name: table}}, nil
 	}
-	c := render(d, st)
+	c := layout.Render(d, st)
 	objects, err := elementObjects(conn, c, have)
-	for _, ch := range c.chains {
+	for _, ch := range c.Chains {
 		is := have.Chains[ch.Name]
 		present := is != nil && (ch.Hook == nil || is.Hook != nil) && len(have.Rules[ch.Name]) > 0
 		objects = append(objects, proxier.Object{Name: "chain " + ch.Name, Present: present})
@@ -43,17 +44,17 @@ func Objects(_ context.Context, st *policy.State) ([]proxier.Object, error) {
 	return append([]proxier.Object{{Name: table, Present: true}}, objects...), err
 }
 
-func elementObjects(conn *nft.Conn, c *content, have *nft.Listing) (list []proxier.Object, err error) {
-	sets := slices.SortedFunc(maps.Keys(c.sets), set.compare)
+func elementObjects(conn *nft.Conn, c *layout.Content, have *nft.Listing) (list []proxier.Object, err error) {
+	sets := slices.SortedFunc(maps.Keys(c.Sets), layout.Set.Compare)
 	for _, s := range sets {
-		if s.isInterval() || s.isDynamic() {
+		if s.IsInterval() || s.IsDynamic() {
 			continue
 		}
-		rec := c.sets[s]
-		there := make([]bool, min(rec.count(), maxListed))
-		if have.Sets[s.name()] != nil {
-			err := conn.Get(c.table(), s.name(), len(there), rec.key, func(i int, e *nft.Element) {
-				there[i] = len(e.Data) == 0 || string(e.Data) == string(rec.data(i))
+		rec := c.Sets[s]
+		there := make([]bool, min(rec.Count(), maxListed))
+		if have.Sets[s.Name()] != nil {
+			err := conn.Get(c.Table(), s.Name(), len(there), rec.Key, func(i int, e *nft.Element) {
+				there[i] = len(e.Data) == 0 || string(e.Data) == string(rec.Data(i))
 			})
 			if err != nil {
 				return list, fmt.Errorf("looking for our objects: %w", err)
@@ -65,18 +66,18 @@ func elementObjects(conn *nft.Conn, c *content, have *nft.Listing) (list []proxi
 }
 
 // summary names a set with its elements, or those that are not there.
-func summary(s set, c *content, there []bool) []proxier.Object {
+func summary(s layout.Set, c *layout.Content, there []bool) []proxier.Object {
 	var missing []proxier.Object
 	for i, present := range there {
 		if !present {
-			text := strings.TrimSpace(elementText(s, c.fam, c.sets[s].element(i)))
-			missing = append(missing, proxier.Object{Name: "element " + s.name() + " { " + text + " }"})
+			text := strings.TrimSpace(layout.ElementText(s, c.Fam, c.Sets[s].Element(i)))
+			missing = append(missing, proxier.Object{Name: "element " + s.Name() + " { " + text + " }"})
 		}
 	}
 	if len(missing) > 0 {
 		return missing
 	}
-	name := "set " + s.name()
+	name := "set " + s.Name()
 	if len(there) > 1 {
 		name = fmt.Sprintf("%s (%d elements)", name, len(there))
 	}

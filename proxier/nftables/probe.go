@@ -6,30 +6,31 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/netutil/nft"
+	"svcproxy.dev/svcproxy/proxier/nftables/layout"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
 // probe tests whether the kernel supports all that our rules need: a table with
 // every kind of set, rule and hook, in a transaction that is not committed.
-func probe(conn *nft.Conn, d *dialect) error {
-	st := everyFeature(d.fam)
-	c := render(d, st)
-	chains, err := d.marshal(c.chains)
+func probe(conn *nft.Conn, d *layout.Dialect) error {
+	st := everyFeature(d.Fam)
+	c := layout.Render(d, st)
+	chains, err := d.Marshal(c.Chains)
 	if err != nil {
 		return err
 	}
-	b := nft.NewBatch(d.scratch())
-	b.AddTable(tableComment)
-	for _, s := range setsInUse(c.counts()) {
-		b.AddSet(s.define(d.fam))
-		if rec := c.sets[s]; rec != nil {
-			b.AddElement(s.name(), rec.element(0))
+	b := nft.NewBatch(d.Scratch())
+	b.AddTable(layout.TableComment)
+	for _, s := range layout.SetsInUse(c.Counts()) {
+		b.AddSet(s.Define(d.Fam))
+		if rec := c.Sets[s]; rec != nil {
+			b.AddElement(s.Name(), rec.Element(0))
 		}
 	}
 	for _, ch := range chains {
 		b.AddChain(&ch.Chain)
-		for _, r := range ch.rules {
+		for _, r := range ch.Rules {
 			b.AddRule(ch.Name, r)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"svcproxy.dev/svcproxy/netutil/nft"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/nftables/layout"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
@@ -23,11 +24,11 @@ func Remembered(_ context.Context, p *policy.Pool, client netip.Addr) (*proxier.
 	if err != nil {
 		return nil, fmt.Errorf("nftables, %s: %w", fam, err)
 	}
-	pool := newPoolIDs(hash32).id(p)
-	record, err := lookUp(conn, fam, affinity, putNumber(putAddr(nil, client), pool))
+	pool := layout.PoolHash(p)
+	record, err := lookUp(conn, fam, layout.Affinity, layout.PutNumber(layout.PutAddr(nil, client), pool))
 	var owner nft.Element // of the ticket that the record has
 	if err == nil && len(record.Data) == 4 {
-		owner, err = lookUp(conn, fam, ticketOwner, slices.Concat(putNumber(nil, pool), record.Data))
+		owner, err = lookUp(conn, fam, layout.TicketOwner, slices.Concat(layout.PutNumber(nil, pool), record.Data))
 	}
 	if err = errors.Join(err, conn.Close()); err != nil {
 		return nil, fmt.Errorf("nftables, %s: reading which endpoint a client keeps: %w", fam, err)
@@ -35,7 +36,7 @@ func Remembered(_ context.Context, p *policy.Pool, client netip.Addr) (*proxier.
 	if len(owner.Data) != 4 {
 		return nil, nil
 	}
-	i := slices.Index(endpointIDs(p), binary.NativeEndian.Uint32(owner.Data))
+	i := slices.Index(layout.EndpointIDs(p), binary.NativeEndian.Uint32(owner.Data))
 	if i < 0 {
 		return nil, nil
 	}
@@ -43,8 +44,8 @@ func Remembered(_ context.Context, p *policy.Pool, client netip.Addr) (*proxier.
 }
 
 // lookUp returns an element of a set; without data: there is none.
-func lookUp(conn *nft.Conn, fam policy.Family, k kind, key []byte) (found nft.Element, err error) {
-	err = conn.Get(dialects[fam].table(), set{kind: k}.name(), 1, func(int) []byte { return key }, func(_ int, e *nft.Element) {
+func lookUp(conn *nft.Conn, fam policy.Family, s layout.Set, key []byte) (found nft.Element, err error) {
+	err = conn.Get(layout.Dialects[fam].Table(), s.Name(), 1, func(int) []byte { return key }, func(_ int, e *nft.Element) {
 		found = nft.Element{Data: slices.Clone(e.Data), Expires: e.Expires}
 	})
 	return found, err

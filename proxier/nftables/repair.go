@@ -6,6 +6,7 @@ import (
 	"maps"
 
 	"svcproxy.dev/svcproxy/netutil/nft"
+	"svcproxy.dev/svcproxy/proxier/nftables/layout"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
@@ -17,7 +18,7 @@ const chunkBytes = 1 << 20
 // repair makes the kernel hold st. It reads our table only if another process may
 // have modified it, and not if it was just revived.
 func (b *Backend) repair(ctx context.Context, st *policy.State, revived bool) error {
-	if err := checkHost(&st.Host); err != nil {
+	if err := layout.CheckHost(&st.Host); err != nil {
 		return err
 	}
 	b.holdHooks()
@@ -28,9 +29,9 @@ func (b *Backend) repair(ctx context.Context, st *policy.State, revived bool) er
 		return err
 	}
 	flows := b.decideFlowtable()
-	want := renderWith(b.dialect, st, flows)
-	tallies := want.tallies()
-	if !suspect && !revived && b.holds(st, tallies, foreign) && flows.Equal(b.mirror.flows) {
+	want := layout.RenderWith(b.Dialect, st, flows)
+	tallies := want.Tallies()
+	if !suspect && !revived && b.holds(st, tallies, foreign) && flows.Equal(b.mirror.Flows) {
 		b.flowtableState.holds(flows)
 		return nil
 	}
@@ -38,13 +39,13 @@ func (b *Backend) repair(ctx context.Context, st *policy.State, revived bool) er
 	diff, err := b.writeContent(ctx, want, revived)
 	if flows != nil && refusedFlows(err) { // an interface may have gone meanwhile
 		b.flowtableState.failed(err)
-		want = render(b.dialect, st)
+		want = layout.Render(b.Dialect, st)
 		diff, err = b.writeContent(ctx, want, revived)
 	}
 	if err != nil {
 		return err
 	}
-	b.flowtableState.holds(want.flows)
+	b.flowtableState.holds(want.Flows)
 	b.foreign.Store(foreign)
 	b.renewMirror(st, diff, tallies)
 	return nil
@@ -57,8 +58,8 @@ func refusedFlows(err error) bool {
 }
 
 // holds reports whether the kernel is known to hold what it should.
-func (b *Backend) holds(st *policy.State, tallies map[set]tally, foreign uint32) bool {
-	if b.mirror == nil || !maps.Equal(b.mirror.tallies, tallies) || !sameHost(&b.mirror.host, &st.Host) {
+func (b *Backend) holds(st *policy.State, tallies map[layout.Set]layout.Tally, foreign uint32) bool {
+	if b.mirror == nil || !maps.Equal(b.mirror.Tallies, tallies) || !layout.SameHost(&b.mirror.Host, &st.Host) {
 		return false
 	}
 	return b.watching.Load() || foreign == b.foreign.Load() // no event was heard
@@ -67,7 +68,7 @@ func (b *Backend) holds(st *policy.State, tallies map[set]tally, foreign uint32)
 // writeContent makes our table hold what it should, by what differs, or all of it where it was revived. If the kernel refuses a change, as
 // foreign objects that we do not know refer to ours, the whole table is replaced, in
 // one transaction with the chains of the new one; not where it refused the flow table, which costs less to go without than affinity.
-func (b *Backend) writeContent(ctx context.Context, want *content, revived bool) (d *difference, err error) {
+func (b *Backend) writeContent(ctx context.Context, want *layout.Content, revived bool) (d *difference, err error) {
 	if !revived {
 		if d, err = b.compare(ctx, want, !b.loaded); err == nil {
 			b.unlisted.Store(d.unlisted)
@@ -77,22 +78,22 @@ func (b *Backend) writeContent(ctx context.Context, want *content, revived bool)
 			return d, err
 		}
 	}
-	chains, err := b.marshal(want.chains)
+	chains, err := b.Marshal(want.Chains)
 	if err != nil {
 		return nil, err
 	}
-	d = &difference{want: want, counts: want.counts(), chains: chains, have: &nft.Listing{}, replace: true}
+	d = &difference{want: want, counts: want.Counts(), chains: chains, have: &nft.Listing{}, replace: true}
 	return d, b.write(ctx, d)
 }
 
 // renewMirror sets the mirror to what the kernel holds now.
-func (b *Backend) renewMirror(st *policy.State, d *difference, tallies map[set]tally) {
-	chains := make(map[string]*kernelChain, len(d.chains))
+func (b *Backend) renewMirror(st *policy.State, d *difference, tallies map[layout.Set]layout.Tally) {
+	chains := make(map[string]*layout.KernelChain, len(d.chains))
 	for _, c := range d.chains {
 		chains[c.Name] = c
 	}
 	b.loaded = true
-	b.setMirror(&mirror{tallies: tallies, chains: chains, pools: d.want.pools, host: st.Host, flows: d.want.flows})
+	b.setMirror(&layout.Mirror{Tallies: tallies, Chains: chains, Pools: d.want.Pools, Host: st.Host, Flows: d.want.Flows})
 }
 
 // write sends a difference, in chunks. Where packets have met the table, the chains
@@ -130,21 +131,21 @@ func (w *writer) prepare(d *difference) {
 	case d.replace:
 		w.batch.EnsureTable() // removing what does not exist is an error
 		w.batch.DeleteTable()
-		w.batch.AddTable(tableComment)
+		w.batch.AddTable(layout.TableComment)
 	case d.have == nil:
-		w.batch.AddTable(tableComment)
+		w.batch.AddTable(layout.TableComment)
 	case d.wake:
-		w.batch.AddTable(tableComment)
+		w.batch.AddTable(layout.TableComment)
 		w.flush() // the kernel accepts no new base chains in the same transaction
 	}
 	if d.have != nil && d.rewrite && !d.replace {
 		w.clear(d)
 	}
 	if (d.have == nil || d.replace || d.rewrite) && !d.keepsFlows() {
-		w.flowtable(d.want.flows)
+		w.flowtable(d.want.Flows)
 	}
-	var fresh []set
-	for _, s := range setsInUse(d.counts) {
+	var fresh []layout.Set
+	for _, s := range layout.SetsInUse(d.counts) {
 		if !d.hasSet(s) {
 			fresh = append(fresh, s)
 		}
@@ -174,5 +175,5 @@ func (w *writer) clear(d *difference) {
 // keepsFlows reports whether the flow table stays when the rest is written again: its connections do
 // too, and some hardware takes no second one meanwhile.
 func (d *difference) keepsFlows() bool {
-	return d.have != nil && !d.replace && sameFlows(d.have, d.want.flows)
+	return d.have != nil && !d.replace && sameFlows(d.have, d.want.Flows)
 }

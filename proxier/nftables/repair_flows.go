@@ -6,9 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"svcproxy.dev/svcproxy/netutil/nft"
+	"svcproxy.dev/svcproxy/proxier/nftables/layout"
 )
 
 // Warnings implements proxier.Warner.
@@ -18,7 +17,7 @@ func (b *Backend) Warnings() []string {
 	if b.flowtableState.warning == "" {
 		return nil
 	}
-	return []string{fmt.Sprintf("[nftables] flowtable: %s (%s)", b.flowtableState.warning, b.fam)}
+	return []string{fmt.Sprintf("[nftables] flowtable: %s (%s)", b.flowtableState.warning, b.Fam)}
 }
 
 // decideFlowtable returns the flow table that the table is to have; nil: none. What this kernel
@@ -70,7 +69,7 @@ func (b *Backend) accepted(devices []string) (flows *nft.Flowtable, refused stri
 	if !nft.FlowsRemovable() {
 		return nil, "connections in one could not be closed: that needs kernel 6.1.32, or 6.4"
 	}
-	f := &nft.Flowtable{Name: flowtableName, Devices: devices, Offload: b.flowtableState.Offload, Counter: true}
+	f := &nft.Flowtable{Name: layout.FlowtableName, Devices: devices, Offload: b.flowtableState.Offload, Counter: true}
 	err := b.tryFlowtable(f)
 	if err != nil && f.Offload {
 		refused = fmt.Sprintf("no hardware does it: %v", err)
@@ -88,25 +87,23 @@ func (b *Backend) tryFlowtable(f *nft.Flowtable) error {
 	if b.hasFlowtable(f) {
 		return nil // it took it already
 	}
-	c := newBaseChain("filter-forward", "filter", unix.NF_INET_FORWARD, priorityFilter)
-	c.rule(b.connectionTo(classAddr).stmt, flowAdd(f))
-	list, err := b.marshal([]*chain{c})
+	list, err := b.Marshal([]*layout.Chain{b.FillsFlows(f)})
 	if err != nil {
 		return err
 	}
-	batch := nft.NewBatch(b.scratch())
-	batch.AddTable(tableComment)
+	batch := nft.NewBatch(b.Scratch())
+	batch.AddTable(layout.TableComment)
 	batch.AddFlowtable(f)
 	batch.AddChain(&list[0].Chain)
-	batch.AddRule(c.Name, list[0].rules[0])
+	batch.AddRule(list[0].Name, list[0].Rules[0])
 	return b.conn.Try(batch)
 }
 
 // hasFlowtable reports whether our table has a flow table, maybe of an earlier run.
 func (b *Backend) hasFlowtable(f *nft.Flowtable) bool {
 	if b.mirror != nil {
-		return f.Equal(b.mirror.flows)
+		return f.Equal(b.mirror.Flows)
 	}
-	have, err := b.conn.List(b.table())
+	have, err := b.conn.List(b.Table())
 	return err == nil && have != nil && f.Equal(have.Flowtables[f.Name])
 }

@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"svcproxy.dev/svcproxy/netutil/nft"
+	"svcproxy.dev/svcproxy/proxier/nftables/layout"
 )
 
 // revive restores the chains at once if another process has removed our table, made
@@ -18,8 +19,8 @@ func (b *Backend) revive(ctx context.Context) (made bool, err error) {
 		return false, nil
 	}
 	made, err = b.reviveMirror(ctx)
-	if b.mirror.flows != nil && refusedFlows(err) {
-		if err := b.dropFlows(b.dialect); err != nil {
+	if b.mirror.Flows != nil && refusedFlows(err) {
+		if err := b.dropFlows(b.Dialect); err != nil {
 			return false, err
 		}
 		made, err = b.reviveMirror(ctx)
@@ -29,22 +30,22 @@ func (b *Backend) revive(ctx context.Context) (made bool, err error) {
 
 // reviveMirror is revive with the flow table that the mirror has.
 func (b *Backend) reviveMirror(ctx context.Context) (made bool, err error) {
-	exists, dormant, err := b.conn.Lookup(b.table())
+	exists, dormant, err := b.conn.Lookup(b.Table())
 	switch {
 	case err != nil:
 		return false, err
 	case exists && !dormant:
 		return false, b.reviveStructure(ctx)
 	}
-	chains, err := b.mirror.inOrder(b.dialect)
+	chains, err := b.mirror.InOrder(b.Dialect)
 	if err != nil {
 		return false, err
 	}
 	w := b.writer(ctx, chunkBytes)
-	b.batch.AddTable(tableComment)
+	b.batch.AddTable(layout.TableComment)
 	if !exists {
-		w.flowtable(b.mirror.flows)
-		w.sets(setsInUse(b.mirror.counts()))
+		w.flowtable(b.mirror.Flows)
+		w.sets(layout.SetsInUse(b.mirror.Counts()))
 		w.chains(chains)
 	}
 	w.flush()
@@ -55,17 +56,17 @@ func (b *Backend) reviveMirror(ctx context.Context) (made bool, err error) {
 // there may be a million. Sets that differ are made again; the deferred rules
 // then wait for their elements. A flow table that only lost an interface is left to repair.
 func (b *Backend) reviveStructure(ctx context.Context) error {
-	have, err := b.conn.List(b.table())
+	have, err := b.conn.List(b.Table())
 	switch {
 	case errors.Is(err, nft.ErrChanged): // repair reads all of it, and tries again
 		return nil
 	case err != nil:
 		return err
-	case have == nil || have.Others > 0 || b.sameStructure(have, b.mirror.chains, setsInUse(b.mirror.counts()), have.Flowtables[flowtableName]):
+	case have == nil || have.Others > 0 || sameStructure(b.Dialect, have, b.mirror.Chains, layout.SetsInUse(b.mirror.Counts()), have.Flowtables[layout.FlowtableName]):
 		return nil
 	}
-	d := &difference{want: &content{dialect: b.dialect, flows: b.mirror.flows}, counts: b.mirror.counts(), have: have, rewrite: true}
-	chains, err := b.mirror.inOrder(b.dialect)
+	d := &difference{want: &layout.Content{Dialect: b.Dialect, Flows: b.mirror.Flows}, counts: b.mirror.Counts(), have: have, rewrite: true}
+	chains, err := b.mirror.InOrder(b.Dialect)
 	if err != nil {
 		return err
 	}

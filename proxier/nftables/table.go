@@ -4,12 +4,13 @@ import (
 	"sync/atomic"
 
 	"svcproxy.dev/svcproxy/netutil/nft"
+	"svcproxy.dev/svcproxy/proxier/nftables/layout"
 )
 
 // A tableConn reads and changes our table of one family. It knows nothing of what
 // the table should hold.
 type tableConn struct {
-	*dialect
+	*layout.Dialect
 	conn    *nft.Conn
 	batch   *nft.Batch    // reused by each transaction
 	reads   int           // how often the whole table was read
@@ -17,8 +18,8 @@ type tableConn struct {
 	turns   atomic.Uint32 // starts and ends of these: odd while one is in progress
 }
 
-func newTableConn(d *dialect, conn *nft.Conn) *tableConn {
-	return &tableConn{dialect: d, conn: conn, batch: nft.NewBatch(d.table())}
+func newTableConn(d *layout.Dialect, conn *nft.Conn) *tableConn {
+	return &tableConn{Dialect: d, conn: conn, batch: nft.NewBatch(d.Table())}
 }
 
 // commit sends the batch, and counts it as ours. An empty batch is not sent.

@@ -1,0 +1,37 @@
+// Package layout says what the nftables table of a family holds: it renders a State as a
+// Content, and a Mirror tells which elements and chains a Delta changes. It is pure.
+//
+// The number of chains depends on which features are in use, and on the distinct numbers
+// of slots; services are elements of a Set:
+//
+//	prerouting, output: what is addressed to a frontend, node ports among them
+//	  └─► services      source ranges, whom to masquerade, how many slots
+//	        ├─► pick-N    one of N slots at random, and dnat to its endpoint
+//	        ├─► pick-maglev-ip-port-N   the slot that a hash of the client says
+//	        └─► sticky    session affinity: for how long is a client remembered?
+//	              └─► keep-T ─► renew-T ─► draw ─► draw-N   a known client's endpoint, or a new one,
+//	                    that is remembered; forget-N where there are too many (affinity.go)
+//	postrouting:        masquerade what is marked, and what reaches itself
+//	filter-*:           refuse or drop new connections that were not balanced; filter-forward
+//	                    also has the flow rule: established connections go into the flowtable
+//	answers:            hold back what endpoints send in connections of other hosts
+//	                    (scheduler maglev only)
+//
+// Words, besides those of proxier:
+//
+//   - slot: one of the numbers of which a random one picks the target. A target has
+//     as many as its weight asks for. Size: how many slots a pool has, rounded up where
+//     a random number that falls on none is drawn again.
+//   - class: how a packet's frontend is looked up: by address or by node port, and of
+//     both for local sources apart.
+//   - ticket: a random number that an endpoint of a pool with affinity gets when it is
+//     first drawn. Its clients keep the ticket, and it loses that when it leaves.
+//   - dynamic set: one to which packets add elements; stale: an element of one that is to go.
+//   - record: an element of one of our sets as bytes, key and data (records.go).
+//   - tally: a checksum of all elements of a set, in any order, by which a look compares.
+//   - split frontend: one that treats host processes and local sources differently. It is
+//     in the sets of its class, and in those of the class for local sources.
+//   - placed frontend: a node port whose service says which addresses serve it. It is looked
+//     up by address too, and goes on in the chains of the other node ports.
+//   - deferred rules: those that refuse, added only after all elements.
+package layout

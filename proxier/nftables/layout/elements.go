@@ -1,0 +1,226 @@
+package layout
+
+import (
+	"net/netip"
+	"slices"
+
+	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/source"
+)
+
+// An emit takes one element. The bytes are good until it returns.
+type emit func(s Set, key, data []byte, note string)
+
+// A renderer renders services as elements.
+type renderer struct {
+	pools *PoolIDs
+	emit  emit
+
+	key, data []byte // kept for their memory
+	at        []byte // key with an address before it; likewise
+	slots     []uint32
+	spreadOf  *policy.Pool // whose slots these are
+	table     hashTable
+}
+
+// service emits the elements of one service; res may be nil: none.
+func (r *renderer) service(res *policy.Resolved) {
+	for _, f := range res.AllFrontends() {
+		r.frontend(f)
+	}
+	for p := range affinityPools(res) {
+		r.pool(p)
+	}
+}
+
+func (r *renderer) frontend(f *policy.Frontend) {
+	class := classAddr
+	r.key = r.key[:0]
+	if f.Key.Kind == policy.NodePort {
+		class = classNodePort
+	} else {
+		r.key = PutAddr(r.key, f.Key.Addr)
+	}
+	r.key = append(r.key, byte(f.Key.Protocol), 0, 0, 0)
+	r.key = putPort(r.key, f.Key.Port)
+
+	name := f.ServicePort.String()
+	r.addressed(frontends, class, f, name)
+	r.refusals(class, f)
+	r.route(class, f, f.Outside)
+	if f.Split() {
+		r.emit(Set{kind: frontends, class: class.local()}, r.key, nil, name)
+		r.route(class.local(), f, f.Local)
+	}
+}
+
+// addressed emits, for sets of a kind, what packets to f, whose key is in r.key, are addressed to.
+func (r *renderer) addressed(k kind, class lookupClass, f *policy.Frontend, note string) {
+	if !f.Placed {
+		r.emit(Set{kind: k, class: class}, r.key, nil, note)
+		return
+	}
+	for _, a := range f.NodePortAddrs {
+		r.at = append(PutAddr(r.at[:0], a), r.key...)
+		r.emit(Set{kind: k, class: classPlaced}, r.at, nil, note)
+	}
+}
+
+// refusals emits what keeps packets of f from being balanced.
+func (r *renderer) refusals(class lookupClass, f *policy.Frontend) {
+	if f.Restricted {
+		r.emit(Set{kind: restricted, class: class}, r.key, nil, "")
+		r.ranges(class, f.SourceRanges)
+	}
+	switch f.Refusal() { // balanced packets lose f's address before they are refused
+	case policy.Reject:
+		r.addressed(noEndpointsReject, class, f, "")
+	case policy.Drop:
+		r.addressed(noEndpointsDrop, class, f, "")
+	}
+}
+
+func (r *renderer) ranges(class lookupClass, prefixes []netip.Prefix) {
+	n := len(r.key)
+	for _, p := range prefixes { // they do not overlap, which the kernel would refuse
+		key := slices.Concat(PutAddr(r.key, p.Addr()), PutAddr(r.key[:n:n], lastAddr(p)))
+		r.emit(Set{kind: sourceRanges, class: class}, key, nil, "")
+	}
+}
+
+// lastAddr returns the last address of a prefix.
+func lastAddr(p netip.Prefix) netip.Addr {
+	b := p.Addr().AsSlice()
+	for i := p.Bits(); i < len(b)*8; i++ {
+		b[i/8] |= 0x80 >> (i % 8)
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
+
+// route emits the elements of a frontend's Outside or Local, whose key is in r.key.
+func (r *renderer) route(class lookupClass, f *policy.Frontend, l policy.Route) {
+	if l.Action != policy.Balance {
+		return
+	}
+	if k, some := masqueradeKind(class, f, l); some {
+		r.emit(Set{kind: k, class: class}, r.key, nil, "")
+	}
+	slots, s := r.slotsOf(class, l.Pool)
+	if l.Pool.Affinity > 0 {
+		r.sticky(class, l.Pool, s.size)
+		return
+	}
+	r.emit(s, r.key, nil, "")
+	n := len(r.key)
+	for slot, target := range slots {
+		r.key = PutNumber(r.key[:n], uint32(slot))
+		r.data = putTarget(r.data[:0], l.Pool.Targets[target].AddrPort)
+		r.emit(s.slots(), r.key, r.data, "")
+	}
+	r.key = r.key[:n]
+}
+
+// slotsOf returns the targets of a pool's slots, and the set of frontends with such a pool. The
+// frontends of a pool come one after the other.
+func (r *renderer) slotsOf(class lookupClass, p *policy.Pool) ([]uint32, Set) {
+	s := Set{kind: bySize, class: class, hash: p.Hash.On}
+	if p.Hash.On != source.NotHashed {
+		slots := r.table.fill(p)
+		s.size = uint32(len(slots))
+		return slots, s
+	}
+	r.spread(p)
+	s.size = sizeClass(len(r.slots))
+	return r.slots, s
+}
+
+// spread fills slots with those of a pool.
+func (r *renderer) spread(p *policy.Pool) {
+	if r.spreadOf != p {
+		r.slots, r.spreadOf = spread(r.slots[:0], p.Targets), p
+	}
+}
+
+// sticky emits the elements of a frontend, whose key is in r.key, of a pool with affinity.
+func (r *renderer) sticky(class lookupClass, p *policy.Pool, size uint32) {
+	r.emit(Set{kind: withAffinity, class: class}, r.key, nil, "")
+	r.emit(Set{kind: affinityByTimeout, class: class, expiry: expiryClass(p.Affinity)}, r.key, nil, "")
+	r.emit(Set{kind: affinityBySize, class: class, size: size}, r.key, nil, "")
+	r.data = PutNumber(r.data[:0], r.pools.id(p))
+	r.emit(Set{kind: affinityPool, class: class}, r.key, r.data, poolName(p))
+}
+
+// masqueradeKind returns the kind of set that says which sources a route masquerades; some
+// is false if it masquerades none. Packets from outside of a split frontend are of no
+// local source and of no host process.
+func masqueradeKind(class lookupClass, f *policy.Frontend, l policy.Route) (k kind, some bool) {
+	outside := f.Split() && !class.isLocal()
+	switch {
+	case l.Masquerade == policy.Everyone, l.Masquerade == policy.NonLocal && outside:
+		return masquerade, true
+	case l.Masquerade == policy.NonLocal:
+		return masqueradeNonLocal, true
+	case l.Masquerade == policy.HostProcesses && !outside:
+		return masqueradeHost, true
+	}
+	return 0, false
+}
+
+// pool emits a pool with affinity, which all its frontends share.
+func (r *renderer) pool(p *policy.Pool) {
+	id, endpoints := r.pools.id(p), EndpointIDs(p)
+	for i, t := range p.Targets {
+		r.key = PutNumber(PutNumber(r.key[:0], id), endpoints[i])
+		r.data = putTarget(r.data[:0], t.AddrPort)
+		r.emit(Set{kind: poolTargets}, r.key, r.data, "")
+	}
+	r.spread(p)
+	for slot, target := range r.slots {
+		r.key = PutNumber(PutNumber(r.key[:0], id), uint32(slot))
+		r.data = PutNumber(r.data[:0], endpoints[target])
+		r.emit(Set{kind: poolSlots}, r.key, r.data, "")
+	}
+}
+
+// state emits what a State holds besides services.
+func (r *renderer) state(st *policy.State) {
+	for _, a := range st.Host.NodePortAddrs {
+		r.addr(nodeAddrs, a)
+	}
+	for a := range st.RefusedVIPs {
+		r.addr(vips, a)
+	}
+	for _, a := range st.Host.ServiceCIDRExempt {
+		r.addr(exempt, a)
+	}
+	for h := range st.Hairpins {
+		r.hairpin(h)
+	}
+}
+
+func (r *renderer) addr(k kind, a netip.Addr) {
+	r.key = PutAddr(r.key[:0], a)
+	r.emit(Set{kind: k}, r.key, nil, "")
+}
+
+func (r *renderer) hairpin(h policy.Hairpin) {
+	at := h.AddrPort()
+	r.key = append(PutAddr(r.key[:0], at.Addr()), byte(h.Protocol), 0, 0, 0)
+	r.key = PutAddr(putPort(r.key, at.Port()), at.Addr())
+	r.emit(Set{kind: hairpins}, r.key, nil, "")
+}
+
+// shared emits what a Delta adds to, or removes from, the sets that services share.
+func (r *renderer) shared(d *policy.Delta, gained bool) {
+	vipList, hairpinList := d.RefusedVIPs.Lost, d.Hairpins.Lost
+	if gained {
+		vipList, hairpinList = d.RefusedVIPs.Gained, d.Hairpins.Gained
+	}
+	for _, a := range vipList {
+		r.addr(vips, a)
+	}
+	for _, h := range hairpinList {
+		r.hairpin(h)
+	}
+}

@@ -1,0 +1,44 @@
+package layout
+
+import (
+	"fmt"
+
+	"github.com/google/nftables/expr"
+
+	"svcproxy.dev/svcproxy/internal/maglev"
+	"svcproxy.dev/svcproxy/source"
+)
+
+// Packets to frontends of scheduler maglev take the slot that a hash of their source
+// says, out of as many as a table has on every host:
+//
+//	services ──► pick-maglev-ip-port-2039: jhash of the source's address and port, by 2039,
+//	             is the slot, and maglev-ip-port-slots-2039 has its endpoint
+//
+// The kernel hashes with jhash of Jenkins, and multiplies: the slot is the upper half of
+// the product of hash and size, so that a hash is never drawn again.
+
+// regHashed is where what is hashed begins: after a frontend and the hash.
+const regHashed register = 8
+
+// clientSlot loads the slot of a client. The hash needs Linux 4.12, or nft_hash of then.
+func (d *Dialect) clientSlot(on source.HashOn, size uint32, at register) loadedKey {
+	client := d.source(regHashed)
+	if on == source.ClientIPPort {
+		client = join(client, loadPort("th sport", 0, client.next))
+	}
+	hash := &expr.Hash{
+		SourceRegister: regHashed.number(), Length: 4 * uint32(client.next-regHashed), DestRegister: at.number(),
+		Modulus: size, Seed: maglev.Seed, Type: expr.HashTypeJenkins,
+	}
+	text := fmt.Sprintf("jhash %s mod %d seed 0x%x", client.text, size, maglev.Seed)
+	return loadedKey{stmt{text, append(client.exprs, hash)}, at + 1}
+}
+
+// pickHashed returns the chain that takes the slot of a client, of the set's frontends.
+func (l *layout) pickHashed(s Set) *Chain {
+	c := newChain(s.pickChain(), fmt.Sprintf("of %d slots the client's own", s.size))
+	front := l.frontend(s.class)
+	c.rule(l.dnat(mapLookup(join(front, l.clientSlot(s.hash, s.size, front.next)), 0, s.slots(), 8), 8))
+	return c
+}

@@ -1,0 +1,130 @@
+package layout
+
+import (
+	"maps"
+	"slices"
+
+	"svcproxy.dev/svcproxy/netutil/nft"
+	"svcproxy.dev/svcproxy/proxier/policy"
+)
+
+// A Mirror is what the kernel holds, with a checksum of each set in place of its elements.
+type Mirror struct {
+	Tallies map[Set]Tally
+	Chains  map[string]*KernelChain
+	Pools   *PoolIDs
+	Host    policy.Host
+	Flows   *nft.Flowtable // nil: none
+}
+
+// Counts returns the number of elements of each set that has any.
+func (m *Mirror) Counts() map[Set]int {
+	counts := make(map[Set]int, len(m.Tallies))
+	for s, t := range m.Tallies {
+		counts[s] = t.Count
+	}
+	return counts
+}
+
+// InOrder returns the chains, each after those that it jumps to.
+func (m *Mirror) InOrder(d *Dialect) ([]*KernelChain, error) {
+	l := layout{Dialect: d, host: &m.Host, counts: m.Counts(), flows: m.Flows}
+	return d.Marshal(l.chains())
+}
+
+// SetFlows gives the table another flow table, and the rule for it; nil: none.
+func (m *Mirror) SetFlows(d *Dialect, flows *nft.Flowtable) error {
+	m.Flows = flows
+	chains, err := m.InOrder(d)
+	if err == nil {
+		m.chainChanges(chains)
+	}
+	return err
+}
+
+// SameHost reports whether two hosts have the same chains; node addresses are elements.
+func SameHost(a, b *policy.Host) bool {
+	return a.MarkBit == b.MarkBit && slices.Equal(a.LocalCIDRs, b.LocalCIDRs) &&
+		slices.Equal(a.LocalInterfaces, b.LocalInterfaces) && slices.Equal(a.ServiceCIDRs, b.ServiceCIDRs)
+}
+
+// Follow applies a delta to the mirror, and returns what that does to the table.
+func (m *Mirror) Follow(d *Dialect, delta *policy.Delta) (*TableUpdate, error) {
+	u := &TableUpdate{elements: m.elementChanges(d.Fam, delta)}
+	u.Edits = editsOf(u.elements)
+	before := m.Counts()
+	for _, c := range u.elements {
+		m.updateTally(c)
+	}
+	next := m.Counts()
+	was, is := SetsInUse(before), SetsInUse(next)
+	u.FreshSets, u.UnusedSets = without(is, was), without(was, is)
+	both := maxCounts(before, next)
+	var err error
+	if u.Widened, err = m.updateChains(d, before, both); err == nil {
+		u.Narrowed, err = m.updateChains(d, both, next)
+	}
+	return u, err
+}
+
+// updateChains replaces the chains as the counts change, and returns how they change.
+func (m *Mirror) updateChains(d *Dialect, from, to map[Set]int) (ChainChanges, error) {
+	if sameLayout(from, to) {
+		return ChainChanges{}, nil
+	}
+	l := layout{Dialect: d, host: &m.Host, counts: to, flows: m.Flows}
+	chains, err := d.Marshal(l.chains())
+	if err != nil {
+		return ChainChanges{}, err
+	}
+	return m.chainChanges(chains), nil
+}
+
+// chainChanges replaces the chains, and returns how they change.
+func (m *Mirror) chainChanges(chains []*KernelChain) (ch ChainChanges) {
+	old := m.Chains
+	m.Chains = make(map[string]*KernelChain, len(chains))
+	for _, c := range chains {
+		switch was := old[c.Name]; {
+		case was == nil:
+			ch.Fresh = append(ch.Fresh, c)
+		case !slices.EqualFunc(was.Rules, c.Rules, nft.Rule.Equal):
+			ch.Rewritten = append(ch.Rewritten, c)
+		}
+		delete(old, c.Name)
+		m.Chains[c.Name] = c
+	}
+	ch.Gone = slices.Sorted(maps.Keys(old))
+	return ch
+}
+
+// elementChanges returns the elements that differ after a delta, by set.
+func (m *Mirror) elementChanges(fam policy.Family, d *policy.Delta) []*elementChange {
+	diff := elementDiff{fam: fam, old: map[Set]*oldElements{}}
+	before := renderer{pools: m.Pools, emit: truncateComments(diff.before)}
+	after := renderer{pools: m.Pools, emit: truncateComments(diff.after)}
+	for _, s := range d.Services {
+		before.service(s.Old)
+	}
+	before.shared(d, false)
+	for _, s := range d.Services {
+		after.service(s.New)
+	}
+	after.shared(d, true)
+	return diff.changes()
+}
+
+// updateTally adds a change to the checksum of its set.
+func (m *Mirror) updateTally(c *elementChange) {
+	t := m.Tallies[c.set]
+	if c.existed {
+		t.Add([]byte(c.key), c.oldData, c.oldComment, -1)
+	}
+	if c.exists {
+		t.Add([]byte(c.key), c.newData, c.newComment, 1)
+	}
+	m.Tallies[c.set] = t
+	if t.Count == 0 {
+		delete(m.Tallies, c.set)
+	}
+}

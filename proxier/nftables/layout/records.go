@@ -1,0 +1,171 @@
+package layout
+
+import (
+	"bytes"
+	"encoding/binary"
+	"hash/maphash"
+	"iter"
+	"net/netip"
+
+	"svcproxy.dev/svcproxy/netutil/nft"
+	"svcproxy.dev/svcproxy/proxier/policy"
+)
+
+// PutAddr appends the field of an address; putPort and PutNumber those of others, padded to 4 bytes.
+func PutAddr(b []byte, a netip.Addr) []byte { return append(b, a.AsSlice()...) }
+
+func putPort(b []byte, p uint16) []byte { return append(b, byte(p>>8), byte(p), 0, 0) }
+
+// PutNumber appends the field of a number.
+func PutNumber(b []byte, n uint32) []byte { return binary.NativeEndian.AppendUint32(b, n) }
+
+func putTarget(b []byte, t netip.AddrPort) []byte { return putPort(PutAddr(b, t.Addr()), t.Port()) }
+
+// Records are the elements of one set, each a key and data of fixed lengths, one
+// after another: a million of them are no work for the garbage collector.
+type Records struct {
+	keyLen, recordLen int // of a record's key, and of all of it, in bytes
+	interval          bool
+	buf               []byte
+	comments          []string // comments; nil where the set has none
+	index             []uint32 // hash table of numbers of records, plus one; nil: not made yet
+}
+
+func newRecords(s Set, fam policy.Family) *Records {
+	key, data := s.fieldTypes(fam)
+	r := &Records{keyLen: int(padded(key)), interval: s.IsInterval()}
+	if r.interval {
+		r.keyLen *= 2 // first and last
+	}
+	r.recordLen = r.keyLen + int(padded(data))
+	return r
+}
+
+// padded returns the length of fields in registers, of 4 bytes each.
+func padded(fields []nft.Type) (n uint32) {
+	for _, f := range fields {
+		n += (f.Len + 3) &^ 3
+	}
+	return n
+}
+
+// Count returns how many there are.
+func (r *Records) Count() int { return len(r.buf) / r.recordLen }
+
+// add appends a record. The caller knows that its key is new.
+func (r *Records) add(key, data []byte, note string) {
+	r.buf = append(append(r.buf, key...), data...)
+	if note != "" || r.comments != nil {
+		r.comments = append(r.comments, note)
+	}
+}
+
+// Key returns the key of a record, both keys of one that is an interval.
+func (r *Records) Key(i int) []byte { return r.buf[i*r.recordLen:][:r.keyLen] }
+
+// Data returns the data of a record.
+func (r *Records) Data(i int) []byte { return r.buf[i*r.recordLen:][r.keyLen:r.recordLen] }
+
+func (r *Records) comment(i int) string {
+	if r.comments == nil {
+		return ""
+	}
+	return r.comments[i]
+}
+
+// Holds reports whether the kernel's element of a record's key is as the record says.
+func (r *Records) Holds(i int, e *nft.Element) bool {
+	return bytes.Equal(r.Data(i), e.Data) && r.comment(i) == e.Comment
+}
+
+var seed = maphash.MakeSeed()
+
+// Find returns the number of the record with a key, -1 if there is none.
+func (r *Records) Find(key []byte) int {
+	if r.index == nil {
+		r.makeIndex()
+	}
+	mask := uint64(len(r.index) - 1)
+	for at := maphash.Bytes(seed, key) & mask; ; at = (at + 1) & mask {
+		n := r.index[at]
+		if n == 0 {
+			return -1
+		}
+		if bytes.Equal(r.Key(int(n-1)), key) {
+			return int(n - 1)
+		}
+	}
+}
+
+// makeIndex makes a table of open addressing, at most half full.
+func (r *Records) makeIndex() {
+	size := 4
+	for size < 2*r.Count() {
+		size *= 2
+	}
+	r.index = make([]uint32, size)
+	mask := uint64(size - 1)
+	for i := range r.Count() {
+		at := maphash.Bytes(seed, r.Key(i)) & mask
+		for r.index[at] != 0 {
+			at = (at + 1) & mask
+		}
+		r.index[at] = uint32(i + 1)
+	}
+}
+
+// Element returns a record in the form that the kernel takes.
+func (r *Records) Element(i int) nft.Element {
+	return element(r.Key(i), r.Data(i), r.comment(i), r.interval)
+}
+
+func element(key, data []byte, note string, interval bool) nft.Element {
+	e := nft.Element{Key: key, Data: data, Comment: note}
+	if interval {
+		e.Key, e.KeyEnd = key[:len(key)/2], key[len(key)/2:]
+	}
+	return e
+}
+
+// All returns every record in the form that the kernel takes.
+func (r *Records) All() iter.Seq[nft.Element] {
+	return func(yield func(nft.Element) bool) {
+		for i := range r.Count() {
+			if !yield(r.Element(i)) {
+				return
+			}
+		}
+	}
+}
+
+// Some returns the records with these numbers.
+func (r *Records) Some(numbers []int) iter.Seq[nft.Element] {
+	return func(yield func(nft.Element) bool) {
+		for _, i := range numbers {
+			if !yield(r.Element(i)) {
+				return
+			}
+		}
+	}
+}
+
+// A Tally is a checksum of the elements of a set, whatever their order.
+type Tally struct {
+	Count int
+	sum   uint64 // of the hashes of all elements
+}
+
+// Add counts an element, once more or, by -1, once less.
+func (t *Tally) Add(key, data []byte, note string, by int) {
+	var h maphash.Hash
+	h.SetSeed(seed)
+	h.Write(key)
+	h.Write(data)
+	h.WriteString(note)
+	t.Count += by
+	if by > 0 {
+		t.sum += h.Sum64()
+	} else {
+		t.sum -= h.Sum64()
+	}
+}
