@@ -16,12 +16,12 @@ import (
 
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/proxier/nftables"
-	"svcproxy.dev/svcproxy/proxier/nftables/layout"
+	"svcproxy.dev/svcproxy/proxier/nftables/nfttest"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
-// Rules are written in words, which the scenarios check, and in expressions, which
-// the kernel takes: nft lists the words, rule by rule and element by element.
+// The words of the scenarios are made of the expressions that the kernel takes: nft lists
+// the same, rule by rule and element by element.
 func TestGoldenIsListed(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(files) == 0 {
@@ -37,7 +37,7 @@ func TestGoldenIsListed(t *testing.T) {
 			netnstest.Enter(t)
 			for _, fam := range []policy.Family{policy.IPv4, policy.IPv6} {
 				st := policy.NewState(fam, node, services)
-				want, got := words(layout.Text(st)), listed(t, st)
+				want, got := words(nfttest.Text(st)), listed(t, st)
 				if diff := cmp.Diff(want, got); diff != "" {
 					t.Errorf("%s (-words +listed by nft):\n%s", fam, diff)
 				}

@@ -19,7 +19,7 @@ import (
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/proxier/filter"
 	"svcproxy.dev/svcproxy/proxier/ipvs"
-	"svcproxy.dev/svcproxy/proxier/nftables/layout"
+	"svcproxy.dev/svcproxy/proxier/nftables/nfttest"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/file"
@@ -124,10 +124,10 @@ func servers(t *testing.T, fam policy.Family, node *policy.Node, services []*sou
 // table returns what nft would take for our table: its elements, and its rules
 // except for those that are there in every scenario.
 func table(fam policy.Family, node *policy.Node, services []*source.Service) string {
-	constant := layout.Text(policy.NewState(fam, &policy.Node{MarkBit: configs.Default().MasqueradeBit}, nil))
+	constant := nfttest.Text(policy.NewState(fam, &policy.Node{MarkBit: configs.Default().MasqueradeBit}, nil))
 	var b strings.Builder
 	hashed := map[string]int{} // slots of scheduler maglev, of which two of each map do
-	for _, line := range layout.Text(policy.NewState(fam, node, services)) {
+	for _, line := range nfttest.Text(policy.NewState(fam, node, services)) {
 		if slices.Contains(constant, line) {
 			continue
 		}

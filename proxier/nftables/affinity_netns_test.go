@@ -14,7 +14,7 @@ import (
 
 	"svcproxy.dev/svcproxy/proxier/backendtest"
 	"svcproxy.dev/svcproxy/proxier/nftables"
-	"svcproxy.dev/svcproxy/proxier/nftables/layout"
+	"svcproxy.dev/svcproxy/proxier/nftables/nfttest"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -254,7 +254,7 @@ func TestFloodedService(t *testing.T) {
 // poolNumber returns the number of a service's pool, as nft prints it.
 func (h *host) poolNumber(service string) string {
 	h.Helper()
-	for _, line := range layout.Text(h.World.State) {
+	for _, line := range nfttest.Text(h.World.State) {
 		if strings.Contains(line, `"default/`+service+`/udp cluster"`) {
 			_, number, _ := strings.Cut(line, `" : `)
 			return strings.TrimSuffix(number, " }")

@@ -27,10 +27,7 @@ func (b *Backend) apply(ctx context.Context, d *policy.Delta) error {
 // applyChunk sends a delta in one transaction, if the kernel accepts as much, after
 // the chains that it needs.
 func (b *Backend) applyChunk(ctx context.Context, d *policy.Delta) error {
-	u, err := b.beginCommit(b.Dialect, d)
-	if err != nil {
-		return err
-	}
+	u := b.beginCommit(b.Dialect, d)
 	w := b.writer(ctx, math.MaxInt)
 	w.sets(u.FreshSets)
 	w.changeChains(u.Widened)

@@ -109,7 +109,7 @@ func (w *writer) change(s layout.Set, elements iter.Seq[nft.Element]) {
 }
 
 // chains adds chains, without their deferred rules.
-func (w *writer) chains(list []*layout.KernelChain) {
+func (w *writer) chains(list []*layout.Chain) {
 	for _, c := range list {
 		w.room(chainSize(c))
 		w.batch.AddChain(&c.Chain)
@@ -120,7 +120,7 @@ func (w *writer) chains(list []*layout.KernelChain) {
 }
 
 // deferredRules adds the rules that chains leaves out.
-func (w *writer) deferredRules(list []*layout.KernelChain) {
+func (w *writer) deferredRules(list []*layout.Chain) {
 	for _, c := range list {
 		for _, r := range c.Rules[len(c.Rules)-c.Deferred:] {
 			w.room(ruleSize(r))
@@ -152,7 +152,7 @@ func (w *writer) changeChains(ch layout.ChainChanges) {
 	}
 }
 
-func (w *writer) rules(c *layout.KernelChain) {
+func (w *writer) rules(c *layout.Chain) {
 	for _, r := range c.Rules {
 		w.batch.AddRule(c.Name, r)
 	}
@@ -164,7 +164,7 @@ const objectSize = 512
 
 func ruleSize(r nft.Rule) int { return objectSize + len(r.Exprs) }
 
-func chainSize(c *layout.KernelChain) int {
+func chainSize(c *layout.Chain) int {
 	n := 2 * objectSize
 	for _, r := range c.Rules {
 		n += ruleSize(r)

@@ -18,8 +18,7 @@ import (
 type difference struct {
 	want   *layout.Content
 	counts map[layout.Set]int // of the elements of want
-	chains []*layout.KernelChain
-	have   *nft.Listing // nil: there is no table
+	have   *nft.Listing       // nil: there is no table
 
 	replace bool // the table must be removed: it holds foreign objects, or refused a change
 	rewrite bool // all rules and chains are made again, and the sets that differ
@@ -47,13 +46,10 @@ func (t *tableConn) compare(ctx context.Context, want *layout.Content, quick boo
 
 // compareOnce fails with nft.ErrChanged where another process commits meanwhile.
 func (t *tableConn) compareOnce(ctx context.Context, want *layout.Content, quick bool) (*difference, error) {
-	chains, err := t.Marshal(want.Chains)
-	if err != nil {
-		return nil, err
-	}
 	t.reads++
-	d := &difference{want: want, counts: want.Counts(), chains: chains, elements: map[layout.Set]*setDifference{}}
-	if d.have, err = t.conn.List(t.Table()); err != nil || d.have == nil {
+	have, err := t.conn.List(t.Table())
+	d := &difference{want: want, have: have, counts: want.Counts(), elements: map[layout.Set]*setDifference{}}
+	if err != nil || have == nil {
 		return d, err
 	}
 	d.replace = d.have.Others > 0
@@ -99,10 +95,10 @@ func (t *tableConn) compareElements(d *difference, s layout.Set, quick bool) (er
 }
 
 func (d *difference) sameChains() bool {
-	return len(d.chains) == len(d.have.Chains) && !slices.ContainsFunc(d.chains, func(c *layout.KernelChain) bool { return !d.sameChain(c) })
+	return len(d.want.Chains) == len(d.have.Chains) && !slices.ContainsFunc(d.want.Chains, func(c *layout.Chain) bool { return !d.sameChain(c) })
 }
 
-func (d *difference) sameChain(c *layout.KernelChain) bool { return c.IsIn(d.have) }
+func (d *difference) sameChain(c *layout.Chain) bool { return c.IsIn(d.have) }
 
 func (d *difference) sameSets() bool {
 	sets := layout.SetsInUse(d.counts)
@@ -116,7 +112,7 @@ func (d *difference) hasSet(s layout.Set) bool {
 
 // sameStructure reports whether a table has exactly these chains, rules and sets,
 // whatever is in them.
-func sameStructure(d *layout.Dialect, have *nft.Listing, chains map[string]*layout.KernelChain, sets []layout.Set, flows *nft.Flowtable) bool {
+func sameStructure(d *layout.Dialect, have *nft.Listing, chains map[string]*layout.Chain, sets []layout.Set, flows *nft.Flowtable) bool {
 	same := !have.Dormant && sameFlows(have, flows) && have.Others == 0 && len(have.Chains) == len(chains) && len(have.Sets) == len(sets)
 	for _, c := range chains {
 		same = same && c.IsIn(have)

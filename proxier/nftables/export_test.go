@@ -5,9 +5,6 @@ import (
 	"svcproxy.dev/svcproxy/proxier/nftables/layout"
 )
 
-// Table returns our table.
-func (b *Backend) Table() nft.Table { return b.Table() }
-
 // Watching reports whether events are heard.
 func (b *Backend) Watching() bool { return b.watching.Load() }
 
@@ -42,10 +39,10 @@ func ListAtMost(elements int) (undo func()) {
 
 // AssumeFlowtable has the mirror say that the kernel holds a flow table of these interfaces, which
 // need not be there.
-func (b *Backend) AssumeFlowtable(devices ...string) error {
+func (b *Backend) AssumeFlowtable(devices ...string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.mirror.SetFlows(b.Dialect, &nft.Flowtable{Name: layout.FlowtableName, Devices: devices, Counter: true})
+	b.mirror.SetFlows(b.Dialect, &nft.Flowtable{Name: layout.FlowtableName, Devices: devices, Counter: true})
 }
 
 // WithoutHooks has the Backend hold no hooks, as on a kernel before 5.12.

@@ -49,7 +49,7 @@ func TestRevivesWithoutFlowtable(t *testing.T) {
 			everywhere(t, func(h *host) {
 				h.Put(h.service("web", 10, time.Hour, 1, 2))
 				shape, events := h.shape(), h.watch()
-				h.Must(h.Backend.AssumeFlowtable("nosuch0"))
+				h.Backend.AssumeFlowtable("nosuch0")
 				h.nft(script)
 				next(h, events, script)
 				h.World.Host.LocalInterfaces = []string{"no/name"}
@@ -83,7 +83,7 @@ func TestFlowtableIsNotBlamed(t *testing.T) {
 		h.Restart()
 		h.Put(h.service("web", 10, time.Hour, 1, 2))
 		before, events := h.Backend.Warnings(), h.watch()
-		h.Must(h.Backend.AssumeFlowtable("lo"))
+		h.Backend.AssumeFlowtable("lo")
 		other, err := nfnetlink.Dial()
 		h.Must(err)
 		defer other.Close()

@@ -15,7 +15,7 @@ import (
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
 	"svcproxy.dev/svcproxy/proxier/nftables"
-	"svcproxy.dev/svcproxy/proxier/nftables/layout"
+	"svcproxy.dev/svcproxy/proxier/nftables/nfttest"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -92,7 +92,7 @@ func (h *host) table() string {
 // its maps of slots.
 func (h *host) nft(script string) {
 	h.Helper()
-	slots := regexp.MustCompile(` slots-\d+ `).FindString(strings.Join(layout.Text(h.World.State), "\n"))
+	slots := regexp.MustCompile(` slots-\d+ `).FindString(strings.Join(nfttest.Text(h.World.State), "\n"))
 	nft(h, strings.NewReplacer("TABLE", h.table(), "SLOTS", slots).Replace(script))
 }
 
@@ -176,7 +176,7 @@ func TestListing(t *testing.T) {
 		listing := run(h, "nft", "list", "table", family, name)
 		words := strings.NewReplacer("\n\t\t\t     ", " ").Replace
 		listing = words(listing) + " "
-		for _, line := range layout.Text(h.World.State) {
+		for _, line := range nfttest.Text(h.World.State) {
 			_, text, isElement := strings.Cut(strings.TrimSuffix(line, " }"), " { ")
 			if !isElement || strings.Contains(line, "add rule") {
 				_, text, _ = strings.Cut(line, h.table()+" ")

@@ -31,7 +31,7 @@ func (d *difference) changes() []proxier.Change {
 }
 
 func (d *difference) chainChanges(add func(op, name string)) {
-	nameChanges(d.chains, d.listing().Chains, func(c *layout.KernelChain) string { return c.Name }, d.sameChain, add)
+	nameChanges(d.want.Chains, d.listing().Chains, func(c *layout.Chain) string { return c.Name }, d.sameChain, add)
 }
 
 func (d *difference) flowChanges(add func(op, name string)) {

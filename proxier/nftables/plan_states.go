@@ -23,14 +23,7 @@ func compareStates(words *layout.Dialect, before, after *policy.State) (*differe
 		return nil, err
 	}
 	have, want := layout.Render(words, before), layout.Render(words, after)
-	chains, err := words.Marshal(want.Chains)
-	if err != nil {
-		return nil, err
-	}
-	d := &difference{want: want, counts: want.Counts(), chains: chains, elements: map[layout.Set]*setDifference{}}
-	if d.have, err = have.Listing(); err != nil {
-		return nil, err
-	}
+	d := &difference{want: want, have: have.Listing(), counts: want.Counts(), elements: map[layout.Set]*setDifference{}}
 	for _, s := range layout.SetsInUse(d.counts) {
 		if d.hasSet(s) && !s.IsDynamic() {
 			d.elements[s] = differenceOf(have.Records(s), want.Records(s))

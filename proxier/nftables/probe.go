@@ -16,10 +16,6 @@ import (
 func probe(conn *nft.Conn, d *layout.Dialect) error {
 	st := everyFeature(d.Fam)
 	c := layout.Render(d, st)
-	chains, err := d.Marshal(c.Chains)
-	if err != nil {
-		return err
-	}
 	b := nft.NewBatch(d.Scratch())
 	b.AddTable(layout.TableComment)
 	for _, s := range layout.SetsInUse(c.Counts()) {
@@ -28,7 +24,7 @@ func probe(conn *nft.Conn, d *layout.Dialect) error {
 			b.AddElement(s.Name(), rec.Element(0))
 		}
 	}
-	for _, ch := range chains {
+	for _, ch := range c.Chains {
 		b.AddChain(&ch.Chain)
 		for _, r := range ch.Rules {
 			b.AddRule(ch.Name, r)

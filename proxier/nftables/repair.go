@@ -78,18 +78,14 @@ func (b *Backend) writeContent(ctx context.Context, want *layout.Content, revive
 			return d, err
 		}
 	}
-	chains, err := b.Marshal(want.Chains)
-	if err != nil {
-		return nil, err
-	}
-	d = &difference{want: want, counts: want.Counts(), chains: chains, have: &nft.Listing{}, replace: true}
+	d = &difference{want: want, counts: want.Counts(), have: &nft.Listing{}, replace: true}
 	return d, b.write(ctx, d)
 }
 
 // renewMirror sets the mirror to what the kernel holds now.
 func (b *Backend) renewMirror(st *policy.State, d *difference, tallies map[layout.Set]layout.Tally) {
-	chains := make(map[string]*layout.KernelChain, len(d.chains))
-	for _, c := range d.chains {
+	chains := make(map[string]*layout.Chain, len(d.want.Chains))
+	for _, c := range d.want.Chains {
 		chains[c.Name] = c
 	}
 	b.loaded = true
@@ -109,14 +105,14 @@ func (b *Backend) write(ctx context.Context, d *difference) error {
 	chains := d.have == nil || d.replace || d.rewrite
 	w.prepare(d)
 	if chains && !unmet {
-		w.chains(d.chains)
+		w.chains(d.want.Chains)
 	}
 	w.elements(d.allEdits())
 	if chains && unmet {
-		w.chains(d.chains)
+		w.chains(d.want.Chains)
 	}
 	if chains {
-		w.deferredRules(d.chains)
+		w.deferredRules(d.want.Chains)
 	}
 	if w.flush(); w.err != nil {
 		return w.err

@@ -87,15 +87,12 @@ func (b *Backend) tryFlowtable(f *nft.Flowtable) error {
 	if b.hasFlowtable(f) {
 		return nil // it took it already
 	}
-	list, err := b.Marshal([]*layout.Chain{b.FillsFlows(f)})
-	if err != nil {
-		return err
-	}
+	c := b.FillsFlows(f)
 	batch := nft.NewBatch(b.Scratch())
 	batch.AddTable(layout.TableComment)
 	batch.AddFlowtable(f)
-	batch.AddChain(&list[0].Chain)
-	batch.AddRule(list[0].Name, list[0].Rules[0])
+	batch.AddChain(&c.Chain)
+	batch.AddRule(c.Name, c.Rules[0])
 	return b.conn.Try(batch)
 }
 

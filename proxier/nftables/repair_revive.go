@@ -20,9 +20,7 @@ func (b *Backend) revive(ctx context.Context) (made bool, err error) {
 	}
 	made, err = b.reviveMirror(ctx)
 	if b.mirror.Flows != nil && refusedFlows(err) {
-		if err := b.dropFlows(b.Dialect); err != nil {
-			return false, err
-		}
+		b.dropFlows(b.Dialect)
 		made, err = b.reviveMirror(ctx)
 	}
 	return made, err
@@ -37,16 +35,12 @@ func (b *Backend) reviveMirror(ctx context.Context) (made bool, err error) {
 	case exists && !dormant:
 		return false, b.reviveStructure(ctx)
 	}
-	chains, err := b.mirror.InOrder(b.Dialect)
-	if err != nil {
-		return false, err
-	}
 	w := b.writer(ctx, chunkBytes)
 	b.batch.AddTable(layout.TableComment)
 	if !exists {
 		w.flowtable(b.mirror.Flows)
 		w.sets(layout.SetsInUse(b.mirror.Counts()))
-		w.chains(chains)
+		w.chains(b.mirror.InOrder(b.Dialect))
 	}
 	w.flush()
 	return !exists && w.err == nil, w.err
@@ -66,11 +60,7 @@ func (b *Backend) reviveStructure(ctx context.Context) error {
 		return nil
 	}
 	d := &difference{want: &layout.Content{Dialect: b.Dialect, Flows: b.mirror.Flows}, counts: b.mirror.Counts(), have: have, rewrite: true}
-	chains, err := b.mirror.InOrder(b.Dialect)
-	if err != nil {
-		return err
-	}
-	w := b.writer(ctx, math.MaxInt)
+	chains, w := b.mirror.InOrder(b.Dialect), b.writer(ctx, math.MaxInt)
 	w.prepare(d)
 	w.chains(chains)
 	if d.sameSets() {

@@ -35,25 +35,22 @@ func (m *stampedMirror) setMirror(to *layout.Mirror) {
 }
 
 // dropFlows takes the flow table, and the rule for it, out of what the kernel should hold.
-func (m *stampedMirror) dropFlows(d *layout.Dialect) error {
+func (m *stampedMirror) dropFlows(d *layout.Dialect) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	err := m.mirror.SetFlows(d, nil)
+	m.mirror.SetFlows(d, nil)
 	m.clock++
 	m.chains = m.clock
-	return err
 }
 
 // beginCommit applies a delta to the mirror, before it is committed to the kernel.
-func (m *stampedMirror) beginCommit(d *layout.Dialect, delta *policy.Delta) (*layout.TableUpdate, error) {
+func (m *stampedMirror) beginCommit(d *layout.Dialect, delta *policy.Delta) *layout.TableUpdate {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	u, err := m.mirror.Follow(d, delta)
-	if err == nil {
-		m.stamp(u)
-		m.pending = m.clock
-	}
-	return u, err
+	u := m.mirror.Follow(d, delta)
+	m.stamp(u)
+	m.pending = m.clock
+	return u
 }
 
 // endCommit records that the delta was committed.
@@ -105,7 +102,7 @@ func (m *stampedMirror) flowtable() *nft.Flowtable {
 }
 
 // structure returns the chains and sets that should exist, and their stamp.
-func (m *stampedMirror) structure() (chains map[string]*layout.KernelChain, sets []layout.Set, stamp uint64, ok bool) {
+func (m *stampedMirror) structure() (chains map[string]*layout.Chain, sets []layout.Set, stamp uint64, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.mirror == nil {

@@ -66,58 +66,52 @@ func (d *Dialect) regClient() register { return regPool - d.addrRegisters() }
 // viaMark looks up a key that begins at register from, and loads the data by way of
 // the packet's mark, which it restores: nft cannot print a rule that looks up the
 // result of a lookup without that.
-func viaMark(k loadedKey, from register, s Set, to ...register) stmt {
-	load := mapLookup(k, from, s, regFound)
-	exprs := append(load.exprs, loadMark(regMark).exprs...)
+func viaMark(k loadedKey, from register, s Set, to ...register) []expr.Any {
+	exprs := append(mapLookup(k, from, s, regFound), loadMark(regMark).exprs...)
 	exprs = append(exprs, storeMark(regFound))
 	for _, r := range to {
 		exprs = append(exprs, loadMark(r).exprs...)
 	}
-	return stmt{"meta mark set " + load.text + " meta mark set meta mark", append(exprs, storeMark(regMark))}
+	return append(exprs, storeMark(regMark))
 }
 
-// inRegister is a number that is in its register already.
-var inRegister = loadedKey{stmt: stmt{text: "meta mark"}}
-
-func (l *layout) poolOf(class lookupClass) stmt {
+func (l *layout) poolOf(class lookupClass) []expr.Any {
 	return viaMark(l.frontend(class), 0, Set{kind: affinityPool, class: class}, regPool, regAgain)
 }
 
-// client is a client's address and its pool; knownAs is the same, loaded already.
-func (l *layout) client() loadedKey { return join(l.source(l.regClient()), inRegister) }
+// client loads a client's address, before its pool, which is loaded.
+func (l *layout) client() loadedKey { return l.source(l.regClient()) }
 
-func (l *layout) knownAs() loadedKey { return loadedKey{stmt: stmt{text: l.client().text}} }
-
-// poolAndNumber is a pool, and the number of an endpoint or a ticket of it.
-var poolAndNumber = join(inRegister, inRegister)
+// loaded is a key whose fields are in their registers already.
+var loaded loadedKey
 
 var (
-	ticketOf    = viaMark(poolAndNumber, regPool, Set{kind: tickets}, regTicket)
-	ticketFrom  = viaMark(poolAndNumber, regAgain, Set{kind: ticketOwner}, regEndpoint)
-	endpointAt  = mapLookup(poolAndNumber, regPool, Set{kind: poolTargets}, 0)
-	loadTarget  = stmt{exprs: endpointAt.exprs} // targetFound has the text
-	targetFound = stmt{text: endpointAt.text}
+	ticketOf   = viaMark(loaded, regPool, Tickets, regTicket)
+	ticketFrom = viaMark(loaded, regAgain, TicketOwner, regEndpoint)
+	loadTarget = mapLookup(loaded, regPool, PoolTargets, 0)
 )
 
 // toKnown sends a known client to its endpoint, and renews its timeouts.
-func (l *layout) toKnown(s Set) []stmt {
-	return []stmt{
-		l.poolOf(s.class), viaMark(l.client(), l.regClient(), Set{kind: affinity}, regTicket),
-		ticketFrom, loadTarget,
-		l.store(affinity, l.knownAs(), l.regClient(), inRegister, regTicket, s.expiry),
-		l.store(tickets, poolAndNumber, regPool, inRegister, regTicket, s.expiry),
-		l.store(ticketOwner, poolAndNumber, regAgain, inRegister, regEndpoint, s.expiry),
-		l.dnat(targetFound, 0),
-	}
+func (l *layout) toKnown(s Set) []expr.Any {
+	return slices.Concat(
+		l.poolOf(s.class), l.ticketOfClient(), ticketFrom, loadTarget,
+		store(Affinity, l.regClient(), regTicket, s.expiry),
+		store(Tickets, regPool, regTicket, s.expiry),
+		store(TicketOwner, regAgain, regEndpoint, s.expiry),
+		l.dnat(0),
+	)
+}
+
+func (l *layout) ticketOfClient() []expr.Any {
+	return viaMark(l.client(), l.regClient(), Affinity, regTicket)
 }
 
 // keep returns the chain of a timeout.
 func (l *layout) keep(s Set) *Chain {
 	p := s.class.prefix()
 	c := newChain(p+"keep-"+s.suffix(), "a client keeps its endpoint")
-	c.rule(l.toKnown(s)...)
-	moved := []stmt{l.poolOf(s.class), viaMark(l.client(), l.regClient(), Set{kind: affinity}, regTicket), goTo(p + "renew-" + s.suffix())}
-	c.rules = append(c.rules, rule{stmts: moved, comment: "its endpoint has left"})
+	c.rule(l.toKnown(s))
+	c.commented("its endpoint has left", l.poolOf(s.class), l.ticketOfClient(), goTo(p+"renew-"+s.suffix()))
 	c.rule(l.poolOf(s.class), charge(s.expiry), goTo(p+"renew-"+s.suffix()))
 	c.rule(goTo(p + "forget"))
 	return c
@@ -128,7 +122,7 @@ func (l *layout) renew(s Set) *Chain {
 	p := s.class.prefix()
 	c := newChain(p+"renew-"+s.suffix(), "a client gets an endpoint")
 	c.rule(jump(p + "draw"))
-	c.rule(l.toKnown(s)...)
+	c.rule(l.toKnown(s))
 	c.rule(goTo(p + "forget")) // there are too many clients
 	return c
 }
@@ -139,11 +133,11 @@ func (l *layout) drawOne(s Set) *Chain {
 	c := newChain(s.class.prefix()+"draw-"+s.suffix(), fmt.Sprintf("a client gets one of %d slots", s.size))
 	chance := numgen(1<<32-1, regFound)
 	for _, below := range moduli(s.size) {
-		c.rule(l.poolOf(s.class), drawn(below), stmt{exprs: l.source(l.regClient()).exprs}, loadTarget,
-			issue(poolAndNumber, regPool, chance, regFound, tickets), ticketOf,
-			issue(poolAndNumber, regAgain, inRegister, regEndpoint, ticketOwner),
-			dynset(dynsetDelete, affinity, l.knownAs(), l.regClient(), inRegister, regTicket, 0),
-			issue(l.knownAs(), l.regClient(), inRegister, regTicket, affinity), returnVerdict)
+		c.rule(l.poolOf(s.class), drawn(below), l.client().exprs, loadTarget,
+			chance.exprs, issue(Tickets, regPool, regFound), ticketOf,
+			issue(TicketOwner, regAgain, regEndpoint),
+			dynset(dynsetDelete, Affinity, l.regClient(), regTicket, 0),
+			issue(Affinity, l.regClient(), regTicket), returnVerdict)
 	}
 	return c
 }
@@ -152,57 +146,44 @@ func (l *layout) drawOne(s Set) *Chain {
 func (l *layout) forgetOne(s Set) *Chain {
 	c := newChain(s.class.prefix()+"forget-"+s.suffix(), fmt.Sprintf("one of %d slots", s.size))
 	for _, below := range moduli(s.size) {
-		c.rule(l.poolOf(s.class), drawn(below), l.dnat(endpointAt, 0))
+		c.rule(l.poolOf(s.class), drawn(below), loadTarget, l.dnat(0))
 	}
 	return c
 }
 
-func drawn(below uint32) stmt {
-	return viaMark(join(inRegister, numgen(below, regEndpoint)), regPool, Set{kind: poolSlots}, regEndpoint)
+func drawn(below uint32) []expr.Any {
+	return viaMark(numgen(below, regEndpoint), regPool, Set{kind: poolSlots}, regEndpoint)
 }
 
 // store renews an element, issue adds one that does not exist. Neither changes the
 // data of an existing one: on a packet's path the kernel can only delete and add it.
-func (l *layout) store(k kind, key loadedKey, from register, data loadedKey, reg register, timeout time.Duration) stmt {
-	return dynset(unix.NFT_DYNSET_OP_UPDATE, k, key, from, data, reg, timeout)
+func store(s Set, key, data register, timeout time.Duration) []expr.Any {
+	return dynset(unix.NFT_DYNSET_OP_UPDATE, s, key, data, timeout)
 }
 
-func issue(key loadedKey, from register, data loadedKey, reg register, k kind) stmt {
-	c := dynset(unix.NFT_DYNSET_OP_ADD, k, key, from, data, reg, longestExpiry)
-	c.exprs = slices.Concat(data.exprs, c.exprs)
-	return c
+func issue(s Set, key, data register) []expr.Any {
+	return dynset(unix.NFT_DYNSET_OP_ADD, s, key, data, longestExpiry)
 }
 
 // dynsetDelete is NFT_DYNSET_OP_DELETE, <linux/netfilter/nf_tables.h>, from Linux 5.4 on.
 const dynsetDelete = 2
 
-// dynset changes an element of a map: its key begins at register from, its data is in reg.
-func dynset(op uint32, k kind, key loadedKey, from register, data loadedKey, reg register, timeout time.Duration) stmt {
-	s := Set{kind: k}
-	word := map[uint32]string{
-		unix.NFT_DYNSET_OP_ADD: "add", unix.NFT_DYNSET_OP_UPDATE: "update", dynsetDelete: "delete",
-	}[op]
-	words := word + " @" + s.Name() + " { " + key.text
-	if timeout > 0 {
-		words += " timeout " + nftDuration(timeout)
-	}
-	return stmt{words + " : " + data.text + " }", []expr.Any{&expr.Dynset{
-		SrcRegKey: from.number(), SrcRegData: reg.number(), SetName: s.Name(), Operation: op, Timeout: timeout,
-	}}}
+// dynset changes an element of a map: its key begins at register key, its data is in data.
+func dynset(op uint32, s Set, key, data register, timeout time.Duration) []expr.Any {
+	return []expr.Any{&expr.Dynset{
+		SrcRegKey: key.number(), SrcRegData: data.number(), SetName: s.Name(), Operation: op, Timeout: timeout,
+	}}
 }
 
 // charge matches while a pool may remember one more client: a burst of PoolClients,
 // and as many again within a timeout. Beyond that, a client must expire first.
-func charge(timeout time.Duration) stmt {
-	s := Set{kind: newClients}
+func charge(timeout time.Duration) []expr.Any {
 	each := uint64(timeout / time.Second)
 	limit := &expr.Limit{
 		Type: expr.LimitTypePkts, Rate: (uint64(PoolClients)*3600 + each - 1) / each, Unit: expr.LimitTimeHour, Burst: PoolClients,
 	}
-	words := fmt.Sprintf("update @%s { meta mark timeout %s limit rate %d/hour burst %d packets }",
-		s.Name(), nftDuration(timeout), limit.Rate, limit.Burst)
-	return stmt{words, []expr.Any{&expr.Dynset{
-		SrcRegKey: regPool.number(), SetName: s.Name(), Operation: unix.NFT_DYNSET_OP_UPDATE,
+	return []expr.Any{&expr.Dynset{
+		SrcRegKey: regPool.number(), SetName: Set{kind: newClients}.Name(), Operation: unix.NFT_DYNSET_OP_UPDATE,
 		Timeout: timeout, Exprs: []expr.Any{limit},
-	}}}
+	}}
 }

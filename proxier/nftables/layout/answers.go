@@ -1,6 +1,7 @@
 package layout
 
 import (
+	"slices"
 	"time"
 
 	"github.com/google/nftables/expr"
@@ -36,10 +37,10 @@ const (
 func (l *layout) answers() *Chain {
 	c := newBaseChain("answers", "filter", unix.NF_INET_PRE_ROUTING, priorityAnswers)
 	target := l.source(0)
-	target = join(target, loadProtocol(target.next), loadPort("tcp sport", 0, target.next+1))
+	target = join(target, loadProtocol(target.next), loadPort(sourcePort, target.next+1))
 	target = join(target, l.source(target.next))
 	ofEndpoint, goesAround, isHeld := inSet(target, Set{kind: hairpins}), inSet(l.connection(), Set{kind: around}), inSet(l.connection(), Set{kind: held})
-	c.rule(isInvalid, tcpFlags("tcp flags syn,ack / syn,ack", synACK, synACK), ofEndpoint, l.remember(around, unix.NFT_DYNSET_OP_ADD, begunExpiry))
+	c.rule(isInvalid, tcpFlags(synACK, synACK), ofEndpoint, l.remember(around, unix.NFT_DYNSET_OP_ADD, begunExpiry))
 	c.rule(isNew, notSYN, ofEndpoint, isHeld, dropVerdict)
 	c.rule(isNew, notSYN, ofEndpoint, goesAround, l.remember(around, unix.NFT_DYNSET_OP_UPDATE, aroundExpiry), returnVerdict)
 	c.rule(isNew, notSYN, ofEndpoint, l.remember(around, unix.NFT_DYNSET_OP_ADD, aroundExpiry), l.remember(held, unix.NFT_DYNSET_OP_ADD, holdTime), dropVerdict)
@@ -52,34 +53,27 @@ const (
 )
 
 var (
-	isInvalid = flag("ct state invalid", expr.CtKeySTATE, expr.CtStateBitINVALID)
-	notSYN    = tcpFlags("tcp flags ! syn", flagSYN, 0)
+	isInvalid = flag(expr.CtKeySTATE, expr.CtStateBitINVALID)
+	notSYN    = tcpFlags(flagSYN, 0)
 )
 
 // tcpFlags matches TCP segments of which some flags are as they should be.
-func tcpFlags(words string, mask, want byte) stmt {
-	return stmt{words, append(tcpOnly.exprs[:len(tcpOnly.exprs):len(tcpOnly.exprs)],
+func tcpFlags(mask, want byte) []expr.Any {
+	return append(slices.Clip(tcpOnly),
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 13, Len: 1},
-		bitwise([]byte{mask}, []byte{0}), equals([]byte{want}))}
+		bitwise([]byte{mask}, []byte{0}), equals([]byte{want}))
 }
 
 // connection loads the addresses and ports of a TCP segment.
 func (l *layout) connection() loadedKey {
 	from := l.source(0)
 	to := l.destination(from.next)
-	sport := loadPort("tcp sport", 0, to.next) // as nft prints it of what is known to be TCP
-	return join(from, to, sport, loadPort("tcp dport", 2, sport.next))
+	return join(from, to, loadPort(sourcePort, to.next), loadPort(destinationPort, to.next+1))
 }
 
 // remember puts a connection into a set, for a time; to update is to begin that again.
-func (l *layout) remember(kind kind, op uint32, expiry time.Duration) stmt {
-	key, s := l.connection(), Set{kind: kind}
-	verb := "add"
-	if op == unix.NFT_DYNSET_OP_UPDATE {
-		verb = "update"
-	}
-	words := verb + " @" + s.Name() + " { " + key.text + " timeout " + nftDuration(expiry) + " }"
-	return stmt{words, append(key.exprs, &expr.Dynset{
-		SrcRegKey: register(0).number(), SetName: s.Name(), Operation: op, Timeout: expiry,
-	})}
+func (l *layout) remember(kind kind, op uint32, expiry time.Duration) []expr.Any {
+	return append(l.connection().exprs, &expr.Dynset{
+		SrcRegKey: register(0).number(), SetName: Set{kind: kind}.Name(), Operation: op, Timeout: expiry,
+	})
 }

@@ -3,6 +3,7 @@ package layout
 import (
 	"fmt"
 
+	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/netutil/nft"
@@ -50,9 +51,9 @@ func (l *layout) baseChains() []*Chain {
 	out := newBaseChain("output", "nat", unix.NF_INET_LOCAL_OUT, priorityDNAT)
 	for _, c := range []*Chain{pre, out} {
 		for _, class := range l.classesWith(frontends) {
-			lead := append(l.addressedTo(class, frontends), jump(class.chainName()))
-			c.rule(lead...)
-			c.rules = append(c.rules, rule{stmts: lead, comment: "once more, if a slot was just moved"})
+			match, lead := l.addressedTo(class, frontends), jump(class.chainName())
+			c.rule(match, lead)
+			c.commented("once more, if a slot was just moved", match, lead)
 		}
 	}
 	list := []*Chain{pre, out, l.postrouting()}
@@ -85,18 +86,18 @@ func (l *layout) flowRules(c *Chain) {
 		return
 	}
 	for _, class := range l.classesWith(frontends) {
-		match := []stmt{hasDNAT, assured}
+		var toNode []expr.Any
 		if class.isNodePort() {
-			match = append(match, inSet(l.originalDst(0), Set{kind: nodeAddrs}))
+			toNode = inSet(l.originalDst(0), Set{kind: nodeAddrs})
 		}
-		c.rule(append(match, inSet(l.connectionTo(class), Set{kind: frontends, class: class}), flowAdd(l.flows))...)
+		c.rule(hasDNAT, assured, toNode, inSet(l.connectionTo(class), Set{kind: frontends, class: class}), flowAdd(l.flows))
 	}
 }
 
 // FillsFlows returns a chain that puts connections into a flow table, to try whether the kernel takes it.
 func (d *Dialect) FillsFlows(f *nft.Flowtable) *Chain {
 	c := newBaseChain("filter-forward", "filter", unix.NF_INET_FORWARD, priorityFilter)
-	c.rule(d.connectionTo(classAddr).stmt, flowAdd(f))
+	c.rule(d.connectionTo(classAddr).exprs, flowAdd(f))
 	return c
 }
 
@@ -108,16 +109,16 @@ func (l *layout) strays(c *Chain) {
 		c.rule(isStray, inSet(l.destination(0), s), dropVerdict)
 	}
 	for _, match := range l.toServiceCIDRs() {
-		c.rule(append(append([]stmt{isStray}, match...), dropVerdict)...)
+		c.rule(isStray, match, dropVerdict)
 	}
 }
 
 // toServiceCIDRs returns what matches packets to each of service_cidrs, apart from exempt addresses.
-func (l *layout) toServiceCIDRs() (list [][]stmt) {
+func (l *layout) toServiceCIDRs() (list [][]expr.Any) {
 	for _, p := range l.host.ServiceCIDRs {
-		match := []stmt{l.toPrefix(p)}
+		match := l.toPrefix(p)
 		if s := (Set{kind: exempt}); l.has(s) {
-			match = append(match, notInSet(l.destination(0), s))
+			match = append(match, notInSet(l.destination(0), s)...)
 		}
 		list = append(list, match)
 	}
@@ -136,10 +137,10 @@ func (l *layout) classesWith(k kind) (list []lookupClass) {
 }
 
 // addressedTo matches packets that are addressed to a frontend in the set of a kind.
-func (l *layout) addressedTo(class lookupClass, k kind) []stmt {
-	match := []stmt{inSet(l.frontend(class), Set{kind: k, class: class})}
+func (l *layout) addressedTo(class lookupClass, k kind) []expr.Any {
+	match := inSet(l.frontend(class), Set{kind: k, class: class})
 	if class.isNodePort() {
-		match = append([]stmt{inSet(l.destination(0), Set{kind: nodeAddrs})}, match...)
+		match = append(inSet(l.destination(0), Set{kind: nodeAddrs}), match...)
 	}
 	return match
 }
@@ -174,12 +175,12 @@ func (l *layout) classChains(class lookupClass) []*Chain {
 
 // restrict drops packets to restricted frontends from sources that may not use them.
 func (l *layout) restrict(c *Chain, class lookupClass) {
-	match := []stmt{inSet(l.frontend(class), Set{kind: restricted, class: class})}
+	var outside []expr.Any
 	if s := (Set{kind: sourceRanges, class: class}); l.has(s) {
 		front := l.frontend(class)
-		match = append(match, notInSet(join(front, l.source(front.next)), s))
+		outside = notInSet(join(front, l.source(front.next)), s)
 	}
-	c.rule(append(match, dropVerdict)...)
+	c.rule(inSet(l.frontend(class), Set{kind: restricted, class: class}), outside, dropVerdict)
 }
 
 // fromLocal returns the chains for frontends that treat host processes and local
@@ -210,7 +211,7 @@ func (l *layout) pick(s Set) *Chain {
 	c := newChain(s.pickChain(), fmt.Sprintf("one of %d slots", s.size))
 	for _, below := range moduli(s.size) {
 		front := l.frontend(s.class)
-		c.rule(l.dnat(mapLookup(join(front, numgen(below, front.next)), 0, s.slots(), 8), 8))
+		c.rule(mapLookup(join(front, numgen(below, front.next)), 0, s.slots(), 8), l.dnat(8))
 	}
 	return c
 }
@@ -221,13 +222,13 @@ func (l *layout) postrouting() *Chain {
 	c := newBaseChain("postrouting", "nat", unix.NF_INET_POST_ROUTING, prioritySNAT)
 	if s := (Set{kind: hairpins}); l.has(s) {
 		front := l.frontend(classAddr)
-		c.rule(hasDNAT, inSet(join(front, l.source(front.next)), s), masqueradeStmt)
+		c.rule(hasDNAT, inSet(join(front, l.source(front.next)), s), masqueraded)
 	}
 	bit := l.host.Mark()
 	c.rule(unmarked(bit), returnVerdict)
 	c.rule(noDNAT, returnVerdict)
 	c.rule(clearMark(bit)) // a tunnel would copy the mark to the outer packet
-	c.rule(masqueradeStmt)
+	c.rule(masqueraded)
 	return c
 }
 
@@ -237,22 +238,22 @@ func (l *layout) refusals() *Chain {
 	c := newChain(refusalsChain, "new connections that were not balanced")
 	c.rule(hasDNAT, returnVerdict)
 	for _, class := range l.classesWith(noEndpointsReject) {
-		c.rule(append(l.addressedTo(class, noEndpointsReject), goTo(refusedChain))...)
+		c.rule(l.addressedTo(class, noEndpointsReject), goTo(refusedChain))
 	}
 	for _, class := range l.classesWith(noEndpointsDrop) {
-		c.rule(append(l.addressedTo(class, noEndpointsDrop), dropVerdict)...)
+		c.rule(l.addressedTo(class, noEndpointsDrop), dropVerdict)
 	}
 	for _, class := range l.classesWith(frontends) {
 		// Its slot was moved twice. Dropping it removes the connection; the client sends it again.
-		c.rule(append([]stmt{unconfirmed}, append(l.addressedTo(class, frontends), dropVerdict)...)...)
+		c.rule(unconfirmed, l.addressedTo(class, frontends), dropVerdict)
 	}
-	early := len(c.rules) // the following would refuse packets to frontends that are not loaded yet
+	early := len(c.Rules) // the following would refuse packets to frontends that are not loaded yet
 	if s := (Set{kind: vips}); l.has(s) {
 		c.rule(inSet(l.destination(0), s), goTo(refusedChain))
 	}
 	for _, match := range l.toServiceCIDRs() {
-		c.rule(append(match, goTo(refusedChain))...)
+		c.rule(match, goTo(refusedChain))
 	}
-	c.deferred = len(c.rules) - early
+	c.Deferred = len(c.Rules) - early
 	return c
 }

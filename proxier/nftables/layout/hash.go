@@ -25,20 +25,19 @@ const regHashed register = 8
 func (d *Dialect) clientSlot(on source.HashOn, size uint32, at register) loadedKey {
 	client := d.source(regHashed)
 	if on == source.ClientIPPort {
-		client = join(client, loadPort("th sport", 0, client.next))
+		client = join(client, loadPort(sourcePort, client.next))
 	}
 	hash := &expr.Hash{
 		SourceRegister: regHashed.number(), Length: 4 * uint32(client.next-regHashed), DestRegister: at.number(),
 		Modulus: size, Seed: maglev.Seed, Type: expr.HashTypeJenkins,
 	}
-	text := fmt.Sprintf("jhash %s mod %d seed 0x%x", client.text, size, maglev.Seed)
-	return loadedKey{stmt{text, append(client.exprs, hash)}, at + 1}
+	return loadedKey{append(client.exprs, hash), at + 1}
 }
 
 // pickHashed returns the chain that takes the slot of a client, of the set's frontends.
 func (l *layout) pickHashed(s Set) *Chain {
 	c := newChain(s.pickChain(), fmt.Sprintf("of %d slots the client's own", s.size))
 	front := l.frontend(s.class)
-	c.rule(l.dnat(mapLookup(join(front, l.clientSlot(s.hash, s.size, front.next)), 0, s.slots(), 8), 8))
+	c.rule(mapLookup(join(front, l.clientSlot(s.hash, s.size, front.next)), 0, s.slots(), 8), l.dnat(8))
 	return c
 }

@@ -2,10 +2,7 @@ package layout
 
 import (
 	"slices"
-	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 
 	"svcproxy.dev/svcproxy/internal/maglev"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
@@ -31,11 +28,8 @@ func TestHashedSlotsAreNotRewritten(t *testing.T) {
 		fewer := slices.Delete(slices.Clone(all), 7, 8)
 		res := hashedService(fam, source.ClientIPPort, all...)
 		w.Put(res.Key, res)
-		m := mirrorOf(t, d, w.State)
-		u, err := m.Follow(d, w.Put(res.Key, hashedService(fam, source.ClientIPPort, fewer...)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := mirrorOf(d, w.State)
+		u := m.Follow(d, w.Put(res.Key, hashedService(fam, source.ClientIPPort, fewer...)))
 		before, after := ownersOf(all), ownersOf(fewer)
 		want := 0
 		for i := range before {
@@ -62,44 +56,11 @@ func ownersOf(targets []policy.Target) (list []policy.Target) {
 	return list
 }
 
-func mirrorOf(t *testing.T, d *Dialect, st *policy.State) *Mirror {
-	t.Helper()
+func mirrorOf(d *Dialect, st *policy.State) *Mirror {
 	c := Render(d, st)
-	m := &Mirror{Tallies: c.Tallies(), Chains: map[string]*KernelChain{}, Pools: c.Pools, Host: st.Host}
-	list, err := d.Marshal(c.Chains)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, w := range list {
-		m.Chains[w.Name] = w
+	m := &Mirror{Tallies: c.Tallies(), Chains: map[string]*Chain{}, Pools: c.Pools, Host: st.Host}
+	for _, ch := range c.Chains {
+		m.Chains[ch.Name] = ch
 	}
 	return m
-}
-
-// Services have the chains of one another: one for each size and each thing hashed.
-func TestHashedChains(t *testing.T) {
-	w := backendtest.NewWorld(policy.IPv6)
-	for i, on := range []source.HashOn{source.ClientIP, source.ClientIPPort, source.ClientIP, source.ClientIPPort} {
-		res := hashedService(w.Family, on, backendtest.Targets(w.Family, 0, 1+i)...)
-		res.Key.Name = string(rune('a' + i))
-		res.Frontends[0].Key.Port += uint16(i)
-		w.Put(res.Key, res)
-	}
-	got := map[string][]string{}
-	for _, c := range Render(Dialects[w.Family], w.State).Chains {
-		if strings.HasPrefix(c.Name, "pick-") {
-			for _, r := range c.rules {
-				got[c.Name] = append(got[c.Name], r.String())
-			}
-		}
-	}
-	want := map[string][]string{
-		"pick-maglev-ip-8191": {
-			"dnat ip6 to ip6 daddr . meta l4proto . th dport . jhash ip6 saddr mod 8191 seed 0x6d61676c map @maglev-ip-slots-8191"},
-		"pick-maglev-ip-port-8191": {
-			"dnat ip6 to ip6 daddr . meta l4proto . th dport . jhash ip6 saddr . th sport mod 8191 seed 0x6d61676c map @maglev-ip-port-slots-8191"},
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("chains (-want +got):\n%s", diff)
-	}
 }

@@ -2,7 +2,11 @@ package layout
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
+
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/netutil/nft"
 	"svcproxy.dev/svcproxy/proxier/policy"
@@ -22,11 +26,27 @@ func (l *layout) has(s Set) bool { return l.counts[s] > 0 }
 // A Chain is one chain with its rules.
 type Chain struct {
 	nft.Chain
-	rules    []rule
-	deferred int // how many of the last rules are added only after all elements
+	Rules    []nft.Rule
+	Deferred int // how many of the last rules are added only after all elements
 }
 
-func (c *Chain) rule(stmts ...stmt) { c.rules = append(c.rules, rule{stmts: stmts}) }
+// rule appends a rule of lists of expressions.
+func (c *Chain) rule(parts ...[]expr.Any) { c.commented("", parts...) }
+
+// commented appends a rule with a comment. No expression of ours depends on the family, or can fail to be written.
+func (c *Chain) commented(comment string, parts ...[]expr.Any) {
+	r, err := nft.NewRule(unix.NFPROTO_UNSPEC, comment, slices.Concat(parts...)...)
+	if err != nil {
+		panic(fmt.Sprintf("a rule of chain %s: %v", c.Name, err))
+	}
+	c.Rules = append(c.Rules, r)
+}
+
+// IsIn reports whether a table has the chain with its rules.
+func (c *Chain) IsIn(l *nft.Listing) bool {
+	have := l.Chains[c.Name]
+	return have != nil && have.Equal(&c.Chain) && slices.EqualFunc(l.Rules[c.Name], c.Rules, nft.Rule.Equal)
+}
 
 func newChain(name, comment string) *Chain {
 	return &Chain{Chain: nft.Chain{Name: name, Comment: comment}}
@@ -59,7 +79,7 @@ func (l *layout) ordered(k kind, class lookupClass) []Set {
 }
 
 // localSources returns what matches each kind of local source.
-func (l *layout) localSources() (list []stmt) {
+func (l *layout) localSources() (list [][]expr.Any) {
 	for _, p := range l.host.LocalCIDRs {
 		list = append(list, l.fromPrefix(p))
 	}
@@ -70,9 +90,9 @@ func (l *layout) localSources() (list []stmt) {
 }
 
 // mark appends a rule for packets to frontends in a set of a kind, if there is one.
-func (l *layout) mark(c *Chain, class lookupClass, k kind, do ...stmt) {
+func (l *layout) mark(c *Chain, class lookupClass, k kind, do ...[]expr.Any) {
 	if s := (Set{kind: k, class: class}); l.has(s) {
-		c.rule(append([]stmt{inSet(l.frontend(class), s)}, do...)...)
+		c.rule(inSet(l.frontend(class), s), slices.Concat(do...))
 	}
 }
 
@@ -85,35 +105,6 @@ func (l *layout) dispatch(c *Chain, class lookupClass) {
 	for _, s := range l.ordered(bySize, class) {
 		c.rule(inSet(l.frontend(class), s), goTo(s.pickChain()))
 	}
-}
-
-// A KernelChain is a chain in the form that the kernel takes.
-type KernelChain struct {
-	nft.Chain
-	Rules    []nft.Rule
-	Deferred int // how many of the last rules are added only after all elements
-}
-
-// IsIn reports whether a table has the chain with its rules.
-func (c *KernelChain) IsIn(l *nft.Listing) bool {
-	have := l.Chains[c.Name]
-	return have != nil && have.Equal(&c.Chain) && slices.EqualFunc(l.Rules[c.Name], c.Rules, nft.Rule.Equal)
-}
-
-// Marshal returns the chains in the form that the kernel takes, in order.
-func (d *Dialect) Marshal(chains []*Chain) (list []*KernelChain, err error) {
-	for _, c := range chains {
-		w := &KernelChain{Chain: c.Chain, Deferred: c.deferred}
-		for _, r := range c.rules {
-			m, err := r.marshal(d.Family)
-			if err != nil {
-				return nil, err
-			}
-			w.Rules = append(w.Rules, m)
-		}
-		list = append(list, w)
-	}
-	return list, nil
 }
 
 // sameLayout reports whether two counts are known to give the same chains.

@@ -11,7 +11,7 @@ import (
 // A Mirror is what the kernel holds, with a checksum of each set in place of its elements.
 type Mirror struct {
 	Tallies map[Set]Tally
-	Chains  map[string]*KernelChain
+	Chains  map[string]*Chain
 	Pools   *PoolIDs
 	Host    policy.Host
 	Flows   *nft.Flowtable // nil: none
@@ -27,19 +27,17 @@ func (m *Mirror) Counts() map[Set]int {
 }
 
 // InOrder returns the chains, each after those that it jumps to.
-func (m *Mirror) InOrder(d *Dialect) ([]*KernelChain, error) {
-	l := layout{Dialect: d, host: &m.Host, counts: m.Counts(), flows: m.Flows}
-	return d.Marshal(l.chains())
+func (m *Mirror) InOrder(d *Dialect) []*Chain { return m.chainsOf(d, m.Counts()) }
+
+func (m *Mirror) chainsOf(d *Dialect, counts map[Set]int) []*Chain {
+	l := layout{Dialect: d, host: &m.Host, counts: counts, flows: m.Flows}
+	return l.chains()
 }
 
 // SetFlows gives the table another flow table, and the rule for it; nil: none.
-func (m *Mirror) SetFlows(d *Dialect, flows *nft.Flowtable) error {
+func (m *Mirror) SetFlows(d *Dialect, flows *nft.Flowtable) {
 	m.Flows = flows
-	chains, err := m.InOrder(d)
-	if err == nil {
-		m.chainChanges(chains)
-	}
-	return err
+	m.chainChanges(m.InOrder(d))
 }
 
 // SameHost reports whether two hosts have the same chains; node addresses are elements.
@@ -49,7 +47,7 @@ func SameHost(a, b *policy.Host) bool {
 }
 
 // Follow applies a delta to the mirror, and returns what that does to the table.
-func (m *Mirror) Follow(d *Dialect, delta *policy.Delta) (*TableUpdate, error) {
+func (m *Mirror) Follow(d *Dialect, delta *policy.Delta) *TableUpdate {
 	u := &TableUpdate{elements: m.elementChanges(d.Fam, delta)}
 	u.Edits = editsOf(u.elements)
 	before := m.Counts()
@@ -60,30 +58,23 @@ func (m *Mirror) Follow(d *Dialect, delta *policy.Delta) (*TableUpdate, error) {
 	was, is := SetsInUse(before), SetsInUse(next)
 	u.FreshSets, u.UnusedSets = without(is, was), without(was, is)
 	both := maxCounts(before, next)
-	var err error
-	if u.Widened, err = m.updateChains(d, before, both); err == nil {
-		u.Narrowed, err = m.updateChains(d, both, next)
-	}
-	return u, err
+	u.Widened = m.updateChains(d, before, both)
+	u.Narrowed = m.updateChains(d, both, next)
+	return u
 }
 
 // updateChains replaces the chains as the counts change, and returns how they change.
-func (m *Mirror) updateChains(d *Dialect, from, to map[Set]int) (ChainChanges, error) {
+func (m *Mirror) updateChains(d *Dialect, from, to map[Set]int) ChainChanges {
 	if sameLayout(from, to) {
-		return ChainChanges{}, nil
+		return ChainChanges{}
 	}
-	l := layout{Dialect: d, host: &m.Host, counts: to, flows: m.Flows}
-	chains, err := d.Marshal(l.chains())
-	if err != nil {
-		return ChainChanges{}, err
-	}
-	return m.chainChanges(chains), nil
+	return m.chainChanges(m.chainsOf(d, to))
 }
 
 // chainChanges replaces the chains, and returns how they change.
-func (m *Mirror) chainChanges(chains []*KernelChain) (ch ChainChanges) {
+func (m *Mirror) chainChanges(chains []*Chain) (ch ChainChanges) {
 	old := m.Chains
-	m.Chains = make(map[string]*KernelChain, len(chains))
+	m.Chains = make(map[string]*Chain, len(chains))
 	for _, c := range chains {
 		switch was := old[c.Name]; {
 		case was == nil:

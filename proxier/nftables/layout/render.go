@@ -68,19 +68,15 @@ func (c *Content) Tallies() map[Set]Tally {
 }
 
 // Listing returns how the kernel lists a table with this content.
-func (c *Content) Listing() (*nft.Listing, error) {
-	chains, err := c.Marshal(c.Chains)
-	if err != nil {
-		return nil, err
-	}
+func (c *Content) Listing() *nft.Listing {
 	l := &nft.Listing{Chains: map[string]*nft.Chain{}, Rules: map[string][]nft.Rule{}, Sets: map[string]*nft.Set{}}
-	for _, ch := range chains {
+	for _, ch := range c.Chains {
 		l.Chains[ch.Name], l.Rules[ch.Name] = &ch.Chain, ch.Rules
 	}
 	for _, s := range SetsInUse(c.Counts()) {
 		l.Sets[s.Name()] = s.Define(c.Fam)
 	}
-	return l, nil
+	return l
 }
 
 // Records returns the elements of a set, which may be none.

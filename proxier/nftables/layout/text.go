@@ -4,34 +4,12 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"svcproxy.dev/svcproxy/netutil/nft"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
-
-// Text returns what our table holds of a State, a line for each element and rule,
-// as nft would take and print it. Chains and sets are in order of their names.
-func Text(st *policy.State) []string {
-	c := Render(Dialects[st.Family], st)
-	table := c.Keyword + " " + TableName
-	var lines []string
-	for s, rec := range c.Sets {
-		for i := range rec.Count() {
-			lines = append(lines, fmt.Sprintf("add element %s %s { %s }", table, s.Name(), ElementText(s, c.Fam, rec.Element(i))))
-		}
-	}
-	slices.Sort(lines)
-	slices.SortStableFunc(c.Chains, func(a, b *Chain) int { return strings.Compare(a.Name, b.Name) })
-	for _, ch := range c.Chains {
-		for _, r := range ch.rules {
-			lines = append(lines, fmt.Sprintf("add rule %s %s %s", table, ch.Name, r))
-		}
-	}
-	return lines
-}
 
 // ElementText returns an element as nft prints it.
 func ElementText(s Set, fam policy.Family, e nft.Element) string {

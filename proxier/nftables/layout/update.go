@@ -51,7 +51,7 @@ func maxCounts(a, b map[Set]int) map[Set]int {
 
 // ChainChanges are the chains that a delta adds, rewrites and removes.
 type ChainChanges struct {
-	Fresh, Rewritten []*KernelChain
+	Fresh, Rewritten []*Chain
 	Gone             []string
 }
 
