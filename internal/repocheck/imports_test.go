@@ -44,8 +44,8 @@ var forbidden = []struct{ from, to string }{
 	{"vmtests/internal", "svcproxy.dev/svcproxy/vmtests/guest"},
 }
 
-// pure are the packages that decide, which all others of proxier may know.
-var pure = []string{"svcproxy.dev/svcproxy/proxier/policy", "svcproxy.dev/svcproxy/proxier/claims"}
+// pure are the packages that decide, or compare, which all others of proxier may know.
+var pure = []string{"svcproxy.dev/svcproxy/proxier/policy", "svcproxy.dev/svcproxy/proxier/claims", "svcproxy.dev/svcproxy/proxier/looks"}
 
 // onFilter are the backends that are built on proxier/filter. Else no folder of
 // proxier knows another: backends do not know each other.

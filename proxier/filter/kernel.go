@@ -79,7 +79,7 @@ func open(ctx context.Context, fam policy.Family, choice *xtables.Choice) (*Kern
 		}
 	}
 	k := &Kernel{
-		words: dialects[fam], tool: choice.Use, stale: choice.Stale, sets: conn, log: slog.New(slog.DiscardHandler),
+		words: dialects[fam], tool: choice.Use, stale: choice.Stale, sets: conn, log: slog.New(slog.DiscardHandler), inUse: map[string]bool{},
 		looking: make(chan struct{}, 1), hooks: nft.NewHolder(family(choice.Use.IPv6)),
 	}
 	if err := k.openLook(); err != nil {

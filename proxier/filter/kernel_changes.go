@@ -17,9 +17,8 @@ import (
 // An edit is an object that a difference changes. Only Plan wants it in words: a sync of
 // 10,000 services would format and sort many that nobody reads.
 type edit struct {
-	op          string // as in proxier.Change
-	kind        editKind
-	table, name string
+	op string // as in proxier.Change
+	object
 }
 
 type editKind uint8
@@ -31,19 +30,19 @@ const (
 	membersEdit // of a set, some or none
 )
 
-// object names a chain or set, or jumps, as users see them. tool is the name of the programs.
-func (e edit) object(tool string) string {
-	switch e.kind {
+// text names a chain or set, or jumps, as users see them. tool is the name of the programs.
+func (o object) text(tool string) string {
+	switch o.kind {
 	case chainEdit:
-		return tool + " chain " + e.table + " " + e.name
+		return tool + " chain " + o.table + " " + o.name
 	case jumpsEdit:
-		return tool + " jumps of " + e.table + " " + e.name
+		return tool + " jumps of " + o.table + " " + o.name
 	}
-	return "ip set " + e.name
+	return "ip set " + o.name
 }
 
 func (d *difference) edit(op string, kind editKind, table, name string) {
-	d.edits = append(d.edits, edit{op, kind, table, name})
+	d.edits = append(d.edits, edit{op, object{kind, table, name}})
 }
 
 // Changes returns what Resync would change.
@@ -80,7 +79,7 @@ func (d *difference) changes() (list []proxier.Change) {
 	for _, e := range d.edits {
 		switch e.kind {
 		case chainEdit, jumpsEdit, setEdit:
-			list = append(list, proxier.Change{Op: e.op, Object: e.object(d.tool)})
+			list = append(list, proxier.Change{Op: e.op, Object: e.text(d.tool)})
 		case membersEdit:
 			list = append(list, memberChanges("add", e.name, d.gained[e.name])...)
 			list = append(list, memberChanges("remove", e.name, d.lost[e.name])...)

@@ -9,6 +9,7 @@ import (
 
 	"svcproxy.dev/svcproxy/netutil/ipset"
 	"svcproxy.dev/svcproxy/netutil/xtables"
+	"svcproxy.dev/svcproxy/proxier/looks"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
@@ -62,7 +63,7 @@ func (k *Kernel) lookAtTables(ctx context.Context) error {
 		return nil
 	}
 	unconfirmed, complete, err := k.readAndCompare(ctx, nil)
-	if err == nil && !unconfirmed.empty() {
+	if err == nil && len(unconfirmed.Some) > 0 {
 		_, complete, err = k.readAndCompare(ctx, &unconfirmed)
 	}
 	if err == nil {
@@ -78,31 +79,42 @@ func (k *Kernel) lookAtTables(ctx context.Context) error {
 // readAndCompare reads all tables, notes in the mirror what differs, and reports whether
 // that is all. Where others write meanwhile, or we do, what differs counts only if it is
 // among what a reading before found, which returned it as unconfirmed.
-func (k *Kernel) readAndCompare(ctx context.Context, before *damage) (unconfirmed damage, complete bool, err error) {
+func (k *Kernel) readAndCompare(ctx context.Context, before *looks.Objects[object]) (unconfirmed looks.Objects[object], complete bool, err error) {
 	t := k.mirror.beginLook()
 	tables, once, err := readAtOnce(ctx, k.tool)
 	if err != nil {
 		k.mirror.endLook(t, nil)
-		return damage{}, false, err
+		return unconfirmed, false, err
 	}
 	for name, tab := range tables {
 		k.order.observe(name, tab)
 		maps.DeleteFunc(tab.Chains, func(name string, _ xtables.Sum) bool { return strings.HasPrefix(name, probePrefix) })
 	}
-	complete = k.mirror.endLook(t, func(d *damage) {
-		var found damage
+	complete = k.mirror.endLook(t, func(d *looks.Objects[object]) {
+		var found looks.Objects[object]
 		k.mirror.compareTables(tables, t, &found, &k.order)
 		switch {
 		case once:
-			d.add(found)
+			d.Merge(&found)
 		case before != nil:
-			d.add(found.and(before))
+			d.Merge(both(&found, before))
 		}
 		if !once {
 			unconfirmed = found
 		}
 	})
-	return unconfirmed, complete && unconfirmed.empty(), nil
+	return unconfirmed, complete && len(unconfirmed.Some) == 0, nil
+}
+
+// both returns what two readings of the tables found.
+func both(a, b *looks.Objects[object]) *looks.Objects[object] {
+	list := &looks.Objects[object]{}
+	for o := range a.Some {
+		if b.Has(o) {
+			list.Add(o)
+		}
+	}
+	return list
 }
 
 // forceRead makes the next look read all tables of the nft variant. Any goroutine may call it.
@@ -147,10 +159,10 @@ func (k *Kernel) lookAtSets(ctx context.Context) error {
 		k.mirror.endLook(t, nil)
 		return err
 	}
-	k.mirror.endLook(t, func(d *damage) {
+	k.mirror.endLook(t, func(d *looks.Objects[object]) {
 		for name := range k.mirror.sets {
-			if !t.set(name) && !slices.Contains(names, name) {
-				note(&d.sets, name)
+			if o := setObject(name); !t.Has(o) && !slices.Contains(names, name) {
+				d.Add(o)
 			}
 		}
 	})
@@ -173,9 +185,9 @@ func (k *Kernel) lookAtSet(ctx context.Context, name string) error {
 		return err
 	}
 	have := sumOfSet(l.Entries)
-	k.mirror.endLook(t, func(d *damage) {
-		if want, ours := k.mirror.sets[name]; !t.set(name) && (!ours || have != want) {
-			note(&d.sets, name)
+	k.mirror.endLook(t, func(d *looks.Objects[object]) {
+		if want, ours := k.mirror.sets[name]; !t.Has(setObject(name)) && (!ours || have != want) {
+			d.Add(setObject(name))
 		}
 	})
 	return nil
@@ -185,7 +197,7 @@ func (k *Kernel) lookAtSet(ctx context.Context, name string) error {
 // those of the last Apply.
 func (k *Kernel) Repair(ctx context.Context, r *Rules, st *policy.State) error {
 	dmg := k.mirror.takeDamage()
-	if dmg.empty() {
+	if len(dmg.Some) == 0 {
 		return nil
 	}
 	d, err := k.repairs(ctx, &dmg, r, st)
@@ -205,7 +217,7 @@ func (k *Kernel) Repair(ctx context.Context, r *Rules, st *policy.State) error {
 	return k.repair(ctx, &dmg, d, r)
 }
 
-func (k *Kernel) repair(ctx context.Context, dmg *damage, d *difference, r *Rules) error {
+func (k *Kernel) repair(ctx context.Context, dmg *looks.Objects[object], d *difference, r *Rules) error {
 	k.makeKeepTable(ctx)
 	k.holdHooks()
 	err := k.makeSets(ctx, d.create)
@@ -225,43 +237,43 @@ func (k *Kernel) repair(ctx context.Context, dmg *damage, d *difference, r *Rule
 }
 
 // repairs returns the difference that repairs dmg, as far as the kernel still has it.
-func (k *Kernel) repairs(ctx context.Context, dmg *damage, r *Rules, st *policy.State) (*difference, error) {
+func (k *Kernel) repairs(ctx context.Context, dmg *looks.Objects[object], r *Rules, st *policy.State) (*difference, error) {
 	d := &difference{tool: xtables.Base(k.tool.IPv6), want: sums{}}
 	d.repairChains(dmg, &k.mirror, r)
 	if err := k.repairJumps(ctx, dmg, d, r.Jumps()); err != nil {
 		return nil, err
 	}
 	have := map[string]*ipset.Listing{}
-	for name := range dmg.sets {
-		l, err := k.ourSet(ctx, k.sets, name)
+	for _, set := range ofKind(dmg, setEdit) {
+		l, err := k.ourSet(ctx, k.sets, set.name)
 		if err != nil {
 			return nil, err
 		}
 		if l != nil {
-			have[name] = l
+			have[set.name] = l
 		}
 	}
 	want := r.Sets(st)
-	maps.DeleteFunc(want, func(name string, _ Members) bool { return !dmg.sets[name] })
+	maps.DeleteFunc(want, func(name string, _ Members) bool { return !dmg.Has(setObject(name)) })
 	d.compareSets(have, want, k.tool.IPv6)
 	return d, nil
 }
 
 // repairChains notes the chains that dmg names and those that differ from the mirror.
-func (d *difference) repairChains(dmg *damage, m *mirror, r *Rules) {
+func (d *difference) repairChains(dmg *looks.Objects[object], m *mirror, r *Rules) {
 	for table := range m.chains {
 		d.want[table] = map[string]xtables.Sum{}
 	}
 	done := map[chainID]bool{}
 	r.Chains(func(table, name string, rules []byte) {
 		id, sum := chainID{table, name}, xtables.SumOf(rules)
-		if was, exists := m.chains[table][name]; dmg.chains[id] || !exists || was != sum {
+		if was, exists := m.chains[table][name]; dmg.Has(id.as(chainEdit)) || !exists || was != sum {
 			d.script.Set(table, name, rules)
 			d.want[table][name] = sum
 		}
-		done[id] = dmg.chains[id]
+		done[id] = dmg.Has(id.as(chainEdit))
 	})
-	for id := range dmg.chains {
+	for _, id := range ofKind(dmg, chainEdit) {
 		if !done[id] {
 			d.script.Remove(id.table, id.name)
 		}
@@ -269,9 +281,9 @@ func (d *difference) repairChains(dmg *damage, m *mirror, r *Rules) {
 }
 
 // repairJumps notes how to change the built-in chains that dmg names, as they are now.
-func (k *Kernel) repairJumps(ctx context.Context, dmg *damage, d *difference, jumps []Jump) error {
+func (k *Kernel) repairJumps(ctx context.Context, dmg *looks.Objects[object], d *difference, jumps []Jump) error {
 	tables := map[string]*xtables.Table{}
-	for id := range dmg.jumps {
+	for _, id := range ofKind(dmg, jumpsEdit) {
 		have, err := k.tool.ReadChains(ctx, id.table, []string{id.name}, Prefix)
 		if err != nil {
 			return err
@@ -286,7 +298,7 @@ func (k *Kernel) repairJumps(ctx context.Context, dmg *damage, d *difference, ju
 }
 
 // repaired updates the mirror after a repair.
-func (m *mirror) repaired(dmg *damage, d *difference, jumps []Jump) {
+func (m *mirror) repaired(dmg *looks.Objects[object], d *difference, jumps []Jump) {
 	d.script.Removed(func(table, name string) {
 		delete(m.chains[table], name)
 		delete(m.referenced, chainID{table, name})
@@ -294,8 +306,8 @@ func (m *mirror) repaired(dmg *damage, d *difference, jumps []Jump) {
 	for table, chains := range d.want {
 		maps.Copy(m.chains[table], chains)
 	}
-	for name := range dmg.sets {
-		delete(m.sets, name)
+	for _, set := range ofKind(dmg, setEdit) {
+		delete(m.sets, set.name)
 	}
 	for name, set := range d.sets {
 		m.sets[name] = set.sum()

@@ -2,33 +2,52 @@ package filter
 
 import (
 	"hash/maphash"
-	"maps"
 	"slices"
-	"sync"
 
 	"svcproxy.dev/svcproxy/netutil/ipset"
 	"svcproxy.dev/svcproxy/netutil/xtables"
+	"svcproxy.dev/svcproxy/proxier/looks"
 )
 
 // A mirror is what the kernel holds of ours after the last sync. Syncs update it; looks,
 // which run beside them, compare the kernel with it.
 type mirror struct {
-	// Changed only by the goroutine of the syncs, with mu held; it reads them without.
+	looks.Guard[object]
+
+	// Changed only by the goroutine of the syncs, with the lock held; it reads them without.
 	chains     sums // nil: unknown
 	sets       map[string]setSum
 	jumps      []Jump
 	referenced map[chainID]bool // obsolete chains, kept empty because foreign rules jump to them
 
-	mu      sync.Mutex
-	writing *touched              // what the current write changes; nil: none
-	looks   map[*touched]struct{} // what has been changed since each look began
-	damage  damage
+	damage   looks.Objects[object] // what looks found to differ, and no sync has repaired: changed, missing, or extra
+	reported bool                  // by Watch, whose caller requests a sync
 
 	resets int // how often the mirror was forgotten
 	writes int // how many have begun
 }
 
 type chainID struct{ table, name string }
+
+// An object is a chain of ours, the jumps of a built-in chain, or a set.
+type object struct {
+	kind        editKind
+	table, name string
+}
+
+func (id chainID) as(kind editKind) object { return object{kind, id.table, id.name} }
+
+func setObject(name string) object { return object{kind: setEdit, name: name} }
+
+// ofKind returns the chains, or built-in chains, among objects.
+func ofKind(o *looks.Objects[object], kind editKind) (list []chainID) {
+	for key := range o.Some {
+		if key.kind == kind {
+			list = append(list, chainID{key.table, key.name})
+		}
+	}
+	return list
+}
 
 // A setSum is a checksum of the members of a set, in any order.
 type setSum struct {
@@ -48,26 +67,6 @@ func sumOfSet(entries []ipset.Entry) (t setSum) {
 	return t
 }
 
-// touched are chains and sets that syncs changed, or may have changed.
-type touched struct {
-	all    bool
-	chains map[chainID]bool
-	sets   map[string]bool
-}
-
-func newTouched() *touched {
-	return &touched{chains: map[chainID]bool{}, sets: map[string]bool{}}
-}
-
-func (t *touched) chain(id chainID) bool { return t.all || t.chains[id] }
-func (t *touched) set(name string) bool  { return t.all || t.sets[name] }
-
-func (t *touched) merge(u *touched) {
-	t.all = t.all || u.all
-	maps.Copy(t.chains, u.chains)
-	maps.Copy(t.sets, u.sets)
-}
-
 // A standing is what those beside the syncs may know of a mirror.
 type standing struct {
 	known    bool   // what the kernel holds
@@ -80,10 +79,10 @@ type standing struct {
 }
 
 func (m *mirror) now() standing {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m.Lock()
+	defer m.Unlock()
 	s := standing{
-		known: m.chains != nil, writing: m.writing != nil, damaged: !m.damage.empty(), reported: m.damage.reported,
+		known: m.chains != nil, writing: m.Writing != nil, damaged: len(m.damage.Some) > 0, reported: m.reported,
 		resets: m.resets, writes: m.writes,
 	}
 	if s.known {
@@ -93,81 +92,59 @@ func (m *mirror) now() standing {
 }
 
 // begin notes what a write is going to change, which is unknown until end.
-func (m *mirror) begin(t *touched) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.beginLocked(t)
-}
-
-func (m *mirror) beginLocked(t *touched) {
-	m.writing = t
+func (m *mirror) begin(o *looks.Objects[object]) {
+	m.Lock()
+	defer m.Unlock()
+	m.Begin(o)
 	m.writes++
-	for l := range m.looks {
-		l.merge(t)
-	}
 }
 
 // end notes that a write succeeded; update sets what the kernel holds now.
 func (m *mirror) end(update func()) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.writing = nil
+	m.Lock()
+	defer m.Unlock()
+	m.Writing = nil
 	update()
 }
 
 // forget clears the mirror: a write failed, or one begins that changes everything.
 func (m *mirror) forget() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.writing, m.chains, m.sets, m.damage = nil, nil, nil, damage{}
+	m.Lock()
+	defer m.Unlock()
+	m.Forget()
+	m.chains, m.sets, m.damage, m.reported = nil, nil, looks.Objects[object]{}, false
 	m.resets++
 	m.writes++
-	for l := range m.looks {
-		l.all = true
-	}
 }
 
 // beginLook begins a look: syncs note in the result what they change from now on.
-func (m *mirror) beginLook() *touched {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	t := newTouched()
-	t.all = m.chains == nil
-	if m.writing != nil {
-		t.merge(m.writing)
-	}
-	if m.looks == nil {
-		m.looks = map[*touched]struct{}{}
-	}
-	m.looks[t] = struct{}{}
-	return t
+func (m *mirror) beginLook() *looks.Objects[object] {
+	m.Lock()
+	defer m.Unlock()
+	look := m.BeginLook()
+	look.All = look.All || m.chains == nil
+	return look
 }
 
-// endLook ends a look. found, called with mu held, notes what differs. The result
+// endLook ends a look. found, called with the lock held, notes what differs. The result
 // reports whether it covers all chains: syncs changed none meanwhile.
-func (m *mirror) endLook(t *touched, found func(*damage)) (allChains bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.looks, t)
-	if t.all || found == nil {
+func (m *mirror) endLook(look *looks.Objects[object], found func(*looks.Objects[object])) (allChains bool) {
+	m.Lock()
+	defer m.Unlock()
+	m.EndLook(look)
+	if look.All || found == nil {
 		return false
 	}
 	found(&m.damage)
-	return len(t.chains) == 0
+	return len(ofKind(look, chainEdit)) == 0
 }
 
 // differing names what looks have found to differ, sorted.
 func (m *mirror) differing(tool string) (names []string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for id := range m.damage.chains {
-		names = append(names, edit{kind: chainEdit, table: id.table, name: id.name}.object(tool))
-	}
-	for id := range m.damage.jumps {
-		names = append(names, edit{kind: jumpsEdit, table: id.table, name: id.name}.object(tool))
-	}
-	for name := range m.damage.sets {
-		names = append(names, edit{kind: setEdit, name: name}.object(tool))
+	m.Lock()
+	defer m.Unlock()
+	for o := range m.damage.Some {
+		names = append(names, o.text(tool))
 	}
 	slices.Sort(names)
 	return names
@@ -175,71 +152,28 @@ func (m *mirror) differing(tool string) (names []string) {
 
 // markReported notes that the damage is reported, by Watch, to a caller that requests a sync.
 func (m *mirror) markReported() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.damage.reported = !m.damage.empty()
+	m.Lock()
+	defer m.Unlock()
+	m.reported = len(m.damage.Some) > 0
 }
 
 // takeDamage returns what looks have found, and clears it. If there is any, its repair
 // begins, which counts as a write of everything until its end: a look may have read
 // before it, and the repair changes jumps too.
-func (m *mirror) takeDamage() damage {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+func (m *mirror) takeDamage() looks.Objects[object] {
+	m.Lock()
+	defer m.Unlock()
 	d := m.damage
-	m.damage = damage{}
-	if !d.empty() {
-		m.beginLocked(&touched{all: true})
+	m.damage, m.reported = looks.Objects[object]{}, false
+	if len(d.Some) > 0 {
+		m.Begin(&looks.Objects[object]{All: true})
+		m.writes++
 	}
 	return d
 }
 
-// damage is what differs from the mirror: found by a look, repaired by a sync.
-type damage struct {
-	chains   map[chainID]bool // changed, missing, or extra
-	jumps    map[chainID]bool // built-in chains whose jumps to ours differ
-	sets     map[string]bool  // changed, missing, or extra
-	reported bool             // by Watch, whose caller requests a sync
-}
-
-func (d *damage) empty() bool {
-	return len(d.chains)+len(d.jumps)+len(d.sets) == 0
-}
-
-// add notes in d what a reading of the tables found.
-func (d *damage) add(found damage) {
-	for id := range found.chains {
-		note(&d.chains, id)
-	}
-	for id := range found.jumps {
-		note(&d.jumps, id)
-	}
-}
-
-// and returns what two readings of the tables found.
-func (d damage) and(e *damage) (both damage) {
-	for id := range d.chains {
-		if e.chains[id] {
-			note(&both.chains, id)
-		}
-	}
-	for id := range d.jumps {
-		if e.jumps[id] {
-			note(&both.jumps, id)
-		}
-	}
-	return both
-}
-
-func note[T comparable](m *map[T]bool, v T) {
-	if *m == nil {
-		*m = map[T]bool{}
-	}
-	(*m)[v] = true
-}
-
-// compareTables notes in d how tables, read while t was touched, differ from the mirror.
-func (m *mirror) compareTables(tables map[string]*xtables.Table, t *touched, d *damage, o *order) {
+// compareTables notes in d how tables, read while syncs changed t, differ from the mirror.
+func (m *mirror) compareTables(tables map[string]*xtables.Table, t, d *looks.Objects[object], o *order) {
 	for table, chains := range m.chains {
 		var have map[string]xtables.Sum
 		if tab := tables[table]; tab != nil {
@@ -247,16 +181,16 @@ func (m *mirror) compareTables(tables map[string]*xtables.Table, t *touched, d *
 		}
 		for name, sum := range chains {
 			was, exists := have[name]
-			if id := (chainID{table, name}); !t.chain(id) && (!exists || was != sum) {
-				note(&d.chains, id)
+			if o := (object{chainEdit, table, name}); !t.Has(o) && (!exists || was != sum) {
+				d.Add(o)
 			}
 		}
 	}
 	for table, tab := range tables {
 		for name := range tab.Chains {
-			id := chainID{table, name}
-			if _, ours := m.chains[table][name]; !ours && !t.chain(id) {
-				note(&d.chains, id)
+			o := object{chainEdit, table, name}
+			if _, ours := m.chains[table][name]; !ours && !t.Has(o) {
+				d.Add(o)
 			}
 		}
 	}
@@ -265,17 +199,17 @@ func (m *mirror) compareTables(tables map[string]*xtables.Table, t *touched, d *
 }
 
 // compareReferenced notes obsolete chains that can be removed now.
-func (m *mirror) compareReferenced(tables map[string]*xtables.Table, t *touched, d *damage) {
+func (m *mirror) compareReferenced(tables map[string]*xtables.Table, t, d *looks.Objects[object]) {
 	for id := range m.referenced {
-		if tab := tables[id.table]; tab != nil && len(tab.ReferencedBy(id.name)) == 0 && !t.chain(id) {
-			note(&d.chains, id)
+		if tab := tables[id.table]; tab != nil && len(tab.ReferencedBy(id.name)) == 0 && !t.Has(id.as(chainEdit)) {
+			d.Add(id.as(chainEdit))
 		}
 	}
 }
 
 // compareJumps notes built-in chains that do not lead to ours as they should. No
 // sync with a delta changes them.
-func (m *mirror) compareJumps(tables map[string]*xtables.Table, d *damage, o *order) {
+func (m *mirror) compareJumps(tables map[string]*xtables.Table, d *looks.Objects[object], o *order) {
 	built := map[chainID]bool{}
 	for _, j := range m.jumps {
 		built[chainID{j.Table, j.Chain}] = true
@@ -291,7 +225,7 @@ func (m *mirror) compareJumps(tables map[string]*xtables.Table, d *damage, o *or
 			tab = *t
 		}
 		if !o.inPlace(&tab, id, wantedJumps(m.jumps, id)) {
-			note(&d.jumps, id)
+			d.Add(id.as(jumpsEdit))
 		}
 	}
 }

@@ -4,14 +4,16 @@ import (
 	"maps"
 	"slices"
 	"testing"
+
+	"svcproxy.dev/svcproxy/proxier/looks"
 )
 
 // A look names everything that it found, as a plan does.
 func TestDiffering(t *testing.T) {
 	var m mirror
-	note(&m.damage.chains, chainID{"nat", "SVCP-SERVICES"})
-	note(&m.damage.jumps, chainID{"filter", "FORWARD"})
-	note(&m.damage.sets, "SVCP-VIPS-4")
+	m.damage.Add(object{chainEdit, "nat", "SVCP-SERVICES"})
+	m.damage.Add(object{jumpsEdit, "filter", "FORWARD"})
+	m.damage.Add(setObject("SVCP-VIPS-4"))
 	want := []string{"ip set SVCP-VIPS-4", "iptables chain nat SVCP-SERVICES", "iptables jumps of filter FORWARD"}
 	if got := m.differing("iptables"); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
@@ -20,20 +22,19 @@ func TestDiffering(t *testing.T) {
 
 // Two readings confirm what both found, and nothing else.
 func TestDamageOfBoth(t *testing.T) {
-	a, b, in, out := chainID{"nat", "SVCP-A"}, chainID{"nat", "SVCP-B"}, chainID{"nat", "INPUT"}, chainID{"nat", "OUTPUT"}
-	var first, second damage
-	for _, id := range []chainID{a, b} {
-		note(&first.chains, id)
+	a, b := object{chainEdit, "nat", "SVCP-A"}, object{chainEdit, "nat", "SVCP-B"}
+	in, out := object{jumpsEdit, "nat", "INPUT"}, object{jumpsEdit, "nat", "OUTPUT"}
+	var first, second looks.Objects[object]
+	for _, o := range []object{a, b, in} {
+		first.Add(o)
 	}
-	note(&first.jumps, in)
-	for _, id := range []chainID{in, out} {
-		note(&second.jumps, id)
+	second.Add(in)
+	second.Add(out)
+	if got := both(&first, &second); !maps.Equal(got.Some, map[object]bool{in: true}) {
+		t.Errorf("got %v", got)
 	}
-	if both := first.and(&second); len(both.chains) > 0 || !maps.Equal(both.jumps, map[chainID]bool{in: true}) {
-		t.Errorf("got %v", both)
-	}
-	note(&second.chains, b)
-	if both := second.and(&first); !maps.Equal(both.chains, map[chainID]bool{b: true}) || !maps.Equal(both.jumps, map[chainID]bool{in: true}) {
-		t.Errorf("got %v", both)
+	second.Add(b)
+	if got := both(&second, &first); !maps.Equal(got.Some, map[object]bool{b: true, in: true}) {
+		t.Errorf("got %v", got)
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"svcproxy.dev/svcproxy/netutil/xtables"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/proxier/looks"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
@@ -159,8 +160,8 @@ func TestLooksAreCheap(t *testing.T) {
 // What a look passes over, as a sync is changing it, the next look reads.
 func TestPassedOverIsLookedAtAgain(t *testing.T) {
 	k, _, _, _ := watched(t)
-	busy := newTouched()
-	busy.chains[chainID{"nat", MarkMasq}] = true
+	busy := &looks.Objects[object]{}
+	busy.Add(object{chainEdit, "nat", MarkMasq})
 	k.mirror.begin(busy)
 	command(t, "iptables-nft", "-t", "nat", "-F", MarkMasq)
 	k.events.dirty.Store(true)
@@ -230,7 +231,7 @@ func TestEventDuringFirstSync(t *testing.T) {
 // find what is not there yet, and call it another program's work.
 func TestCanaryWaitsForWrites(t *testing.T) {
 	k, _, _, told := watchedBy(t, xtables.Legacy)
-	k.mirror.begin(newTouched())
+	k.mirror.begin(&looks.Objects[object]{})
 	command(t, "iptables-legacy", "-t", "nat", "-F")
 	select {
 	case <-told:
@@ -372,18 +373,18 @@ func send(t *testing.T, to string) {
 // A rule in front of ours that comes while a sync compares everything is looked for again after it.
 func TestRuleInFrontBesideSync(t *testing.T) {
 	k, _, _, told := watched(t)
-	k.mirror.mu.Lock()
+	k.mirror.Lock()
 	chains := k.mirror.chains
 	k.mirror.chains = nil // as while a sync reads
-	k.mirror.mu.Unlock()
+	k.mirror.Unlock()
 	command(t, "iptables-nft", "-w", "-I", "FORWARD", "-j", "DROP")
 	select {
 	case c := <-told:
 		t.Fatalf("told of %+v while nothing can be compared", c)
 	case <-time.After(2 * minLookInterval):
 	}
-	k.mirror.mu.Lock()
+	k.mirror.Lock()
 	k.mirror.chains = chains
-	k.mirror.mu.Unlock()
+	k.mirror.Unlock()
 	until(t, "told of the rule", func() bool { return len(told) > 0 })
 }

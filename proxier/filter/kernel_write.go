@@ -11,6 +11,7 @@ import (
 	"svcproxy.dev/svcproxy/netutil/ipset"
 	"svcproxy.dev/svcproxy/netutil/xtables"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/looks"
 )
 
 // write writes a difference without creating or destroying sets. It does not update the
@@ -82,12 +83,13 @@ func (d *difference) compareChanged(ch *Changes, m *mirror, fresh map[string]xta
 }
 
 // touches returns the chains and sets that d changes. A full set is first filled under another name, grown.
-func (d *difference) touches(grown string) *touched {
-	t := newTouched()
-	d.script.Chains(func(table, name string) { t.chains[chainID{table, name}] = true })
+func (d *difference) touches(grown string) *looks.Objects[object] {
+	t := &looks.Objects[object]{}
+	d.script.Chains(func(table, name string) { t.Add(object{chainEdit, table, name}) })
 	for _, sets := range []map[string][]ipset.Entry{d.gained, d.lost} {
 		for name := range sets {
-			t.sets[name], t.sets[grown] = true, true
+			t.Add(setObject(name))
+			t.Add(setObject(grown))
 		}
 	}
 	return t
@@ -200,7 +202,7 @@ func (k *Kernel) destroyObsolete(ctx context.Context, d *difference) error {
 func (k *Kernel) emptyInUse(ctx context.Context, name string) error {
 	if !k.inUse[name] {
 		k.log.Warn("an obsolete set stays, empty: a foreign rule uses it", "set", name)
-		note(&k.inUse, name)
+		k.inUse[name] = true
 	}
 	return k.sets.Flush(ctx, name)
 }

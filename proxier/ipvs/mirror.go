@@ -4,53 +4,25 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"sync"
 
 	"svcproxy.dev/svcproxy/netutil/lvs"
+	"svcproxy.dev/svcproxy/proxier/looks"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // A mirror is what IPVS and our device hold after the last Sync, for looks beside Syncs.
 // Servers in it are never modified. The zero value knows nothing.
 type mirror struct {
-	mu      sync.Mutex
+	looks.Guard[lvs.Key] // of servers, and of addresses, which have no protocol
+
 	known   bool
 	servers map[lvs.Key]*server
 	bound   map[netip.Addr]struct{}
 	foreign map[lvs.Key]struct{} // desired, but owned by another program
 
-	syncing *touched // what the running Sync changes; nil: none runs
-	since   *touched // what Syncs have changed since the running look began; nil: none runs
-
+	since   *looks.Objects[lvs.Key] // what means nothing to the running look; nil: none runs
 	found   found
 	differs bool // the running look has found something
-}
-
-// touched are servers and addresses that Syncs change.
-type touched struct {
-	all     bool
-	servers map[lvs.Key]struct{}
-	addrs   map[netip.Addr]struct{}
-}
-
-func newTouched() *touched {
-	return &touched{servers: map[lvs.Key]struct{}{}, addrs: map[netip.Addr]struct{}{}}
-}
-
-func (t *touched) merge(u *touched) {
-	t.all = t.all || u.all
-	maps.Copy(t.servers, u.servers)
-	maps.Copy(t.addrs, u.addrs)
-}
-
-func (t *touched) server(key lvs.Key) bool {
-	_, is := t.servers[key]
-	return is || t.all
-}
-
-func (t *touched) addr(a netip.Addr) bool {
-	_, is := t.addrs[a]
-	return is || t.all
 }
 
 // found is what looks have found to differ from the mirror and no Sync has repaired.
@@ -120,86 +92,81 @@ func (f *found) missing() (keys []lvs.Key) {
 // forget clears the mirror: a Sync begins that compares everything, or one has failed.
 // It returns the servers that looks found missing.
 func (m *mirror) forget() (missing []lvs.Key) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m.Lock()
+	defer m.Unlock()
 	missing = m.found.missing()
-	m.known, m.servers, m.bound, m.foreign, m.syncing, m.found = false, nil, nil, nil, nil, found{}
-	if m.since != nil {
-		m.since.all = true
-	}
+	m.Forget()
+	m.known, m.servers, m.bound, m.foreign, m.found = false, nil, nil, nil, found{}
 	return missing
 }
 
 // begin notes, before the kernel is changed, which servers a Sync with a delta is going
 // to change. It adds to them those to repair, and returns what to repair.
 func (m *mirror) begin(servers map[lvs.Key]struct{}, delta *policy.Delta) found {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	f, t := m.found.take(servers), newTouched()
+	m.Lock()
+	defer m.Unlock()
+	f, t := m.found.take(servers), &looks.Objects[lvs.Key]{}
 	for key := range f.servers {
 		servers[key] = struct{}{}
 	}
 	for key := range servers {
-		t.servers[key] = struct{}{}
-		t.addrs[key.Addr] = struct{}{} // it may be kept for draining, or freed
+		t.Add(key)
+		t.Add(lvs.Key{Addr: key.Addr}) // it may be kept for draining, or freed
 	}
-	maps.Copy(t.addrs, f.addrs)
+	for a := range f.addrs {
+		t.Add(lvs.Key{Addr: a})
+	}
 	for _, a := range slices.Concat(delta.BoundAddrs.Gained, delta.BoundAddrs.Lost) {
-		t.addrs[a] = struct{}{}
+		t.Add(lvs.Key{Addr: a})
 	}
-	if m.syncing = t; m.since != nil {
-		m.since.merge(t)
-	}
+	m.Begin(t)
 	return f
 }
 
 // end sets what the kernel holds after a Sync that succeeded: for what it touched if
 // that is known, for everything otherwise.
 func (m *mirror) end(servers map[lvs.Key]*server, bound map[netip.Addr]struct{}, foreign map[lvs.Key]struct{}) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if t := m.syncing; m.known && t != nil {
-		copyKeys(m.servers, servers, t.servers)
-		copyKeys(m.foreign, foreign, t.servers)
-		copyKeys(m.bound, bound, t.addrs)
+	m.Lock()
+	defer m.Unlock()
+	if m.known && m.Writing != nil {
+		for key := range m.Writing.Some {
+			copyKey(m.servers, servers, key)
+			copyKey(m.foreign, foreign, key)
+			copyKey(m.bound, bound, key.Addr)
+		}
 	} else {
 		m.servers, m.bound, m.foreign = maps.Clone(servers), maps.Clone(bound), maps.Clone(foreign)
 	}
-	m.syncing, m.known = nil, true
+	m.Writing, m.known = nil, true
 }
 
-// copyKeys makes one map equal to another at the given keys.
-func copyKeys[K comparable, V any](to, from map[K]V, at map[K]struct{}) {
-	for key := range at {
-		if v, has := from[key]; has {
-			to[key] = v
-		} else {
-			delete(to, key)
-		}
+// copyKey makes one map equal to another at a key.
+func copyKey[K comparable, V any](to, from map[K]V, key K) {
+	if v, has := from[key]; has {
+		to[key] = v
+	} else {
+		delete(to, key)
 	}
 }
 
 // beginLook begins a look, and returns which servers to look at. It returns false if
 // there is nothing known to compare with.
 func (m *mirror) beginLook() (servers, foreign []lvs.Key, known bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m.Lock()
+	defer m.Unlock()
 	if !m.known {
 		return nil, nil, false
 	}
-	m.differs = false
-	if m.since = newTouched(); m.syncing != nil {
-		m.since.merge(m.syncing)
-	}
+	m.differs, m.since = false, m.BeginLook()
 	return slices.Collect(maps.Keys(m.servers)), slices.Collect(maps.Keys(m.foreign)), true
 }
 
 // pick returns one of the servers, a different one each time. It returns false while a
 // missing one means nothing: a Sync may have just removed it, or is about to repair it.
 func (m *mirror) pick() (key lvs.Key, known bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if !m.known || m.syncing != nil || len(m.found.servers) > 0 {
+	m.Lock()
+	defer m.Unlock()
+	if !m.known || m.Writing != nil || len(m.found.servers) > 0 {
 		return key, false
 	}
 	for key := range m.servers {
@@ -210,8 +177,9 @@ func (m *mirror) pick() (key lvs.Key, known bool) {
 
 // endLook ends a look, and reports whether it has found anything.
 func (m *mirror) endLook() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m.Lock()
+	defer m.Unlock()
+	m.EndLook(m.since)
 	m.since = nil
 	return m.differs
 }
@@ -219,38 +187,38 @@ func (m *mirror) endLook() bool {
 // unrepaired reports whether looks have found something that no Sync has repaired and
 // Watch has not reported.
 func (m *mirror) unrepaired() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m.Lock()
+	defer m.Unlock()
 	return !m.found.reported && (len(m.found.servers)+len(m.found.addrs) > 0 || m.found.timeouts)
 }
 
 // markReported notes that Watch reports what looks have found, to a caller that requests a sync.
 func (m *mirror) markReported() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m.Lock()
+	defer m.Unlock()
 	m.found.reported = true
 }
 
 // reported reports whether Watch has reported what looks have found.
 func (m *mirror) reported() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m.Lock()
+	defer m.Unlock()
 	return m.found.reported
 }
 
 // changedSince reports whether a Sync has changed a server since the look began.
 func (m *mirror) changedSince(key lvs.Key) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.since.server(key)
+	m.Lock()
+	defer m.Unlock()
+	return m.since.Has(key)
 }
 
 // compare notes a server that differs, as read since the look began; nil: none. It
 // ignores one that a Sync has changed since.
 func (m *mirror) compare(key lvs.Key, have *server) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if !m.since.server(key) && !have.matches(m.servers[key]) {
+	m.Lock()
+	defer m.Unlock()
+	if !m.since.Has(key) && !have.matches(m.servers[key]) {
 		m.found.server(key, have == nil)
 		m.differs = true
 	}
@@ -258,9 +226,9 @@ func (m *mirror) compare(key lvs.Key, have *server) {
 
 // foreignGone notes that a foreign server was removed that a service wants.
 func (m *mirror) foreignGone(key lvs.Key) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if !m.since.server(key) {
+	m.Lock()
+	defer m.Unlock()
+	if !m.since.Has(key) {
 		m.found.server(key, false)
 		m.differs = true
 	}
@@ -268,11 +236,11 @@ func (m *mirror) foreignGone(key lvs.Key) {
 
 // compareAddrs notes missing and extra addresses of our device.
 func (m *mirror) compareAddrs(have map[netip.Addr]struct{}) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m.Lock()
+	defer m.Unlock()
 	missing, extra := addrDifference(have, m.bound)
 	for _, a := range slices.Concat(missing, extra) {
-		if !m.since.addr(a) {
+		if !m.since.Has(lvs.Key{Addr: a}) {
 			m.found.addr(a)
 			m.differs = true
 		}
@@ -281,8 +249,8 @@ func (m *mirror) compareAddrs(have map[netip.Addr]struct{}) {
 
 // timeoutsDiffer notes that the kernel's timeouts differ from the configured ones.
 func (m *mirror) timeoutsDiffer() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m.Lock()
+	defer m.Unlock()
 	m.found.timeouts, m.differs = true, true
 }
 

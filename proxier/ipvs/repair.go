@@ -121,11 +121,11 @@ func (b *Backend) repairAddrs(ctx context.Context, addrs map[netip.Addr]struct{}
 	}
 	want := map[netip.Addr]struct{}{}
 	for a := range addrs {
+		copyKey(b.bound, have, a)
 		if _, member := b.members[a]; member {
 			want[a] = struct{}{}
 		}
 	}
-	copyKeys(b.bound, have, addrs)
 	maps.DeleteFunc(have, func(a netip.Addr, _ struct{}) bool { _, asked := addrs[a]; return !asked })
 	missing, extra := addrDifference(have, want)
 	b.unbind(ctx, extra, errs)
