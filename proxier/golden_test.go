@@ -17,7 +17,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"svcproxy.dev/svcproxy/configs"
-	"svcproxy.dev/svcproxy/proxier/filter"
+	"svcproxy.dev/svcproxy/proxier/filter/layout"
 	"svcproxy.dev/svcproxy/proxier/ipvs"
 	"svcproxy.dev/svcproxy/proxier/nftables/nfttest"
 	"svcproxy.dev/svcproxy/proxier/policy"
@@ -48,8 +48,8 @@ func golden(t *testing.T, path string) {
 	}
 	services, node := parse(t, ar)
 	got := map[string]string{
-		"want.iptables":  rules(t, filter.NewRules, policy.IPv4, node, services),
-		"want.ip6tables": rules(t, filter.NewRules, policy.IPv6, node, services),
+		"want.iptables":  rules(t, layout.NewRules, policy.IPv4, node, services),
+		"want.ip6tables": rules(t, layout.NewRules, policy.IPv6, node, services),
 		"want.ipvs":      servers(t, policy.IPv4, node, services),
 		"want.ipvs6":     servers(t, policy.IPv6, node, services),
 		"want.nft":       table(policy.IPv4, node, services),
@@ -91,7 +91,7 @@ func parse(t *testing.T, ar *txtar.Archive) ([]*source.Service, *policy.Node) {
 // rules returns what iptables-save and ipset save would say. What is there in
 // every scenario is left out: chains that depend on settings only, where the
 // scenario has none, and empty sets.
-func rules(t *testing.T, newRules func(policy.Family) *filter.Rules, fam policy.Family, node *policy.Node, services []*source.Service) string {
+func rules(t *testing.T, newRules func(policy.Family) *layout.Rules, fam policy.Family, node *policy.Node, services []*source.Service) string {
 	st := policy.NewState(fam, node, services)
 	r := newRules(fam)
 	if err := r.Reset(st); err != nil {
@@ -118,7 +118,7 @@ func rules(t *testing.T, newRules func(policy.Family) *filter.Rules, fam policy.
 // addresses of our device, and what iptables-save and ipset save would say.
 func servers(t *testing.T, fam policy.Family, node *policy.Node, services []*source.Service) string {
 	lines := ipvs.Text(policy.NewState(fam, node, services), configs.Default().IPVS.Scheduler)
-	return strings.Join(append(lines, ""), "\n") + rules(t, filter.NewIPVSRules, fam, node, services)
+	return strings.Join(append(lines, ""), "\n") + rules(t, layout.NewIPVSRules, fam, node, services)
 }
 
 // table returns what nft would take for our table: its elements, and its rules
@@ -147,7 +147,7 @@ func table(fam policy.Family, node *policy.Node, services []*source.Service) str
 var hashedSlots = regexp.MustCompile(`^add element \S+ svcproxy \S*maglev-ip\S*-slots-\d+ `)
 
 // constantChains are the chains without services and settings.
-func constantChains(t *testing.T, newRules func(policy.Family) *filter.Rules, fam policy.Family) map[string]string {
+func constantChains(t *testing.T, newRules func(policy.Family) *layout.Rules, fam policy.Family) map[string]string {
 	own := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
 	r := newRules(fam)
 	if err := r.Reset(policy.NewState(fam, &policy.Node{NodePortAddrs: own, MarkBit: configs.Default().MasqueradeBit}, nil)); err != nil {
@@ -158,7 +158,7 @@ func constantChains(t *testing.T, newRules func(policy.Family) *filter.Rules, fa
 	return chains
 }
 
-func members(sets map[string]filter.Members) []string {
+func members(sets map[string]layout.Members) []string {
 	var lines []string
 	for name, m := range sets {
 		for e := range m.Entries {

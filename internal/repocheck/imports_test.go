@@ -61,7 +61,7 @@ func knowsAnother(path, imported string) bool {
 	}
 	own := strings.Join(strings.Split(path, "/")[:2], "/")
 	return !within(imported, "svcproxy.dev/svcproxy/"+own) && !slices.Contains(pure, imported) &&
-		!(slices.Contains(onFilter, own) && imported == "svcproxy.dev/svcproxy/proxier/filter") &&
+		!(slices.Contains(onFilter, own) && within(imported, "svcproxy.dev/svcproxy/proxier/filter")) &&
 		!(own == onChecks && imported == "svcproxy.dev/svcproxy/proxier/healthcheck")
 }
 

@@ -18,7 +18,7 @@ import (
 var namesOfOtherThings = []string{
 	"configs/schema.go",               // the table [ipvs] of svcproxy.toml
 	"cmd/internal/daemon/settings.go", // the same
-	"proxier/filter/rules_ipvs.go",    // a match of iptables
+	"proxier/filter/layout/ipvs.go",   // a match of iptables
 	"cmd/internal/convert/convert.go", // the program iptables
 }
 

@@ -15,6 +15,7 @@ import (
 	"svcproxy.dev/svcproxy/netutil/nft"
 	"svcproxy.dev/svcproxy/netutil/xtables"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/filter/layout"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
@@ -26,7 +27,7 @@ import (
 // after: a packet never meets a rule whose set is not ready. All changed chains
 // of a table are written at once.
 type Kernel struct {
-	words          dialect
+	words          layout.Dialect
 	tool           *xtables.Tool
 	stale          []*xtables.Tool // other variants with chains of ours
 	sets           *ipset.Conn
@@ -73,13 +74,13 @@ func open(ctx context.Context, fam policy.Family, choice *xtables.Choice) (*Kern
 	if err != nil {
 		return nil, fmt.Errorf("ip sets: %w", err)
 	}
-	for _, s := range sharedSets {
-		if err := conn.Probe(ctx, s.typ, fam == policy.IPv6); err != nil {
+	for _, s := range layout.SharedSets {
+		if err := conn.Probe(ctx, s.Type, fam == policy.IPv6); err != nil {
 			return nil, errors.Join(fmt.Errorf("ip sets of %s: %w", fam, err), conn.Close())
 		}
 	}
 	k := &Kernel{
-		words: dialects[fam], tool: choice.Use, stale: choice.Stale, sets: conn, log: slog.New(slog.DiscardHandler), inUse: map[string]bool{},
+		words: layout.Dialects[fam], tool: choice.Use, stale: choice.Stale, sets: conn, log: slog.New(slog.DiscardHandler), inUse: map[string]bool{},
 		looking: make(chan struct{}, 1), hooks: nft.NewHolder(family(choice.Use.IPv6)),
 	}
 	if err := k.openLook(); err != nil {
@@ -121,7 +122,7 @@ func (k *Kernel) Tool() string { return k.tool.String() }
 func (k *Kernel) SetMessages() int { return k.sets.Messages }
 
 // Read reads what the kernel holds of ours, and the tables that c needs.
-func (k *Kernel) Read(ctx context.Context, c Desired) (*Actual, error) {
+func (k *Kernel) Read(ctx context.Context, c layout.Desired) (*layout.Actual, error) {
 	tables, once, err := readAtOnce(ctx, k.tool)
 	if err != nil {
 		return nil, err
@@ -129,21 +130,21 @@ func (k *Kernel) Read(ctx context.Context, c Desired) (*Actual, error) {
 	if !once {
 		k.forceRead() // what a sync is misled to is found by the next look
 	}
-	h := &Actual{tables: map[string]*xtables.Table{}}
+	h := &layout.Actual{Tables: map[string]*xtables.Table{}}
 	for name, tab := range tables {
 		k.order.observe(name, tab)
 		if len(tab.Chains)+len(tab.Jumps) > 0 { // another mode may have left them
-			h.tables[name] = tab
+			h.Tables[name] = tab
 		}
 	}
 	for _, name := range c.Tables() {
-		if h.tables[name] = tables[name]; h.tables[name] == nil {
-			if h.tables[name], err = k.tool.Read(ctx, name, Prefix); err != nil {
+		if h.Tables[name] = tables[name]; h.Tables[name] == nil {
+			if h.Tables[name], err = k.tool.Read(ctx, name, layout.Prefix); err != nil {
 				return nil, err
 			}
 		}
 	}
-	h.sets, err = k.ourSets(ctx)
+	h.Sets, err = k.ourSets(ctx)
 	return h, err
 }
 
@@ -169,7 +170,7 @@ func (k *Kernel) ourSets(ctx context.Context) (map[string]*ipset.Listing, error)
 // ourSet returns a set if it is of our prefix and family. If the name does not tell
 // the family, the set does.
 func (k *Kernel) ourSet(ctx context.Context, conn *ipset.Conn, name string) (*ipset.Listing, error) {
-	if !strings.HasPrefix(name, Prefix) || strings.HasSuffix(name, k.words.otherSuffix()) {
+	if !strings.HasPrefix(name, layout.Prefix) || strings.HasSuffix(name, k.words.OtherSuffix()) {
 		return nil, nil
 	}
 	l, err := conn.List(ctx, name)
@@ -178,28 +179,28 @@ func (k *Kernel) ourSet(ctx context.Context, conn *ipset.Conn, name string) (*ip
 		return nil, nil
 	case err != nil:
 		return nil, err
-	case strings.HasSuffix(name, k.words.suffix) || l.IPv6 == k.tool.IPv6:
+	case strings.HasSuffix(name, k.words.Suffix) || l.IPv6 == k.tool.IPv6:
 		return l, nil
 	}
 	return nil, nil
 }
 
 // compare returns the difference from h to c.
-func (k *Kernel) compare(h *Actual, c Desired, st *policy.State) *difference {
+func (k *Kernel) compare(h *layout.Actual, c layout.Desired, st *policy.State) *difference {
 	d := &difference{tool: xtables.Base(k.tool.IPv6)}
 	have := sums{}
-	for name, tab := range h.tables {
+	for name, tab := range h.Tables {
 		have[name] = tab.Chains
 	}
-	d.compareChains(have, c.Chains, func(id chainID) bool { return len(h.tables[id.table].ReferencedBy(id.name)) > 0 })
-	d.compareJumps(h.tables, c.Jumps(), &k.order)
-	d.compareSets(h.sets, c.Sets(st), k.tool.IPv6)
+	d.compareChains(have, c.Chains, func(id chainID) bool { return len(h.Tables[id.table].ReferencedBy(id.name)) > 0 })
+	d.compareJumps(h.Tables, c.Jumps(), &k.order)
+	d.compareSets(h.Sets, c.Sets(st), k.tool.IPv6)
 	return d
 }
 
 // Resync makes the kernel, which holds h, hold c. It removes our chains of the other
 // variant last, so that packets are served all the time.
-func (k *Kernel) Resync(ctx context.Context, h *Actual, c Desired, st *policy.State) error {
+func (k *Kernel) Resync(ctx context.Context, h *layout.Actual, c layout.Desired, st *policy.State) error {
 	k.mirror.forget()
 	k.makeKeepTable(ctx)
 	k.holdHooks()
@@ -228,13 +229,13 @@ func (k *Kernel) Resync(ctx context.Context, h *Actual, c Desired, st *policy.St
 		return err
 	}
 	for id := range d.referenced {
-		k.warnReferenced(id, h.tables[id.table].ReferencedBy(id.name))
+		k.warnReferenced(id, h.Tables[id.table].ReferencedBy(id.name))
 	}
 	k.mirror.end(func() {
 		m := &k.mirror
 		m.chains, m.sets, m.jumps, m.referenced = d.want, map[string]setSum{}, c.Jumps(), d.referenced
 		for name, set := range d.sets {
-			m.sets[name] = set.sum()
+			m.sets[name] = sumOfMembers(set)
 		}
 	})
 	return nil
@@ -249,11 +250,11 @@ func (k *Kernel) confirm() error {
 	if !k.WritesWholeTables() {
 		return nil
 	}
-	switch there, err := k.tool.ChainExists("nat", Services); {
+	switch there, err := k.tool.ChainExists("nat", layout.Services); {
 	case err != nil:
 		k.log.Debug("what was written cannot be confirmed", "tool", k.Tool(), "err", err) // the next look compares all of it
 	case !there:
-		return fmt.Errorf("chain %s of table nat is missing: %s-restore: %w", Services, k.Tool(), xtables.ErrNothingWritten)
+		return fmt.Errorf("chain %s of table nat is missing: %s-restore: %w", layout.Services, k.Tool(), xtables.ErrNothingWritten)
 	}
 	return nil
 }
@@ -261,7 +262,7 @@ func (k *Kernel) confirm() error {
 // writeMarked writes a difference. If FORWARD accepted connections by another mark until
 // now, they get the new one before, and those that began meanwhile after. If this Kernel has written nothing yet and FORWARD
 // accepted none, they may be of another mode, and get it after.
-func (k *Kernel) writeMarked(ctx context.Context, h *Actual, d *difference, st *policy.State) error {
+func (k *Kernel) writeMarked(ctx context.Context, h *layout.Actual, d *difference, st *policy.State) error {
 	now := d.forwarding(h)
 	if now == byOtherMark {
 		if err := k.adoptOrWarn(ctx, st); err != nil {
@@ -316,7 +317,7 @@ func (k *Kernel) purge(ctx context.Context, tool *xtables.Tool) (left []string, 
 		err = k.restore(ctx, tool, s)
 		switch {
 		case err == nil && (once || try > 1 && n == len(left) || try >= purgeTries):
-			proxier.RemovedSome(ctx, "chains "+Prefix+"* of "+tool.String(), chains-len(left))
+			proxier.RemovedSome(ctx, "chains "+layout.Prefix+"* of "+tool.String(), chains-len(left))
 			return left, nil
 		case err != nil && (ctx.Err() != nil || all >= before && (once || try >= purgeTries)):
 			return left, err
@@ -359,7 +360,7 @@ func Cleanup(ctx context.Context, fam policy.Family) error {
 	if err != nil {
 		return err
 	}
-	k := &Kernel{words: dialects[fam], tool: &xtables.Tool{IPv6: fam == policy.IPv6}, sets: conn, log: slog.New(slog.DiscardHandler)}
+	k := &Kernel{words: layout.Dialects[fam], tool: &xtables.Tool{IPv6: fam == policy.IPv6}, sets: conn, log: slog.New(slog.DiscardHandler)}
 	return errors.Join(k.Cleanup(ctx), k.Close())
 }
 
@@ -402,6 +403,6 @@ func (k *Kernel) destroyOurs(ctx context.Context, wait bool) error {
 			removed++
 		}
 	}
-	proxier.RemovedSome(ctx, fmt.Sprintf("ipsets %s* of %s", Prefix, xtables.Base(k.tool.IPv6)), removed)
+	proxier.RemovedSome(ctx, fmt.Sprintf("ipsets %s* of %s", layout.Prefix, xtables.Base(k.tool.IPv6)), removed)
 	return errors.Join(errs...)
 }

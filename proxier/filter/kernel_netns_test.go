@@ -19,6 +19,7 @@ import (
 	"svcproxy.dev/svcproxy/netutil/xtables"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/proxier/filter/layout"
 	"svcproxy.dev/svcproxy/proxier/looks"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
@@ -33,7 +34,7 @@ func TestMembersNeedNoProgram(t *testing.T) {
 	}
 	t.Cleanup(func() { k.Close() })
 	w := backendtest.NewWorld(policy.IPv4)
-	r := NewRules(policy.IPv4)
+	r := layout.NewRules(policy.IPv4)
 	resync(t, k, r, w)
 
 	k.tool = &xtables.Tool{}
@@ -59,7 +60,7 @@ func TestMembersNeedNoProgram(t *testing.T) {
 
 // watched returns a Kernel of the nft variant that holds what a World without services
 // needs, and is watched. What it tells of is sent.
-func watched(t *testing.T) (*Kernel, *Rules, *backendtest.World, <-chan proxier.ForeignChange) {
+func watched(t *testing.T) (*Kernel, *layout.Rules, *backendtest.World, <-chan proxier.ForeignChange) {
 	t.Helper()
 	k, r, w, told := watchedBy(t, xtables.NFT)
 	until(t, "watching", k.events.watching.Load)
@@ -69,7 +70,7 @@ func watched(t *testing.T) (*Kernel, *Rules, *backendtest.World, <-chan proxier.
 	return k, r, w, told
 }
 
-func watchedBy(t *testing.T, v xtables.Variant) (*Kernel, *Rules, *backendtest.World, <-chan proxier.ForeignChange) {
+func watchedBy(t *testing.T, v xtables.Variant) (*Kernel, *layout.Rules, *backendtest.World, <-chan proxier.ForeignChange) {
 	t.Helper()
 	netnstest.Enter(t)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -79,7 +80,7 @@ func watchedBy(t *testing.T, v xtables.Variant) (*Kernel, *Rules, *backendtest.W
 	}
 	t.Cleanup(func() { k.Close() })
 	w := backendtest.NewWorld(policy.IPv4)
-	r := NewRules(policy.IPv4)
+	r := layout.NewRules(policy.IPv4)
 	resync(t, k, r, w)
 	ended, told := make(chan error), make(chan proxier.ForeignChange, 100)
 	go netnstest.Here(t, func() { ended <- k.Watch(ctx, func(e proxier.ForeignChange) { told <- e }) })()
@@ -104,7 +105,10 @@ func toolOf(t *testing.T, v xtables.Variant) *xtables.Tool {
 }
 
 // resync makes the kernel hold what w needs.
-func resync(t *testing.T, k *Kernel, r *Rules, w *backendtest.World) {
+func resync(t *testing.T, k *Kernel, r interface {
+	layout.Desired
+	Reset(*policy.State) error
+}, w *backendtest.World) {
 	t.Helper()
 	if err := r.Reset(w.State); err != nil {
 		t.Fatal(err)
@@ -153,7 +157,7 @@ func TestLooksAreCheap(t *testing.T) {
 		t.Errorf("look %d did not read", maxUnread)
 	}
 	k.events.dirty.Store(false)
-	command(t, "iptables-nft", "-t", "nat", "-F", MarkMasq)
+	command(t, "iptables-nft", "-t", "nat", "-F", layout.MarkMasq)
 	until(t, "a change by another process is heard of", k.events.dirty.Load)
 }
 
@@ -161,9 +165,9 @@ func TestLooksAreCheap(t *testing.T) {
 func TestPassedOverIsLookedAtAgain(t *testing.T) {
 	k, _, _, _ := watched(t)
 	busy := &looks.Objects[object]{}
-	busy.Add(object{chainEdit, "nat", MarkMasq})
+	busy.Add(object{chainEdit, "nat", layout.MarkMasq})
 	k.mirror.begin(busy)
-	command(t, "iptables-nft", "-t", "nat", "-F", MarkMasq)
+	command(t, "iptables-nft", "-t", "nat", "-F", layout.MarkMasq)
 	k.events.dirty.Store(true)
 	if damaged, err := k.Look(context.Background()); err != nil || damaged {
 		t.Fatalf("look at what a sync is changing: %v, %v", damaged, err)
@@ -216,7 +220,7 @@ func TestEventDuringFirstSync(t *testing.T) {
 	k, _, _, told := watched(t)
 	chains, sets := k.mirror.chains, k.mirror.sets
 	k.mirror.forget()
-	command(t, "iptables-nft", "-t", "nat", "-F", MarkMasq)
+	command(t, "iptables-nft", "-t", "nat", "-F", layout.MarkMasq)
 	until(t, "a change by another process is heard of", k.events.dirty.Load)
 	time.Sleep(minLookInterval / 2) // the event has been taken up
 	k.mirror.end(func() { k.mirror.chains, k.mirror.sets = chains, sets })
@@ -330,7 +334,7 @@ func TestLegacyLooksAreCheap(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { k.Close() })
-	w, r := backendtest.NewWorld(policy.IPv4), NewRules(policy.IPv4)
+	w, r := backendtest.NewWorld(policy.IPv4), layout.NewRules(policy.IPv4)
 	resync(t, k, r, w)
 	look := func(tool *xtables.Tool) (bool, error) {
 		t.Helper()
@@ -348,7 +352,7 @@ func TestLegacyLooksAreCheap(t *testing.T) {
 	if damaged, err := look(none); err != nil || damaged {
 		t.Errorf("nothing but counters has changed: %v, %v", damaged, err)
 	}
-	command(t, "iptables-legacy", "-t", "nat", "-R", MarkMasq, "1", "-j", "MARK", "--or-mark", "0x8000")
+	command(t, "iptables-legacy", "-t", "nat", "-R", layout.MarkMasq, "1", "-j", "MARK", "--or-mark", "0x8000")
 	if _, err := look(none); err == nil {
 		t.Error("a rule was replaced, and nothing is read")
 	}

@@ -10,6 +10,7 @@ import (
 	"svcproxy.dev/svcproxy/netutil/ipset"
 	"svcproxy.dev/svcproxy/netutil/xtables"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/filter/layout"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
@@ -17,23 +18,23 @@ import (
 // frontend, and whether it is there. Chains are known by their names, and so are jumps.
 // Chains between the root of the tree and the service depend on all other services, and
 // are left out.
-func Objects(ctx context.Context, r *Rules, st *policy.State) ([]proxier.Object, error) {
+func Objects(ctx context.Context, r *layout.Rules, st *policy.State) ([]proxier.Object, error) {
 	if err := r.Reset(st); err != nil {
 		return nil, err
 	}
-	chains, err := r.chainObjects(ctx)
+	chains, err := chainObjects(ctx, r, st.Family)
 	if err != nil {
 		return nil, fmt.Errorf("looking for our chains: %w", err)
 	}
-	sets, err := r.setObjects(ctx, st)
+	sets, err := setObjects(ctx, r, st)
 	if err != nil {
 		return nil, fmt.Errorf("looking for our sets: %w", err)
 	}
 	return append(chains, sets...), nil
 }
 
-func (r *Rules) chainObjects(ctx context.Context) (list []proxier.Object, err error) {
-	choice, err := Choose(ctx, r.words.fam == policy.IPv6)
+func chainObjects(ctx context.Context, r *layout.Rules, fam policy.Family) (list []proxier.Object, err error) {
+	choice, err := Choose(ctx, fam == policy.IPv6)
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +49,7 @@ func (r *Rules) chainObjects(ctx context.Context) (list []proxier.Object, err er
 		if have == nil {
 			have = xtables.NewTable()
 		}
-		list = append(list, r.jumpObjects(table, have)...)
+		list = append(list, jumpObjects(r, table, have)...)
 		for _, name := range slices.Sorted(slices.Values(wanted[table])) {
 			_, present := have.Chains[name]
 			list = append(list, proxier.Object{Name: "chain " + table + " " + name, Present: present})
@@ -57,8 +58,8 @@ func (r *Rules) chainObjects(ctx context.Context) (list []proxier.Object, err er
 	return list, nil
 }
 
-func (r *Rules) jumpObjects(table string, have *xtables.Table) (list []proxier.Object) {
-	for _, j := range r.layout.jumps {
+func jumpObjects(r *layout.Rules, table string, have *xtables.Table) (list []proxier.Object) {
+	for _, j := range r.Jumps() {
 		if j.Table == table {
 			words := strings.Fields(j.Rule)
 			name := fmt.Sprintf("jump %s %s to %s", table, j.Chain, words[len(words)-1])
@@ -69,7 +70,7 @@ func (r *Rules) jumpObjects(table string, have *xtables.Table) (list []proxier.O
 }
 
 // setObjects are the members that the State needs, not those of the host.
-func (r *Rules) setObjects(ctx context.Context, st *policy.State) (list []proxier.Object, err error) {
+func setObjects(ctx context.Context, r *layout.Rules, st *policy.State) (list []proxier.Object, err error) {
 	wanted := r.Sets(st)
 	conn, err := ipset.Dial()
 	if err != nil {
@@ -100,7 +101,7 @@ func (r *Rules) setObjects(ctx context.Context, st *policy.State) (list []proxie
 }
 
 // memberObjects names a set, or the members that it lacks.
-func memberObjects(name string, wanted Members, have map[ipset.Entry]bool) (list []proxier.Object) {
+func memberObjects(name string, wanted layout.Members, have map[ipset.Entry]bool) (list []proxier.Object) {
 	for e := range wanted.Entries {
 		if !have[e] {
 			list = append(list, proxier.Object{Name: "member " + name + " " + e.String()})

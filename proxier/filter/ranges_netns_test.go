@@ -3,6 +3,7 @@
 package filter
 
 import (
+	"bytes"
 	"context"
 	"net"
 	"net/netip"
@@ -15,6 +16,7 @@ import (
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/proxier/filter/layout"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -46,9 +48,7 @@ func TestRangesBeforeForeignAccept(t *testing.T) {
 		Restricted: true, SourceRanges: []netip.Prefix{netip.MustParsePrefix("192.0.2.7/32")},
 	})
 	w.Put(res.Key, res)
-	r := NewIPVSRules(policy.IPv4)
-	r.ipvsBalances = false // no rule asks whether it does
-	resync(t, k, r, w)
+	resync(t, k, unasked{layout.NewIPVSRules(policy.IPv4)}, w)
 
 	check := func(what string) {
 		t.Helper()
@@ -67,6 +67,21 @@ func TestRangesBeforeForeignAccept(t *testing.T) {
 	check("accepted before")
 	command(t, "iptables", "-t", "raw", "-I", "PREROUTING", "-j", "CT", "--notrack")
 	check("not tracked")
+}
+
+// unasked are rules none of which asks whether IPVS balances, which is not there.
+type unasked struct{ *layout.Rules }
+
+func (r unasked) Chains(emit layout.Emit) {
+	r.Rules.Chains(func(table, name string, rules []byte) {
+		var kept []byte
+		for line := range bytes.Lines(bytes.ReplaceAll(rules, []byte(" -m ipvs ! --ipvs"), nil)) {
+			if !bytes.Contains(line, []byte("-m ipvs")) {
+				kept = append(kept, line...)
+			}
+		}
+		emit(table, name, kept)
+	})
 }
 
 // neighbour makes a host that sends words over UDP to port 30080 of this one, 192.0.2.1, from 192.0.2.7 and 192.0.2.8.

@@ -14,6 +14,7 @@ import (
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/netutil/xtables"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/proxier/filter/layout"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -35,20 +36,20 @@ func TestVariantsShareClients(t *testing.T) {
 	res := s.Resolve(&policy.Frontend{Key: policy.FrontendKey{Addr: backendtest.Addr(policy.IPv4, "vip", 1), Port: 80}, Outside: route, Local: route})
 	w.Put(res.Key, res)
 
-	list, client := RecentList(pool, pool.Targets[1]), netip.MustParseAddr("192.0.2.7")
+	list, client := layout.RecentList(pool, pool.Targets[1]), netip.MustParseAddr("192.0.2.7")
 	for i, choice := range []xtables.Choice{{Use: tools[0]}, {Use: tools[1], Stale: tools[:1]}, {Use: tools[0], Stale: tools[1:]}} {
 		k, err := open(ctx, policy.IPv4, &choice)
 		if err != nil {
 			t.Fatal(err)
 		}
-		resync(t, k, NewRules(policy.IPv4), w)
+		resync(t, k, layout.NewRules(policy.IPv4), w)
 		if i == 0 {
 			if err := os.WriteFile("/proc/thread-self/net/xt_recent/"+list, []byte("+"+client.String()+"\n"), 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}
 		for _, former := range choice.Stale {
-			if tab, err := former.Read(ctx, "nat", Prefix); err != nil || len(tab.Chains) > 0 {
+			if tab, err := former.Read(ctx, "nat", layout.Prefix); err != nil || len(tab.Chains) > 0 {
 				t.Errorf("%s still holds %v, %v", former, tab, err)
 			}
 		}
@@ -73,11 +74,11 @@ func TestNeedsOfTheMode(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer k.Close()
-		if err := NewUnsupported(k, NewRules(fam)).Probe(ctx); err != nil {
+		if err := layout.NewUnsupported(k.Probe, layout.NewRules(fam)).Probe(ctx); err != nil {
 			t.Errorf("iptables mode: %v", err)
 		}
 		want := "this host lacks ipvs, which " + k.Tool() + " needs: "
-		if err := NewUnsupported(k, NewIPVSRules(fam)).Probe(ctx); err == nil || !strings.Contains(err.Error(), want) {
+		if err := layout.NewUnsupported(k.Probe, layout.NewIPVSRules(fam)).Probe(ctx); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("ipvs mode: got %v, want %s", err, want)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/filter"
+	"svcproxy.dev/svcproxy/proxier/filter/layout"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
@@ -16,10 +17,10 @@ import (
 type Backend struct {
 	fam    policy.Family
 	kernel *filter.Kernel
-	rules  *filter.Rules
+	rules  *layout.Rules
 	log    *slog.Logger
 
-	unsupported *filter.Unsupported // of the State that is synced; nil: only Cleanup is to be called
+	unsupported *layout.Unsupported // of the State that is synced; nil: only Cleanup is to be called
 }
 
 // New returns a Backend for the network namespace of the caller. It fails if the host
@@ -30,8 +31,8 @@ func New(ctx context.Context, fam policy.Family) (*Backend, error) {
 	if err != nil {
 		return nil, fmt.Errorf("iptables mode, %s: %w", fam, err)
 	}
-	b := &Backend{fam: fam, kernel: k, rules: filter.NewRules(fam), log: slog.New(slog.DiscardHandler)}
-	b.unsupported = filter.NewUnsupported(k, b.rules)
+	b := &Backend{fam: fam, kernel: k, rules: layout.NewRules(fam), log: slog.New(slog.DiscardHandler)}
+	b.unsupported = layout.NewUnsupported(k.Probe, b.rules)
 	if err := b.unsupported.Probe(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("iptables mode, %s: %w", fam, err), b.Close())
 	}
@@ -129,7 +130,7 @@ func (b *Backend) SetLog(log *slog.Logger) {
 }
 
 // read sets rules to those of st on this host, and returns what the kernel holds.
-func read(ctx context.Context, k *filter.Kernel, rules *filter.Rules, st *policy.State) (*filter.Actual, error) {
+func read(ctx context.Context, k *filter.Kernel, rules *layout.Rules, st *policy.State) (*layout.Actual, error) {
 	if err := rules.Reset(st); err != nil {
 		return nil, err
 	}
@@ -143,7 +144,7 @@ func read(ctx context.Context, k *filter.Kernel, rules *filter.Rules, st *policy
 
 // Plan implements proxier.Backend.
 func (b *Backend) Plan(ctx context.Context, st *policy.State) ([]proxier.Change, error) {
-	rules := filter.NewRules(b.fam)
+	rules := layout.NewRules(b.fam)
 	st = b.unsupported.Preview(st)
 	actual, err := read(ctx, b.kernel, rules, st)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 
 	"svcproxy.dev/svcproxy/netutil/xtables"
 	"svcproxy.dev/svcproxy/proxier"
-	"svcproxy.dev/svcproxy/proxier/filter"
+	"svcproxy.dev/svcproxy/proxier/filter/layout"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
@@ -20,7 +20,7 @@ func Remembered(ctx context.Context, p *policy.Pool, client netip.Addr) (*proxie
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		list, err := xtables.ReadRecent(filter.RecentList(p, t))
+		list, err := xtables.ReadRecent(layout.RecentList(p, t))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("iptables, %s: reading session affinity: %w", policy.FamilyOf(client), err)
 		}

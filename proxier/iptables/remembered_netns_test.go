@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/proxier/backendtest"
-	"svcproxy.dev/svcproxy/proxier/filter"
+	"svcproxy.dev/svcproxy/proxier/filter/layout"
 	"svcproxy.dev/svcproxy/proxier/iptables"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
@@ -30,7 +30,7 @@ func TestRemembered(t *testing.T) {
 		if got, err := iptables.Remembered(ctx, pool, client); got != nil || err != nil {
 			h.Errorf("one that never came: %+v, %v", got, err)
 		}
-		list := "/proc/thread-self/net/xt_recent/" + filter.RecentList(pool, pool.Targets[1])
+		list := "/proc/thread-self/net/xt_recent/" + layout.RecentList(pool, pool.Targets[1])
 		if err := os.WriteFile(list, []byte("+"+client.String()+"\n"), 0o600); err != nil {
 			h.Fatal(err)
 		}

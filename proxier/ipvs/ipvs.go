@@ -36,6 +36,7 @@ import (
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/bootrecord"
 	"svcproxy.dev/svcproxy/proxier/filter"
+	"svcproxy.dev/svcproxy/proxier/filter/layout"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
@@ -67,8 +68,8 @@ type Backend struct {
 	conn        *lvs.Conn
 	device      *links.Dummy
 	kernel      *filter.Kernel
-	rules       *filter.Rules
-	unsupported *filter.Unsupported // of the State that is synced
+	rules       *layout.Rules
+	unsupported *layout.Unsupported // of the State that is synced
 	record      *record
 	unsent      map[lvs.Key]struct{} // that the running Sync has not added yet
 
@@ -92,7 +93,7 @@ type Backend struct {
 // has no IPVS, no dummy devices or no ip sets, the host no iptables, or either lacks what
 // all services need, which it probes. What only some services need may be missing.
 func New(ctx context.Context, fam policy.Family, opts Options) (*Backend, error) {
-	b := &Backend{fam: fam, opts: opts, log: orDiscard(opts.Log), rules: filter.NewIPVSRules(fam)}
+	b := &Backend{fam: fam, opts: opts, log: orDiscard(opts.Log), rules: layout.NewIPVSRules(fam)}
 	if err := b.open(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("ipvs mode, %s: %w", fam, err), b.Close())
 	}
@@ -116,7 +117,7 @@ func (b *Backend) open(ctx context.Context) (err error) {
 		return err
 	}
 	b.kernel.SetLog(b.log)
-	b.unsupported = filter.NewUnsupported(b.kernel, b.rules)
+	b.unsupported = layout.NewUnsupported(b.kernel.Probe, b.rules)
 	if b.opts.Leaving {
 		return nil
 	}

@@ -9,6 +9,7 @@ import (
 	"svcproxy.dev/svcproxy/netutil/lvs"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/filter"
+	"svcproxy.dev/svcproxy/proxier/filter/layout"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
@@ -23,7 +24,7 @@ func Objects(ctx context.Context, st *policy.State) ([]proxier.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	rules, err := filter.Objects(ctx, filter.NewIPVSRules(st.Family), st)
+	rules, err := filter.Objects(ctx, layout.NewIPVSRules(st.Family), st)
 	return slices.Concat(bound, servers, rules), err
 }
 

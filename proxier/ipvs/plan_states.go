@@ -9,6 +9,7 @@ import (
 	"svcproxy.dev/svcproxy/netutil/lvs"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/filter"
+	"svcproxy.dev/svcproxy/proxier/filter/layout"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
@@ -29,8 +30,8 @@ func Compare(before, after *policy.State, opts Options) ([]proxier.Change, error
 	}
 	p.compare(opts.Scheduler, after)
 	rulesBefore, rulesAfter := withBound(before, p.bound), withBound(after, p.addrs)
-	was, rules := filter.NewIPVSRules(after.Family), filter.NewIPVSRules(after.Family)
-	for r, st := range map[*filter.Rules]*policy.State{was: rulesBefore, rules: rulesAfter} {
+	was, rules := layout.NewIPVSRules(after.Family), layout.NewIPVSRules(after.Family)
+	for r, st := range map[*layout.Rules]*policy.State{was: rulesBefore, rules: rulesAfter} {
 		if err := r.Reset(st); err != nil {
 			return nil, fmt.Errorf("ipvs, %s: %w", st.Family, err)
 		}

@@ -15,7 +15,7 @@ import (
 	"svcproxy.dev/svcproxy/netutil/links"
 	"svcproxy.dev/svcproxy/netutil/lvs"
 	"svcproxy.dev/svcproxy/proxier"
-	"svcproxy.dev/svcproxy/proxier/filter"
+	"svcproxy.dev/svcproxy/proxier/filter/layout"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -100,8 +100,8 @@ func (h *host) forget() {
 	was := h.Backend
 	was.device.Close()
 	h.Must(was.conn.Close())
-	h.Backend = &Backend{fam: h.Family, opts: h.opts, log: was.log, kernel: was.kernel, rules: filter.NewIPVSRules(h.Family), conn: &lvs.Conn{}}
-	h.Backend.unsupported = filter.NewUnsupported(was.kernel, h.Backend.rules)
+	h.Backend = &Backend{fam: h.Family, opts: h.opts, log: was.log, kernel: was.kernel, rules: layout.NewIPVSRules(h.Family), conn: &lvs.Conn{}}
+	h.Backend.unsupported = layout.NewUnsupported(was.kernel.Probe, h.Backend.rules)
 	h.Must(h.Backend.openRecord(h.opts.StateDir))
 	var err error
 	h.Backend.device, err = links.OpenDummy()

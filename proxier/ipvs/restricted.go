@@ -5,14 +5,14 @@ import (
 
 	"svcproxy.dev/svcproxy/netutil/ipset"
 	"svcproxy.dev/svcproxy/netutil/lvs"
-	"svcproxy.dev/svcproxy/proxier/filter"
+	"svcproxy.dev/svcproxy/proxier/filter/layout"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // withoutGuards returns the servers of frontends that the rules in the kernel do not restrict or masquerade as the
 // state asks. What chains of split frontends do is not compared: these count as unguarded, unless rules of iptables mode
 // balance.
-func (p *snapshot) withoutGuards(rules *filter.Rules) map[lvs.Key]bool {
+func (p *snapshot) withoutGuards(rules *layout.Rules) map[lvs.Key]bool {
 	keys := map[lvs.Key]bool{}
 	for e := range rules.Unguarded(p.rules) {
 		keys[lvs.Key{Addr: e.Addr, Protocol: e.Protocol, Port: e.Port}] = true
@@ -43,12 +43,12 @@ func entriesOf(steps []step) map[ipset.Entry]bool {
 
 // guarded are rules whose sets still have what is lost later.
 type guarded struct {
-	*filter.Rules
-	later *filter.Changes
+	*layout.Rules
+	later *layout.Changes
 }
 
 // Sets implements filter.Desired.
-func (g guarded) Sets(st *policy.State) map[string]filter.Members {
+func (g guarded) Sets(st *policy.State) map[string]layout.Members {
 	sets := g.Rules.Sets(st)
 	for name, entries := range g.later.Lost {
 		for _, e := range entries {
@@ -88,7 +88,7 @@ func (b *Backend) serve(ctx context.Context, p *snapshot, late []step, errs *fai
 		return nil
 	}
 	b.runSteps(ctx, late, p.after, errs)
-	served := &filter.Changes{Gained: map[string][]ipset.Entry{}, Lost: map[string][]ipset.Entry{}}
+	served := &layout.Changes{Gained: map[string][]ipset.Entry{}, Lost: map[string][]ipset.Entry{}}
 	b.rules.Withhold(b.refused.missingEntries(p.after), served)
 	return b.kernel.Apply(ctx, served, b.rules)
 }

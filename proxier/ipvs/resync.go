@@ -10,7 +10,7 @@ import (
 	"svcproxy.dev/svcproxy/netutil/links"
 	"svcproxy.dev/svcproxy/netutil/lvs"
 	"svcproxy.dev/svcproxy/proxier"
-	"svcproxy.dev/svcproxy/proxier/filter"
+	"svcproxy.dev/svcproxy/proxier/filter/layout"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
@@ -20,7 +20,7 @@ type snapshot struct {
 	foreign map[lvs.Key]struct{}    // desired, but owned by another program
 	device  bool                    // ours exists
 	bound   map[netip.Addr]struct{} // addresses that it has
-	rules   *filter.Actual          // chains and sets; nil: not read
+	rules   *layout.Actual          // chains and sets; nil: not read
 
 	claims    *claims
 	diff      difference
@@ -28,7 +28,7 @@ type snapshot struct {
 	unguarded map[lvs.Key]bool        // whose servers wait for the rules
 	claimed   []lvs.Key               // to be added, but not recorded yet
 	lost      []lvs.Key               // recorded, but neither existing nor to be added
-	guards    *filter.Changes         // what sets lose after diff; nil: rules are left alone
+	guards    *layout.Changes         // what sets lose after diff; nil: rules are left alone
 	addrs     map[netip.Addr]struct{} // desired on the device
 	orphans   map[netip.Addr]int
 }
@@ -314,7 +314,7 @@ func (b *Backend) plan(ctx context.Context, st *policy.State) ([]proxier.Change,
 	if err != nil {
 		return nil, err
 	}
-	rules := filter.NewIPVSRules(b.fam)
+	rules := layout.NewIPVSRules(b.fam)
 	actual, err := b.kernel.Read(ctx, rules)
 	if err != nil {
 		return nil, err

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/proxier/backendtest"
-	"svcproxy.dev/svcproxy/proxier/filter"
+	"svcproxy.dev/svcproxy/proxier/filter/layout"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
@@ -61,7 +61,7 @@ func (h *host) byProcesses(services int, t *testing.T) (time.Duration, int) {
 		res := backendtest.Web(h.Family, i, 10)
 		st.Put(res.Key, res)
 	}
-	rules := filter.NewIPVSRules(h.Family)
+	rules := layout.NewIPVSRules(h.Family)
 	h.Must(rules.Reset(st.State))
 	var commands []string
 	for _, line := range Text(st.State, "wrr") {

@@ -6,7 +6,7 @@ import (
 
 	"svcproxy.dev/svcproxy/netutil/lvs"
 	"svcproxy.dev/svcproxy/proxier"
-	"svcproxy.dev/svcproxy/proxier/filter"
+	"svcproxy.dev/svcproxy/proxier/filter/layout"
 )
 
 // recordPlanned records what is about to be done: which servers will be ours, and which
@@ -76,7 +76,7 @@ func (b *Backend) runSteps(ctx context.Context, steps []step, servers map[lvs.Ke
 
 // runLast runs the steps that end connections, and then removes what guarded their frontends until now.
 // After an error that stays: some may still be balanced, and everything is compared next.
-func (b *Backend) runLast(ctx context.Context, steps []step, servers map[lvs.Key]*server, guards *filter.Changes, errs *failures) {
+func (b *Backend) runLast(ctx context.Context, steps []step, servers map[lvs.Key]*server, guards *layout.Changes, errs *failures) {
 	b.runSteps(ctx, steps, servers, errs)
 	if errs.n == 0 && guards != nil && len(guards.Lost) > 0 {
 		errs.add(b.kernel.Apply(ctx, guards, b.rules))

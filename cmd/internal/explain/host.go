@@ -18,7 +18,7 @@ import (
 	"svcproxy.dev/svcproxy/netutil/ruleset"
 	"svcproxy.dev/svcproxy/netutil/sysctl"
 	"svcproxy.dev/svcproxy/proxier"
-	"svcproxy.dev/svcproxy/proxier/filter"
+	"svcproxy.dev/svcproxy/proxier/filter/layout"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
@@ -113,7 +113,7 @@ func filtersBridge(name string, family netip.Addr) bool {
 
 // Rules implements Host.
 func (h ThisHost) Rules(ctx context.Context, fam policy.Family) *ruleset.Ruleset {
-	return ruleset.Read(ctx, ruleset.Options{IPv6: fam == policy.IPv6, OwnTable: "svcproxy", Prefix: filter.Prefix, MaxRules: maxRules})
+	return ruleset.Read(ctx, ruleset.Options{IPv6: fam == policy.IPv6, OwnTable: "svcproxy", Prefix: layout.Prefix, MaxRules: maxRules})
 }
 
 // Objects implements Host.

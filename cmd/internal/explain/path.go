@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"svcproxy.dev/svcproxy/netutil/ruleset"
-	"svcproxy.dev/svcproxy/proxier/filter"
+	"svcproxy.dev/svcproxy/proxier/filter/layout"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
@@ -79,7 +79,7 @@ func (r *Report) early(d *decision, f *facts, p ruleset.Packet) ruleset.Packet {
 		var hits []ruleset.Hit
 		own := map[string]ruleset.Verdict{}
 		if b.Type == "nat" && !d.balancedOutside() {
-			own[filter.Services] = ruleset.Verdict{Kind: ruleset.Own}
+			own[layout.Services] = ruleset.Verdict{Kind: ruleset.Own}
 		}
 		hits, p = b.Walk(p, own)
 		for _, h := range hits {
@@ -269,7 +269,7 @@ func (d *decision) ownFilter() map[string]ruleset.Verdict {
 	if !d.world.Accepts {
 		return nil
 	}
-	return map[string]ruleset.Verdict{filter.Forward: {Kind: ruleset.Accept}, filter.Filter: {}, filter.Postrouting: {}}
+	return map[string]ruleset.Verdict{layout.Forward: {Kind: ruleset.Accept}, layout.Filter: {}, layout.Postrouting: {}}
 }
 
 // at returns the packet as a chain meets it after its destination was translated, and

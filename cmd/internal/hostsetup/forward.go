@@ -10,6 +10,7 @@ import (
 	"svcproxy.dev/svcproxy/netutil/nft"
 	"svcproxy.dev/svcproxy/netutil/xtables"
 	"svcproxy.dev/svcproxy/proxier/filter"
+	"svcproxy.dev/svcproxy/proxier/filter/layout"
 )
 
 // lookTime is how long looking at legacy iptables may take. Usually it takes milliseconds.
@@ -50,7 +51,7 @@ func legacyForward(ctx context.Context, v6 bool, own string) []string {
 		if t.Variant != xtables.Legacy {
 			continue
 		}
-		table, err := t.Read(ctx, "filter", filter.Prefix)
+		table, err := t.Read(ctx, "filter", layout.Prefix)
 		if err != nil || table.Policies["FORWARD"] != "DROP" {
 			continue
 		}

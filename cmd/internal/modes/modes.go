@@ -11,7 +11,7 @@ import (
 
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/proxier"
-	"svcproxy.dev/svcproxy/proxier/filter"
+	"svcproxy.dev/svcproxy/proxier/filter/layout"
 	"svcproxy.dev/svcproxy/proxier/healthz"
 	"svcproxy.dev/svcproxy/proxier/iptables"
 	"svcproxy.dev/svcproxy/proxier/ipvs"
@@ -34,7 +34,7 @@ var All = []Mode{
 		Open: openIPVS, Remove: removeIPVS, Balancing: ipvsBalancing,
 		Drains: true, DrainTimeout: ipvsDrainTimeout,
 		Objects: ipvs.Objects, Compare: compareIPVS,
-		RulesOf: configs.IPTablesMode.Name, Forward: filter.Forward,
+		RulesOf: configs.IPTablesMode.Name, Forward: layout.Forward,
 		ByNameOnly: true, Needs: ipvsNeeds,
 		TakesUp: []Sysctl{{TCPLoose, "1"}, {SloppyTCP, "1"}},
 	},
@@ -43,7 +43,7 @@ var All = []Mode{
 		Open: openIPTables, Remove: removeIPTables,
 		Remembered: iptables.Remembered,
 		Objects:    iptables.Objects, Compare: compareIPTables,
-		RulesOf: configs.IPTablesMode.Name, Forward: filter.Forward,
+		RulesOf: configs.IPTablesMode.Name, Forward: layout.Forward,
 		Needs: iptablesNeeds, VerifyClients: verifyRecent,
 	},
 }

@@ -1,0 +1,239 @@
+package filter
+
+import (
+	"hash/maphash"
+	"slices"
+
+	"svcproxy.dev/svcproxy/netutil/ipset"
+	"svcproxy.dev/svcproxy/netutil/xtables"
+	"svcproxy.dev/svcproxy/proxier/filter/layout"
+	"svcproxy.dev/svcproxy/proxier/looks"
+)
+
+// A mirror is what the kernel holds of ours after the last sync. Syncs update it; looks,
+// which run beside them, compare the kernel with it.
+type mirror struct {
+	looks.Guard[object]
+
+	// Changed only by the goroutine of the syncs, with the lock held; it reads them without.
+	chains     sums // nil: unknown
+	sets       map[string]setSum
+	jumps      []layout.Jump
+	referenced map[chainID]bool // obsolete chains, kept empty because foreign rules jump to them
+
+	damage   looks.Objects[object] // what looks found to differ, and no sync has repaired: changed, missing, or extra
+	reported bool                  // by Watch, whose caller requests a sync
+
+	resets int // how often the mirror was forgotten
+	writes int // how many have begun
+}
+
+type chainID struct{ table, name string }
+
+// An object is a chain of ours, the jumps of a built-in chain, or a set.
+type object struct {
+	kind        editKind
+	table, name string
+}
+
+func (id chainID) as(kind editKind) object { return object{kind, id.table, id.name} }
+
+func setObject(name string) object { return object{kind: setEdit, name: name} }
+
+// ofKind returns the chains, or built-in chains, among objects.
+func ofKind(o *looks.Objects[object], kind editKind) (list []chainID) {
+	for key := range o.Some {
+		if key.kind == kind {
+			list = append(list, chainID{key.table, key.name})
+		}
+	}
+	return list
+}
+
+// A setSum is a checksum of the members of a set, in any order.
+type setSum struct {
+	n   int
+	sum uint64
+}
+
+var entrySeed = maphash.MakeSeed()
+
+func (t *setSum) add(e ipset.Entry)    { t.n++; t.sum += maphash.Comparable(entrySeed, e) }
+func (t *setSum) remove(e ipset.Entry) { t.n--; t.sum -= maphash.Comparable(entrySeed, e) }
+
+func sumOfMembers(m layout.Members) (t setSum) {
+	for e := range m.Entries {
+		t.add(e)
+	}
+	return t
+}
+
+func sumOfSet(entries []ipset.Entry) (t setSum) {
+	for _, e := range entries {
+		t.add(e)
+	}
+	return t
+}
+
+// A standing is what those beside the syncs may know of a mirror.
+type standing struct {
+	known    bool          // what the kernel holds
+	jumps    []layout.Jump // of built-in chains to ours; none while they are unknown
+	writing  bool
+	damaged  bool // a look found a difference
+	reported bool // which Watch has reported
+	resets   int  // how often the mirror was forgotten
+	writes   int  // how many have begun
+}
+
+func (m *mirror) now() standing {
+	m.Lock()
+	defer m.Unlock()
+	s := standing{
+		known: m.chains != nil, writing: m.Writing != nil, damaged: len(m.damage.Some) > 0, reported: m.reported,
+		resets: m.resets, writes: m.writes,
+	}
+	if s.known {
+		s.jumps = m.jumps
+	}
+	return s
+}
+
+// begin notes what a write is going to change, which is unknown until end.
+func (m *mirror) begin(o *looks.Objects[object]) {
+	m.Lock()
+	defer m.Unlock()
+	m.Begin(o)
+	m.writes++
+}
+
+// end notes that a write succeeded; update sets what the kernel holds now.
+func (m *mirror) end(update func()) {
+	m.Lock()
+	defer m.Unlock()
+	m.Writing = nil
+	update()
+}
+
+// forget clears the mirror: a write failed, or one begins that changes everything.
+func (m *mirror) forget() {
+	m.Lock()
+	defer m.Unlock()
+	m.Forget()
+	m.chains, m.sets, m.damage, m.reported = nil, nil, looks.Objects[object]{}, false
+	m.resets++
+	m.writes++
+}
+
+// beginLook begins a look: syncs note in the result what they change from now on.
+func (m *mirror) beginLook() *looks.Objects[object] {
+	m.Lock()
+	defer m.Unlock()
+	look := m.BeginLook()
+	look.All = look.All || m.chains == nil
+	return look
+}
+
+// endLook ends a look. found, called with the lock held, notes what differs. The result
+// reports whether it covers all chains: syncs changed none meanwhile.
+func (m *mirror) endLook(look *looks.Objects[object], found func(*looks.Objects[object])) (allChains bool) {
+	m.Lock()
+	defer m.Unlock()
+	m.EndLook(look)
+	if look.All || found == nil {
+		return false
+	}
+	found(&m.damage)
+	return len(ofKind(look, chainEdit)) == 0
+}
+
+// differing names what looks have found to differ, sorted.
+func (m *mirror) differing(tool string) (names []string) {
+	m.Lock()
+	defer m.Unlock()
+	for o := range m.damage.Some {
+		names = append(names, o.text(tool))
+	}
+	slices.Sort(names)
+	return names
+}
+
+// markReported notes that the damage is reported, by Watch, to a caller that requests a sync.
+func (m *mirror) markReported() {
+	m.Lock()
+	defer m.Unlock()
+	m.reported = len(m.damage.Some) > 0
+}
+
+// takeDamage returns what looks have found, and clears it. If there is any, its repair
+// begins, which counts as a write of everything until its end: a look may have read
+// before it, and the repair changes jumps too.
+func (m *mirror) takeDamage() looks.Objects[object] {
+	m.Lock()
+	defer m.Unlock()
+	d := m.damage
+	m.damage, m.reported = looks.Objects[object]{}, false
+	if len(d.Some) > 0 {
+		m.Begin(&looks.Objects[object]{All: true})
+		m.writes++
+	}
+	return d
+}
+
+// compareTables notes in d how tables, read while syncs changed t, differ from the mirror.
+func (m *mirror) compareTables(tables map[string]*xtables.Table, t, d *looks.Objects[object], o *order) {
+	for table, chains := range m.chains {
+		var have map[string]xtables.Sum
+		if tab := tables[table]; tab != nil {
+			have = tab.Chains
+		}
+		for name, sum := range chains {
+			was, exists := have[name]
+			if o := (object{chainEdit, table, name}); !t.Has(o) && (!exists || was != sum) {
+				d.Add(o)
+			}
+		}
+	}
+	for table, tab := range tables {
+		for name := range tab.Chains {
+			o := object{chainEdit, table, name}
+			if _, ours := m.chains[table][name]; !ours && !t.Has(o) {
+				d.Add(o)
+			}
+		}
+	}
+	m.compareReferenced(tables, t, d)
+	m.compareJumps(tables, d, o)
+}
+
+// compareReferenced notes obsolete chains that can be removed now.
+func (m *mirror) compareReferenced(tables map[string]*xtables.Table, t, d *looks.Objects[object]) {
+	for id := range m.referenced {
+		if tab := tables[id.table]; tab != nil && len(tab.ReferencedBy(id.name)) == 0 && !t.Has(id.as(chainEdit)) {
+			d.Add(id.as(chainEdit))
+		}
+	}
+}
+
+// compareJumps notes built-in chains that do not lead to ours as they should. No
+// sync with a delta changes them.
+func (m *mirror) compareJumps(tables map[string]*xtables.Table, d *looks.Objects[object], o *order) {
+	built := map[chainID]bool{}
+	for _, j := range m.jumps {
+		built[chainID{j.Table, j.Chain}] = true
+	}
+	for table, tab := range tables {
+		for chain := range tab.Policies {
+			built[chainID{table, chain}] = true
+		}
+	}
+	for id := range built {
+		var tab xtables.Table
+		if t := tables[id.table]; t != nil {
+			tab = *t
+		}
+		if !o.inPlace(&tab, id, wantedJumps(m.jumps, id)) {
+			d.Add(id.as(jumpsEdit))
+		}
+	}
+}

@@ -1,0 +1,248 @@
+package filter
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"svcproxy.dev/svcproxy/netutil/xtables"
+	"svcproxy.dev/svcproxy/proxier/filter/layout"
+)
+
+// Another program that puts its rules in front of ours again and again would have its
+// every move answered by one of ours.
+const (
+	moveWindow = time.Minute
+	moveLimit  = 3 // moves of one chain's jumps within moveWindow, after which they stay for a while
+
+	firstPause = time.Minute // doubled each time
+	maxPause   = time.Hour
+
+	// movesShown is how long status shows that jumps were moved.
+	movesShown = 24 * time.Hour
+)
+
+// An order keeps the jumps of built-in chains to ours in front of foreign rules that may
+// overrule them.
+type order struct {
+	mu     sync.Mutex
+	places map[chainID]*place
+}
+
+// A place is what is known of the jumps of one built-in chain.
+type place struct {
+	ahead, aheadOfUser []string // foreign rules in front of them when they were last read
+
+	moves  []time.Time // within moveWindow
+	passed []string    // what the last move put them in front of
+	last   time.Time   // that was then
+	pause  time.Duration
+	until  time.Time // no move before
+}
+
+// A passing is a move of jumps in front of foreign rules.
+type passing struct {
+	chainID
+	rules []string
+}
+
+// inPlace reports whether a built-in chain has the desired jumps to ours, after the one
+// to xtables.UserChain, and before rules that may overrule them, unless those are left there
+// for now.
+func (o *order) inPlace(tab *xtables.Table, id chainID, want []string) bool {
+	if !slices.Equal(tab.Jumps[id.name], want) || tab.UserJumps[id.name].Jumps > 0 {
+		return false
+	}
+	return len(tab.Ahead[id.name]) == 0 || o.paused(id)
+}
+
+func (o *order) paused(id chainID) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	p := o.places[id]
+	return p != nil && time.Now().Before(p.until)
+}
+
+// observe notes what is in front of the jumps of a table's built-in chains.
+func (o *order) observe(table string, tab *xtables.Table) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for chain := range tab.Policies {
+		id := chainID{table, chain}
+		ahead, user := tab.Ahead[chain], tab.AheadOfUser[chain]
+		if len(tab.Jumps[chain]) == 0 {
+			ahead, user = nil, nil
+		}
+		if o.places[id] == nil && len(ahead)+len(user) == 0 {
+			continue
+		}
+		p := o.place(id)
+		p.ahead, p.aheadOfUser = ahead, user
+	}
+}
+
+// place returns the place of a chain, with mu held.
+func (o *order) place(id chainID) *place {
+	if o.places == nil {
+		o.places = map[chainID]*place{}
+	}
+	if o.places[id] == nil {
+		o.places[id] = &place{}
+	}
+	return o.places[id]
+}
+
+// due reports whether jumps that were left behind foreign rules are to be moved now.
+func (o *order) due() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	now := time.Now()
+	for _, p := range o.places {
+		if len(p.ahead) > 0 && !p.until.IsZero() && !now.Before(p.until) {
+			return true
+		}
+	}
+	return false
+}
+
+// moved notes a move. It returns for how long none follows; 0: the next may follow at once.
+func (o *order) moved(m passing) (pause time.Duration) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	p := o.place(m.chainID)
+	now := time.Now()
+	p.passed, p.last, p.ahead = m.rules, now, nil
+	return p.count(now)
+}
+
+// count counts a move.
+func (p *place) count(now time.Time) (pause time.Duration) {
+	if p.pause > 0 && now.Sub(p.until) > p.pause { // the last move lasted
+		p.pause = 0
+	}
+	p.moves = append(slices.DeleteFunc(p.moves, func(t time.Time) bool { return now.Sub(t) > moveWindow }), now)
+	if p.pause == 0 && len(p.moves) < moveLimit {
+		return 0
+	}
+	p.pause = min(max(2*p.pause, firstPause), maxPause)
+	p.until, p.moves = now.Add(p.pause), nil
+	return p.pause
+}
+
+// blockIn says where rules that are to stop clients of services belong.
+func blockIn(id chainID) string {
+	if id.table == "filter" && id.name == "FORWARD" {
+		return "the chain " + xtables.UserChain + " or the table mangle"
+	}
+	return "the table mangle"
+}
+
+// warnings says of which chains the order is not as they were left by others.
+func (o *order) warnings(tool string) (list []string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	now := time.Now()
+	for _, id := range slices.SortedFunc(maps.Keys(o.places), compareIDs) {
+		if w := o.places[id].warning(id, now); w != "" {
+			list = append(list, fmt.Sprintf("%s %s %s: %s", tool, id.table, id.name, w))
+		}
+	}
+	return list
+}
+
+func compareIDs(a, b chainID) int {
+	return strings.Compare(a.table+" "+a.name, b.table+" "+b.name)
+}
+
+// warning describes a place; empty: there is nothing to tell.
+func (p *place) warning(id chainID, now time.Time) string {
+	switch {
+	case len(p.ahead) > 0 && now.Before(p.until):
+		return fmt.Sprintf("another program keeps putting rules before svcproxy's, which may stop services: %s; they are passed again at %s",
+			rulesText(p.ahead), p.until.Format(time.TimeOnly))
+	case len(p.aheadOfUser) > 0:
+		return fmt.Sprintf("rules before the jump to %s, which svcproxy's stay behind, may stop services: %s", xtables.UserChain, rulesText(p.aheadOfUser))
+	case len(p.passed) > 0 && now.Sub(p.last) < movesShown:
+		return fmt.Sprintf("svcproxy's rules were moved before %s; rules that are to stop clients of services belong into %s", rulesText(p.passed), blockIn(id))
+	}
+	return ""
+}
+
+// rulesText quotes rules.
+func rulesText(rules []string) string { return "\"" + strings.Join(rules, "\", \"") + "\"" }
+
+// Warnings says where other programs' rules are in front of ours, or were. It runs beside the other methods.
+func (k *Kernel) Warnings() []string { return k.order.warnings(k.Tool()) }
+
+// movedAhead logs the moves of a difference that was written.
+func (k *Kernel) movedAhead(d *difference) {
+	for _, m := range d.passed {
+		pause := k.order.moved(m)
+		k.log.Warn("moved the jumps to our chains before foreign rules that may stop services",
+			"tool", k.Tool(), "table", m.table, "chain", m.name, "rules", rulesText(m.rules), "block_in", blockIn(m.chainID))
+		if pause > 0 {
+			k.log.Warn("another program keeps putting rules before our jumps: leaving them there for now",
+				"tool", k.Tool(), "table", m.table, "chain", m.name, "retry", pause)
+		}
+	}
+}
+
+// overtaken reports whether a built-in chain does not lead to ours as it should. It costs a few
+// messages, and a process for each table that has rules in front of ours, or of the legacy variant,
+// where a look reads everything. An error counts as yes, and so does that nothing is known.
+func (k *Kernel) overtaken(ctx context.Context) bool {
+	now := k.mirror.now()
+	if !now.known { // a sync is comparing everything, and may have read before the change
+		k.forceRead()
+		return true
+	}
+	for table, chains := range chainsWithJumps(now.jumps) {
+		tab, err := k.readBuiltIn(ctx, table, chains)
+		if err != nil {
+			return true
+		}
+		for _, chain := range chains {
+			id := chainID{table, chain}
+			if !k.order.inPlace(tab, id, wantedJumps(now.jumps, id)) {
+				return true
+			}
+		}
+		k.order.observe(table, k.inWords(ctx, table, chains, tab))
+	}
+	return false
+}
+
+// inWords returns chains that were read as tab, with the text of the rules in front of our jumps:
+// nf_tables does not tell it. It starts a program only where there are such rules.
+func (k *Kernel) inWords(ctx context.Context, table string, chains []string, tab *xtables.Table) *xtables.Table {
+	if k.events == nil || len(tab.Ahead)+len(tab.AheadOfUser) == 0 {
+		return tab
+	}
+	printed, err := k.tool.ReadChains(ctx, table, chains, layout.Prefix)
+	if err != nil { // a rule has its handle, then
+		return tab
+	}
+	return printed
+}
+
+// chainsWithJumps returns the built-in chains of each table that have jumps.
+func chainsWithJumps(jumps []layout.Jump) map[string][]string {
+	chains := map[string][]string{}
+	for _, j := range jumps {
+		if !slices.Contains(chains[j.Table], j.Chain) {
+			chains[j.Table] = append(chains[j.Table], j.Chain)
+		}
+	}
+	return chains
+}
+
+func (k *Kernel) readBuiltIn(ctx context.Context, table string, chains []string) (*xtables.Table, error) {
+	if k.events == nil {
+		return k.tool.ReadChains(ctx, table, chains, layout.Prefix)
+	}
+	return k.tool.ReadNative(table, chains, layout.Prefix)
+}
