@@ -28,7 +28,7 @@ type mirror struct {
 // found is what looks have found to differ from the mirror and no Sync has repaired.
 type found struct {
 	servers  map[lvs.Key]bool // true: one of ours was missing, whatever exists by now
-	addrs    map[netip.Addr]struct{}
+	addrs    looks.Objects[netip.Addr]
 	timeouts bool
 	reported bool // by Watch, whose caller requests a sync
 }
@@ -72,13 +72,6 @@ func (f *found) server(key lvs.Key, missing bool) {
 	f.servers[key] = f.servers[key] || missing
 }
 
-func (f *found) addr(a netip.Addr) {
-	if f.addrs == nil {
-		f.addrs = map[netip.Addr]struct{}{}
-	}
-	f.addrs[a] = struct{}{}
-}
-
 // missing returns our servers that were missing.
 func (f *found) missing() (keys []lvs.Key) {
 	for key, missing := range f.servers {
@@ -113,7 +106,7 @@ func (m *mirror) begin(servers map[lvs.Key]struct{}, delta *policy.Delta) found 
 		t.Add(key)
 		t.Add(lvs.Key{Addr: key.Addr}) // it may be kept for draining, or freed
 	}
-	for a := range f.addrs {
+	for a := range f.addrs.Some {
 		t.Add(lvs.Key{Addr: a})
 	}
 	for _, a := range slices.Concat(delta.BoundAddrs.Gained, delta.BoundAddrs.Lost) {
@@ -189,7 +182,7 @@ func (m *mirror) endLook() bool {
 func (m *mirror) unrepaired() bool {
 	m.Lock()
 	defer m.Unlock()
-	return !m.found.reported && (len(m.found.servers)+len(m.found.addrs) > 0 || m.found.timeouts)
+	return !m.found.reported && (len(m.found.servers)+len(m.found.addrs.Some) > 0 || m.found.timeouts)
 }
 
 // markReported notes that Watch reports what looks have found, to a caller that requests a sync.
@@ -241,7 +234,7 @@ func (m *mirror) compareAddrs(have map[netip.Addr]struct{}) {
 	missing, extra := addrDifference(have, m.bound)
 	for _, a := range slices.Concat(missing, extra) {
 		if !m.since.Has(lvs.Key{Addr: a}) {
-			m.found.addr(a)
+			m.found.addrs.Add(a)
 			m.differs = true
 		}
 	}

@@ -101,8 +101,8 @@ func (b *Backend) repair(ctx context.Context, st *policy.State, f found, errs *f
 	if f.timeouts {
 		errs.add(b.setTimeouts(ctx))
 	}
-	if len(f.addrs) > 0 {
-		b.repairAddrs(ctx, f.addrs, errs)
+	if len(f.addrs.Some) > 0 {
+		b.repairAddrs(ctx, f.addrs.Some, errs)
 	}
 	if errs.n == 0 && b.kernel.Damaged() {
 		errs.add(b.kernel.Repair(ctx, b.rules, withBound(st, b.members)))
@@ -110,7 +110,7 @@ func (b *Backend) repair(ctx context.Context, st *policy.State, f found, errs *f
 }
 
 // repairAddrs adds or removes the given addresses of our device, as desired.
-func (b *Backend) repairAddrs(ctx context.Context, addrs map[netip.Addr]struct{}, errs *failures) {
+func (b *Backend) repairAddrs(ctx context.Context, addrs map[netip.Addr]bool, errs *failures) {
 	there, have, err := addrsOf(b.device, b.fam)
 	if err == nil && !there {
 		err = b.device.Make()
@@ -126,7 +126,7 @@ func (b *Backend) repairAddrs(ctx context.Context, addrs map[netip.Addr]struct{}
 			want[a] = struct{}{}
 		}
 	}
-	maps.DeleteFunc(have, func(a netip.Addr, _ struct{}) bool { _, asked := addrs[a]; return !asked })
+	maps.DeleteFunc(have, func(a netip.Addr, _ struct{}) bool { return !addrs[a] })
 	missing, extra := addrDifference(have, want)
 	b.unbind(ctx, extra, errs)
 	b.bind(ctx, missing, errs)
