@@ -27,13 +27,8 @@ type Backend struct {
 	unlisted  atomic.Bool   // the first Sync did not list all elements: the next Look does
 	foreign   atomic.Uint32 // foreign commits, see foreignCommits, when the table was last compared
 
-	looks lookState
-}
-
-// lookState is what Look keeps from one call to the next.
-type lookState struct {
-	unread    int            // calls since the last that read the table
-	unsettled unsettledParts // what the last one could not decide
+	unread    int            // calls of Look since the last that read the table
+	unsettled unsettledParts // what the last Look could not decide
 }
 
 // unsettledParts are the parts of the table that syncs changed while they were read.

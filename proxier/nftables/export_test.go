@@ -12,7 +12,7 @@ func (b *Backend) Watching() bool { return b.watching.Load() }
 func (b *Backend) Reads() int { return b.reads }
 
 // Unread returns how many Looks after the last that read the table have not done so.
-func (b *Backend) Unread() int { return b.looks.unread }
+func (b *Backend) Unread() int { return b.unread }
 
 // Foreign tells how many commits of others were counted when the table was last compared.
 func (b *Backend) Foreign() uint32 { return b.foreign.Load() }

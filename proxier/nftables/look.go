@@ -57,9 +57,9 @@ func (b *Backend) look(ctx context.Context) (bool, error) {
 	if b.unlisted.Swap(false) {
 		b.uncertain.Store(true)
 	}
-	b.looks.unread++
-	heard := b.watching.Load() && b.looks.unread < looksUnread
-	if heard && !b.uncertain.Load() && b.looks.unsettled.empty() {
+	b.unread++
+	heard := b.watching.Load() && b.unread < looksUnread
+	if heard && !b.uncertain.Load() && b.unsettled.empty() {
 		return false, nil
 	}
 	conn, err := nft.Dial()
@@ -77,16 +77,16 @@ func (b *Backend) lookBy(ctx context.Context, conn *nft.Conn, heard bool) (bool,
 	if err != nil {
 		return false, err
 	}
-	what := b.looks.unsettled
+	what := b.unsettled
 	if b.uncertain.Swap(false) || !heard && (b.watching.Load() || !sure || foreign != b.foreign.Load()) {
 		_, sets, _, _ := b.structure()
 		what = unsettledParts{structure: true, sets: sets}
-		b.looks.unread = 0
+		b.unread = 0
 	}
 	l := inspection{Backend: b, ctx: ctx, conn: conn}
 	differs, err := l.check(what)
 	if err == nil {
-		b.looks.unsettled = l.unsettled
+		b.unsettled = l.unsettled
 	}
 	if err == nil && sure {
 		b.foreign.Store(foreign)

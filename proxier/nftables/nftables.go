@@ -159,7 +159,7 @@ func (b *Backend) plan(ctx context.Context, st *policy.State) ([]proxier.Change,
 		return nil, err
 	}
 	flows, _, _ := b.possibleFlowtable()
-	diff, err := b.compare(ctx, layout.RenderWith(b.Dialect, st, flows), false)
+	diff, err := b.compare(ctx, layout.RenderWith(st, flows), false)
 	if err != nil {
 		return nil, err
 	}

@@ -34,7 +34,7 @@ func Objects(_ context.Context, st *policy.State) ([]proxier.Object, error) {
 	if have == nil || have.Dormant {
 		return []proxier.Object{{Name: table}}, nil
 	}
-	c := layout.Render(d, st)
+	c := layout.Render(st)
 	objects, err := elementObjects(conn, c, have)
 	for _, ch := range c.Chains {
 		is := have.Chains[ch.Name]

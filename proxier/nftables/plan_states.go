@@ -11,25 +11,17 @@ import (
 // Compare returns what Plan says where the kernel holds one State exactly, without
 // clients that keep endpoints, and is to hold another of the same family. It needs no kernel.
 func Compare(before, after *policy.State) ([]proxier.Change, error) {
-	d, err := compareStates(layout.Dialects[after.Family], before, after)
-	if err != nil {
+	if err := layout.CheckHost(&after.Host); err != nil {
 		return nil, fmt.Errorf("nftables, %s: %w", after.Family, err)
 	}
-	return d.changes(), nil
-}
-
-func compareStates(words *layout.Dialect, before, after *policy.State) (*difference, error) {
-	if err := layout.CheckHost(&after.Host); err != nil {
-		return nil, err
-	}
-	have, want := layout.Render(words, before), layout.Render(words, after)
+	have, want := layout.Render(before), layout.Render(after)
 	d := &difference{want: want, have: have.Listing(), counts: want.Counts(), elements: map[layout.Set]*setDifference{}}
 	for _, s := range layout.SetsInUse(d.counts) {
 		if d.hasSet(s) && !s.IsDynamic() {
 			d.elements[s] = differenceOf(have.Records(s), want.Records(s))
 		}
 	}
-	return d, nil
+	return d.changes(), nil
 }
 
 // differenceOf returns what differs between two records of the same set.

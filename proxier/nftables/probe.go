@@ -15,7 +15,7 @@ import (
 // every kind of set, rule and hook, in a transaction that is not committed.
 func probe(conn *nft.Conn, d *layout.Dialect) error {
 	st := everyFeature(d.Fam)
-	c := layout.Render(d, st)
+	c := layout.Render(st)
 	b := nft.NewBatch(d.Scratch())
 	b.AddTable(layout.TableComment)
 	for _, s := range layout.SetsInUse(c.Counts()) {

@@ -29,7 +29,7 @@ func (b *Backend) repair(ctx context.Context, st *policy.State, revived bool) er
 		return err
 	}
 	flows := b.decideFlowtable()
-	want := layout.RenderWith(b.Dialect, st, flows)
+	want := layout.RenderWith(st, flows)
 	tallies := want.Tallies()
 	if !suspect && !revived && b.holds(st, tallies, foreign) && flows.Equal(b.mirror.Flows) {
 		b.flowtableState.holds(flows)
@@ -39,7 +39,7 @@ func (b *Backend) repair(ctx context.Context, st *policy.State, revived bool) er
 	diff, err := b.writeContent(ctx, want, revived)
 	if flows != nil && refusedFlows(err) { // an interface may have gone meanwhile
 		b.flowtableState.failed(err)
-		want = layout.Render(b.Dialect, st)
+		want = layout.Render(st)
 		diff, err = b.writeContent(ctx, want, revived)
 	}
 	if err != nil {

@@ -4,17 +4,15 @@ import (
 	"net/netip"
 	"slices"
 
+	"svcproxy.dev/svcproxy/netutil/nft"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
-// An emit takes one element. The bytes are good until it returns.
-type emit func(s Set, key, data []byte, note string)
-
 // A renderer renders services as elements.
 type renderer struct {
 	pools *PoolIDs
-	emit  emit
+	to    func(s Set, key, data []byte, note string) // takes one element; the bytes are good until it returns
 
 	key, data []byte // kept for their memory
 	at        []byte // key with an address before it; likewise
@@ -22,6 +20,9 @@ type renderer struct {
 	spreadOf  *policy.Pool // whose slots these are
 	table     hashTable
 }
+
+// emit emits an element, with a comment as it will be read back.
+func (r *renderer) emit(s Set, key, data []byte, note string) { r.to(s, key, data, nft.Comment(note)) }
 
 // service emits the elements of one service; res may be nil: none.
 func (r *renderer) service(res *policy.Resolved) {

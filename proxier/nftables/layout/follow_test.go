@@ -110,7 +110,7 @@ func TestDeltasEqualRender(t *testing.T) {
 		for i := range pick(7) {
 			w.Put(named(i), w.Random(pick, i))
 		}
-		start := Render(d, w.State)
+		start := Render(w.State)
 		have, h := newModel(t, d, start), hold(t, d, start, w.State)
 		for range 1 + pick(6) {
 			changed := map[source.Key]*policy.Resolved{}
@@ -137,7 +137,7 @@ func TestDeltasEqualRender(t *testing.T) {
 				have.apply(t, u)
 			}
 		}
-		end := Render(d, w.State)
+		end := Render(w.State)
 		want := newModel(t, d, end)
 		if diff := cmp.Diff(want.sets, have.sets); diff != "" {
 			t.Fatalf("sets (-want +got):\n%s", diff)
@@ -161,7 +161,7 @@ func TestChainsAreConstant(t *testing.T) {
 			res := backendtest.Web(policy.IPv4, i, 1+i%3)
 			w.Put(res.Key, res)
 		}
-		return len(Render(Dialects[policy.IPv4], w.State).Chains)
+		return len(Render(w.State).Chains)
 	}
 	if few, many := count(3), count(300); few != many {
 		t.Errorf("chains of 3 services: %d, of 300: %d", few, many)
@@ -201,13 +201,13 @@ func TestPoolsOfOneHash(t *testing.T) {
 // Sets that more frontends are in come first, also once a delta makes it so.
 func TestOrderFollowsCounts(t *testing.T) {
 	w, d := backendtest.NewWorld(policy.IPv4), Dialects[policy.IPv4]
-	start := Render(d, w.State)
+	start := Render(w.State)
 	h := &Mirror{Tallies: start.Tallies(), Chains: map[string]*Chain{}, Pools: start.Pools, Host: w.Host}
 	var order []string
 	for n, endpoints := range []int{1, 2, 2, 2, 2} {
 		res := backendtest.Web(w.Family, n, endpoints)
 		h.Follow(d, w.Put(res.Key, res))
-		for _, c := range Render(d, w.State).Chains {
+		for _, c := range Render(w.State).Chains {
 			if diff := cmp.Diff(c.Rules, h.Chains[c.Name].Rules); diff != "" {
 				t.Errorf("%d services: chain %s (-want +got):\n%s", n+1, c.Name, diff)
 			}

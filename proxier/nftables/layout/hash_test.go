@@ -57,7 +57,7 @@ func ownersOf(targets []policy.Target) (list []policy.Target) {
 }
 
 func mirrorOf(d *Dialect, st *policy.State) *Mirror {
-	c := Render(d, st)
+	c := Render(st)
 	m := &Mirror{Tallies: c.Tallies(), Chains: map[string]*Chain{}, Pools: c.Pools, Host: st.Host}
 	for _, ch := range c.Chains {
 		m.Chains[ch.Name] = ch

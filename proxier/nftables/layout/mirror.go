@@ -92,8 +92,8 @@ func (m *Mirror) chainChanges(chains []*Chain) (ch ChainChanges) {
 // elementChanges returns the elements that differ after a delta, by set.
 func (m *Mirror) elementChanges(fam policy.Family, d *policy.Delta) []*elementChange {
 	diff := elementDiff{fam: fam, old: map[Set]*oldElements{}}
-	before := renderer{pools: m.Pools, emit: truncateComments(diff.before)}
-	after := renderer{pools: m.Pools, emit: truncateComments(diff.after)}
+	before := renderer{pools: m.Pools, to: diff.before}
+	after := renderer{pools: m.Pools, to: diff.after}
 	for _, s := range d.Services {
 		before.service(s.Old)
 	}

@@ -15,13 +15,14 @@ type Content struct {
 }
 
 // Render renders a State, without a flow table. It depends on nothing else.
-func Render(d *Dialect, st *policy.State) *Content { return RenderWith(d, st, nil) }
+func Render(st *policy.State) *Content { return RenderWith(st, nil) }
 
 // RenderWith renders a State, with a flow table; nil: none.
-func RenderWith(d *Dialect, st *policy.State, flows *nft.Flowtable) *Content {
+func RenderWith(st *policy.State, flows *nft.Flowtable) *Content {
+	d := Dialects[st.Family]
 	c := &Content{Dialect: d, Sets: map[Set]*Records{}, Pools: newPoolIDs(hash32), Flows: flows}
 	c.Pools.number(st)
-	r := renderer{pools: c.Pools, emit: truncateComments(c.addElement)}
+	r := renderer{pools: c.Pools, to: c.addElement}
 	for _, res := range st.Services {
 		r.service(res)
 	}
@@ -29,11 +30,6 @@ func RenderWith(d *Dialect, st *policy.State, flows *nft.Flowtable) *Content {
 	l := layout{Dialect: d, host: &st.Host, counts: c.Counts(), flows: flows}
 	c.Chains = l.chains()
 	return c
-}
-
-// truncateComments returns an emit whose comments are as they will be read back.
-func truncateComments(to emit) emit {
-	return func(s Set, key, data []byte, note string) { to(s, key, data, nft.Comment(note)) }
 }
 
 func (c *Content) addElement(s Set, key, data []byte, note string) {

@@ -21,7 +21,7 @@ import (
 // Text returns what our table holds of a State, a line for each element and rule,
 // as nft would take and print it. Chains and sets are in order of their names.
 func Text(st *policy.State) []string {
-	c := layout.Render(layout.Dialects[st.Family], st)
+	c := layout.Render(st)
 	table := c.Keyword + " " + layout.TableName
 	var lines []string
 	for s, rec := range c.Sets {
