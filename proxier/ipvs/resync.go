@@ -229,8 +229,7 @@ func (b *Backend) apply(ctx context.Context, p *snapshot, rules func() error, er
 	for _, key := range p.lost {
 		b.record.disown(key)
 	}
-	b.noteUnsent(p.diff.first)
-	b.recordPlanned(p.claimed, p.diff.drained, p.after, errs)
+	b.recordPlanned(p.claimed, &p.diff, p.after, errs)
 	early, late := p.sort(p.diff.first)
 	b.runSteps(ctx, early, p.after, errs)
 	missing, extra := addrDifference(p.bound, p.addrs)

@@ -12,11 +12,17 @@ import (
 // recordPlanned records what is about to be done: which servers will be ours, and which
 // destinations drain. A server that cannot be recorded is not added; everything else
 // continues.
-func (b *Backend) recordPlanned(claimed []lvs.Key, drained []drainChange, servers map[lvs.Key]*server, errs *failures) {
+func (b *Backend) recordPlanned(claimed []lvs.Key, d *difference, servers map[lvs.Key]*server, errs *failures) {
+	b.unsent = map[lvs.Key]struct{}{}
+	for _, s := range d.first {
+		if s.op == addServer {
+			b.unsent[s.key] = struct{}{}
+		}
+	}
 	for _, key := range claimed {
 		b.record.own(key)
 	}
-	for _, c := range drained {
+	for _, c := range d.drained {
 		b.record.drained(c)
 	}
 	err := b.record.flush()
@@ -28,16 +34,6 @@ func (b *Backend) recordPlanned(claimed []lvs.Key, drained []drainChange, server
 		b.record.disown(key)
 		delete(servers, key)
 		b.refused[key] = refusal{err: err}
-	}
-}
-
-// noteUnsent notes the servers that steps add.
-func (b *Backend) noteUnsent(steps []step) {
-	b.unsent = map[lvs.Key]struct{}{}
-	for _, s := range steps {
-		if s.op == addServer {
-			b.unsent[s.key] = struct{}{}
-		}
 	}
 }
 

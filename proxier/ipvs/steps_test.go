@@ -23,8 +23,7 @@ func TestServersThatASyncDidNotComeToMake(t *testing.T) {
 	srv := &server{Server: lvs.Server{Key: tcp("10.96.0.1:80")}}
 	servers := map[lvs.Key]*server{srv.Key: srv}
 	steps := []step{{op: addServer, key: srv.Key, srv: srv}}
-	b.noteUnsent(steps)
-	b.recordPlanned([]lvs.Key{srv.Key}, nil, servers, &failures{})
+	b.recordPlanned([]lvs.Key{srv.Key}, &difference{first: steps}, servers, &failures{})
 	if !open(t, dir, here).owns(srv.Key) {
 		t.Error("it is not recorded before it is made")
 	}
@@ -86,7 +85,7 @@ func TestAnotherProgramIsFaster(t *testing.T) {
 	b := &Backend{record: open(t, dir, here), refused: refused{}}
 	srv := &server{Server: lvs.Server{Key: tcp("10.96.0.1:80")}, name: policy.ServicePortName{Key: source.Key{Namespace: "default", Name: "web"}}}
 	servers := map[lvs.Key]*server{srv.Key: srv, tcp("10.96.0.2:80"): srv}
-	b.recordPlanned([]lvs.Key{srv.Key, tcp("10.96.0.2:80")}, nil, servers, &failures{})
+	b.recordPlanned([]lvs.Key{srv.Key, tcp("10.96.0.2:80")}, &difference{}, servers, &failures{})
 	s := step{op: addServer, key: srv.Key, srv: srv}
 	s.undo(servers)
 	if err := b.recordResult(s, fmt.Errorf("adding: %w", lvs.ErrExist)); err != nil {
