@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"svcproxy.dev/svcproxy/cmd/internal/control"
-	"svcproxy.dev/svcproxy/cmd/internal/daemon"
+	"svcproxy.dev/svcproxy/cmd/internal/modeswitch"
 	"svcproxy.dev/svcproxy/proxier"
 )
 
@@ -34,7 +34,7 @@ daemon write everything again.`,
 				}
 			}
 			ctx, removed := proxier.WithTally(cmd.Context())
-			err := daemon.Cleanup(ctx, p.dirs.state, cmd.ErrOrStderr())
+			err := modeswitch.Cleanup(ctx, p.dirs.state, cmd.ErrOrStderr())
 			return errors.Join(err, p.tellRemoved(removed.Lines(), err))
 		},
 	}

@@ -24,7 +24,7 @@ var elsewhere = map[string]string{
 	"cmd/internal/daemon/features.go":          "cmd/internal/hostsetup",
 	"cmd/internal/daemon/settings.go":          "a fault, at its place in a file",
 	"cmd/internal/daemon/settings_lastgood.go": "a fault, at its place in a file",
-	"cmd/internal/daemon/switch.go":            "cmd/internal/hostsetup, cmd/internal/modes",
+	"cmd/internal/modeswitch/switch.go":        "cmd/internal/hostsetup, cmd/internal/modes",
 	"cmd/internal/control/server.go":           "cmd/internal/control/socket.go",
 	"source/file/hand.go":                      "damage of a kept copy",
 	"cmd/internal/journal/journal.go":          "a failure of a command",

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
+	"svcproxy.dev/svcproxy/cmd/internal/modes/modestest"
 	"svcproxy.dev/svcproxy/proxier/conditions"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
@@ -93,7 +94,7 @@ func listen(t *testing.T, addr string) net.Listener {
 func TestEndpointsAreChecked(t *testing.T) {
 	f := withCluster(t)
 	k := new(targets)
-	r := launch(t, "http_address = \"\"\nsources = [\"kubernetes\"]\n", stub("nftables", k.open))
+	r := launch(t, "http_address = \"\"\nsources = [\"kubernetes\"]\n", modestest.Stub("nftables", k.open))
 	first := listen(t, "127.0.0.1:0")
 	port := netip.MustParseAddrPort(first.Addr().String()).Port()
 	second := listen(t, fmt.Sprintf("127.0.0.2:%d", port))

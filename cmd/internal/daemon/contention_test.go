@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"svcproxy.dev/svcproxy/cmd/internal/modes/modestest"
 	"svcproxy.dev/svcproxy/proxier"
 )
 
@@ -29,7 +30,7 @@ func (k disturbed) Watch(ctx context.Context, changed func(proxier.ForeignChange
 // answered by as many comparisons. Events that were lost say nothing of anybody.
 func TestContentionIsShown(t *testing.T) {
 	k := disturbed{new(kernel), make(chan proxier.ForeignChange)}
-	r := launch(t, "http_address = \"\"\nmode = \"nftables\"\nfamilies = [\"ipv4\"]\n", stub("nftables", opens(k)))
+	r := launch(t, "http_address = \"\"\nmode = \"nftables\"\nfamilies = [\"ipv4\"]\n", modestest.Stub("nftables", modestest.Opens(k)))
 	r.ready()
 	const events = 50
 	send := func(e proxier.ForeignChange) {

@@ -13,6 +13,7 @@ import (
 
 	"svcproxy.dev/svcproxy/cmd/internal/hostsetup"
 	"svcproxy.dev/svcproxy/cmd/internal/journal"
+	"svcproxy.dev/svcproxy/cmd/internal/modeswitch"
 	"svcproxy.dev/svcproxy/cmd/internal/node"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/netutil/links"
@@ -63,7 +64,7 @@ type daemon struct {
 
 	settings *settingsWatcher
 	host     *host
-	mode     *modeSwitch
+	mode     *modeswitch.Switch
 	sources  []source.Source // that settings ask for
 	features []*featureWarner
 	loop     *proxier.Loop
@@ -94,14 +95,14 @@ func Run(ctx context.Context, o Options) error {
 		})
 	}
 	g.Go(func() error {
-		defer close(d.mode.loopEnded)
+		defer d.mode.LoopEnded()
 		return untilEnd(ctx, func() error { return unlessDone(ctx, d.loop.Run(ctx)) })
 	})
 	g.Go(func() error { return untilEnd(ctx, func() error { d.inspectHost(ctx); return nil }) })
 	g.Go(func() error { links.Watch(ctx, d.log, d.host.lookAtAddresses); return nil })
 	g.Go(func() error { return untilEnd(ctx, func() error { d.settings.follow(ctx); return nil }) })
 	g.Go(func() error { d.systemd.tell(ctx); return nil })
-	g.Go(func() error { return untilEnd(ctx, func() error { return d.mode.follow(ctx) }) })
+	g.Go(func() error { return untilEnd(ctx, func() error { return d.mode.Follow(ctx) }) })
 	g.Go(func() error { saveMemory(ctx, d.loop.Ready()); return nil })
 	g.Go(func() error { d.doubts.tell(ctx); return nil })
 	g.Go(func() error { return untilEnd(ctx, func() error { d.drops.run(ctx); return nil }) })
@@ -116,10 +117,6 @@ func Run(ctx context.Context, o Options) error {
 	return g.Wait()
 }
 
-// endPatience is how long a disk that does not answer can keep svcproxy from ending,
-// half of what all of that may take.
-const endPatience = 500 * time.Millisecond
-
 // untilEnd does work that ends with ctx, or soon after: it is not waited for any longer
 // when it hangs on a disk, as that of a file server that is gone, or on a program that does.
 func untilEnd(ctx context.Context, work func() error) error {
@@ -133,15 +130,15 @@ func untilEnd(ctx context.Context, work func() error) error {
 	select {
 	case err := <-done:
 		return err
-	case <-time.After(endPatience):
+	case <-time.After(modeswitch.EndPatience):
 		return nil
 	}
 }
 
 // end gives up what outlives the goroutines of Run.
 func (d *daemon) end() {
-	if d.mode.foreign != nil {
-		d.mode.foreign.stop()
+	if d.mode != nil {
+		d.mode.StopRepairs()
 	}
 	d.locks.close()
 }
@@ -157,7 +154,7 @@ func unlessDone(ctx context.Context, err error) error {
 // inspectHost removes what killed traces left, and logs what is wrong with this host. It asks programs and the
 // kernel, which may hang, and nothing else waits for it.
 func (d *daemon) inspectHost(ctx context.Context) {
-	for _, w := range hostsetup.Verify(ctx, d.settings.fixed, d.mode.current().Mode) {
+	for _, w := range hostsetup.Verify(ctx, d.settings.fixed, d.mode.Current().Mode) {
 		d.log.Warn(w)
 	}
 	removeTraces(ctx, d.log)
@@ -168,7 +165,7 @@ func (d *daemon) synced(r proxier.SyncResult) {
 	d.http.health.Synced(r)
 	d.http.metrics.Synced(r)
 	if r.Err != nil {
-		d.http.metrics.SyncFailed(r, failureOf(d.mode.current().Mode, r.Err))
+		d.http.metrics.SyncFailed(r, failureOf(d.mode.Current().Mode, r.Err))
 	}
 	if !r.Queued.IsZero() && r.Err == nil {
 		d.doubts.doubt()
@@ -194,7 +191,7 @@ func (d *daemon) use(now configs.Settings, modeMayChange bool) {
 	}
 	d.host.setNode()
 	if modeMayChange {
-		d.mode.want(now)
+		d.mode.Want(now)
 	}
 }
 
@@ -220,14 +217,14 @@ func (d *daemon) reload(ctx context.Context) {
 	if !d.settings.read(ctx) {
 		return
 	}
-	d.mode.retry()
+	d.mode.Retry()
 	d.announcing.Reload()
 	each(d.sources, reloader.Reload)
 	d.loop.Resync()
 	if err := d.host.lookAtAddresses(); err != nil {
 		d.log.Warn("the addresses of this host stay as last read", "err", err)
 	}
-	for _, w := range hostsetup.Verify(ctx, d.settings.current(), d.mode.current().Mode) {
+	for _, w := range hostsetup.Verify(ctx, d.settings.current(), d.mode.Current().Mode) {
 		d.log.Warn(w)
 	}
 }

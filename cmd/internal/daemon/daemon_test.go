@@ -22,6 +22,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/cmd/internal/journal"
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
+	"svcproxy.dev/svcproxy/cmd/internal/modes/modestest"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/internal/logtest"
 	"svcproxy.dev/svcproxy/internal/pace"
@@ -167,7 +168,7 @@ func (r *running) start() {
 // useModes makes k the kernel of the only mode, or of the last, until the test ends.
 func useModes(t *testing.T, k *kernel, more ...modes.Mode) {
 	t.Helper()
-	with(t, append(more, stub("iptables", k.open))...)
+	modestest.Use(t, append(more, modestest.Stub("iptables", k.open))...)
 }
 
 func (r *running) options() Options {
@@ -306,7 +307,7 @@ func TestSettingsAreFollowed(t *testing.T) {
 // does not work changes nothing.
 func TestModeChanges(t *testing.T) {
 	next := &kernel{fail: errors.New("busy")}
-	r := launch(t, "http_address = \"\"\nmode = \"iptables\"\n", stub("nftables", opens(next)), stub("ipvs", fails("no ip_vs")))
+	r := launch(t, "http_address = \"\"\nmode = \"iptables\"\n", modestest.Stub("nftables", modestest.Opens(next)), modestest.Stub("ipvs", modestest.Fails("no ip_vs")))
 	r.ready()
 	r.write("svcproxy.toml", "http_address = \"\"\nmode = \"nftables\"\n")
 	r.eventually("tried", func() bool { return r.status().Loop.Families[0].Error != "" })

@@ -3,15 +3,13 @@ package daemon
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"net/url"
 	"time"
 
 	"svcproxy.dev/svcproxy/cmd/internal/check"
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/cmd/internal/explain"
-	"svcproxy.dev/svcproxy/cmd/internal/modes"
-	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/cmd/internal/modeswitch"
 )
 
 // explainTime is how long the host may take to tell of its rules and routes.
@@ -33,7 +31,7 @@ func (r *reporter) addExplain(routes *control.Routes) {
 		case <-ctx.Done():
 			return nil, fmt.Errorf("waiting for another question: %w", ctx.Err())
 		}
-		mode := r.mode.current().Mode
+		mode := r.mode.Current().Mode
 		w := explain.NewWorld(r.loop.Snapshot(), mode)
 		w.Places, w.Details = r.rules.EndpointPlaces, r.loop.Details
 		w.Announced = r.loop.Announced(nil)
@@ -49,7 +47,7 @@ func Explain(ctx context.Context, held check.Held, q explain.Question) (*explain
 	if err := held.Look(); err != nil {
 		return nil, err
 	}
-	mode, err := wouldUse(ctx, held.Settings)
+	mode, err := modeswitch.WouldUse(ctx, held.Settings)
 	if err != nil {
 		return nil, err
 	}
@@ -61,16 +59,4 @@ func Explain(ctx context.Context, held check.Held, q explain.Question) (*explain
 		}
 	}
 	return explain.Explain(ctx, w, q, explain.ThisHost{Mode: mode})
-}
-
-// wouldUse returns the mode that a daemon would take. What it opens for that it closes again.
-func wouldUse(ctx context.Context, s configs.Settings) (modes.Mode, error) {
-	if m, ok := modes.Named(s.Mode); ok {
-		return m, nil
-	}
-	in, err := choose(ctx, modes.OpenConfig{Settings: s, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		return modes.Mode{}, err
-	}
-	return in.Mode, in.close()
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/BurntSushi/toml"
 
+	"svcproxy.dev/svcproxy/cmd/internal/modeswitch"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/proxier/healthz"
 	"svcproxy.dev/svcproxy/proxier/traffic"
@@ -25,7 +26,7 @@ type httpParts struct {
 
 // kubeProxyPages serve two more pages that kube-proxy has: /proxyMode, the mode in use, and /configz, the settings in use.
 type kubeProxyPages struct {
-	mode     *modeSwitch
+	mode     *modeswitch.Switch
 	settings *settingsWatcher
 }
 
@@ -62,7 +63,7 @@ func (w *settingsWatcher) hostNames() []string {
 func (p kubeProxyPages) serveMode(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	_, _ = w.Write([]byte(p.mode.current().Name)) // the client may be gone
+	_, _ = w.Write([]byte(p.mode.Current().Name)) // the client may be gone
 }
 
 // serveSettings answers with the settings in use as JSON: an object whose only key is "svcproxy", which holds the keys of

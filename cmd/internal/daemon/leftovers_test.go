@@ -7,6 +7,9 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"svcproxy.dev/svcproxy/cmd/internal/modes/modestest"
+	"svcproxy.dev/svcproxy/cmd/internal/modeswitch"
 )
 
 // A clinging backend can be cleaned up as soon as it may.
@@ -26,9 +29,9 @@ func (c *clinging) Cleanup(context.Context) error {
 
 // often makes the daemon try again often.
 func often(t *testing.T) {
-	missing, retire := missingInterval, retireInterval
-	missingInterval, retireInterval = 20*time.Millisecond, 20*time.Millisecond
-	t.Cleanup(func() { missingInterval, retireInterval = missing, retire })
+	missing, retire := modeswitch.MissingInterval, modeswitch.RetireInterval
+	modeswitch.MissingInterval, modeswitch.RetireInterval = 20*time.Millisecond, 20*time.Millisecond
+	t.Cleanup(func() { modeswitch.MissingInterval, modeswitch.RetireInterval = missing, retire })
 }
 
 // What an earlier run left in another mode is removed as soon as it can be. It does
@@ -36,7 +39,7 @@ func often(t *testing.T) {
 func TestLeftoversAreTriedAgain(t *testing.T) {
 	often(t)
 	left := new(clinging)
-	r := launch(t, "http_address = \"\"\nmode = \"iptables\"\n", stub("nftables", opens(left)))
+	r := launch(t, "http_address = \"\"\nmode = \"iptables\"\n", modestest.Stub("nftables", modestest.Opens(left)))
 	r.ready()
 	r.eventually("tried again", func() bool { return left.tries.Load() >= 8 }) // both families, four times
 	const warning = "objects of an earlier run may be left in the kernel"
@@ -59,7 +62,7 @@ func TestLeftoversAreTriedAgain(t *testing.T) {
 		t.Errorf("status still warns of %q", w)
 	}
 	n := left.tries.Load()
-	time.Sleep(5 * missingInterval)
+	time.Sleep(5 * modeswitch.MissingInterval)
 	if now := left.tries.Load(); now != n {
 		t.Errorf("removed %d times more", now-n)
 	}
@@ -70,7 +73,7 @@ func TestFormerModeIsTriedAgain(t *testing.T) {
 	often(t)
 	former := new(clinging)
 	former.may.Store(true)
-	r := launch(t, "http_address = \"\"\nmode = \"nftables\"\n", stub("nftables", opens(former)))
+	r := launch(t, "http_address = \"\"\nmode = \"nftables\"\n", modestest.Stub("nftables", modestest.Opens(former)))
 	r.ready()
 	former.may.Store(false)
 	r.write("svcproxy.toml", "http_address = \"\"\nmode = \"iptables\"\n")

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
+	"svcproxy.dev/svcproxy/cmd/internal/modes/modestest"
+	"svcproxy.dev/svcproxy/cmd/internal/modeswitch"
 	"svcproxy.dev/svcproxy/internal/awaited"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
@@ -47,9 +49,9 @@ func soon(t *testing.T, patience *time.Duration) {
 
 // A family that hangs while it is opened keeps neither the other from serving nor the socket from answering.
 func TestStartWithAFamilyThatHangs(t *testing.T) {
-	soon(t, &openPatience)
+	soon(t, &modeswitch.OpenPatience)
 	h := hang(policy.IPv6)
-	r := launch(t, "http_address = \"\"\nmode = \"ipvs\"\n", stub("ipvs", h.open))
+	r := launch(t, "http_address = \"\"\nmode = \"ipvs\"\n", modestest.Stub("ipvs", h.open))
 	r.eventually("IPv4 served", func() bool { names, _, _ := h.seen(); return names == "default/web" })
 	const want = "ipv6 is not in use yet: the start of ipvs mode waits for ip6tables-restore"
 	r.eventually("reported", func() bool { return strings.Contains(strings.Join(r.status().Warnings, "\n"), want) })
@@ -67,9 +69,9 @@ func TestStartWithAFamilyThatHangs(t *testing.T) {
 
 // A mode that hangs in all families is in use as soon as it is open.
 func TestStartWithAModeThatHangs(t *testing.T) {
-	soon(t, &openPatience)
+	soon(t, &modeswitch.OpenPatience)
 	h := hang(policy.IPv4, policy.IPv6)
-	r := launch(t, "http_address = \"\"\nmode = \"ipvs\"\n", stub("ipvs", h.open))
+	r := launch(t, "http_address = \"\"\nmode = \"ipvs\"\n", modestest.Stub("ipvs", h.open))
 	r.eventually("answered", func() bool { st, err := r.ask(); return err == nil && st.Settings.Mode == "ipvs" })
 	if strings.Contains(r.told.String(), "READY=1") {
 		t.Error("ready without a family")
@@ -83,10 +85,10 @@ func TestStartWithAModeThatHangs(t *testing.T) {
 
 // A mode that settings name and that cannot be opened ends the daemon, however long it takes to fail.
 func TestStartWithAModeThatFailsLate(t *testing.T) {
-	soon(t, &openPatience)
+	soon(t, &modeswitch.OpenPatience)
 	h := hang(policy.IPv4, policy.IPv6)
 	h.set(func(k *kernel) { k.none = errors.New("no module") })
-	r := launch(t, "http_address = \"\"\nmode = \"ipvs\"\n", stub("ipvs", h.open))
+	r := launch(t, "http_address = \"\"\nmode = \"ipvs\"\n", modestest.Stub("ipvs", h.open))
 	r.eventually("answered", func() bool { _, err := r.ask(); return err == nil })
 	close(h.may)
 	r.eventually("ended", func() bool { _, err := r.ask(); return err != nil })
@@ -99,12 +101,12 @@ func TestStartWithAModeThatFailsLate(t *testing.T) {
 
 // Auto passes over a mode that hangs, and questions are answered meanwhile.
 func TestAutoWithAModeThatHangs(t *testing.T) {
-	soon(t, &openPatience)
-	old := decidePatience
-	decidePatience = time.Second
-	t.Cleanup(func() { decidePatience = old })
+	soon(t, &modeswitch.OpenPatience)
+	old := modeswitch.DecidePatience
+	modeswitch.DecidePatience = time.Second
+	t.Cleanup(func() { modeswitch.DecidePatience = old })
 	h := hang(policy.IPv4, policy.IPv6)
-	r := launch(t, "http_address = \"\"\n", stub("nftables", h.open))
+	r := launch(t, "http_address = \"\"\n", modestest.Stub("nftables", h.open))
 	r.eventually("answered", func() bool { _, err := r.ask(); return err == nil })
 	r.eventually("chosen", func() bool { return r.status().Settings.Mode == "iptables" })
 	r.ready()

@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/cmd/internal/control"
+	"svcproxy.dev/svcproxy/cmd/internal/journal"
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
+	"svcproxy.dev/svcproxy/cmd/internal/modeswitch"
 	"svcproxy.dev/svcproxy/cmd/internal/node"
 	"svcproxy.dev/svcproxy/cmd/internal/plan"
 	"svcproxy.dev/svcproxy/configs"
@@ -37,7 +39,7 @@ func (r *reporter) plan(ctx context.Context, _ url.Values) (*plan.Report, error)
 	if err != nil {
 		return nil, err
 	}
-	in := r.mode.current()
+	in := r.mode.Current()
 	report := &plan.Report{Against: "what the kernel holds", Mode: in.Name}
 	refusals := r.loop.Refusals()
 	for _, s := range r.sources {
@@ -98,14 +100,14 @@ func (p Planner) Alone(ctx context.Context) (*plan.Report, error) {
 	if err := filesOnly(s); err != nil {
 		return nil, err
 	}
-	log, _ := newLog(p.Stderr, configs.Default().Log)
-	in, err := choose(ctx, modes.OpenConfig{Settings: s, StateDir: p.StateDir, Log: log})
+	log, _ := journal.NewLog(p.Stderr, configs.Default().Log)
+	in, err := modeswitch.Choose(ctx, modes.OpenConfig{Settings: s, StateDir: p.StateDir, Log: log})
 	if err != nil {
 		return nil, err
 	}
 	err = p.compare(ctx, in, s, r)
 	r.Faults = append(w.faults, r.Faults...)
-	return r, errors.Join(err, in.close())
+	return r, errors.Join(err, in.Close())
 }
 
 // filesOnly returns why nobody but a daemon can know the services.
@@ -116,7 +118,7 @@ func filesOnly(s configs.Settings) error {
 	return nil
 }
 
-func (p Planner) compare(ctx context.Context, in *activeMode, s configs.Settings, r *plan.Report) error {
+func (p Planner) compare(ctx context.Context, in *modeswitch.Active, s configs.Settings, r *plan.Report) error {
 	addrs, err := firstAddresses(ctx)
 	if err != nil {
 		return err
@@ -125,10 +127,10 @@ func (p Planner) compare(ctx context.Context, in *activeMode, s configs.Settings
 	rules := file.Rules{Limits: s.Limits, Check: hold(s, func() []string { return []string{in.Name} })}
 	reading := plan.LastGood(rules, node.Reserved(s), p.ConfigDir, p.StateDir)
 	r.Mode, r.Faults, r.Unreadable = in.Name, reading.Faults, reading.Unreadable
-	r.Errors = append(r.Errors, in.missing()...)
+	r.Errors = append(r.Errors, in.Missing()...)
 	var families []*proxier.FamilyPlan
 	for _, fam := range node.Families(s) {
-		b := in.backends[fam]
+		b := in.Backends[fam]
 		if b == nil {
 			continue
 		}

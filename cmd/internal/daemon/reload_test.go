@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
+	"svcproxy.dev/svcproxy/cmd/internal/modes/modestest"
 	"svcproxy.dev/svcproxy/configs"
 )
 
@@ -28,7 +29,7 @@ func TestReload(t *testing.T) {
 // systemd is told READY=1 for the first complete sync, and not for a reload before it.
 func TestReloadBeforeTheFirstSync(t *testing.T) {
 	k := &kernel{fail: errors.New("broken")}
-	r := launch(t, "http_address = \"\"\nmode = \"nftables\"\n", stub("nftables", opens(k)))
+	r := launch(t, "http_address = \"\"\nmode = \"nftables\"\n", modestest.Stub("nftables", modestest.Opens(k)))
 	for range 2 { // that the second is taken says that the first is done
 		r.reload <- syscall.SIGHUP
 	}
@@ -46,7 +47,7 @@ func TestReloadBeforeTheFirstSync(t *testing.T) {
 
 // A reload verifies the host for the settings that it has read, not for those of the start.
 func TestReloadVerifiesForItsSettings(t *testing.T) {
-	m := stub("nftables", opens(new(kernel)))
+	m := modestest.Stub("nftables", modestest.Opens(new(kernel)))
 	m.Needs = func(s configs.Settings) (n modes.Needs) {
 		if s.Masquerade == "all" {
 			n.Sysctls = []modes.Sysctl{{Name: "kernel/ostype", Value: "Other"}}

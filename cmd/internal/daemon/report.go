@@ -6,6 +6,7 @@ import (
 
 	"svcproxy.dev/svcproxy/cmd/internal/announcer"
 	"svcproxy.dev/svcproxy/cmd/internal/control"
+	"svcproxy.dev/svcproxy/cmd/internal/modeswitch"
 	"svcproxy.dev/svcproxy/cmd/internal/top"
 	"svcproxy.dev/svcproxy/cmd/internal/trace"
 	"svcproxy.dev/svcproxy/proxier"
@@ -24,7 +25,7 @@ type reporter struct {
 	host      *host
 	settings  *settingsWatcher
 	rules     file.Rules // in the mode that is in use
-	mode      *modeSwitch
+	mode      *modeswitch.Switch
 	sources   []source.Source
 	loop      *proxier.Loop
 	keeper    *conditions.Keeper

@@ -1,6 +1,8 @@
 package daemon
 
 import (
+	"svcproxy.dev/svcproxy/cmd/internal/modes"
+	"svcproxy.dev/svcproxy/cmd/internal/modeswitch"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/file"
@@ -12,7 +14,7 @@ func Rules(s configs.Settings) file.Rules {
 	names := []string{s.Mode}
 	if s.Mode == configs.Auto {
 		names = nil
-		for _, m := range available {
+		for _, m := range modes.All {
 			names = append(names, m.Name)
 		}
 	}
@@ -26,9 +28,18 @@ func Rules(s configs.Settings) file.Rules {
 	}}
 }
 
+// Supported returns which of the settings this build cannot do.
+func Supported(s configs.Settings) error {
+	if err := supportedSources(s); err != nil || s.Mode == configs.Auto {
+		return err
+	}
+	_, err := modes.Named(s.Mode)
+	return err
+}
+
 // rulesInUse returns what service files are held to in the mode that is in use.
-func rulesInUse(w *settingsWatcher, sw *modeSwitch) file.Rules {
-	check := hold(w.fixed, func() []string { return []string{sw.current().Name} })
+func rulesInUse(w *settingsWatcher, sw *modeswitch.Switch) file.Rules {
+	check := hold(w.fixed, func() []string { return []string{sw.Current().Name} })
 	return file.Rules{Limits: w.fixed.Limits, GuardPrograms: w.fixed.Health.ExecUser == "", Check: func(svc *source.Service) []source.Problem {
 		now := w.current()
 		return append(check(svc), now.WarnOfAnnounce(svc)...)
@@ -38,7 +49,7 @@ func rulesInUse(w *settingsWatcher, sw *modeSwitch) file.Rules {
 // hold returns what holds services to what modes can do.
 func hold(s configs.Settings, names func() []string) func(*source.Service) []source.Problem {
 	return func(svc *source.Service) []source.Problem {
-		modes := names()
-		return append(configs.Refuse(svc, modes...), s.Warn(svc, modes...)...)
+		in := names()
+		return append(configs.Refuse(svc, in...), s.Warn(svc, in...)...)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"svcproxy.dev/svcproxy/cmd/internal/modes/modestest"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -39,7 +40,7 @@ func (r *running) faultsOf(name string) string {
 // A change of mode is one of what can be done: files that did not change are judged again.
 func TestRulesFollowTheMode(t *testing.T) {
 	const settings = "http_address = \"\"\nmode = "
-	r := launch(t, settings+"\"ipvs\"\n", stub("ipvs", opens(new(kernel))), stub("nftables", opens(new(kernel))))
+	r := launch(t, settings+"\"ipvs\"\n", modestest.Stub("ipvs", modestest.Opens(new(kernel))), modestest.Stub("nftables", modestest.Opens(new(kernel))))
 	r.ready()
 	r.write("web.toml", web+"scheduler = \"rr\"\n")
 	r.eventually("accepted", func() bool { return r.stateOf("web.toml") == source.Accepted })

@@ -14,6 +14,8 @@ import (
 	"sync"
 	"time"
 
+	"svcproxy.dev/svcproxy/cmd/internal/journal"
+	"svcproxy.dev/svcproxy/cmd/internal/modeswitch"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/file"
@@ -191,7 +193,7 @@ func (w *settingsWatcher) refuse(faults []source.Fault) {
 func (w *settingsWatcher) use(s configs.Settings, faults []source.Fault) {
 	now, restart := atRunTime(w.fixed, s)
 	w.mu.Lock()
-	changed, modeMayChange := !reflect.DeepEqual(now, w.inUse), !sameChoice(now, w.inUse)
+	changed, modeMayChange := !reflect.DeepEqual(now, w.inUse), !modeswitch.SameChoice(now, w.inUse)
 	news := slices.DeleteFunc(slices.Clone(restart), func(name string) bool { return slices.Contains(w.restart, name) })
 	w.inUse, w.faults, w.restart = now, faults, restart
 	w.mu.Unlock()
@@ -202,7 +204,7 @@ func (w *settingsWatcher) use(s configs.Settings, faults []source.Fault) {
 		return
 	}
 	w.log.Info("settings changed")
-	setLevel(w.level, now.Log.Level)
+	journal.SetLevel(w.level, now.Log.Level)
 	w.changed(now, modeMayChange)
 }
 

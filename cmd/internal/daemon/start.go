@@ -11,7 +11,9 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/cmd/internal/explain"
 	"svcproxy.dev/svcproxy/cmd/internal/hostsetup"
+	"svcproxy.dev/svcproxy/cmd/internal/journal"
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
+	"svcproxy.dev/svcproxy/cmd/internal/modeswitch"
 	"svcproxy.dev/svcproxy/cmd/internal/node"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/proxier"
@@ -37,7 +39,7 @@ func start(ctx context.Context, o Options) (_ *daemon, err error) {
 	if err != nil {
 		return nil, err
 	}
-	d.log, d.settings.level = newLog(o.Stderr, fixed.Log)
+	d.log, d.settings.level = journal.NewLog(o.Stderr, fixed.Log)
 	d.settings.log = d.log
 	if d.locks, err = claim(o, d.log); err != nil {
 		return nil, err
@@ -50,23 +52,24 @@ func start(ctx context.Context, o Options) (_ *daemon, err error) {
 
 	// The mode, which is opened as far as that is quickly done, and this host.
 	line := &statusLine{notify: o.Notify}
-	d.mode = &modeSwitch{
-		log: d.log, stateDir: o.StateDir, fixed: fixed, settings: d.settings.current, tell: line.setMode,
-		changed: func() { each(d.sources, revalidator.Revalidate) }, // modes differ in what they can do
-	}
-	if err = d.mode.openFirst(ctx); err != nil {
+	health, metrics := healthz.NewHealth(), healthz.NewMetrics(o.Version)
+	d.mode, err = modeswitch.Open(ctx, modeswitch.Config{
+		Log: d.log, StateDir: o.StateDir, Fixed: fixed, Settings: d.settings.current, Tell: line.setMode,
+		Changed: func() { each(d.sources, revalidator.Revalidate) }, // modes differ in what they can do
+		Foreign: metrics.Disturbed, Loop: func() *proxier.Loop { return d.loop },
+	})
+	if err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
-			d.mode.closeMode(d.mode.active)
+			d.mode.Close()
 		}
 	}()
 	addrs, err := firstAddresses(ctx)
 	if err != nil {
 		return nil, err
 	}
-	health, metrics := healthz.NewHealth(), healthz.NewMetrics(o.Version)
 	d.host = &host{
 		log: d.log, settings: d.settings.current, changed: d.useNode, eligible: health.SetEligible, several: several(fixed),
 		addrs: addrs, node: node.Build(fixed, addrs),
@@ -98,7 +101,7 @@ func start(ctx context.Context, o Options) (_ *daemon, err error) {
 			each(d.sources, func(s healthTeller) { s.HealthPortFailed(c.Key, c.Port, why) })
 		}
 	})
-	inUse := func() modes.Mode { return d.mode.current().Mode }
+	inUse := func() modes.Mode { return d.mode.Current().Mode }
 	d.features = []*featureWarner{newAffinity(d.log, inUse), newTakeover(d.log, inUse)}
 
 	// What files do not say of endpoints.
@@ -116,11 +119,12 @@ func start(ctx context.Context, o Options) (_ *daemon, err error) {
 	})
 
 	// What tells the network of addresses.
-	late := &lateFamilies{mode: d.mode, unsynced: func() []*policy.State { return d.loop.Unsynced(source.BGP, node.Families(fixed)) }}
 	neighbours := newNeighbours(d.log)
 	d.announcing = &announcing{neighbours: neighbours, noBGP: fixed.BGP.NoBGP(), Announcer: announcer.New(announcer.Config{
 		Log: d.log, BGP: fixed.BGP, Neighbours: neighbours, RouterID: d.host.routerID,
-		Late: late.list,
+		Late: func(ctx context.Context) []policy.Family {
+			return d.mode.Late(ctx, d.loop.Unsynced(source.BGP, node.Families(fixed)))
+		},
 		Open: func(b configs.BGP, peers announcer.Peers) (announcer.Speaker, error) { return openBGP(d.log, b, peers) },
 	})}
 
@@ -128,12 +132,12 @@ func start(ctx context.Context, o Options) (_ *daemon, err error) {
 	limits := fixed.Limits.Products()
 	d.doubts = &doubter{log: d.log, find: func() []proxier.Doubt { return d.loop.Doubts() }, doubtful: make(chan struct{}, 1)}
 	d.loop = proxier.NewLoop(proxier.Config{
-		Backends: d.mode.active.proxies(), Flows: connections{}, Node: d.host.node, Reserved: node.Reserved(fixed), Limits: &limits,
+		Backends: d.mode.Backends(), Flows: connections{}, Node: d.host.node, Reserved: node.Reserved(fixed), Limits: &limits,
 		Sources: names, MinInterval: fixed.Sync.MinInterval, LookInterval: fixed.Sync.ResyncInterval,
 		SyncTimeout: syncTimeout, Log: d.log, Listening: d.doubts.listening, Router: explain.Router,
 		OnQueued:     metrics.Queued,
 		OnSync:       d.synced,
-		OnHolds:      func(policy.Family) { d.mode.familyHolds() },
+		OnHolds:      func(policy.Family) { d.mode.FamilyHolds() },
 		OnDrop:       health.Dropped,
 		OnNodeHealth: d.http.server.SetNodeHealth,
 		OnAccept:     d.accepted,
@@ -141,8 +145,6 @@ func start(ctx context.Context, o Options) (_ *daemon, err error) {
 
 		Conditions: d.keeper, Announcer: d.announcing.Announcer,
 	})
-	d.mode.loop = d.loop
-	d.mode.foreign = &foreignChanges{log: d.log, metrics: metrics, fixed: fixed, contention: disturbances(d.loop)}
 	d.http.traffic = traffic.NewCollector(connections{}, d.loop.Serving, d.log)
 	d.http.traffic.Want(wantedTraffic(fixed))
 	drained := d.keeper.Drains()
@@ -164,7 +166,7 @@ func start(ctx context.Context, o Options) (_ *daemon, err error) {
 	metrics.Register(d.http.traffic)
 	metrics.Follow(families...)
 	metrics.WatchCounts(counter.now, families...)
-	metrics.WatchStalls(func() []proxier.Stall { return append(d.mode.stalls(), d.loop.Stalls()...) })
+	metrics.WatchStalls(func() []proxier.Stall { return append(d.mode.Stalls(), d.loop.Stalls()...) })
 	metrics.WatchChecks(answersOf(d.checker))
 	metrics.WatchAnnounced(func() healthz.Announced { return d.announcing.counts(d.loop.Announced(nil)) })
 	if faults, _ := d.settings.pending(); source.FirstError(faults) == nil {
@@ -174,12 +176,12 @@ func start(ctx context.Context, o Options) (_ *daemon, err error) {
 	if d.locks.socket, err = control.Listen(o.RunDir); err != nil {
 		return nil, err
 	}
-	d.log.Info("starting", "version", o.Version, "mode", d.mode.active.Name, "why", d.mode.active.why, "config_dir", o.ConfigDir, "node", d.host.node.Name)
+	mode := d.mode.Current()
+	d.log.Info("starting", "version", o.Version, "mode", mode.Name, "why", mode.Why, "config_dir", o.ConfigDir, "node", d.host.node.Name)
 	d.settings.begin(ctx)
-	for _, w := range slices.Concat(d.locks.namespace.Warnings(), d.mode.active.missing()) {
+	for _, w := range slices.Concat(d.locks.namespace.Warnings(), d.mode.Missing()) {
 		d.log.Warn(w)
 	}
-	d.mode.sysctls = hostsetup.VerifySysctls(fixed, d.mode.active.Mode)
 	return d, nil
 }
 
@@ -192,9 +194,9 @@ func (d *daemon) warners() []warnFunc {
 		dir: d.StateDir, claimed: d.locks.state != nil, settings: d.settings, statfs: unix.Statfs, conditions: d.keeper.Problem,
 	})
 	list := []warnFunc{
-		always(d.mode.warnings), always(d.locks.namespace.Warnings), always(d.mode.foreign.problems), always(d.mode.missing),
+		always(d.mode.Warnings), always(d.locks.namespace.Warnings), always(d.mode.Contended), always(d.mode.Missing),
 		func(ctx context.Context) []string {
-			return hostsetup.Verify(ctx, d.settings.current(), d.mode.current().Mode)
+			return hostsetup.Verify(ctx, d.settings.current(), d.mode.Current().Mode)
 		},
 		always(d.http.server.Warnings), always(d.drops.warnings),
 	}

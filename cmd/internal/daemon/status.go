@@ -47,7 +47,7 @@ func (r *reporter) warnings(ctx context.Context) (list []string) {
 func (r *reporter) inUse(families []proxier.FamilyStatus) control.Settings {
 	n := r.host.current()
 	s := control.Settings{
-		ConfigDir: r.configDir, Mode: r.mode.current().Name, NodeName: n.Name, Zone: n.Zone,
+		ConfigDir: r.configDir, Mode: r.mode.Current().Name, NodeName: n.Name, Zone: n.Zone,
 		Families: []string{}, NodePortAddresses: []string{},
 	}
 	for _, a := range n.NodePortAddrs {

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
+	"svcproxy.dev/svcproxy/cmd/internal/modes/modestest"
+	"svcproxy.dev/svcproxy/cmd/internal/modeswitch"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
@@ -30,7 +32,7 @@ func (h *half) failWith(err error) {
 type halves struct{ v4, v6 half }
 
 func (h *halves) of(name string) modes.Mode {
-	return stub(name, func(_ context.Context, fam policy.Family, _ modes.OpenConfig) (modes.Backend, error) {
+	return modestest.Stub(name, func(_ context.Context, fam policy.Family, _ modes.OpenConfig) (modes.Backend, error) {
 		if fam == policy.IPv4 {
 			return &h.v4, nil
 		}
@@ -42,7 +44,7 @@ func (h *halves) of(name string) modes.Mode {
 func (r *running) expectLeftInIPv4(h *halves) {
 	r.t.Helper()
 	r.eventually("IPv4 cleaned up", h.v4.cleaned.Load)
-	time.Sleep(10 * retireInterval)
+	time.Sleep(10 * modeswitch.RetireInterval)
 	if h.v6.cleaned.Load() {
 		r.t.Error("IPv6 is cleaned up, although the new mode does not hold it")
 	}

@@ -14,7 +14,7 @@ import (
 // traceNames answers svcproxy trace: what services there are, for packets to one "address" or
 // to all of them. Nothing but that is said where the client has the "revision".
 func (r *reporter) traceNames(_ context.Context, q url.Values) (*trace.Names, error) {
-	mode := r.mode.current().Name
+	mode := r.mode.Current().Name
 	now := r.loop.Revision() + uint64(r.started.UnixNano()) // of this run
 	if q.Get("revision") == strconv.FormatUint(now, 10) {
 		return &trace.Names{Mode: mode, Revision: now, Unchanged: true}, nil

@@ -10,7 +10,8 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
-	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/cmd/internal/modes/modestest"
+	"svcproxy.dev/svcproxy/cmd/internal/modeswitch"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
@@ -32,10 +33,10 @@ func (s *sharer) Cleanup(context.Context) error {
 func TestBackToAutoDuringAChange(t *testing.T) {
 	often(t)
 	common, next := new(table), &kernel{fail: errors.New("busy")}
-	nftables := stub("nftables", func(context.Context, policy.Family, modes.OpenConfig) (modes.Backend, error) {
+	nftables := modestest.Stub("nftables", func(context.Context, policy.Family, modes.OpenConfig) (modes.Backend, error) {
 		return &sharer{table: common}, nil
 	})
-	r := launch(t, "http_address = \"\"\n", nftables, stub("ipvs", opens(next)))
+	r := launch(t, "http_address = \"\"\n", nftables, modestest.Stub("ipvs", modestest.Opens(next)))
 	r.ready()
 	r.write("svcproxy.toml", "http_address = \"\"\nmode = \"ipvs\"\n")
 	r.eventually("tried", func() bool { return r.status().Loop.Families[0].Error != "" })
@@ -53,7 +54,7 @@ func TestModeChangesBeforeTheFirstSync(t *testing.T) {
 	often(t)
 	broken, good := &kernel{fail: errors.New("broken")}, new(kernel)
 	r := launch(t, "http_address = \"\"\nmode = \"ipvs\"\n",
-		stub("nftables", opens(good)), stub("ipvs", opens(broken)))
+		modestest.Stub("nftables", modestest.Opens(good)), modestest.Stub("ipvs", modestest.Opens(broken)))
 	r.kernel.set(func(k *kernel) { k.names = []string{"left by an earlier run"} })
 	r.eventually("tried", func() bool { return strings.Contains(r.log.String(), "sync failed") })
 	r.write("svcproxy.toml", "http_address = \"\"\nmode = \"nftables\"\n")
@@ -71,7 +72,7 @@ func TestModeChangesBeforeTheFirstSync(t *testing.T) {
 // mode. Want asks for a mode, and warned reports whether status says that there is none.
 func launchWithout(t *testing.T, missing *kernel) (r *running, want func(mode string), warned func() bool) {
 	missing.none = errors.New("no nft")
-	m := stub("nftables", missing.open)
+	m := modestest.Stub("nftables", missing.open)
 	m.Remove = func(context.Context, policy.Family, modes.OpenConfig) error { return nil }
 	r = launch(t, "http_address = \"\"\nmode = \"iptables\"\n", m)
 	r.ready()
@@ -103,19 +104,10 @@ func TestModeThatCannotBeOpenedIsTriedAgain(t *testing.T) {
 	r, want, warned := launchWithout(t, missing)
 	want("nftables")
 	r.eventually("warned of", warned)
-	time.Sleep(10 * missingInterval)
+	time.Sleep(10 * modeswitch.MissingInterval)
 	missing.set(func(k *kernel) { k.none = nil })
 	r.eventually("had", func() bool { return r.status().Settings.Mode == "nftables" && !warned() })
 	if n := strings.Count(r.said(), "the mode cannot be changed"); n != 1 {
 		t.Errorf("told %d times:\n%s", n, r.log)
-	}
-}
-
-// A mode that is still open and that settings name now is in use for that reason.
-func TestOpenModeIsNamed(t *testing.T) {
-	chosen := &activeMode{Mode: stub("nftables", nil), why: "nftables works"}
-	am, err := new(modeSwitch).openWanted(t.Context(), []*activeMode{chosen}, configs.Settings{Mode: "nftables"})
-	if err != nil || am != chosen || am.why != "it is set" {
-		t.Errorf("opened %+v, error %v", am, err)
 	}
 }

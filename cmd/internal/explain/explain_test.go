@@ -94,7 +94,7 @@ func service() *source.Service {
 
 // ipvs returns what ipvs mode does to packets beside rules, or another mode.
 func ipvs(in bool) modes.Balancing {
-	if m, ok := modes.Named("ipvs"); ok && in {
+	if m, err := modes.Named("ipvs"); err == nil && in {
 		return m.Balancing
 	}
 	return modes.Balancing{}

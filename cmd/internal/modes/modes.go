@@ -4,9 +4,11 @@ package modes
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"slices"
+	"strconv"
 	"time"
 
 	"svcproxy.dev/svcproxy/configs"
@@ -17,6 +19,7 @@ import (
 	"svcproxy.dev/svcproxy/proxier/ipvs"
 	"svcproxy.dev/svcproxy/proxier/nftables"
 	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // All modes are in the order in which auto prefers them.
@@ -160,12 +163,15 @@ type Backend interface {
 func (m Mode) SharesRules(other Mode) bool { return m.RulesOf != "" && m.RulesOf == other.RulesOf }
 
 // Named returns the mode of a name, which auto is not.
-func Named(name string) (Mode, bool) {
-	i := slices.IndexFunc(All, func(m Mode) bool { return m.Name == name })
-	if i < 0 {
-		return Mode{}, false
+func Named(name string) (Mode, error) {
+	built := []string{strconv.Quote(configs.Auto)}
+	for _, m := range All {
+		if m.Name == name {
+			return m, nil
+		}
+		built = append(built, strconv.Quote(m.Name))
 	}
-	return All[i], true
+	return Mode{}, fmt.Errorf("mode %q is not in this build; set mode to %s", name, source.Either(built))
 }
 
 // Forwarding returns the mode to use where the policy of FORWARD has to stay as it is.

@@ -64,7 +64,7 @@ func (a Against) settings(dir string, r *Report) configs.Settings {
 
 // modeOf returns the mode in which kernel objects are shown: for auto the one that it prefers.
 func modeOf(s configs.Settings) modes.Mode {
-	if m, ok := modes.Named(s.Mode); ok {
+	if m, err := modes.Named(s.Mode); err == nil {
 		return m
 	}
 	return modes.All[0]

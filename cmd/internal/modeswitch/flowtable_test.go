@@ -1,4 +1,4 @@
-package daemon
+package modeswitch
 
 import (
 	"slices"
@@ -30,9 +30,9 @@ func TestModeWarnings(t *testing.T) {
 		{asked, configs.IPTablesMode, []string{"[nftables] flowtable is for nftables mode, and this is iptables mode", "a", "b"}},
 		{asked, configs.NFTablesMode, []string{"a", "b"}},
 	} {
-		am := &activeMode{Mode: modes.Mode{Mode: tt.mode}}
+		am := &Active{Mode: modes.Mode{Mode: tt.mode}}
 		if tt.mode.Name != configs.IPVSMode.Name {
-			am.backends = backends
+			am.Backends = backends
 		}
 		if got := modeWarnings(tt.settings, am); !slices.Equal(got, tt.want) {
 			t.Errorf("%s mode: %q, want %q", tt.mode.Name, got, tt.want)

@@ -1,4 +1,4 @@
-package daemon
+package modeswitch
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
+	"svcproxy.dev/svcproxy/cmd/internal/modes/modestest"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
@@ -13,7 +14,7 @@ import (
 // The kernel may serve what any mode has of it, and what the mode in use does not tell of.
 func TestMayServe(t *testing.T) {
 	telling := func(name string, err error, present ...bool) modes.Mode {
-		m := stub(name, nil)
+		m := modestest.Stub(name, nil)
 		m.Objects = func(ctx context.Context, st *policy.State) (list []proxier.Object, _ error) {
 			if _, bounded := ctx.Deadline(); !bounded || st.Family != policy.IPv6 {
 				t.Errorf("%s was asked for %s without end", name, st.Family)
@@ -38,7 +39,7 @@ func TestMayServe(t *testing.T) {
 		{"not told", []modes.Mode{telling("nftables", broken), none}, true},
 		{"not told by another mode", []modes.Mode{telling("nftables", nil, false), telling("ipvs", broken)}, false},
 	} {
-		with(t, tt.modes...)
+		modestest.Use(t, tt.modes...)
 		if got := mayServe(t.Context(), "nftables", &policy.State{Family: policy.IPv6}); got != tt.want {
 			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
 		}

@@ -1,6 +1,6 @@
 //go:build netns
 
-package daemon
+package modeswitch
 
 import (
 	"bytes"
@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"svcproxy.dev/svcproxy/cmd/internal/modes/modestest"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/netutil/sysctl"
@@ -20,10 +21,9 @@ func TestSysctlsThatTurnWrong(t *testing.T) {
 	var log bytes.Buffer
 	settings := configs.Default()
 	settings.Families = []string{"ipv4"}
-	sw := &modeSwitch{
-		active:   &activeMode{Mode: stub("ipvs", nil)},
-		settings: func() configs.Settings { return settings }, log: slog.New(slog.NewTextHandler(&log, nil)),
-	}
+	sw := &Switch{active: &Active{Mode: modestest.Stub("ipvs", nil)}, Config: Config{
+		Settings: func() configs.Settings { return settings }, Log: slog.New(slog.NewTextHandler(&log, nil)),
+	}}
 	for i, step := range []struct {
 		value string
 		want  int // warnings so far

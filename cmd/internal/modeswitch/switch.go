@@ -1,4 +1,4 @@
-package daemon
+package modeswitch
 
 import (
 	"context"
@@ -17,17 +17,24 @@ import (
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
-// A modeSwitch has the mode in use follow settings, and removes what other modes made.
-type modeSwitch struct {
-	log      *slog.Logger
-	stateDir string
-	fixed    configs.Settings        // as they were at start
-	settings func() configs.Settings // in use
-	tell     func(modes string)      // shows in systemctl status which modes are in use
-	changed  func()                  // another mode is in use
+// A Config is what a Switch is made of.
+type Config struct {
+	Log      *slog.Logger
+	StateDir string
+	Fixed    configs.Settings        // as they were at start
+	Settings func() configs.Settings // in use
+	Tell     func(modes string)      // shows in systemctl status which modes are in use
+	Changed  func()                  // another mode is in use
+	Foreign  func(policy.Family)     // another program has changed what is ours
 
-	loop    *proxier.Loop // made once the mode is open, as is foreign
-	foreign *foreignChanges
+	// Loop returns what uses the backends. It is not called before Follow.
+	Loop func() *proxier.Loop
+}
+
+// A Switch has the mode in use follow settings, and removes what other modes made.
+type Switch struct {
+	Config
+	contention map[disturbance]*proxier.Contention
 
 	wanted    chan configs.Settings // the mode changed in these
 	holds     chan struct{}         // a family holds everything in its mode now
@@ -35,92 +42,95 @@ type modeSwitch struct {
 	choosing  chan choice           // has the mode that auto takes; nil: it is known
 	loopEnded chan struct{}         // closed when no backend is used any more
 
-	sysctls []string // what the log has said of settings of the kernel
+	sysctls []string               // what the log has said of settings of the kernel
+	served  map[policy.Family]bool // what the kernel had of families when Late was first asked for them
 
 	mu     sync.Mutex
-	active *activeMode // in use
-	err    error       // why it is not what settings ask for
-	left   []string    // what other modes made and cannot be removed yet, and why
+	active *Active  // in use
+	err    error    // why it is not what settings ask for
+	left   []string // what other modes made and cannot be removed yet, and why
 }
 
 // A choice is the mode that auto takes, or why there is none.
 type choice struct {
-	am  *activeMode
+	am  *Active
 	err error
 }
 
-// openFirst opens the mode to begin with, as far as that takes no longer than openPatience.
-func (sw *modeSwitch) openFirst(ctx context.Context) (err error) {
-	sw.wanted, sw.holds, sw.loopEnded = make(chan configs.Settings, 1), make(chan struct{}, 1), make(chan struct{})
-	sw.opened = make(chan struct{}, 1)
-	if sw.active, err = sw.openWithin(ctx, sw.fixed); err == nil {
-		sw.tellFlowtable(sw.active)
+// Open opens the mode to begin with, as far as that takes no longer than OpenPatience.
+func Open(ctx context.Context, c Config) (_ *Switch, err error) {
+	sw := &Switch{
+		Config: c, wanted: make(chan configs.Settings, 1), holds: make(chan struct{}, 1),
+		opened: make(chan struct{}, 1), loopEnded: make(chan struct{}), served: make(map[policy.Family]bool),
 	}
-	return err
+	sw.contention = sw.disturbances()
+	if sw.active, err = sw.openWithin(ctx, sw.Fixed); err != nil {
+		return nil, err
+	}
+	sw.tellFlowtable(sw.active)
+	return sw, nil
 }
 
-// openWithin opens the mode that settings ask for. What takes longer than openPatience joins later.
-func (sw *modeSwitch) openWithin(ctx context.Context, s configs.Settings) (*activeMode, error) {
+// Close gives up the mode in use where Follow was never called.
+func (sw *Switch) Close() { sw.closeMode(sw.active) }
+
+// LoopEnded says that no backend is used any more.
+func (sw *Switch) LoopEnded() { close(sw.loopEnded) }
+
+// Backends returns the backends of the mode in use as the Loop knows them: nil where one is being opened.
+func (sw *Switch) Backends() map[policy.Family]proxier.Backend { return sw.active.proxies() }
+
+// openWithin opens the mode that settings ask for. What takes longer than OpenPatience joins later.
+func (sw *Switch) openWithin(ctx context.Context, s configs.Settings) (*Active, error) {
 	if s.Mode != configs.Auto {
-		return sw.openNamed(ctx, s)
+		return openNamed(s.Mode, func(m modes.Mode) (*Active, error) {
+			return openSome(ctx, m, sw.openConfig(s), OpenPatience, func() { wake.Once(sw.opened) })
+		})
 	}
 	chosen := make(chan choice, 1)
 	go func() {
-		am, err := choose(ctx, sw.openConfig(s))
+		am, err := Choose(ctx, sw.openConfig(s))
 		chosen <- choice{am, err}
 	}()
 	select {
 	case c := <-chosen:
 		return c.am, c.err
-	case <-time.After(openPatience):
+	case <-time.After(OpenPatience):
 		sw.choosing = chosen
 		return presumed(s), nil
 	}
 }
 
-// openNamed opens the mode that settings name.
-func (sw *modeSwitch) openNamed(ctx context.Context, s configs.Settings) (*activeMode, error) {
-	m, err := modeNamed(s.Mode)
-	if err != nil {
-		return nil, err
-	}
-	am, err := openSome(ctx, m, sw.openConfig(s), openPatience, func() { wake.Once(sw.opened) })
-	if err != nil {
-		return nil, err
-	}
-	am.why = setBySettings
-	return am, nil
-}
-
 // presumed returns the mode that auto tries first, of which nothing is open.
-func presumed(s configs.Settings) *activeMode {
-	first := available[0]
-	for _, m := range slices.Backward(available) {
+func presumed(s configs.Settings) *Active {
+	first := modes.All[0]
+	for _, m := range slices.Backward(modes.All) {
 		if s.Mode = m.Name; s.Check() == nil {
 			first = m
 		}
 	}
 	am := newActiveMode(first)
-	am.why = "no mode has opened yet"
+	am.Why = "no mode has opened yet"
 	return am
 }
 
-func (sw *modeSwitch) openConfig(s configs.Settings) modes.OpenConfig {
-	return modes.OpenConfig{Settings: s, StateDir: sw.stateDir, Log: sw.log}
+func (sw *Switch) openConfig(s configs.Settings) modes.OpenConfig {
+	return modes.OpenConfig{Settings: s, StateDir: sw.StateDir, Log: sw.Log}
 }
 
-// follow removes what earlier runs left and changes the mode when settings
+// Follow removes what earlier runs left and changes the mode when settings
 // do, one change at a time, until ctx ends: make before break. The new mode holds
 // everything of a family before what the former one made of it is removed; one
 // family that fails keeps no other from that. What earlier runs left stays until the
 // first complete sync, which a mode that does not work never has: it can be changed
 // before. It fails if the mode to begin with has no family that opens.
-func (sw *modeSwitch) follow(ctx context.Context) error {
+func (sw *Switch) Follow(ctx context.Context) error {
+	sw.sysctls = hostsetup.VerifySysctls(sw.Fixed, sw.active.Mode)
 	sw.watch(ctx, sw.active)
-	open := []*activeMode{sw.active} // all but the last are to be removed; no two of a mode, which share what they made
+	open := []*Active{sw.active} // all but the last are to be removed; no two of a mode, which share what they made
 	var left []remnant
-	ready := sw.loop.Ready() // nil: it is
-	again, more := time.NewTicker(retireInterval), time.NewTicker(missingInterval)
+	ready := sw.Loop().Ready() // nil: it is
+	again, more := time.NewTicker(RetireInterval), time.NewTicker(MissingInterval)
 	defer again.Stop()
 	defer more.Stop()
 	for {
@@ -169,18 +179,18 @@ func (sw *modeSwitch) follow(ctx context.Context) error {
 
 // leaveEarlier begins to remove what earlier runs left. It returns the modes that are
 // then open, the last one in use, and what could not be removed.
-func (sw *modeSwitch) leaveEarlier(ctx context.Context, open []*activeMode) ([]*activeMode, []remnant) {
+func (sw *Switch) leaveEarlier(ctx context.Context, open []*Active) ([]*Active, []remnant) {
 	open, left := sw.findLeftovers(ctx, open)
 	sw.tellMode(open, left)
 	return open, sw.removeLeftovers(ctx, open, left)
 }
 
 // changeMode goes on with the mode of s. It stays with the present one where that cannot be.
-func (sw *modeSwitch) changeMode(ctx context.Context, open []*activeMode, s configs.Settings) []*activeMode {
+func (sw *Switch) changeMode(ctx context.Context, open []*Active, s configs.Settings) []*Active {
 	last := open[len(open)-1]
 	am, err := sw.openWanted(ctx, open, s)
 	if news := sw.noteError(err); err != nil && news {
-		sw.log.Error("the mode cannot be changed: it stays", "wanted", s.Mode, "err", err)
+		sw.Log.Error("the mode cannot be changed: it stays", "wanted", s.Mode, "err", err)
 	}
 	if err != nil || am == last {
 		return open
@@ -189,49 +199,52 @@ func (sw *modeSwitch) changeMode(ctx context.Context, open []*activeMode, s conf
 	last.giveUp()
 	sw.mu.Unlock()
 	am.stop()
-	am.leaving, am.rulesGone, am.gone, am.failed = nil, nil, nil, nil
-	open = append(slices.DeleteFunc(open, func(o *activeMode) bool { return o == am }), am)
-	sw.log.Info("changing mode", "to", am.Name, "why", am.why)
+	clear(am.leaving)
+	clear(am.rulesGone)
+	clear(am.gone)
+	clear(am.failed)
+	open = append(slices.DeleteFunc(open, func(o *Active) bool { return o == am }), am)
+	sw.Log.Info("changing mode", "to", am.Name, "why", am.Why)
 	sw.begin(ctx, am)
 	// The loop calls OnHolds once for each backend. If the settings left this mode and came back to it before the loop took
 	// over the backends of the mode in between, its backends hold everything already, and OnHolds is not called again.
-	sw.familyHolds()
+	sw.FamilyHolds()
 	return open
 }
 
 // begin begins to use a mode. Of one that was leaving nobody listened to changes.
-func (sw *modeSwitch) begin(ctx context.Context, am *activeMode) {
+func (sw *Switch) begin(ctx context.Context, am *Active) {
 	sw.watch(ctx, am)
-	for _, w := range am.missing() {
-		sw.log.Warn(w)
+	for _, w := range am.Missing() {
+		sw.Log.Warn(w)
 	}
 	sw.tellFlowtable(am)
 	sw.setActive(am)
-	sw.changed()
-	sw.loop.SetBackends(am.proxies())
+	sw.Changed()
+	sw.Loop().SetBackends(am.proxies())
 }
 
 // useChoice begins to use the mode that auto takes, now that this is known. The one that was presumed has nothing.
-func (sw *modeSwitch) useChoice(ctx context.Context, open []*activeMode, c choice) []*activeMode {
+func (sw *Switch) useChoice(ctx context.Context, open []*Active, c choice) []*Active {
 	sw.choosing = nil
 	if news := sw.noteError(c.err); c.err != nil {
 		if news {
-			sw.log.Error("no mode can be opened: trying again", "err", c.err)
+			sw.Log.Error("no mode can be opened: trying again", "err", c.err)
 		}
 		return open
 	}
-	sw.log.Info("mode chosen", "mode", c.am.Name, "why", c.am.why)
+	sw.Log.Info("mode chosen", "mode", c.am.Name, "why", c.am.Why)
 	sw.begin(ctx, c.am)
-	return []*activeMode{c.am}
+	return []*Active{c.am}
 }
 
 // useOpened begins to use the families of a mode that have been opened meanwhile. It fails if none is in use, and none
 // is being opened any more.
-func (sw *modeSwitch) useOpened(ctx context.Context, am *activeMode) error {
+func (sw *Switch) useOpened(ctx context.Context, am *Active) error {
 	sw.mu.Lock()
-	before := am.missing()
+	before := am.Missing()
 	opened, failed := am.collect()
-	now := am.missing()
+	now := am.Missing()
 	ended := failed && len(am.opening) == 0
 	sw.mu.Unlock()
 	if ended {
@@ -241,27 +254,27 @@ func (sw *modeSwitch) useOpened(ctx context.Context, am *activeMode) error {
 	}
 	for _, w := range now {
 		if failed && !slices.Contains(before, w) {
-			sw.log.Warn(w)
+			sw.Log.Warn(w)
 		}
 	}
 	for fam, b := range opened {
-		sw.log.Info("a family that was left out works now", "family", fam, "mode", am.Name)
+		sw.Log.Info("a family that was left out works now", "family", fam, "mode", am.Name)
 		sw.watchBackend(ctx, am, fam, b)
 	}
 	if len(opened) > 0 || failed {
-		sw.loop.SetBackends(am.proxies())
+		sw.Loop().SetBackends(am.proxies())
 	}
 	return nil
 }
 
 // openWanted returns the mode that settings ask for: that of open, where there is one, for
 // another would not know what it made.
-func (sw *modeSwitch) openWanted(ctx context.Context, open []*activeMode, s configs.Settings) (*activeMode, error) {
+func (sw *Switch) openWanted(ctx context.Context, open []*Active, s configs.Settings) (*Active, error) {
 	if am := opened(open, s.Mode); am != nil {
-		am.why = setBySettings
+		am.Why = setBySettings
 		return am, nil
 	}
-	am, err := choose(ctx, sw.openConfig(s))
+	am, err := Choose(ctx, sw.openConfig(s))
 	if err != nil {
 		return nil, err
 	}
@@ -269,34 +282,34 @@ func (sw *modeSwitch) openWanted(ctx context.Context, open []*activeMode, s conf
 	if had == nil {
 		return am, nil
 	}
-	had.why = am.why
+	had.Why = am.Why
 	sw.closeMode(am)
 	return had, nil
 }
 
 // opened returns the active mode of that name; nil: none is open.
-func opened(open []*activeMode, mode string) *activeMode {
-	if i := slices.IndexFunc(open, func(am *activeMode) bool { return am.Name == mode }); i >= 0 {
+func opened(open []*Active, mode string) *Active {
+	if i := slices.IndexFunc(open, func(am *Active) bool { return am.Name == mode }); i >= 0 {
 		return open[i]
 	}
 	return nil
 }
 
-// familyHolds wakes follow, which then removes what other modes made of each family that the mode in use holds
+// FamilyHolds wakes Follow, which then removes what other modes made of each family that the mode in use holds
 // completely. It does not block.
-func (sw *modeSwitch) familyHolds() { wake.Once(sw.holds) }
+func (sw *Switch) FamilyHolds() { wake.Once(sw.holds) }
 
 // holdsAll reports whether everything of a family is in the kernel by am, which is in
 // use. A family that its mode cannot have waits for the others.
-func (sw *modeSwitch) holdsAll(am *activeMode, fam policy.Family) bool {
-	if b := am.backends[fam]; b != nil {
-		return sw.loop.Holds(fam, b)
+func (sw *Switch) holdsAll(am *Active, fam policy.Family) bool {
+	if b := am.Backends[fam]; b != nil {
+		return sw.Loop().Holds(fam, b)
 	}
-	if am.opening[fam] != nil || len(am.backends) == 0 {
+	if am.opening[fam] != nil || len(am.Backends) == 0 {
 		return false
 	}
-	for fam, b := range am.backends {
-		if !sw.loop.Holds(fam, b) {
+	for fam, b := range am.Backends {
+		if !sw.Loop().Holds(fam, b) {
 			return false
 		}
 	}
@@ -304,7 +317,7 @@ func (sw *modeSwitch) holdsAll(am *activeMode, fam policy.Family) bool {
 }
 
 // setActive makes am the mode that status names.
-func (sw *modeSwitch) setActive(am *activeMode) {
+func (sw *Switch) setActive(am *Active) {
 	sw.mu.Lock()
 	defer sw.mu.Unlock()
 	sw.active = am
@@ -312,7 +325,7 @@ func (sw *modeSwitch) setActive(am *activeMode) {
 
 // noteError keeps for status why the mode that settings ask for is not in use; nil: it
 // is. It reports whether that is new.
-func (sw *modeSwitch) noteError(err error) (news bool) {
+func (sw *Switch) noteError(err error) (news bool) {
 	sw.mu.Lock()
 	defer sw.mu.Unlock()
 	was := sw.err
@@ -322,37 +335,37 @@ func (sw *modeSwitch) noteError(err error) (news bool) {
 
 // failed reports whether the mode that settings ask for could not be opened when it
 // was last tried.
-func (sw *modeSwitch) failed() (s configs.Settings, failed bool) {
-	s = sw.settings()
+func (sw *Switch) failed() (s configs.Settings, failed bool) {
+	s = sw.Settings()
 	sw.mu.Lock()
 	defer sw.mu.Unlock()
 	return s, sw.err != nil
 }
 
-// missingInterval is how often a family that fails is tried again: its
+// MissingInterval is how often a family that fails is tried again: its
 // module may be loaded now, or IPv6 switched on. Settings of the kernel are looked
 // at as often.
-var missingInterval = 30 * time.Second
+var MissingInterval = 30 * time.Second
 
-func (sw *modeSwitch) closeMode(am *activeMode) {
+func (sw *Switch) closeMode(am *Active) {
 	sw.mu.Lock()
 	am.giveUp()
 	sw.mu.Unlock()
-	if err := am.close(); err != nil {
-		sw.log.Warn("closing a mode", "mode", am.Name, "err", err)
+	if err := am.Close(); err != nil {
+		sw.Log.Warn("closing a mode", "mode", am.Name, "err", err)
 	}
 }
 
 // tryMissing begins to open families that could not be opened so far.
-func (sw *modeSwitch) tryMissing(ctx context.Context, am *activeMode) {
+func (sw *Switch) tryMissing(ctx context.Context, am *Active) {
 	sw.mu.Lock()
 	defer sw.mu.Unlock()
-	s := sw.settings()
+	s := sw.Settings()
 	am.begin(ctx, sw.openConfig(s), node.Families(s), func() { wake.Once(sw.opened) })
 }
 
-// want has the mode of s used, in place of one asked for but not yet looked at.
-func (sw *modeSwitch) want(s configs.Settings) {
+// Want has the mode of s used, in place of one asked for but not yet looked at.
+func (sw *Switch) Want(s configs.Settings) {
 	select {
 	case <-sw.wanted:
 	default:
@@ -360,29 +373,29 @@ func (sw *modeSwitch) want(s configs.Settings) {
 	sw.wanted <- s
 }
 
-// retry has the mode that settings ask for tried again, if it could not be opened.
-func (sw *modeSwitch) retry() {
+// Retry has the mode that settings ask for tried again, if it could not be opened.
+func (sw *Switch) Retry() {
 	if s, failed := sw.failed(); failed {
-		sw.want(s)
+		sw.Want(s)
 	}
 }
 
-// current returns the mode in use.
-func (sw *modeSwitch) current() *activeMode {
+// Current returns the mode in use.
+func (sw *Switch) Current() *Active {
 	sw.mu.Lock()
 	defer sw.mu.Unlock()
 	return sw.active
 }
 
-// missing says which families the mode in use leaves out.
-func (sw *modeSwitch) missing() []string {
+// Missing says which families the mode in use leaves out.
+func (sw *Switch) Missing() []string {
 	sw.mu.Lock()
 	defer sw.mu.Unlock()
-	return sw.active.missing()
+	return sw.active.Missing()
 }
 
-// stalls returns what the families that are being opened wait for.
-func (sw *modeSwitch) stalls() (list []proxier.Stall) {
+// Stalls returns what the families that are being opened wait for.
+func (sw *Switch) Stalls() (list []proxier.Stall) {
 	sw.mu.Lock()
 	defer sw.mu.Unlock()
 	for fam, o := range sw.active.opening {
@@ -393,10 +406,10 @@ func (sw *modeSwitch) stalls() (list []proxier.Stall) {
 	return list
 }
 
-// warnings says why the mode in use is not the one that settings ask for, and what
+// Warnings says why the mode in use is not the one that settings ask for, and what
 // it does not do of what they ask for, and what others have left.
-func (sw *modeSwitch) warnings() (list []string) {
-	used := sw.settings()
+func (sw *Switch) Warnings() (list []string) {
+	used := sw.Settings()
 	sw.mu.Lock()
 	defer sw.mu.Unlock()
 	if sw.err != nil {
@@ -411,12 +424,12 @@ func (sw *modeSwitch) warnings() (list []string) {
 
 // warnOfSysctls says which settings of the kernel keep traffic from flowing, and did
 // not when it was last called: others change them, and an ip_vs that was removed and
-// reloaded has the kernel's defaults. It is of the goroutine of follow.
-func (sw *modeSwitch) warnOfSysctls() {
-	now := hostsetup.VerifySysctls(sw.settings(), sw.current().Mode)
+// reloaded has the kernel's defaults. It is of the goroutine of Follow.
+func (sw *Switch) warnOfSysctls() {
+	now := hostsetup.VerifySysctls(sw.Settings(), sw.Current().Mode)
 	for _, w := range now {
 		if !slices.Contains(sw.sysctls, w) {
-			sw.log.Warn(w)
+			sw.Log.Warn(w)
 		}
 	}
 	sw.sysctls = now

@@ -1,4 +1,4 @@
-package daemon
+package modeswitch
 
 import (
 	"slices"
@@ -8,9 +8,9 @@ import (
 )
 
 // modeWarnings says what of the settings a mode does not do, and what its backends warn of.
-func modeWarnings(s configs.Settings, am *activeMode) []string {
+func modeWarnings(s configs.Settings, am *Active) []string {
 	var list []string
-	for _, b := range am.backends {
+	for _, b := range am.Backends {
 		if w, warns := b.(proxier.Warner); warns {
 			list = append(list, w.Warnings()...)
 		}
@@ -20,8 +20,8 @@ func modeWarnings(s configs.Settings, am *activeMode) []string {
 }
 
 // tellFlowtable has the log say that a mode has no flow table, where settings ask for one.
-func (sw *modeSwitch) tellFlowtable(am *activeMode) {
-	if len(sw.fixed.WarnOfMode(am.Mode.Mode)) > 0 {
-		sw.log.Warn("the settings ask for a flowtable, which this mode does not have", "mode", am.Name)
+func (sw *Switch) tellFlowtable(am *Active) {
+	if len(sw.Fixed.WarnOfMode(am.Mode.Mode)) > 0 {
+		sw.Log.Warn("the settings ask for a flowtable, which this mode does not have", "mode", am.Name)
 	}
 }

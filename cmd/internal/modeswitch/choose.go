@@ -1,65 +1,33 @@
-package daemon
+package modeswitch
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
+	"log/slog"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/cmd/internal/journal"
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
 	"svcproxy.dev/svcproxy/cmd/internal/node"
 	"svcproxy.dev/svcproxy/cmd/internal/trace"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/proxier/policy"
-	"svcproxy.dev/svcproxy/source"
 )
 
-// available are the modes that there are, in the order in which auto prefers them.
-var available = modes.All
-
-// Supported returns which of the settings this build cannot do.
-func Supported(s configs.Settings) error {
-	if err := supportedSources(s); err != nil || s.Mode == configs.Auto {
-		return err
-	}
-	_, err := modeNamed(s.Mode)
-	return err
-}
-
-func modeNamed(name string) (modes.Mode, error) {
-	built := []string{strconv.Quote(configs.Auto)}
-	for _, m := range available {
-		if m.Name == name {
-			return m, nil
-		}
-		built = append(built, strconv.Quote(m.Name))
-	}
-	return modes.Mode{}, fmt.Errorf("mode %q is not in this build; set mode to %s", name, source.Either(built))
-}
-
-// choose opens the mode that settings ask for, or the first that works, and waits for no family longer than decidePatience.
-func choose(ctx context.Context, c modes.OpenConfig) (*activeMode, error) {
+// Choose opens the mode that settings ask for, or the first that works, and waits for no family longer than DecidePatience.
+func Choose(ctx context.Context, c modes.OpenConfig) (*Active, error) {
 	if c.Mode != configs.Auto {
-		m, err := modeNamed(c.Mode)
-		if err != nil {
-			return nil, err
-		}
-		am, err := openAll(ctx, m, c, decidePatience)
-		if err != nil {
-			return nil, err
-		}
-		am.why = setBySettings
-		return am, nil
+		return openNamed(c.Mode, func(m modes.Mode) (*Active, error) { return openAll(ctx, m, c, DecidePatience) })
 	}
 	var passed []string
-	for _, m := range available {
+	for _, m := range modes.All {
 		am, err := suits(ctx, m, c)
 		if err == nil {
-			am.why = strings.Join(append(passed, m.Name+" works"), "; ")
+			am.Why = strings.Join(append(passed, m.Name+" works"), "; ")
 			return am, nil
 		}
 		passed = append(passed, err.Error())
@@ -67,13 +35,27 @@ func choose(ctx context.Context, c modes.OpenConfig) (*activeMode, error) {
 	return nil, fmt.Errorf("no mode works on this host: %s", strings.Join(passed, "; "))
 }
 
-// sameChoice reports whether choose has the same modes to try under both settings,
+// openNamed opens the mode that settings name.
+func openNamed(name string, open func(modes.Mode) (*Active, error)) (*Active, error) {
+	m, err := modes.Named(name)
+	if err != nil {
+		return nil, err
+	}
+	am, err := open(m)
+	if err != nil {
+		return nil, err
+	}
+	am.Why = setBySettings
+	return am, nil
+}
+
+// SameChoice reports whether Choose has the same modes to try under both settings,
 // which differ only in what can change at run time.
-func sameChoice(a, b configs.Settings) bool {
+func SameChoice(a, b configs.Settings) bool {
 	if a.Mode != b.Mode || a.Mode != configs.Auto {
 		return a.Mode == b.Mode
 	}
-	for _, m := range available {
+	for _, m := range modes.All {
 		a.Mode, b.Mode = m.Name, m.Name
 		if (a.Check() == nil) != (b.Check() == nil) {
 			return false
@@ -83,18 +65,18 @@ func sameChoice(a, b configs.Settings) bool {
 }
 
 // suits opens a mode for auto, which takes none that would leave out what another may have.
-func suits(ctx context.Context, m modes.Mode, c modes.OpenConfig) (*activeMode, error) {
+func suits(ctx context.Context, m modes.Mode, c modes.OpenConfig) (*Active, error) {
 	c.Mode = m.Name
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
-	am, err := openAll(ctx, m, c, decidePatience)
+	am, err := openAll(ctx, m, c, DecidePatience)
 	if err != nil {
 		return nil, err
 	}
 	for _, fam := range node.Families(c.Settings) {
-		if am.backends[fam] == nil && supported(fam) == nil {
-			return nil, errors.Join(fmt.Errorf("%s: %s", m.Name, strings.Join(am.missing(), "; ")), am.close())
+		if am.Backends[fam] == nil && supported(fam) == nil {
+			return nil, errors.Join(fmt.Errorf("%s: %s", m.Name, strings.Join(am.Missing(), "; ")), am.Close())
 		}
 	}
 	return am, nil
@@ -113,10 +95,22 @@ func supported(fam policy.Family) error {
 	return unix.Close(fd)
 }
 
+// WouldUse returns the mode that a daemon would take. What it opens for that it closes again.
+func WouldUse(ctx context.Context, s configs.Settings) (modes.Mode, error) {
+	if s.Mode != configs.Auto {
+		return modes.Named(s.Mode)
+	}
+	in, err := Choose(ctx, modes.OpenConfig{Settings: s, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return modes.Mode{}, err
+	}
+	return in.Mode, in.Close()
+}
+
 // Cleanup removes what any mode may have left in the kernel, of both families.
 // The state directory says what of IPVS is ours; stderr gets warnings.
 func Cleanup(ctx context.Context, stateDir string, stderr io.Writer) error {
-	log, _ := newLog(stderr, configs.Default().Log)
+	log, _ := journal.NewLog(stderr, configs.Default().Log)
 	all := remnants(func(string, policy.Family) bool { return false })
 	left := remove(ctx, modes.OpenConfig{Settings: configs.Default(), StateDir: stateDir, Log: log}, all)
 	return errors.Join(errorOf(left), trace.Remove(ctx))

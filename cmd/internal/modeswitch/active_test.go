@@ -1,16 +1,17 @@
-package daemon
+package modeswitch
 
 import (
 	"context"
 	"testing"
 
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
+	"svcproxy.dev/svcproxy/cmd/internal/modes/modestest"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // A patient backend has connections that go on for some time.
 type patient struct {
-	kernel
+	idle
 	left                       int // calls of Retire until nothing is left
 	retired, removed, cleanups int
 }
@@ -24,20 +25,22 @@ func (p *patient) RemoveRules(context.Context) error { p.removed++; return nil }
 func (p *patient) Cleanup(context.Context) error     { p.cleanups++; return nil }
 
 // leaving returns a mode that another one has taken IPv4 over from, and IPv6 not.
-func leaving(mode string, b modes.Backend) *activeMode {
-	return &activeMode{Mode: stub(mode, nil), backends: map[policy.Family]modes.Backend{policy.IPv4: b}, leaving: familySet{policy.IPv4: true}}
+func leaving(mode string, b modes.Backend) *Active {
+	am := newActiveMode(modestest.Stub(mode, nil))
+	am.Backends[policy.IPv4], am.leaving[policy.IPv4] = b, true
+	return am
 }
 
 // Ipvs mode leaves when its connections have ended. Its chains and sets go at
 // once, unless the next mode has taken them over, which it has not without the family.
 func TestLeave(t *testing.T) {
 	for _, tt := range []struct {
-		next    *activeMode
+		next    *Active
 		removed int
 	}{
-		{leaving("nftables", new(kernel)), 1},
-		{leaving("iptables", new(kernel)), 0},
-		{&activeMode{Mode: stub("iptables", nil)}, 1},
+		{leaving("nftables", new(idle)), 1},
+		{leaving("iptables", new(idle)), 0},
+		{&Active{Mode: modestest.Stub("iptables", nil)}, 1},
 	} {
 		p := &patient{left: 3}
 		am := leaving("ipvs", p)
@@ -61,14 +64,14 @@ func TestLeaveSharesRules(t *testing.T) {
 	}{{"iptables", "ipvs", 0}, {"iptables", "nftables", 1}, {"nftables", "ipvs", 1}} {
 		b := &counting{}
 		am := leaving(tt.from, b)
-		if err := am.leave(t.Context(), policy.IPv4, leaving(tt.to, new(kernel))); err != nil || !am.isGone() || b.cleanups != tt.cleanups {
+		if err := am.leave(t.Context(), policy.IPv4, leaving(tt.to, new(idle))); err != nil || !am.isGone() || b.cleanups != tt.cleanups {
 			t.Errorf("%s to %s: gone %v, %v, %d cleanups", tt.from, tt.to, am.isGone(), err, b.cleanups)
 		}
 	}
 }
 
 type counting struct {
-	kernel
+	idle
 	cleanups int
 }
 

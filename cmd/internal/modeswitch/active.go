@@ -1,4 +1,4 @@
-package daemon
+package modeswitch
 
 import (
 	"context"
@@ -15,43 +15,34 @@ import (
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
-// An activeMode is a mode that is open: in use, or left for another one and not yet gone.
-type activeMode struct {
+// An Active is a mode that is open: in use, or left for another one and not yet gone.
+type Active struct {
 	modes.Mode
-	backends map[policy.Family]modes.Backend // those in use are added to with modeSwitch.mu held
+	Backends map[policy.Family]modes.Backend // those in use are added to with Switch.mu held
 	opening  map[policy.Family]*opening      // the same
 	lacks    map[policy.Family]error         // why families could not be opened when last tried; the same
-	why      string                          // it was chosen
+	Why      string                          // it was chosen
 
 	watched map[policy.Family]func() // each ends what hears of changes by others
 
-	leaving   familySet // of which another mode holds everything
-	rulesGone familySet // of which what Retire leaves to RemoveRules is removed
-	gone      familySet // of which nothing is left
-
-	failed map[policy.Family]string // why what it made could not be removed when last tried
-}
-
-// A familySet is families that something is true of.
-type familySet map[policy.Family]bool
-
-func (s *familySet) add(fam policy.Family) {
-	if *s == nil {
-		*s = make(familySet)
-	}
-	(*s)[fam] = true
+	leaving   map[policy.Family]bool   // of which another mode holds everything
+	rulesGone map[policy.Family]bool   // of which what Retire leaves to RemoveRules is removed
+	gone      map[policy.Family]bool   // of which nothing is left
+	failed    map[policy.Family]string // why what it made could not be removed when last tried
 }
 
 // newActiveMode returns a mode of which nothing is open.
-func newActiveMode(m modes.Mode) *activeMode {
-	return &activeMode{
-		Mode: m, watched: make(map[policy.Family]func()), backends: make(map[policy.Family]modes.Backend),
+func newActiveMode(m modes.Mode) *Active {
+	return &Active{
+		Mode: m, watched: make(map[policy.Family]func()), Backends: make(map[policy.Family]modes.Backend),
 		opening: make(map[policy.Family]*opening), lacks: make(map[policy.Family]error),
+		leaving: make(map[policy.Family]bool), rulesGone: make(map[policy.Family]bool), gone: make(map[policy.Family]bool),
+		failed: make(map[policy.Family]string),
 	}
 }
 
 // openAll opens a mode for the families that this host has. Those that take longer than patience are left out.
-func openAll(ctx context.Context, m modes.Mode, c modes.OpenConfig, patience time.Duration) (*activeMode, error) {
+func openAll(ctx context.Context, m modes.Mode, c modes.OpenConfig, patience time.Duration) (*Active, error) {
 	am, err := openSome(ctx, m, c, patience, func() {})
 	if err != nil {
 		return nil, err
@@ -62,7 +53,7 @@ func openAll(ctx context.Context, m modes.Mode, c modes.OpenConfig, patience tim
 
 // openSome opens a mode for the families that this host has. Those that take longer than patience are still being
 // opened when it returns; ended is called each time that a family is open, or cannot be opened.
-func openSome(ctx context.Context, m modes.Mode, c modes.OpenConfig, patience time.Duration, ended func()) (*activeMode, error) {
+func openSome(ctx context.Context, m modes.Mode, c modes.OpenConfig, patience time.Duration, ended func()) (*Active, error) {
 	am := newActiveMode(m)
 	am.begin(ctx, c, node.Families(c.Settings), ended)
 	am.await(ctx, patience)
@@ -74,45 +65,45 @@ func openSome(ctx context.Context, m modes.Mode, c modes.OpenConfig, patience ti
 }
 
 // works returns why no family of a mode is open; nil: one is.
-func (am *activeMode) works() error {
-	if len(am.backends) > 0 {
+func (am *Active) works() error {
+	if len(am.Backends) > 0 {
 		return nil
 	}
-	return fmt.Errorf("%s mode: %s", am.Name, strings.Join(am.missing(), "; "))
+	return fmt.Errorf("%s mode: %s", am.Name, strings.Join(am.Missing(), "; "))
 }
 
 // proxies returns the backends as the Loop knows them: nil where one is being opened.
-func (am *activeMode) proxies() map[policy.Family]proxier.Backend {
-	out := make(map[policy.Family]proxier.Backend, len(am.backends)+len(am.opening))
+func (am *Active) proxies() map[policy.Family]proxier.Backend {
+	out := make(map[policy.Family]proxier.Backend, len(am.Backends)+len(am.opening))
 	for fam := range am.opening {
 		out[fam] = nil
 	}
-	for fam, b := range am.backends {
+	for fam, b := range am.Backends {
 		out[fam] = b
 	}
 	return out
 }
 
 // stop ends what hears of changes by others.
-func (am *activeMode) stop() {
+func (am *Active) stop() {
 	for fam := range am.watched {
 		am.stopFamily(fam)
 	}
 }
 
-func (am *activeMode) stopFamily(fam policy.Family) {
+func (am *Active) stopFamily(fam policy.Family) {
 	if stop := am.watched[fam]; stop != nil {
 		stop()
 	}
 	delete(am.watched, fam)
 }
 
-// close gives up what is open. The kernel stays as it is.
-func (am *activeMode) close() error {
+// Close gives up what is open. The kernel stays as it is.
+func (am *Active) Close() error {
 	am.stop()
 	am.giveUp()
 	var errs []error
-	for _, b := range am.backends {
+	for _, b := range am.Backends {
 		errs = append(errs, b.Close())
 	}
 	return errors.Join(errs...)
@@ -127,10 +118,10 @@ func openFamily(ctx context.Context, m modes.Mode, fam policy.Family, c modes.Op
 
 // leave removes what a mode made of a family from the kernel, now that next holds
 // everything of it. It is called again until all is gone.
-func (am *activeMode) leave(ctx context.Context, fam policy.Family, next *activeMode) error {
+func (am *Active) leave(ctx context.Context, fam policy.Family, next *Active) error {
 	am.stopFamily(fam)
-	b := am.backends[fam]
-	shared := am.SharesRules(next.Mode) && next.backends[fam] != nil
+	b := am.Backends[fam]
+	shared := am.SharesRules(next.Mode) && next.Backends[fam] != nil
 	if r, drains := b.(proxier.Retirer); drains {
 		return am.retire(ctx, fam, r, shared)
 	}
@@ -138,36 +129,36 @@ func (am *activeMode) leave(ctx context.Context, fam policy.Family, next *active
 }
 
 // cleanUp removes what a mode made of a family, unless it is the next mode's by now.
-func (am *activeMode) cleanUp(ctx context.Context, fam policy.Family, b modes.Backend, shared bool) error {
+func (am *Active) cleanUp(ctx context.Context, fam policy.Family, b modes.Backend, shared bool) error {
 	if !shared {
 		if err := b.Cleanup(ctx); err != nil {
 			return err
 		}
 	}
-	am.gone.add(fam)
+	am.gone[fam] = true
 	return nil
 }
 
 // retire lets connections of a family end. Chains and sets go at once, unless they
 // are the next mode's by now.
-func (am *activeMode) retire(ctx context.Context, fam policy.Family, r proxier.Retirer, shared bool) error {
+func (am *Active) retire(ctx context.Context, fam policy.Family, r proxier.Retirer, shared bool) error {
 	done, err := r.Retire(ctx)
 	if !shared && !am.rulesGone[fam] {
 		rulesErr := r.RemoveRules(ctx)
 		if rulesErr == nil {
-			am.rulesGone.add(fam)
+			am.rulesGone[fam] = true
 		}
 		err = errors.Join(err, rulesErr)
 	}
 	if done && err == nil {
-		am.gone.add(fam)
+		am.gone[fam] = true
 	}
 	return err
 }
 
 // due returns the families that are being left and of which something is there.
-func (am *activeMode) due() (list []policy.Family) {
-	for _, fam := range slices.Sorted(maps.Keys(am.backends)) {
+func (am *Active) due() (list []policy.Family) {
+	for _, fam := range slices.Sorted(maps.Keys(am.Backends)) {
 		if am.leaving[fam] && !am.gone[fam] {
 			list = append(list, fam)
 		}
@@ -176,8 +167,8 @@ func (am *activeMode) due() (list []policy.Family) {
 }
 
 // isGone reports whether nothing is left of any family.
-func (am *activeMode) isGone() bool {
-	for fam := range am.backends {
+func (am *Active) isGone() bool {
+	for fam := range am.Backends {
 		if !am.gone[fam] {
 			return false
 		}
@@ -186,9 +177,9 @@ func (am *activeMode) isGone() bool {
 }
 
 // leavingText says how far a former mode has been left.
-func (am *activeMode) leavingText() string {
+func (am *Active) leavingText() string {
 	var waits, leaves []string
-	for _, fam := range slices.Sorted(maps.Keys(am.backends)) {
+	for _, fam := range slices.Sorted(maps.Keys(am.Backends)) {
 		switch {
 		case am.gone[fam]:
 		case am.leaving[fam]:
@@ -200,7 +191,7 @@ func (am *activeMode) leavingText() string {
 	switch {
 	case len(waits) == 0:
 		return "; " + am.Name + " mode is leaving"
-	case len(waits) == len(am.backends):
+	case len(waits) == len(am.Backends):
 		return ", taking over from " + am.Name + " mode"
 	}
 	text := ", taking over " + strings.Join(waits, " and ") + " from " + am.Name + " mode"

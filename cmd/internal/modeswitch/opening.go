@@ -1,4 +1,4 @@
-package daemon
+package modeswitch
 
 import (
 	"cmp"
@@ -15,13 +15,17 @@ import (
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
-// openPatience is how long the start, and a change of mode, wait for families to open. Those that take longer
-// join later: a program or the kernel may hang.
-var openPatience = 700 * time.Millisecond
+// EndPatience is how long a program, or a disk, that does not answer can keep svcproxy from ending,
+// half of what all of that may take.
+const EndPatience = 500 * time.Millisecond
 
-// decidePatience is how long auto waits for a family before it tries the next mode. Loading modules and probing
+// OpenPatience is how long the start, and a change of mode, wait for families to open. Those that take longer
+// join later: a program or the kernel may hang.
+var OpenPatience = 700 * time.Millisecond
+
+// DecidePatience is how long auto waits for a family before it tries the next mode. Loading modules and probing
 // took 15 s on an emulated machine at its boot, and a late start is better than another mode than yesterday's.
-var decidePatience = time.Minute
+var DecidePatience = time.Minute
 
 // openingTold is how long a family may take to open before that is a problem.
 const openingTold = 2 * time.Second
@@ -89,19 +93,19 @@ func (o *opening) stall() proxier.Stall {
 
 // begin opens the families that settings ask for and that are neither open nor being opened. ended is called
 // when one is, or cannot be.
-func (am *activeMode) begin(ctx context.Context, c modes.OpenConfig, families []policy.Family, ended func()) {
+func (am *Active) begin(ctx context.Context, c modes.OpenConfig, families []policy.Family, ended func()) {
 	for _, fam := range families {
-		if am.backends[fam] == nil && am.opening[fam] == nil {
+		if am.Backends[fam] == nil && am.opening[fam] == nil {
 			am.opening[fam] = beginOpening(ctx, am.Mode, fam, c, ended)
 		}
 	}
 }
 
-// await waits until no family is being opened any more, but not for long: after the end of ctx for endPatience.
-func (am *activeMode) await(ctx context.Context, patience time.Duration) {
+// await waits until no family is being opened any more, but not for long: after the end of ctx for EndPatience.
+func (am *Active) await(ctx context.Context, patience time.Duration) {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
-	defer context.AfterFunc(ctx, func() { timer.Reset(min(patience, endPatience)) })()
+	defer context.AfterFunc(ctx, func() { timer.Reset(min(patience, EndPatience)) })()
 	for _, o := range am.opening {
 		select {
 		case <-o.done:
@@ -112,7 +116,7 @@ func (am *activeMode) await(ctx context.Context, patience time.Duration) {
 }
 
 // collect takes over the families that were opened, which it returns, and why others cannot be.
-func (am *activeMode) collect() (opened map[policy.Family]modes.Backend, failed bool) {
+func (am *Active) collect() (opened map[policy.Family]modes.Backend, failed bool) {
 	opened = make(map[policy.Family]modes.Backend)
 	for fam, o := range am.opening {
 		if !o.ended() {
@@ -126,12 +130,12 @@ func (am *activeMode) collect() (opened map[policy.Family]modes.Backend, failed 
 		}
 		opened[fam] = o.backend
 	}
-	maps.Copy(am.backends, opened)
+	maps.Copy(am.Backends, opened)
 	return opened, failed
 }
 
 // giveUp gives up the families that are being opened.
-func (am *activeMode) giveUp() {
+func (am *Active) giveUp() {
 	for fam, o := range am.opening {
 		am.lacks[fam] = o.stall()
 		delete(am.opening, fam)
@@ -139,8 +143,8 @@ func (am *activeMode) giveUp() {
 	}
 }
 
-// missing returns which families are left out or not open yet, and why.
-func (am *activeMode) missing() (list []string) {
+// Missing returns which families are left out or not open yet, and why.
+func (am *Active) Missing() (list []string) {
 	for _, fam := range slices.Sorted(maps.Keys(am.lacks)) {
 		if !am.opensLong(fam) {
 			list = append(list, fmt.Sprintf("%s is left out: %v", fam, am.lacks[fam]))
@@ -155,7 +159,7 @@ func (am *activeMode) missing() (list []string) {
 }
 
 // opensLong reports whether a family has been opening for so long that this is a problem.
-func (am *activeMode) opensLong(fam policy.Family) bool {
+func (am *Active) opensLong(fam policy.Family) bool {
 	o := am.opening[fam]
 	return o != nil && time.Since(o.began) >= openingTold
 }

@@ -1,4 +1,4 @@
-package daemon
+package modeswitch
 
 import (
 	"context"
@@ -23,7 +23,7 @@ type remnant struct {
 
 // remnants returns those of all modes and families that this host has, except for what is in use.
 func remnants(inUse func(mode string, fam policy.Family) bool) (list []remnant) {
-	for _, m := range available {
+	for _, m := range modes.All {
 		for _, fam := range []policy.Family{policy.IPv4, policy.IPv6} {
 			if !inUse(m.Name, fam) && supported(fam) == nil {
 				list = append(list, remnant{mode: m, fam: fam})
@@ -66,13 +66,13 @@ func cleanUp(ctx context.Context, m modes.Mode, fam policy.Family, c modes.OpenC
 }
 
 // uses reports whether a mode of open has its objects in a family: then they are no remnant.
-func (sw *modeSwitch) uses(open []*activeMode) func(mode string, fam policy.Family) bool {
+func (sw *Switch) uses(open []*Active) func(mode string, fam policy.Family) bool {
 	return func(mode string, fam policy.Family) bool {
-		return slices.ContainsFunc(open, func(am *activeMode) bool {
+		return slices.ContainsFunc(open, func(am *Active) bool {
 			if am.leaving[fam] {
 				return mode == am.Name
 			}
-			return (mode == am.Name || mode == am.RulesOf) && slices.Contains(node.Families(sw.fixed), fam)
+			return (mode == am.Name || mode == am.RulesOf) && slices.Contains(node.Families(sw.Fixed), fam)
 		})
 	}
 }
@@ -80,10 +80,10 @@ func (sw *modeSwitch) uses(open []*activeMode) func(mode string, fam policy.Fami
 // findLeftovers returns what an earlier run with another mode or other families may
 // have left in the kernel, after the first complete sync: make before break. A
 // mode that is left for a while, for connections to end, is open now.
-func (sw *modeSwitch) findLeftovers(ctx context.Context, open []*activeMode) ([]*activeMode, []remnant) {
-	for _, m := range available {
+func (sw *Switch) findLeftovers(ctx context.Context, open []*Active) ([]*Active, []remnant) {
+	for _, m := range modes.All {
 		if former := sw.leftDraining(ctx, m, open); former != nil {
-			open = append([]*activeMode{former}, open...)
+			open = append([]*Active{former}, open...)
 		}
 	}
 	return open, remnants(sw.uses(open))
@@ -91,30 +91,30 @@ func (sw *modeSwitch) findLeftovers(ctx context.Context, open []*activeMode) ([]
 
 // removeLeftovers removes what has not come into use again, of families that the mode
 // in use holds or that are not in use, and returns what may still be there. It logs what is new.
-func (sw *modeSwitch) removeLeftovers(ctx context.Context, open []*activeMode, left []remnant) []remnant {
+func (sw *Switch) removeLeftovers(ctx context.Context, open []*Active, left []remnant) []remnant {
 	if len(left) == 0 {
 		return nil
 	}
 	before, inUse := errorOf(left), sw.uses(open)
 	left = slices.DeleteFunc(left, func(r remnant) bool { return inUse(r.mode.Name, r.fam) })
 	due, later := sw.divide(left, open[len(open)-1])
-	left = append(later, remove(ctx, sw.openConfig(sw.fixed), due)...)
+	left = append(later, remove(ctx, sw.openConfig(sw.Fixed), due)...)
 	err := errorOf(left)
 	switch {
 	case ctx.Err() != nil:
 	case len(left) == 0:
-		sw.log.Info("nothing is left in the kernel of what an earlier run made in another mode")
+		sw.Log.Info("nothing is left in the kernel of what an earlier run made in another mode")
 	case err != nil && (before == nil || before.Error() != err.Error()):
-		sw.log.Warn("objects of an earlier run may be left in the kernel: removing them is tried again and again", "err", err)
+		sw.Log.Warn("objects of an earlier run may be left in the kernel: removing them is tried again and again", "err", err)
 	}
 	return left
 }
 
 // divide tells remnants that can be removed now from those of families that are in
 // use and not yet held by another mode.
-func (sw *modeSwitch) divide(left []remnant, current *activeMode) (due, later []remnant) {
+func (sw *Switch) divide(left []remnant, current *Active) (due, later []remnant) {
 	for _, r := range left {
-		if slices.Contains(node.Families(sw.fixed), r.fam) && !sw.holdsAll(current, r.fam) {
+		if slices.Contains(node.Families(sw.Fixed), r.fam) && !sw.holdsAll(current, r.fam) {
 			later = append(later, r)
 		} else {
 			due = append(due, r)
@@ -125,7 +125,7 @@ func (sw *modeSwitch) divide(left []remnant, current *activeMode) (due, later []
 
 // tellMode says which mode is in use and what others still have in the kernel: to
 // systemd, and to status where something cannot be removed.
-func (sw *modeSwitch) tellMode(open []*activeMode, left []remnant) {
+func (sw *Switch) tellMode(open []*Active, left []remnant) {
 	last := open[len(open)-1]
 	text := last.Name + " mode"
 	var problems []string
@@ -144,51 +144,51 @@ func (sw *modeSwitch) tellMode(open []*activeMode, left []remnant) {
 	sw.mu.Lock()
 	sw.left = problems
 	sw.mu.Unlock()
-	sw.tell(text)
+	sw.Tell(text)
 }
 
 // leftDraining returns a mode as it was left by an earlier run, so that its connections
 // can end, and lets go of the families that the mode in use holds. Nil: it is open,
 // cannot be opened, or has nothing to wait for; then all of it can be removed.
-func (sw *modeSwitch) leftDraining(ctx context.Context, m modes.Mode, open []*activeMode) *activeMode {
+func (sw *Switch) leftDraining(ctx context.Context, m modes.Mode, open []*Active) *Active {
 	if !m.Drains || opened(open, m.Name) != nil {
 		return nil
 	}
-	c := sw.openConfig(sw.fixed)
+	c := sw.openConfig(sw.Fixed)
 	c.Leaving = true
-	am, err := openAll(ctx, m, c, decidePatience)
+	am, err := openAll(ctx, m, c, DecidePatience)
 	if err != nil {
 		return nil
 	}
-	for _, fam := range node.Families(sw.fixed) {
+	for _, fam := range node.Families(sw.Fixed) {
 		if sw.holdsAll(sw.active, fam) {
-			am.leaving.add(fam)
+			am.leaving[fam] = true
 		}
 	}
 	for _, fam := range am.due() {
 		err = errors.Join(err, am.leave(ctx, fam, sw.active))
 	}
 	if am.isGone() || err != nil {
-		_ = am.close() // Cleanup comes next
+		_ = am.Close() // Cleanup comes next
 		return nil
 	}
 	return am
 }
 
-// retireInterval is how often a mode that is leaving is asked whether its
+// RetireInterval is how often a mode that is leaving is asked whether its
 // connections have ended.
-var retireInterval = 5 * time.Second
+var RetireInterval = 5 * time.Second
 
 // leaveFormer retires the modes before the last of open in the families of which
 // that holds everything now.
-func (sw *modeSwitch) leaveFormer(ctx context.Context, open []*activeMode) []*activeMode {
+func (sw *Switch) leaveFormer(ctx context.Context, open []*Active) []*Active {
 	last := open[len(open)-1]
-	for _, fam := range node.Families(sw.fixed) {
+	for _, fam := range node.Families(sw.Fixed) {
 		if !sw.holdsAll(last, fam) {
 			continue
 		}
 		for _, former := range open[:len(open)-1] {
-			former.leaving.add(fam)
+			former.leaving[fam] = true
 		}
 	}
 	return sw.retire(ctx, open)
@@ -196,9 +196,9 @@ func (sw *modeSwitch) leaveFormer(ctx context.Context, open []*activeMode) []*ac
 
 // retire removes what former modes made, except for the last of open, of the families
 // that the last holds everything of. It returns open without those that are gone.
-func (sw *modeSwitch) retire(ctx context.Context, open []*activeMode) []*activeMode {
+func (sw *Switch) retire(ctx context.Context, open []*Active) []*Active {
 	last := open[len(open)-1]
-	return slices.DeleteFunc(open, func(am *activeMode) bool {
+	return slices.DeleteFunc(open, func(am *Active) bool {
 		if am == last {
 			return false
 		}
@@ -209,13 +209,13 @@ func (sw *modeSwitch) retire(ctx context.Context, open []*activeMode) []*activeM
 			return false
 		}
 		sw.closeMode(am)
-		sw.log.Info("removed what the former mode made", "mode", am.Name)
+		sw.Log.Info("removed what the former mode made", "mode", am.Name)
 		return true
 	})
 }
 
 // noteLeaving keeps why a mode cannot be removed yet, and logs it when that is new.
-func (sw *modeSwitch) noteLeaving(ctx context.Context, am *activeMode, fam policy.Family, err error) {
+func (sw *Switch) noteLeaving(ctx context.Context, am *Active, fam policy.Family, err error) {
 	if ctx.Err() != nil {
 		return
 	}
@@ -224,10 +224,7 @@ func (sw *modeSwitch) noteLeaving(ctx context.Context, am *activeMode, fam polic
 	if err == nil {
 		return
 	}
-	if am.failed == nil {
-		am.failed = make(map[policy.Family]string)
-	}
 	if am.failed[fam] = err.Error(); am.failed[fam] != was {
-		sw.log.Warn("objects of the former mode may be left in the kernel: removing them is tried again and again", "mode", am.Name, "family", fam, "err", err)
+		sw.Log.Warn("objects of the former mode may be left in the kernel: removing them is tried again and again", "mode", am.Name, "family", fam, "err", err)
 	}
 }
