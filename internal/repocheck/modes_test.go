@@ -16,10 +16,10 @@ import (
 
 // namesOfOtherThings are files that write the name of a mode and mean another thing.
 var namesOfOtherThings = []string{
-	"configs/schema.go",               // the table [ipvs] of svcproxy.toml
-	"cmd/internal/daemon/settings.go", // the same
-	"proxier/filter/layout/ipvs.go",   // a match of iptables
-	"cmd/internal/convert/convert.go", // the program iptables
+	"configs/schema.go",                 // the table [ipvs] of svcproxy.toml
+	"cmd/internal/settings/settings.go", // the same
+	"proxier/filter/layout/ipvs.go",     // a match of iptables
+	"cmd/internal/convert/convert.go",   // the program iptables
 }
 
 // asModes are files for which a mode of that name is what they are about.

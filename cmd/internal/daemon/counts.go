@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
+	"svcproxy.dev/svcproxy/cmd/internal/settings"
 	"svcproxy.dev/svcproxy/internal/lately"
 	"svcproxy.dev/svcproxy/netutil/sysctl"
 	"svcproxy.dev/svcproxy/netutil/xtables"
@@ -37,7 +38,7 @@ type counter struct {
 	loop     *proxier.Loop
 	keeper   *conditions.Keeper
 	doubts   *doubter
-	settings *settingsWatcher
+	settings *settings.Watcher
 	sources  []source.Source
 	warn     warnFunc // of the host, of listeners and of directories
 
@@ -88,7 +89,7 @@ func (c *counter) count() healthz.Counts {
 			add(&n, o.Faults)
 		}
 	}
-	own, _ := c.settings.pending()
+	own, _ := c.settings.Pending()
 	add(&n, own)
 	n.SettingsFaults = faults(own)
 	return n

@@ -6,7 +6,6 @@ import (
 	"context"
 	"log/slog"
 	"os"
-	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -15,6 +14,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/journal"
 	"svcproxy.dev/svcproxy/cmd/internal/modeswitch"
 	"svcproxy.dev/svcproxy/cmd/internal/node"
+	"svcproxy.dev/svcproxy/cmd/internal/settings"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/netutil/links"
 	"svcproxy.dev/svcproxy/proxier"
@@ -44,25 +44,13 @@ type Options struct {
 	Stderr *journal.Queue     // takes the log, and is closed by who made it
 }
 
-// A SettingsError says that svcproxy.toml cannot be used.
-type SettingsError []source.Fault
-
-// Error has one fault a line.
-func (e SettingsError) Error() string {
-	lines := make([]string, len(e))
-	for i, f := range e {
-		lines[i] = f.String()
-	}
-	return strings.Join(lines, "\n")
-}
-
 // A daemon is all that runs, and connects its parts.
 type daemon struct {
 	Options
 	log   *slog.Logger
 	locks *locks
 
-	settings *settingsWatcher
+	settings *settings.Watcher
 	host     *host
 	mode     *modeswitch.Switch
 	sources  []source.Source // that settings ask for
@@ -100,7 +88,7 @@ func Run(ctx context.Context, o Options) error {
 	})
 	g.Go(func() error { return untilEnd(ctx, func() error { d.inspectHost(ctx); return nil }) })
 	g.Go(func() error { links.Watch(ctx, d.log, d.host.lookAtAddresses); return nil })
-	g.Go(func() error { return untilEnd(ctx, func() error { d.settings.follow(ctx); return nil }) })
+	g.Go(func() error { return untilEnd(ctx, func() error { d.settings.Follow(ctx); return nil }) })
 	g.Go(func() error { d.systemd.tell(ctx); return nil })
 	g.Go(func() error { return untilEnd(ctx, func() error { return d.mode.Follow(ctx) }) })
 	g.Go(func() error { saveMemory(ctx, d.loop.Ready()); return nil })
@@ -154,7 +142,7 @@ func unlessDone(ctx context.Context, err error) error {
 // inspectHost removes what killed traces left, and logs what is wrong with this host. It asks programs and the
 // kernel, which may hang, and nothing else waits for it.
 func (d *daemon) inspectHost(ctx context.Context) {
-	for _, w := range hostsetup.Verify(ctx, d.settings.fixed, d.mode.Current().Mode) {
+	for _, w := range hostsetup.Verify(ctx, d.settings.Fixed, d.mode.Current().Mode) {
 		d.log.Warn(w)
 	}
 	removeTraces(ctx, d.log)
@@ -179,7 +167,7 @@ func (d *daemon) accepted(units []source.Unit) {
 }
 
 // use takes over settings as far as that can be done without a restart.
-func (d *daemon) use(now configs.Settings, modeMayChange bool) {
+func (d *daemon) use(was, now configs.Settings) {
 	d.http.metrics.Reloaded(time.Now())
 	d.loop.SetIntervals(now.Sync.MinInterval, now.Sync.ResyncInterval)
 	guard(d.sources, now)
@@ -190,7 +178,7 @@ func (d *daemon) use(now configs.Settings, modeMayChange bool) {
 		each(d.sources, revalidator.Revalidate)
 	}
 	d.host.setNode()
-	if modeMayChange {
+	if !modeswitch.SameChoice(was, now) {
 		d.mode.Want(now)
 	}
 }
@@ -214,7 +202,7 @@ func (d *daemon) reload(ctx context.Context) {
 			}
 		}()
 	}
-	if !d.settings.read(ctx) {
+	if !d.settings.Read(ctx) {
 		return
 	}
 	d.mode.Retry()
@@ -224,7 +212,7 @@ func (d *daemon) reload(ctx context.Context) {
 	if err := d.host.lookAtAddresses(); err != nil {
 		d.log.Warn("the addresses of this host stay as last read", "err", err)
 	}
-	for _, w := range hostsetup.Verify(ctx, d.settings.current(), d.mode.Current().Mode) {
+	for _, w := range hostsetup.Verify(ctx, d.settings.Current(), d.mode.Current().Mode) {
 		d.log.Warn(w)
 	}
 }

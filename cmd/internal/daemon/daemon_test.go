@@ -23,6 +23,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/journal"
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
 	"svcproxy.dev/svcproxy/cmd/internal/modes/modestest"
+	"svcproxy.dev/svcproxy/cmd/internal/settings"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/internal/logtest"
 	"svcproxy.dev/svcproxy/internal/pace"
@@ -340,7 +341,7 @@ func TestSettingsSettle(t *testing.T) {
 	r := launch(t, "http_address = \"\"\nlocal_cidrs = [\"10.1.0.0/16\"]\n")
 	r.ready()
 	r.write("svcproxy.toml", "")
-	time.Sleep(3 * settingsPoll)
+	time.Sleep(3 * settings.Poll)
 	if _, got, _ := r.kernel.seen(); got != "[10.1.0.0/16]" {
 		t.Errorf("an empty file changed local_cidrs to %s", got)
 	}

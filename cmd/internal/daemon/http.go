@@ -10,6 +10,7 @@ import (
 	"github.com/BurntSushi/toml"
 
 	"svcproxy.dev/svcproxy/cmd/internal/modeswitch"
+	"svcproxy.dev/svcproxy/cmd/internal/settings"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/proxier/healthz"
 	"svcproxy.dev/svcproxy/proxier/traffic"
@@ -27,7 +28,7 @@ type httpParts struct {
 // kubeProxyPages serve two more pages that kube-proxy has: /proxyMode, the mode in use, and /configz, the settings in use.
 type kubeProxyPages struct {
 	mode     *modeswitch.Switch
-	settings *settingsWatcher
+	settings *settings.Watcher
 }
 
 // handlers returns the handler of each listen address. Health is served at address; metrics, /proxyMode and /configz at
@@ -42,15 +43,15 @@ func (h *httpParts) handlers(address, metricsAddress string, pages kubeProxyPage
 	mux.HandleFunc("GET /configz", pages.serveSettings)
 	all[at] = mux
 	for address, h := range all {
-		all[address] = healthz.OnlyAs(pages.settings.hostNames, h)
+		all[address] = healthz.OnlyAs(pages.hostNames, h)
 	}
 	return all
 }
 
 // hostNames returns the names that the Host header of a request may have: node_name, http_names and the name of this
 // host, in full and up to its first dot.
-func (w *settingsWatcher) hostNames() []string {
-	now := w.current()
+func (p kubeProxyPages) hostNames() []string {
+	now := p.settings.Current()
 	names := append([]string{now.NodeName}, now.HTTPNames...)
 	if host, err := os.Hostname(); err == nil {
 		short, _, _ := strings.Cut(host, ".")
@@ -69,7 +70,7 @@ func (p kubeProxyPages) serveMode(w http.ResponseWriter, _ *http.Request) {
 // serveSettings answers with the settings in use as JSON: an object whose only key is "svcproxy", which holds the keys of
 // svcproxy.toml.
 func (p kubeProxyPages) serveSettings(w http.ResponseWriter, _ *http.Request) {
-	text := configs.Format(p.settings.current())
+	text := configs.Format(p.settings.Current())
 	var keys map[string]any
 	err := toml.Unmarshal(text, &keys)
 	body, err2 := json.Marshal(map[string]any{"svcproxy": keys})

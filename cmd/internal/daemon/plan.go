@@ -16,6 +16,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/modeswitch"
 	"svcproxy.dev/svcproxy/cmd/internal/node"
 	"svcproxy.dev/svcproxy/cmd/internal/plan"
+	"svcproxy.dev/svcproxy/cmd/internal/settings"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/policy"
@@ -48,9 +49,9 @@ func (r *reporter) plan(ctx context.Context, _ url.Values) (*plan.Report, error)
 			report.Faults = append(report.Faults, faultsOf(f)...)
 		}
 	}
-	faults, _ := r.settings.pending()
+	faults, _ := r.settings.Pending()
 	report.Faults = append(report.Faults, faults...)
-	report.Fill(p.Edits, p.Families, planSetting(ctx, in.Mode, r.settings.current()))
+	report.Fill(p.Edits, p.Families, planSetting(ctx, in.Mode, r.settings.Current()))
 	return report, nil
 }
 
@@ -87,9 +88,8 @@ type Planner struct {
 // the mode that the daemon would, which probes the kernel, and changes nothing.
 func (p Planner) Alone(ctx context.Context) (*plan.Report, error) {
 	r := &plan.Report{Against: "the files that were last accepted"}
-	w := &settingsWatcher{configDir: p.ConfigDir, stateDir: p.StateDir, load: p.Load}
-	s, err := w.open()
-	var faulty SettingsError
+	w, err := settings.Open(settings.Config{ConfigDir: p.ConfigDir, StateDir: p.StateDir, Load: p.Load})
+	var faulty settings.Error
 	if errors.As(err, &faulty) {
 		r.Faults = faulty
 		return r, nil
@@ -97,6 +97,7 @@ func (p Planner) Alone(ctx context.Context) (*plan.Report, error) {
 	if err != nil {
 		return nil, err
 	}
+	s := w.Fixed
 	if err := filesOnly(s); err != nil {
 		return nil, err
 	}
@@ -106,7 +107,8 @@ func (p Planner) Alone(ctx context.Context) (*plan.Report, error) {
 		return nil, err
 	}
 	err = p.compare(ctx, in, s, r)
-	r.Faults = append(w.faults, r.Faults...)
+	faults, _ := w.Pending()
+	r.Faults = append(faults, r.Faults...)
 	return r, errors.Join(err, in.Close())
 }
 

@@ -7,6 +7,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/announcer"
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/cmd/internal/modeswitch"
+	"svcproxy.dev/svcproxy/cmd/internal/settings"
 	"svcproxy.dev/svcproxy/cmd/internal/top"
 	"svcproxy.dev/svcproxy/cmd/internal/trace"
 	"svcproxy.dev/svcproxy/proxier"
@@ -23,7 +24,7 @@ type reporter struct {
 	started            time.Time
 
 	host      *host
-	settings  *settingsWatcher
+	settings  *settings.Watcher
 	rules     file.Rules // in the mode that is in use
 	mode      *modeswitch.Switch
 	sources   []source.Source

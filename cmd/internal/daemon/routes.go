@@ -9,7 +9,7 @@ func (d *daemon) routes() *control.Routes {
 	(&versioning{log: d.log, stateDir: d.StateDir, sources: d.sources}).addRoutes(r)
 	newDraining(&draining{
 		log: d.log, keeper: d.keeper, loop: d.loop, told: d.announcing.Told,
-		heard: func() []string { return d.http.server.Heard(d.settings.fixed.HTTPAddress) },
+		heard: func() []string { return d.http.server.Heard(d.settings.Fixed.HTTPAddress) },
 	}).addRoutes(r)
 	return r
 }

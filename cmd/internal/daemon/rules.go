@@ -3,6 +3,7 @@ package daemon
 import (
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
 	"svcproxy.dev/svcproxy/cmd/internal/modeswitch"
+	"svcproxy.dev/svcproxy/cmd/internal/settings"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/file"
@@ -38,10 +39,10 @@ func Supported(s configs.Settings) error {
 }
 
 // rulesInUse returns what service files are held to in the mode that is in use.
-func rulesInUse(w *settingsWatcher, sw *modeswitch.Switch) file.Rules {
-	check := hold(w.fixed, func() []string { return []string{sw.Current().Name} })
-	return file.Rules{Limits: w.fixed.Limits, GuardPrograms: w.fixed.Health.ExecUser == "", Check: func(svc *source.Service) []source.Problem {
-		now := w.current()
+func rulesInUse(w *settings.Watcher, sw *modeswitch.Switch) file.Rules {
+	check := hold(w.Fixed, func() []string { return []string{sw.Current().Name} })
+	return file.Rules{Limits: w.Fixed.Limits, GuardPrograms: w.Fixed.Health.ExecUser == "", Check: func(svc *source.Service) []source.Problem {
+		now := w.Current()
 		return append(check(svc), now.WarnOfAnnounce(svc)...)
 	}}
 }

@@ -15,6 +15,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
 	"svcproxy.dev/svcproxy/cmd/internal/modeswitch"
 	"svcproxy.dev/svcproxy/cmd/internal/node"
+	"svcproxy.dev/svcproxy/cmd/internal/settings"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/conditions"
@@ -32,15 +33,15 @@ func start(ctx context.Context, o Options) (_ *daemon, err error) {
 	d := &daemon{Options: o}
 
 	// Settings, the log, and what only one daemon can have.
-	d.settings = &settingsWatcher{
-		configDir: o.ConfigDir, stateDir: o.StateDir, load: o.Load, asked: o.Reload, everything: d.reload, changed: d.use,
-	}
-	fixed, err := d.settings.open()
+	d.settings, err = settings.Open(settings.Config{
+		ConfigDir: o.ConfigDir, StateDir: o.StateDir, Load: o.Load, Asked: o.Reload, Everything: d.reload, Changed: d.use,
+	})
 	if err != nil {
 		return nil, err
 	}
-	d.log, d.settings.level = journal.NewLog(o.Stderr, fixed.Log)
-	d.settings.log = d.log
+	fixed := d.settings.Fixed
+	log, level := journal.NewLog(o.Stderr, fixed.Log)
+	d.log = log
 	if d.locks, err = claim(o, d.log); err != nil {
 		return nil, err
 	}
@@ -54,7 +55,7 @@ func start(ctx context.Context, o Options) (_ *daemon, err error) {
 	line := &statusLine{notify: o.Notify}
 	health, metrics := healthz.NewHealth(), healthz.NewMetrics(o.Version)
 	d.mode, err = modeswitch.Open(ctx, modeswitch.Config{
-		Log: d.log, StateDir: o.StateDir, Fixed: fixed, Settings: d.settings.current, Tell: line.setMode,
+		Log: d.log, StateDir: o.StateDir, Fixed: fixed, Settings: d.settings.Current, Tell: line.setMode,
 		Changed: func() { each(d.sources, revalidator.Revalidate) }, // modes differ in what they can do
 		Foreign: metrics.Disturbed, Loop: func() *proxier.Loop { return d.loop },
 	})
@@ -71,7 +72,7 @@ func start(ctx context.Context, o Options) (_ *daemon, err error) {
 		return nil, err
 	}
 	d.host = &host{
-		log: d.log, settings: d.settings.current, changed: d.useNode, eligible: health.SetEligible, several: several(fixed),
+		log: d.log, settings: d.settings.Current, changed: d.useNode, eligible: health.SetEligible, several: several(fixed),
 		addrs: addrs, node: node.Build(fixed, addrs),
 	}
 	d.drops = &dropWatch{log: d.log, total: dropped}
@@ -169,7 +170,7 @@ func start(ctx context.Context, o Options) (_ *daemon, err error) {
 	metrics.WatchStalls(func() []proxier.Stall { return append(d.mode.Stalls(), d.loop.Stalls()...) })
 	metrics.WatchChecks(answersOf(d.checker))
 	metrics.WatchAnnounced(func() healthz.Announced { return d.announcing.counts(d.loop.Announced(nil)) })
-	if faults, _ := d.settings.pending(); source.FirstError(faults) == nil {
+	if faults, _ := d.settings.Pending(); source.FirstError(faults) == nil {
 		metrics.Reloaded(time.Now())
 	}
 
@@ -178,7 +179,7 @@ func start(ctx context.Context, o Options) (_ *daemon, err error) {
 	}
 	mode := d.mode.Current()
 	d.log.Info("starting", "version", o.Version, "mode", mode.Name, "why", mode.Why, "config_dir", o.ConfigDir, "node", d.host.node.Name)
-	d.settings.begin(ctx)
+	d.settings.Begin(ctx, log, level)
 	for _, w := range slices.Concat(d.locks.namespace.Warnings(), d.mode.Missing()) {
 		d.log.Warn(w)
 	}
@@ -191,12 +192,12 @@ func (d *daemon) warners() []warnFunc {
 		return func(context.Context) []string { return warnings() }
 	}
 	storage := newStorage(&storage{
-		dir: d.StateDir, claimed: d.locks.state != nil, settings: d.settings, statfs: unix.Statfs, conditions: d.keeper.Problem,
+		dir: d.StateDir, claimed: d.locks.state != nil, unkept: d.settings.KeepError, statfs: unix.Statfs, conditions: d.keeper.Problem,
 	})
 	list := []warnFunc{
 		always(d.mode.Warnings), always(d.locks.namespace.Warnings), always(d.mode.Contended), always(d.mode.Missing),
 		func(ctx context.Context) []string {
-			return hostsetup.Verify(ctx, d.settings.current(), d.mode.Current().Mode)
+			return hostsetup.Verify(ctx, d.settings.Current(), d.mode.Current().Mode)
 		},
 		always(d.http.server.Warnings), always(d.drops.warnings),
 	}

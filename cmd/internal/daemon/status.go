@@ -30,7 +30,7 @@ func (r *reporter) about(ctx context.Context, families []proxier.FamilyStatus, r
 	for _, s := range r.sources {
 		st.Sources = append(st.Sources, asUsed(s.Status(), refusals))
 	}
-	st.Faults, st.Restart = r.settings.pending()
+	st.Faults, st.Restart = r.settings.Pending()
 	st.Warnings = r.warnings(ctx)
 	return st
 }

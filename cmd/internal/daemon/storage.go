@@ -14,11 +14,11 @@ const leastFree = 64 << 10
 
 // A storage is the state directory, and what is known of writing to it.
 type storage struct {
-	dir      string
-	claimed  bool
-	settings *settingsWatcher
-	statfs   func(string, *unix.Statfs_t) error
+	dir     string
+	claimed bool
+	statfs  func(string, *unix.Statfs_t) error
 
+	unkept     func() string // why the settings in use are not kept; empty: they are
 	conditions func() string // what is wrong with keeping them; empty: nothing
 
 	disk lately.Value[[]string] // of look
@@ -35,7 +35,7 @@ func (s *storage) warnings() (list []string) {
 	if !s.claimed {
 		list = append(list, fmt.Sprintf("state directory %s has no lock: another svcproxy that uses it will not be refused", source.Quote(s.dir)))
 	}
-	if why := s.settings.keepError(); why != "" {
+	if why := s.unkept(); why != "" {
 		list = append(list, "the last good svcproxy.toml cannot be kept, and a restart will not know it: "+why)
 	}
 	found, inTime := s.disk.Get()

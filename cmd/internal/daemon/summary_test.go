@@ -99,7 +99,7 @@ func TestStorageWarnings(t *testing.T) {
 		{"read-only", func(st *unix.Statfs_t) { st.Flags = unix.ST_RDONLY }, nil, "is read-only"},
 		{"gone", func(*unix.Statfs_t) {}, unix.ENOENT, "cannot be looked at (no such file or directory)"},
 	} {
-		s := newStorage(&storage{dir: "/x", claimed: true, settings: new(settingsWatcher), conditions: kept, statfs: func(_ string, st *unix.Statfs_t) error {
+		s := newStorage(&storage{dir: "/x", claimed: true, unkept: kept, conditions: kept, statfs: func(_ string, st *unix.Statfs_t) error {
 			*st = fine
 			tt.edit(st)
 			return tt.err
@@ -112,8 +112,8 @@ func TestStorageWarnings(t *testing.T) {
 			t.Errorf("%s: %q, want %q", tt.name, got, want)
 		}
 	}
-	w := &settingsWatcher{unkept: errors.New("no space left on device")}
-	s := newStorage(&storage{dir: t.TempDir(), settings: w, statfs: unix.Statfs, conditions: kept})
+	full := func() string { return "no space left on device" }
+	s := newStorage(&storage{dir: t.TempDir(), unkept: full, statfs: unix.Statfs, conditions: kept})
 	if got := strings.Join(s.warnings(), "\n"); !strings.Contains(got, "has no lock") || !strings.Contains(got, "svcproxy.toml cannot be kept, and a restart will not know it: no space") {
 		t.Errorf("warnings %q", got)
 	}
@@ -123,7 +123,7 @@ func TestStorageWarnings(t *testing.T) {
 func TestStorageHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
-		s := newStorage(&storage{dir: "/x", claimed: true, settings: new(settingsWatcher), conditions: func() string { return "" }, statfs: func(string, *unix.Statfs_t) error {
+		s := newStorage(&storage{dir: "/x", claimed: true, unkept: func() string { return "" }, conditions: func() string { return "" }, statfs: func(string, *unix.Statfs_t) error {
 			<-release
 			return nil
 		}})

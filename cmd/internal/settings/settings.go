@@ -1,4 +1,4 @@
-package daemon
+package settings
 
 import (
 	"bytes"
@@ -11,42 +11,59 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"svcproxy.dev/svcproxy/cmd/internal/journal"
-	"svcproxy.dev/svcproxy/cmd/internal/modeswitch"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/file"
 )
 
-// settingsPoll is how often svcproxy.toml is read. A new text counts when it is
+// Poll is how often svcproxy.toml is read. A new text counts when it is
 // found twice, so that none is taken that is half written.
-const settingsPoll = 400 * time.Millisecond
+const Poll = 400 * time.Millisecond
 
-// goneAfter is how many looks in a row must find no svcproxy.toml, 2 s, for it to be
+// GoneAfter is how many looks in a row must find no svcproxy.toml, 2 s, for it to be
 // gone: as long as a service file may wait for others.
-const goneAfter = 5
+const GoneAfter = 5
 
-// A settingsWatcher has settings follow svcproxy.toml.
-type settingsWatcher struct {
-	configDir, stateDir string
+// An Error says that svcproxy.toml cannot be used.
+type Error []source.Fault
 
-	load func(path string) (configs.Settings, []source.Fault, error)
-	log  *slog.Logger
+// Error has one fault a line.
+func (e Error) Error() string {
+	lines := make([]string, len(e))
+	for i, f := range e {
+		lines[i] = f.String()
+	}
+	return strings.Join(lines, "\n")
+}
 
+// A Config is what a Watcher is made of. One that only reads settings needs nothing but the directories and Load.
+type Config struct {
+	ConfigDir, StateDir string
+
+	// Load reads svcproxy.toml, and lays flags over it.
+	Load func(path string) (configs.Settings, []source.Fault, error)
+
+	Asked      <-chan os.Signal      // to read everything again
+	Everything func(context.Context) // reads everything again
+
+	Changed func(was, now configs.Settings) // takes over settings
+}
+
+// A Watcher has settings follow svcproxy.toml.
+type Watcher struct {
+	Config
+	Fixed configs.Settings // as they were at start
+
+	log   *slog.Logger
 	level *slog.LevelVar // of the log
 
-	asked      <-chan os.Signal      // to read everything again
-	everything func(context.Context) // reads everything again
-
-	// changed takes over settings, which may lead to another mode or not.
-	changed func(now configs.Settings, modeMayChange bool)
-
-	fixed configs.Settings // as they were at start
-	text  []byte           // of svcproxy.toml, as last looked at
-	stale bool             // at start, the last good settings were used
+	text  []byte // of svcproxy.toml, as last looked at
+	stale bool   // at start, the last good settings were used
 
 	mu      sync.Mutex
 	inUse   configs.Settings
@@ -55,25 +72,25 @@ type settingsWatcher struct {
 	unkept  error          // why inUse is not kept for the next start; nil: it is
 }
 
-// current returns the settings in use.
-func (w *settingsWatcher) current() configs.Settings {
+// Current returns the settings in use.
+func (w *Watcher) Current() configs.Settings {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.inUse
 }
 
-// pending returns what is wrong with the present svcproxy.toml, and which settings of it wait for a restart.
-func (w *settingsWatcher) pending() (faults []source.Fault, restart []string) {
+// Pending returns what is wrong with the present svcproxy.toml, and which settings of it wait for a restart.
+func (w *Watcher) Pending() (faults []source.Fault, restart []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.faults, w.restart
 }
 
-// follow takes over what changes in svcproxy.toml, and reads everything
+// Follow takes over what changes in svcproxy.toml, and reads everything
 // again when told to, until ctx ends. A disk may keep it for longer: it then changes
 // nothing any more.
-func (w *settingsWatcher) follow(ctx context.Context) {
-	tick := time.NewTicker(settingsPoll)
+func (w *Watcher) Follow(ctx context.Context) {
+	tick := time.NewTicker(Poll)
 	defer tick.Stop()
 	seen, trouble := w.text, ""
 	missed := 0 // looks that found no file
@@ -81,8 +98,8 @@ func (w *settingsWatcher) follow(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-w.asked:
-			w.everything(ctx)
+		case <-w.Asked:
+			w.Everything(ctx)
 			seen = w.text
 		case <-tick.C:
 			now, err := w.contents()
@@ -102,7 +119,7 @@ func (w *settingsWatcher) follow(ctx context.Context) {
 			}
 			if missed++; now != nil {
 				missed = 0
-			} else if missed < goneAfter && w.text != nil {
+			} else if missed < GoneAfter && w.text != nil {
 				continue // it may be about to come back
 			}
 			if settled := bytes.Equal(now, seen); settled && !bytes.Equal(now, w.text) {
@@ -115,7 +132,7 @@ func (w *settingsWatcher) follow(ctx context.Context) {
 }
 
 // path returns where svcproxy.toml is.
-func (w *settingsWatcher) path() string { return filepath.Join(w.configDir, file.SettingsName) }
+func (w *Watcher) path() string { return filepath.Join(w.ConfigDir, file.SettingsName) }
 
 var errNoText = errors.New("it says nothing")
 
@@ -137,8 +154,8 @@ func contents(path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, configs.MaxSize+1)) // one byte too many is refused
 }
 
-// read takes over svcproxy.toml at once. It reports false where ctx has ended.
-func (w *settingsWatcher) read(ctx context.Context) bool {
+// Read takes over svcproxy.toml at once. It reports false where ctx has ended.
+func (w *Watcher) Read(ctx context.Context) bool {
 	switch text, err := w.contents(); {
 	case ctx.Err() != nil:
 		return false
@@ -152,8 +169,8 @@ func (w *settingsWatcher) read(ctx context.Context) bool {
 }
 
 // reload takes over svcproxy.toml as it is now. One with faults changes nothing.
-func (w *settingsWatcher) reload(ctx context.Context) {
-	s, faults, err := w.load(w.path())
+func (w *Watcher) reload(ctx context.Context) {
+	s, faults, err := w.Load(w.path())
 	if ctx.Err() != nil {
 		return
 	}
@@ -178,7 +195,7 @@ func (w *settingsWatcher) reload(ctx context.Context) {
 }
 
 // refuse keeps the settings in use, for the file has faults.
-func (w *settingsWatcher) refuse(faults []source.Fault) {
+func (w *Watcher) refuse(faults []source.Fault) {
 	for _, f := range faults {
 		w.log.Warn(f.String())
 	}
@@ -190,22 +207,22 @@ func (w *settingsWatcher) refuse(faults []source.Fault) {
 }
 
 // use makes s the settings in use, as far as that can be done without a restart.
-func (w *settingsWatcher) use(s configs.Settings, faults []source.Fault) {
-	now, restart := atRunTime(w.fixed, s)
+func (w *Watcher) use(s configs.Settings, faults []source.Fault) {
+	now, restart := atRunTime(w.Fixed, s)
 	w.mu.Lock()
-	changed, modeMayChange := !reflect.DeepEqual(now, w.inUse), !modeswitch.SameChoice(now, w.inUse)
+	was := w.inUse
 	news := slices.DeleteFunc(slices.Clone(restart), func(name string) bool { return slices.Contains(w.restart, name) })
 	w.inUse, w.faults, w.restart = now, faults, restart
 	w.mu.Unlock()
 	if len(news) > 0 {
 		w.log.Warn("settings changed that are read at start only: restart svcproxy to use them", "settings", news)
 	}
-	if !changed {
+	if reflect.DeepEqual(now, was) {
 		return
 	}
 	w.log.Info("settings changed")
 	journal.SetLevel(w.level, now.Log.Level)
-	w.changed(now, modeMayChange)
+	w.Changed(was, now)
 }
 
 // atRunTime returns want with all that only a restart can change as it is in

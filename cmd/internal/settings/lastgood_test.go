@@ -1,7 +1,6 @@
-package daemon
+package settings
 
 import (
-	"log/slog"
 	"os"
 	"testing"
 
@@ -16,14 +15,14 @@ func TestEmptyLastGoodSettings(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	w := &settingsWatcher{configDir: dir, stateDir: state, load: configs.Load, log: slog.New(slog.DiscardHandler)}
-	if _, err := w.open(); err == nil || w.stale {
-		t.Errorf("open: %v, stale %v; want an error", err, w.stale)
+	c := Config{ConfigDir: dir, StateDir: state, Load: configs.Load}
+	if _, err := Open(c); err == nil {
+		t.Error("no error")
 	}
-	if err := os.WriteFile(w.lastGood(), []byte("zone = \"a\"\n"), 0o600); err != nil {
+	if err := os.WriteFile((&Watcher{Config: c}).lastGood(), []byte("zone = \"a\"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if s, err := w.open(); err != nil || !w.stale || s.Zone != "a" {
-		t.Errorf("open with a copy: %q, %v, stale %v", s.Zone, err, w.stale)
+	if w, err := Open(c); err != nil || !w.stale || w.Fixed.Zone != "a" {
+		t.Errorf("open with a copy: %+v, %v", w, err)
 	}
 }

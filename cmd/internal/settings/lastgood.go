@@ -1,10 +1,11 @@
-package daemon
+package settings
 
 import (
 	"bytes"
 	"context"
 	"errors"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 
@@ -15,7 +16,7 @@ import (
 )
 
 // lastGood is where the last svcproxy.toml is kept that could be used.
-func (w *settingsWatcher) lastGood() string { return filepath.Join(w.stateDir, file.SettingsName) }
+func (w *Watcher) lastGood() string { return filepath.Join(w.StateDir, file.SettingsName) }
 
 // unknown is the text of settings that are not those of the present file: whatever
 // is found there is read.
@@ -23,22 +24,22 @@ var unknown = []byte{0}
 
 // contents returns the text of svcproxy.toml, nil where there is none. That there is
 // none is not to be concluded from a directory that is gone.
-func (w *settingsWatcher) contents() ([]byte, error) {
+func (w *Watcher) contents() ([]byte, error) {
 	text, err := w.look()
 	if text != nil || err != nil || w.text == nil {
 		return text, err
 	}
-	_, err = os.Stat(w.configDir)
+	_, err = os.Stat(w.ConfigDir)
 	return nil, err
 }
 
 // look is contents where no text was known before.
-func (w *settingsWatcher) look() ([]byte, error) {
+func (w *Watcher) look() ([]byte, error) {
 	text, err := contents(w.path())
 	if text != nil || err != nil {
 		return text, err
 	}
-	if err := file.CheckListing(w.configDir, w.stateDir); err != nil {
+	if err := file.CheckListing(w.ConfigDir, w.StateDir); err != nil {
 		return nil, awayError{err}
 	}
 	return nil, nil
@@ -49,15 +50,20 @@ type awayError struct{ error }
 
 func (e awayError) Unwrap() error { return e.error }
 
-// open returns the settings to begin with.
-func (w *settingsWatcher) open() (configs.Settings, error) {
+// Open reads the settings to begin with.
+func Open(c Config) (*Watcher, error) {
+	w := &Watcher{Config: c}
 	s, faults, err := w.first()
-	w.fixed, w.inUse, w.faults = s, s, faults
-	return s, err
+	if err != nil {
+		return nil, err
+	}
+	w.Fixed, w.inUse, w.faults = s, s, faults
+	return w, nil
 }
 
-// begin logs what is wrong with svcproxy.toml, and keeps it if it is used.
-func (w *settingsWatcher) begin(ctx context.Context) {
+// Begin logs what is wrong with svcproxy.toml, and keeps it if it is used. The log has a level that settings change.
+func (w *Watcher) Begin(ctx context.Context, log *slog.Logger, level *slog.LevelVar) {
+	w.log, w.level = log, level
 	for _, f := range w.faults {
 		w.log.Warn(f.String())
 	}
@@ -71,12 +77,12 @@ func (w *settingsWatcher) begin(ctx context.Context) {
 
 // first reads svcproxy.toml. One that is broken, or cannot be read, is not
 // used: the last good one is, where there is one.
-func (w *settingsWatcher) first() (s configs.Settings, faults []source.Fault, err error) {
+func (w *Watcher) first() (s configs.Settings, faults []source.Fault, err error) {
 	none := w.lacksCopy()
 	w.text, err = file.Answer(w.path(), w.look)
 	if err != nil && (none == nil || !errors.Is(err, errNoText)) { // an empty one is good, where it replaces nothing
 		faults = []source.Fault{w.noText(err)}
-	} else if s, faults, err = w.load(w.path()); err != nil {
+	} else if s, faults, err = w.Load(w.path()); err != nil {
 		return s, nil, err
 	}
 	if source.FirstError(faults) == nil {
@@ -85,16 +91,16 @@ func (w *settingsWatcher) first() (s configs.Settings, faults []source.Fault, er
 	if none != nil {
 		return w.withoutFile(err, faults)
 	}
-	s, old, err := w.load(w.lastGood())
+	s, old, err := w.Load(w.lastGood())
 	if err != nil || source.AnyError(old) {
-		return s, nil, SettingsError(faults)
+		return s, nil, Error(faults)
 	}
 	w.stale = true
 	return s, faults, nil
 }
 
 // lacksCopy returns why there is no last good copy; nil: there is one. An empty one was cut off: none is kept of an empty file.
-func (w *settingsWatcher) lacksCopy() error {
+func (w *Watcher) lacksCopy() error {
 	info, err := os.Stat(w.lastGood())
 	if err == nil && info.Size() == 0 {
 		return errNoText
@@ -104,14 +110,14 @@ func (w *settingsWatcher) lacksCopy() error {
 
 // withoutFile returns the settings that there are where none was ever in use,
 // and why there is no text now. A directory that is gone had none when it was last seen.
-func (w *settingsWatcher) withoutFile(err error, faults []source.Fault) (configs.Settings, []source.Fault, error) {
+func (w *Watcher) withoutFile(err error, faults []source.Fault) (configs.Settings, []source.Fault, error) {
 	var away awayError
 	if !errors.As(err, &away) {
-		return configs.Default(), nil, SettingsError(faults)
+		return configs.Default(), nil, Error(faults)
 	}
-	s, more, err := w.load(w.path()) // flags count
+	s, more, err := w.Load(w.path()) // flags count
 	if err != nil || source.AnyError(more) {
-		return s, nil, SettingsError(append(faults, more...))
+		return s, nil, Error(append(faults, more...))
 	}
 	for i := range faults {
 		faults[i].Warning = true
@@ -120,12 +126,12 @@ func (w *settingsWatcher) withoutFile(err error, faults []source.Fault) (configs
 }
 
 // noText is the fault of a svcproxy.toml of which nobody knows what it says.
-func (w *settingsWatcher) noText(err error) source.Fault {
+func (w *Watcher) noText(err error) source.Fault {
 	return file.UnreadableFault(w.path(), err)
 }
 
 // keep keeps the text that is in use, for the next start.
-func (w *settingsWatcher) keep(ctx context.Context) {
+func (w *Watcher) keep(ctx context.Context) {
 	err := w.tryKeep(ctx)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
@@ -138,8 +144,8 @@ func (w *settingsWatcher) keep(ctx context.Context) {
 	}
 }
 
-// keepError returns why the settings in use are not kept; empty: they are.
-func (w *settingsWatcher) keepError() string {
+// KeepError returns why the settings in use are not kept; empty: they are.
+func (w *Watcher) KeepError() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.unkept == nil {
@@ -148,7 +154,7 @@ func (w *settingsWatcher) keepError() string {
 	return w.unkept.Error()
 }
 
-func (w *settingsWatcher) tryKeep(ctx context.Context) error {
+func (w *Watcher) tryKeep(ctx context.Context) error {
 	if now, err := w.contents(); err != nil || !bytes.Equal(now, w.text) {
 		return nil // it has changed again
 	}
