@@ -13,6 +13,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/cmd/internal/daemon"
 	"svcproxy.dev/svcproxy/cmd/internal/plan"
+	"svcproxy.dev/svcproxy/cmd/internal/sources"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -101,7 +102,7 @@ func (p *program) plan(ctx context.Context, c *planCall) error {
 func (p *program) makePlan(ctx context.Context, c *planCall) (*plan.Report, error) {
 	load := func(path string) (configs.Settings, []source.Fault, error) { return load(path, &c.flags) }
 	if c.against != "" {
-		return plan.Against{Old: c.against, New: p.dirs.config, Load: load, Rules: daemon.Rules}.Report(), nil
+		return plan.Against{Old: c.against, New: p.dirs.config, Load: load, Rules: sources.Rules}.Report(), nil
 	}
 	r, err := daemon.AskPlan(ctx, p.dirs.run)
 	switch {

@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 
 	"svcproxy.dev/svcproxy/cmd/internal/check"
-	"svcproxy.dev/svcproxy/cmd/internal/daemon"
+	"svcproxy.dev/svcproxy/cmd/internal/sources"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/file"
@@ -33,7 +33,7 @@ func load(path string, flags *configs.Flags) (configs.Settings, []source.Fault, 
 // checker returns what reads the files of the configuration directory as the daemon would.
 func (p *program) checker(flags *configs.Flags) *check.Checker {
 	return &check.Checker{
-		ConfigDir: p.dirs.config, StateDir: p.dirs.state, Rules: daemon.Rules,
+		ConfigDir: p.dirs.config, StateDir: p.dirs.state, Rules: sources.Rules,
 		Load: func(path string) (configs.Settings, []source.Fault, error) { return load(path, flags) },
 	}
 }
@@ -43,7 +43,7 @@ func usable(s configs.Settings) error {
 	if err := s.Check(); err != nil {
 		return err
 	}
-	return daemon.Supported(s)
+	return sources.Supported(s)
 }
 
 // settings returns the effective settings, for commands that only need them.

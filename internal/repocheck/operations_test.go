@@ -18,18 +18,18 @@ import (
 // elsewhere are the files that log what others have said, and where that is checked
 // or explained instead.
 var elsewhere = map[string]string{
-	"cmd/internal/daemon/daemon.go":     "cmd/internal/hostsetup",
-	"cmd/internal/daemon/start.go":      "cmd/internal/hostsetup",
-	"cmd/internal/daemon/doubts.go":     "a fault, at its place in a file",
-	"cmd/internal/daemon/features.go":   "cmd/internal/hostsetup",
-	"cmd/internal/settings/settings.go": "a fault, at its place in a file",
-	"cmd/internal/settings/lastgood.go": "a fault, at its place in a file",
-	"cmd/internal/modeswitch/switch.go": "cmd/internal/hostsetup, cmd/internal/modes",
-	"cmd/internal/control/server.go":    "cmd/internal/control/socket.go",
-	"source/file/hand.go":               "damage of a kept copy",
-	"cmd/internal/journal/journal.go":   "a failure of a command",
-	"proxier/healthz/server.go":         "an address that cannot be listened on",
-	"proxier/ipvs/foreign.go":           "the callers there",
+	"cmd/internal/daemon/daemon.go":      "cmd/internal/hostsetup",
+	"cmd/internal/daemon/start.go":       "cmd/internal/hostsetup",
+	"cmd/internal/daemon/doubts.go":      "a fault, at its place in a file",
+	"cmd/internal/hostsetup/features.go": "cmd/internal/hostsetup",
+	"cmd/internal/settings/settings.go":  "a fault, at its place in a file",
+	"cmd/internal/settings/lastgood.go":  "a fault, at its place in a file",
+	"cmd/internal/modeswitch/switch.go":  "cmd/internal/hostsetup, cmd/internal/modes",
+	"cmd/internal/control/server.go":     "cmd/internal/control/socket.go",
+	"source/file/hand.go":                "damage of a kept copy",
+	"cmd/internal/journal/journal.go":    "a failure of a command",
+	"proxier/healthz/server.go":          "an address that cannot be listened on",
+	"proxier/ipvs/foreign.go":            "the callers there",
 }
 
 // composed are texts that are logged elsewhere than they are written, by where that is.

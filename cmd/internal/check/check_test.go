@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"svcproxy.dev/svcproxy/cmd/internal/check"
-	"svcproxy.dev/svcproxy/cmd/internal/daemon"
+	"svcproxy.dev/svcproxy/cmd/internal/sources"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/internal/filetest"
 	"svcproxy.dev/svcproxy/proxier"
@@ -39,7 +39,7 @@ func sticky(name string, n int) string {
 func checker(dir, stdin string) *check.Checker {
 	return &check.Checker{
 		ConfigDir: dir, Stdin: strings.NewReader(stdin), Load: configs.Load,
-		Rules: func(s configs.Settings) file.Rules { s.Mode = "iptables"; return daemon.Rules(s) },
+		Rules: func(s configs.Settings) file.Rules { s.Mode = "iptables"; return sources.Rules(s) },
 	}
 }
 

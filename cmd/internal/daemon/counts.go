@@ -8,8 +8,10 @@ import (
 	"strings"
 	"time"
 
+	"svcproxy.dev/svcproxy/cmd/internal/hostsetup"
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
 	"svcproxy.dev/svcproxy/cmd/internal/settings"
+	"svcproxy.dev/svcproxy/cmd/internal/sources"
 	"svcproxy.dev/svcproxy/internal/lately"
 	"svcproxy.dev/svcproxy/netutil/sysctl"
 	"svcproxy.dev/svcproxy/netutil/xtables"
@@ -74,13 +76,13 @@ func (c *counter) count() healthz.Counts {
 	n.Drains, n.OldestDrain = countDrains(c.keeper.Drains())
 	n.Warnings = n.Loop.Warnings + c.doubts.count()
 	n.Flows, n.MaxFlows = tracked()
-	if total, err := dropped(); err == nil {
+	if total, err := hostsetup.Dropped(); err == nil {
 		n.DroppedNew = &total
 	}
 	refusals := c.loop.Refusals()
-	each(c.sources, func(s holder) { n.Held += s.Held() })
+	sources.Each(c.sources, func(s sources.Holder) { n.Held += s.Held() })
 	for _, s := range c.sources {
-		st := asUsed(known(s), refusals)
+		st := sources.AsUsed(known(s), refusals)
 		for _, f := range st.Files {
 			n.Files[f.State]++
 			add(&n, f.Faults)
@@ -94,9 +96,6 @@ func (c *counter) count() healthz.Counts {
 	n.SettingsFaults = faults(own)
 	return n
 }
-
-// A holder holds changes back until they are confirmed, and says how many.
-type holder interface{ Held() int }
 
 // A quickSource says what it knows of files without looking at its disk.
 type quickSource interface{ Known() source.Status }

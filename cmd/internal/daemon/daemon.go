@@ -15,6 +15,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/modeswitch"
 	"svcproxy.dev/svcproxy/cmd/internal/node"
 	"svcproxy.dev/svcproxy/cmd/internal/settings"
+	"svcproxy.dev/svcproxy/cmd/internal/sources"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/netutil/links"
 	"svcproxy.dev/svcproxy/proxier"
@@ -51,17 +52,17 @@ type daemon struct {
 	locks *locks
 
 	settings *settings.Watcher
-	host     *host
+	host     *node.Host
 	mode     *modeswitch.Switch
 	sources  []source.Source // that settings ask for
-	features []*featureWarner
+	features []*hostsetup.FeatureWarner
 	loop     *proxier.Loop
 
 	checker    *healthcheck.Checker
 	keeper     *conditions.Keeper
 	announcing *announcing
 	doubts     *doubter
-	drops      *dropWatch
+	drops      *hostsetup.DropWatch
 	report     *reporter
 	http       *httpParts
 	systemd    *systemd
@@ -87,13 +88,13 @@ func Run(ctx context.Context, o Options) error {
 		return untilEnd(ctx, func() error { return unlessDone(ctx, d.loop.Run(ctx)) })
 	})
 	g.Go(func() error { return untilEnd(ctx, func() error { d.inspectHost(ctx); return nil }) })
-	g.Go(func() error { links.Watch(ctx, d.log, d.host.lookAtAddresses); return nil })
+	g.Go(func() error { links.Watch(ctx, d.log, d.host.LookAtAddresses); return nil })
 	g.Go(func() error { return untilEnd(ctx, func() error { d.settings.Follow(ctx); return nil }) })
 	g.Go(func() error { d.systemd.tell(ctx); return nil })
 	g.Go(func() error { return untilEnd(ctx, func() error { return d.mode.Follow(ctx) }) })
 	g.Go(func() error { saveMemory(ctx, d.loop.Ready()); return nil })
 	g.Go(func() error { d.doubts.tell(ctx); return nil })
-	g.Go(func() error { return untilEnd(ctx, func() error { d.drops.run(ctx); return nil }) })
+	g.Go(func() error { return untilEnd(ctx, func() error { d.drops.Run(ctx); return nil }) })
 	g.Go(func() error { d.http.traffic.Run(ctx); return nil })
 	g.Go(func() error {
 		return untilEnd(ctx, func() error { return unlessDone(ctx, d.checker.Run(ctx)) })
@@ -148,6 +149,19 @@ func (d *daemon) inspectHost(ctx context.Context) {
 	removeTraces(ctx, d.log)
 }
 
+// A sink counts what services need of this host, on their way to the Loop.
+type sink struct {
+	*proxier.Loop
+	features []*hostsetup.FeatureWarner
+}
+
+func (s sink) Apply(ch source.Changes) {
+	for _, f := range s.features {
+		f.Apply(ch)
+	}
+	s.Loop.Apply(ch)
+}
+
 // synced is told of each sync.
 func (d *daemon) synced(r proxier.SyncResult) {
 	d.http.health.Synced(r)
@@ -163,21 +177,21 @@ func (d *daemon) synced(r proxier.SyncResult) {
 // accepted is told of files that were taken over.
 func (d *daemon) accepted(units []source.Unit) {
 	d.http.metrics.Reloaded(time.Now())
-	each(d.sources, func(s accepter) { s.Accepted(units) })
+	sources.Each(d.sources, func(s sources.Accepter) { s.Accepted(units) })
 }
 
 // use takes over settings as far as that can be done without a restart.
 func (d *daemon) use(was, now configs.Settings) {
 	d.http.metrics.Reloaded(time.Now())
 	d.loop.SetIntervals(now.Sync.MinInterval, now.Sync.ResyncInterval)
-	guard(d.sources, now)
+	sources.Guard(d.sources, now)
 	d.http.traffic.Want(wantedTraffic(now))
 	decides := d.announcing.use(now.BGP)
 	d.loop.SetReserved(node.Reserved(now))
 	if decides {
-		each(d.sources, revalidator.Revalidate)
+		sources.Each(d.sources, sources.Revalidator.Revalidate)
 	}
-	d.host.setNode()
+	d.host.SetNode()
 	if !modeswitch.SameChoice(was, now) {
 		d.mode.Want(now)
 	}
@@ -207,9 +221,9 @@ func (d *daemon) reload(ctx context.Context) {
 	}
 	d.mode.Retry()
 	d.announcing.Reload()
-	each(d.sources, reloader.Reload)
+	sources.Each(d.sources, sources.Reloader.Reload)
 	d.loop.Resync()
-	if err := d.host.lookAtAddresses(); err != nil {
+	if err := d.host.LookAtAddresses(); err != nil {
 		d.log.Warn("the addresses of this host stay as last read", "err", err)
 	}
 	for _, w := range hostsetup.Verify(ctx, d.settings.Current(), d.mode.Current().Mode) {

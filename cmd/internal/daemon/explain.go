@@ -10,6 +10,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/cmd/internal/explain"
 	"svcproxy.dev/svcproxy/cmd/internal/modeswitch"
+	"svcproxy.dev/svcproxy/cmd/internal/sources"
 )
 
 // explainTime is how long the host may take to tell of its rules and routes.
@@ -52,7 +53,7 @@ func Explain(ctx context.Context, held check.Held, q explain.Question) (*explain
 		return nil, err
 	}
 	w := explain.NewWorld(held.Snapshot, mode)
-	w.Places = Rules(held.Settings).EndpointPlaces
+	w.Places = sources.Rules(held.Settings).EndpointPlaces
 	for _, f := range held.Faults {
 		if !f.Warning {
 			w.Unread = append(w.Unread, f.String())

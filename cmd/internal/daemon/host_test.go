@@ -9,14 +9,15 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/cmd/internal/node"
 	"svcproxy.dev/svcproxy/netutil/links"
 )
 
 // withAddrs replaces how addresses are read until the test ends.
 func withAddrs(t *testing.T, list func() ([]links.Addr, error)) {
-	old := listAddrs
-	listAddrs = list
-	t.Cleanup(func() { listAddrs = old })
+	old := node.ListAddrs
+	node.ListAddrs = list
+	t.Cleanup(func() { node.ListAddrs = old })
 }
 
 // Addresses that cannot be read for a moment keep nobody from starting.
@@ -50,7 +51,7 @@ func TestLaterAddressesStay(t *testing.T) {
 	r := launch(t, "http_address = \"\"\nsources = [\"file\", \"kubernetes\"]\n")
 	r.eventually("one address", func() bool { return slices.Equal(r.addresses(), []string{"192.0.2.1"}) })
 	var looks sync.WaitGroup
-	look := func() { _ = f.h.lookAtAddresses() }
+	look := func() { _ = f.h.LookAtAddresses() }
 	slow.Store(true)
 	looks.Go(look)
 	<-reading

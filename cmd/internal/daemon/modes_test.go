@@ -11,6 +11,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
 	"svcproxy.dev/svcproxy/cmd/internal/modes/modestest"
 	"svcproxy.dev/svcproxy/cmd/internal/modeswitch"
+	"svcproxy.dev/svcproxy/cmd/internal/sources"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
@@ -18,16 +19,16 @@ import (
 func TestSupported(t *testing.T) {
 	s := configs.Settings{Mode: "auto", Sources: []string{"file", "kubernetes"}}
 	withCluster(t)
-	if err := Supported(s); err != nil {
+	if err := sources.Supported(s); err != nil {
 		t.Error(err)
 	}
 	withSources(t)
 	want := `source "kubernetes" is not in this build; set sources to ["file"]`
-	if err := Supported(s); err == nil || err.Error() != want {
+	if err := sources.Supported(s); err == nil || err.Error() != want {
 		t.Errorf("Supported: %v\n     want: %s", err, want)
 	}
 	s.Sources = s.Sources[:1]
-	if err := Supported(s); err != nil {
+	if err := sources.Supported(s); err != nil {
 		t.Error(err)
 	}
 }

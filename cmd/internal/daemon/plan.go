@@ -17,6 +17,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/node"
 	"svcproxy.dev/svcproxy/cmd/internal/plan"
 	"svcproxy.dev/svcproxy/cmd/internal/settings"
+	"svcproxy.dev/svcproxy/cmd/internal/sources"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/policy"
@@ -27,11 +28,11 @@ import (
 // PlanPath is where the control socket says what a sync would change, as a plan.Report.
 const PlanPath = "/v1/plan"
 
-// countTime is how long connections may be counted for a plan.
-const countTime = 5 * time.Second
+// planCountTime is how long connections may be counted for a plan.
+const planCountTime = 5 * time.Second
 
 // planPatience is how long a client waits: the loop plans for 20 s, what is counted of
-// each family takes countTime, and nothing is said before all of it.
+// each family takes planCountTime, and nothing is said before all of it.
 const planPatience = 55 * time.Second
 
 // plan says what is not in the kernel yet, and what a sync would repair there.
@@ -44,7 +45,7 @@ func (r *reporter) plan(ctx context.Context, _ url.Values) (*plan.Report, error)
 	report := &plan.Report{Against: "what the kernel holds", Mode: in.Name}
 	refusals := r.loop.Refusals()
 	for _, s := range r.sources {
-		st := asUsed(s.Status(), refusals)
+		st := sources.AsUsed(s.Status(), refusals)
 		for _, f := range st.Files {
 			report.Faults = append(report.Faults, faultsOf(f)...)
 		}
@@ -68,7 +69,7 @@ func faultsOf(f source.FileStatus) []source.Fault {
 // planSetting returns what consequences depend on in a mode.
 func planSetting(ctx context.Context, m modes.Mode, s configs.Settings) plan.Setting {
 	return plan.Setting{Drains: m.Drains, Drain: m.DrainTimeoutUnder(s), Count: func(p *proxier.FamilyPlan, list []proxier.Consequence) error {
-		ctx, cancel := context.WithTimeout(ctx, countTime)
+		ctx, cancel := context.WithTimeout(ctx, planCountTime)
 		defer cancel()
 		return p.Count(ctx, connections{}, connections{}, list)
 	}}
@@ -121,12 +122,12 @@ func filesOnly(s configs.Settings) error {
 }
 
 func (p Planner) compare(ctx context.Context, in *modeswitch.Active, s configs.Settings, r *plan.Report) error {
-	addrs, err := firstAddresses(ctx)
+	addrs, err := node.FirstAddresses(ctx)
 	if err != nil {
 		return err
 	}
 	n := node.Build(s, addrs)
-	rules := file.Rules{Limits: s.Limits, Check: hold(s, func() []string { return []string{in.Name} })}
+	rules := file.Rules{Limits: s.Limits, Check: sources.Hold(s, func() []string { return []string{in.Name} })}
 	reading := plan.LastGood(rules, node.Reserved(s), p.ConfigDir, p.StateDir)
 	r.Mode, r.Faults, r.Unreadable = in.Name, reading.Faults, reading.Unreadable
 	r.Errors = append(r.Errors, in.Missing()...)

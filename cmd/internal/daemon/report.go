@@ -7,6 +7,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/announcer"
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/cmd/internal/modeswitch"
+	"svcproxy.dev/svcproxy/cmd/internal/node"
 	"svcproxy.dev/svcproxy/cmd/internal/settings"
 	"svcproxy.dev/svcproxy/cmd/internal/top"
 	"svcproxy.dev/svcproxy/cmd/internal/trace"
@@ -23,7 +24,7 @@ type reporter struct {
 	version, configDir string
 	started            time.Time
 
-	host      *host
+	host      *node.Host
 	settings  *settings.Watcher
 	rules     file.Rules // in the mode that is in use
 	mode      *modeswitch.Switch
@@ -39,7 +40,7 @@ type reporter struct {
 // A warnFunc says what is wrong, as far as it knows before ctx ends.
 type warnFunc func(ctx context.Context) []string
 
-// addRoutes adds what is asked.
+// AddRoutes adds what is asked.
 func (r *reporter) addRoutes(routes *control.Routes) {
 	r.addStatus(routes)
 	control.Get(routes, PlanPath, r.plan)

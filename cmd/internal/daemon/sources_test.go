@@ -13,7 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/cmd/internal/node"
+	"svcproxy.dev/svcproxy/cmd/internal/sources"
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/file"
@@ -21,7 +22,7 @@ import (
 
 // A fakeCluster is a source that hands on what a test tells it to.
 type fakeCluster struct {
-	h     *host
+	h     *node.Host
 	steps chan func(source.Sink)
 }
 
@@ -44,40 +45,19 @@ func (f *fakeCluster) Status() source.Status {
 const kubernetesName = "kubernetes"
 
 // withSources has the next daemons know files, and these sources.
-func withSources(t *testing.T, more ...sourceType) {
-	old := sourceTypes
-	files := slices.IndexFunc(old, func(s sourceType) bool { return s.name == file.Name })
-	sourceTypes = append([]sourceType{old[files]}, more...)
-	t.Cleanup(func() { sourceTypes = old })
+func withSources(t *testing.T, more ...sources.Type) {
+	old := sources.Types
+	files := slices.IndexFunc(old, func(s sources.Type) bool { return s.Name == file.Name })
+	sources.Types = append([]sources.Type{old[files]}, more...)
+	t.Cleanup(func() { sources.Types = old })
 }
 
 // withCluster makes f the cluster of the next daemon.
 func withCluster(t *testing.T) *fakeCluster {
 	f := &fakeCluster{steps: make(chan func(source.Sink))}
-	open := func(c sourceConfig) source.Source { f.h = c.host.(*host); return f }
-	withSources(t, sourceType{name: kubernetesName, precedence: 20, open: open, remote: true, eligibility: true})
+	open := func(c sources.Config) source.Source { f.h = c.Host.(*node.Host); return f }
+	withSources(t, sources.Type{Name: kubernetesName, Precedence: 20, Open: open, Remote: true, Eligibility: true})
 	return f
-}
-
-// No two sources have the same precedence, which is theirs wherever they stand.
-func TestPrecedence(t *testing.T) {
-	of := make(map[int]string)
-	for _, s := range sourceTypes {
-		if other, taken := of[s.precedence]; taken || s.precedence <= 0 {
-			t.Errorf("%s has precedence %d, as %q", s.name, s.precedence, other)
-		}
-		of[s.precedence] = s.name
-	}
-	old := sourceTypes
-	t.Cleanup(func() { sourceTypes = old })
-	sourceTypes = []sourceType{{name: "c", precedence: 3}, {name: "a", precedence: 1}, {name: "b", precedence: 2}}
-	var names []string
-	for _, s := range asked(configs.Settings{Sources: []string{"b", "c", "a"}}) {
-		names = append(names, s.name)
-	}
-	if !slices.Equal(names, []string{"a", "b", "c"}) {
-		t.Errorf("asked for in the order %v", names)
-	}
 }
 
 func object(name string, vip string) source.Changes {
@@ -138,7 +118,7 @@ func TestFilesAndCluster(t *testing.T) {
 	if names, _, _ := r.kernel.seen(); names != "default/other default/web" {
 		t.Errorf("kernel holds %q", names)
 	}
-	f.steps <- func(source.Sink) { f.h.joined(nil) } // a host beside the cluster
+	f.steps <- func(source.Sink) { f.h.Joined(nil) } // a host beside the cluster
 	if code, body := get(t, addr, "/healthz"); code != 200 {
 		t.Errorf("/healthz: %d %s", code, body)
 	}
@@ -168,7 +148,7 @@ func TestClusterOnly(t *testing.T) {
 	addr := freePort(t)
 	r := launch(t, "http_address = \""+addr+"\"\nsources = [\"kubernetes\"]\n")
 	f.steps <- func(s source.Sink) {
-		f.h.joined(nil) // there is no node of this name
+		f.h.Joined(nil) // there is no node of this name
 		s.Apply(object("a", "10.96.0.1"))
 		s.Synced(kubernetesName)
 	}
@@ -184,20 +164,20 @@ func TestClusterOnly(t *testing.T) {
 	}
 	healthz(503)
 	member := &source.ClusterNode{Zone: "z", Eligible: true, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}}
-	f.steps <- func(source.Sink) { f.h.joined(member) }
+	f.steps <- func(source.Sink) { f.h.Joined(member) }
 	r.eventually("pod CIDRs in use", func() bool { _, cidrs, _ := r.kernel.seen(); return cidrs == "[10.244.1.0/24]" })
 	r.eventually("eligible", func() bool { code, _ := get(t, addr, "/healthz"); return code == 200 })
 	healthz(200)
 	leaves := *member
 	leaves.Eligible = false
-	f.steps <- func(source.Sink) { f.h.joined(&leaves) }
+	f.steps <- func(source.Sink) { f.h.Joined(&leaves) }
 	r.eventually("not eligible", func() bool { code, _ := get(t, addr, "/healthz"); return code == 503 })
 	if code, _ := get(t, addr, "/livez"); code != 200 {
 		t.Errorf("/livez: %d", code)
 	}
-	f.steps <- func(source.Sink) { f.h.joined(member) }
+	f.steps <- func(source.Sink) { f.h.Joined(member) }
 	r.eventually("eligible", func() bool { code, _ := get(t, addr, "/healthz"); return code == 200 })
-	f.steps <- func(source.Sink) { f.h.joined(nil) }
+	f.steps <- func(source.Sink) { f.h.Joined(nil) }
 	r.eventually("not eligible", func() bool { code, _ := get(t, addr, "/healthz"); return code == 503 })
 	if st := r.status(); st.Settings.Zone != "z" || len(st.Sources) != 1 {
 		t.Errorf("zone %q, %d sources", st.Settings.Zone, len(st.Sources))

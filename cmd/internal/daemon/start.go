@@ -16,6 +16,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/modeswitch"
 	"svcproxy.dev/svcproxy/cmd/internal/node"
 	"svcproxy.dev/svcproxy/cmd/internal/settings"
+	"svcproxy.dev/svcproxy/cmd/internal/sources"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/conditions"
@@ -56,7 +57,7 @@ func start(ctx context.Context, o Options) (_ *daemon, err error) {
 	health, metrics := healthz.NewHealth(), healthz.NewMetrics(o.Version)
 	d.mode, err = modeswitch.Open(ctx, modeswitch.Config{
 		Log: d.log, StateDir: o.StateDir, Fixed: fixed, Settings: d.settings.Current, Tell: line.setMode,
-		Changed: func() { each(d.sources, revalidator.Revalidate) }, // modes differ in what they can do
+		Changed: func() { sources.Each(d.sources, sources.Revalidator.Revalidate) }, // modes differ in what they can do
 		Foreign: metrics.Disturbed, Loop: func() *proxier.Loop { return d.loop },
 	})
 	if err != nil {
@@ -67,43 +68,42 @@ func start(ctx context.Context, o Options) (_ *daemon, err error) {
 			d.mode.Close()
 		}
 	}()
-	addrs, err := firstAddresses(ctx)
+	d.host, err = node.NewHost(ctx, node.HostConfig{
+		Log: d.log, Settings: d.settings.Current, Changed: d.useNode, Eligible: health.SetEligible, Several: sources.Several(fixed),
+	})
 	if err != nil {
 		return nil, err
 	}
-	d.host = &host{
-		log: d.log, settings: d.settings.Current, changed: d.useNode, eligible: health.SetEligible, several: several(fixed),
-		addrs: addrs, node: node.Build(fixed, addrs),
-	}
-	d.drops = &dropWatch{log: d.log, total: dropped}
+	here := d.host.Current()
+	d.drops = hostsetup.NewDropWatch(d.log)
 
 	// The listeners of health and metrics, and sources, which say what they find there.
 	d.http = &httpParts{metrics: metrics, health: health}
 	pages := kubeProxyPages{mode: d.mode, settings: d.settings}
 	d.http.server = healthz.NewServer(d.http.handlers(fixed.HTTPAddress, fixed.MetricsAddress, pages), health, d.log)
-	d.http.server.SetNode(d.host.node)
+	d.http.server.SetNode(here)
 	var names []string // of sources
-	for _, t := range asked(fixed) {
-		s := t.open(sourceConfig{
-			Settings: fixed, configDir: o.ConfigDir, stateDir: o.StateDir, version: o.Version,
-			several: several(fixed), rules: rulesInUse(d.settings, d.mode), log: d.log, host: d.host,
+	for _, t := range sources.Asked(fixed) {
+		s := t.Open(sources.Config{
+			Settings: fixed, ConfigDir: o.ConfigDir, StateDir: o.StateDir, Version: o.Version,
+			Several: sources.Several(fixed), Rules: sources.RulesInUse(d.settings, d.mode), Log: d.log, Host: d.host,
 		})
-		d.sources, names = append(d.sources, s), append(names, t.name)
-		if t.eligibility {
-			health.SetEligible(several(fixed)) // until it says more
+		d.sources, names = append(d.sources, s), append(names, t.Name)
+		if t.Eligibility {
+			health.SetEligible(sources.Several(fixed)) // until it says more
 		}
-		if t.remote {
-			metrics.Watch(t.name, s.Status)
+		if t.Remote {
+			metrics.Watch(t.Name, s.Status)
 		}
-		each([]source.Source{s}, func(s troubled) { metrics.WatchProblems(t.name, s.Problems) })
+		sources.Each([]source.Source{s}, func(s sources.Troubled) { metrics.WatchProblems(t.Name, s.Problems) })
 	}
 	d.http.server.OnFailure(func(c proxier.NodeHealth, why string) {
 		if c.InCluster {
-			each(d.sources, func(s healthTeller) { s.HealthPortFailed(c.Key, c.Port, why) })
+			sources.Each(d.sources, func(s sources.HealthTeller) { s.HealthPortFailed(c.Key, c.Port, why) })
 		}
 	})
 	inUse := func() modes.Mode { return d.mode.Current().Mode }
-	d.features = []*featureWarner{newAffinity(d.log, inUse), newTakeover(d.log, inUse)}
+	d.features = []*hostsetup.FeatureWarner{hostsetup.NewAffinity(d.log, inUse), hostsetup.NewTakeover(d.log, inUse)}
 
 	// What files do not say of endpoints.
 	d.checker = healthcheck.NewChecker(healthcheck.Config{
@@ -122,7 +122,7 @@ func start(ctx context.Context, o Options) (_ *daemon, err error) {
 	// What tells the network of addresses.
 	neighbours := newNeighbours(d.log)
 	d.announcing = &announcing{neighbours: neighbours, noBGP: fixed.BGP.NoBGP(), Announcer: announcer.New(announcer.Config{
-		Log: d.log, BGP: fixed.BGP, Neighbours: neighbours, RouterID: d.host.routerID,
+		Log: d.log, BGP: fixed.BGP, Neighbours: neighbours, RouterID: d.host.RouterID,
 		Late: func(ctx context.Context) []policy.Family {
 			return d.mode.Late(ctx, d.loop.Unsynced(source.BGP, node.Families(fixed)))
 		},
@@ -133,7 +133,7 @@ func start(ctx context.Context, o Options) (_ *daemon, err error) {
 	limits := fixed.Limits.Products()
 	d.doubts = &doubter{log: d.log, find: func() []proxier.Doubt { return d.loop.Doubts() }, doubtful: make(chan struct{}, 1)}
 	d.loop = proxier.NewLoop(proxier.Config{
-		Backends: d.mode.Backends(), Flows: connections{}, Node: d.host.node, Reserved: node.Reserved(fixed), Limits: &limits,
+		Backends: d.mode.Backends(), Flows: connections{}, Node: here, Reserved: node.Reserved(fixed), Limits: &limits,
 		Sources: names, MinInterval: fixed.Sync.MinInterval, LookInterval: fixed.Sync.ResyncInterval,
 		SyncTimeout: syncTimeout, Log: d.log, Listening: d.doubts.listening, Router: explain.Router,
 		OnQueued:     metrics.Queued,
@@ -156,7 +156,7 @@ func start(ctx context.Context, o Options) (_ *daemon, err error) {
 	// What answers questions, counts, and tells systemd.
 	d.report = &reporter{
 		version: o.Version, configDir: o.ConfigDir, started: started,
-		host: d.host, settings: d.settings, rules: rulesInUse(d.settings, d.mode), mode: d.mode, sources: d.sources, loop: d.loop,
+		host: d.host, settings: d.settings, rules: sources.RulesInUse(d.settings, d.mode), mode: d.mode, sources: d.sources, loop: d.loop,
 		keeper: d.keeper, announcer: d.announcing.Announcer, traffic: d.http.traffic, health: health, warners: d.warners(),
 	}
 	counter := newCounter(&counter{
@@ -178,7 +178,7 @@ func start(ctx context.Context, o Options) (_ *daemon, err error) {
 		return nil, err
 	}
 	mode := d.mode.Current()
-	d.log.Info("starting", "version", o.Version, "mode", mode.Name, "why", mode.Why, "config_dir", o.ConfigDir, "node", d.host.node.Name)
+	d.log.Info("starting", "version", o.Version, "mode", mode.Name, "why", mode.Why, "config_dir", o.ConfigDir, "node", here.Name)
 	d.settings.Begin(ctx, log, level)
 	for _, w := range slices.Concat(d.locks.namespace.Warnings(), d.mode.Missing()) {
 		d.log.Warn(w)
@@ -199,10 +199,10 @@ func (d *daemon) warners() []warnFunc {
 		func(ctx context.Context) []string {
 			return hostsetup.Verify(ctx, d.settings.Current(), d.mode.Current().Mode)
 		},
-		always(d.http.server.Warnings), always(d.drops.warnings),
+		always(d.http.server.Warnings), always(d.drops.Warnings),
 	}
 	for _, f := range d.features {
-		list = append(list, always(f.warnings))
+		list = append(list, always(f.Warnings))
 	}
 	socket := func() []string { return d.locks.socket.Warnings() } // it is opened later
 	return append(list, always(storage.warnings), always(socket), always(d.Stderr.Warnings))

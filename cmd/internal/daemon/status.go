@@ -3,9 +3,9 @@ package daemon
 import (
 	"context"
 	"os"
-	"slices"
 
 	"svcproxy.dev/svcproxy/cmd/internal/control"
+	"svcproxy.dev/svcproxy/cmd/internal/sources"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/source"
@@ -28,7 +28,7 @@ func (r *reporter) about(ctx context.Context, families []proxier.FamilyStatus, r
 		Drains: r.keeper.Drains().List(), Announced: control.Announced{Sessions: r.announcer.Sessions()},
 	}
 	for _, s := range r.sources {
-		st.Sources = append(st.Sources, asUsed(s.Status(), refusals))
+		st.Sources = append(st.Sources, sources.AsUsed(s.Status(), refusals))
 	}
 	st.Faults, st.Restart = r.settings.Pending()
 	st.Warnings = r.warnings(ctx)
@@ -45,7 +45,7 @@ func (r *reporter) warnings(ctx context.Context) (list []string) {
 
 // inUse returns which settings are in use.
 func (r *reporter) inUse(families []proxier.FamilyStatus) control.Settings {
-	n := r.host.current()
+	n := r.host.Current()
 	s := control.Settings{
 		ConfigDir: r.configDir, Mode: r.mode.Current().Name, NodeName: n.Name, Zone: n.Zone,
 		Families: []string{}, NodePortAddresses: []string{},
@@ -57,28 +57,4 @@ func (r *reporter) inUse(families []proxier.FamilyStatus) control.Settings {
 		s.Families = append(s.Families, f.Family)
 	}
 	return s
-}
-
-// asUsed lays over what a source knows of its files what became of their claims.
-func asUsed(st source.Status, refusals []claims.Refusal) source.Status {
-	refused := make(map[source.UnitID]claims.Refusal, len(refusals))
-	for _, r := range refusals {
-		refused[r.Unit] = r
-	}
-	st.Objects = withRefusals(st, refusals)
-	for i := range st.Files {
-		f := &st.Files[i]
-		r, ok := refused[source.UnitID{Source: st.Source, Name: f.Path}]
-		if !ok || f.State == source.Refused {
-			continue
-		}
-		f.Faults = slices.Concat(f.Faults, r.Faults)
-		switch {
-		case !r.Stale: // not even what was last accepted can be used
-			f.State, f.Since, f.Services = source.Refused, r.Since, 0
-		case f.State == source.Accepted:
-			f.State, f.Since = source.Stale, r.Since
-		}
-	}
-	return st
 }

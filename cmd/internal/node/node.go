@@ -1,5 +1,5 @@
 // Package node makes what proxier must know of this host, of the settings and
-// of the host's addresses.
+// of the host's addresses, and follows both.
 package node
 
 import (

@@ -1,10 +1,11 @@
-package daemon
+package drain
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"net/url"
 	"os/user"
 	"slices"
@@ -19,45 +20,51 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// A drainer keeps drains, as conditions.Keeper does. When Drain or Undrain has returned, the
+// A Keeper keeps drains, as conditions.Keeper does. When Drain or Undrain has returned, the
 // Loop has been told, and without an error a restart knows of it. Only after
 // conditions.ErrTooManyDrains nothing has changed.
-type drainer interface {
+type Keeper interface {
 	Drain(t conditions.DrainTarget, why policy.Drain) error
 	Undrain(t conditions.DrainTarget) (bool, error)
 	Drains() *conditions.Drains
 }
 
-// A drainLoop is what draining needs of proxier.Loop.
-type drainLoop interface {
+// A Loop is what draining needs of proxier.Loop.
+type Loop interface {
 	Snapshot() claims.Snapshot
 	Serving() []proxier.Serving
 	Ready() <-chan struct{}
 	Held(ctx context.Context, fam policy.Family) error
 }
 
-// draining drains endpoints, and this host, for those who ask.
-type draining struct {
-	log    *slog.Logger
-	keeper drainer
-	loop   drainLoop
-	left   *leftCounter
-	heard  func() []string                    // where load balancers hear that this host is drained
-	told   func(context.Context) (int, error) // as Announcer.Told
+// A Config is what a Drainer is made of.
+type Config struct {
+	Log    *slog.Logger
+	Keeper Keeper
+	Loop   Loop
+	Heard  func() []string                    // where load balancers hear that this host is drained
+	Told   func(context.Context) (int, error) // as Announcer.Told
+
+	// Open lists connections of a family that are open and go to an address, or, invalid, to any other than they were
+	// sent to: where to, and where they were sent.
+	Open func(ctx context.Context, fam policy.Family, to netip.Addr, visit func(netip.Addr, proxier.FrontendAddr)) error
 }
 
-// newDraining completes what has all but left.
-func newDraining(d *draining) *draining {
-	d.left = newLeftCounter(d.loop)
-	return d
+// A Drainer drains endpoints, and this host, for those who ask.
+type Drainer struct {
+	Config
+	left *leftCounter
 }
 
-// addRoutes adds what is asked about drains, and what changes them.
-func (d *draining) addRoutes(r *control.Routes) {
+// New returns a Drainer.
+func New(c Config) *Drainer { return &Drainer{c, newLeftCounter(c)} }
+
+// AddRoutes adds what is asked about drains, and what changes them.
+func (d *Drainer) AddRoutes(r *control.Routes) {
 	control.Post(r, control.DrainPath, d.drain)
 	control.Post(r, control.UndrainPath, d.undrain)
 	control.Get(r, control.DrainPath, func(context.Context, url.Values) ([]conditions.Drained, error) {
-		return d.keeper.Drains().List(), nil
+		return d.Keeper.Drains().List(), nil
 	})
 	control.Get(r, control.LeftPath, d.answerLeft)
 }
@@ -69,20 +76,20 @@ const holdTime = 20 * time.Second
 var errNotHeld = fmt.Errorf("not within %v", holdTime)
 
 // drain drains a target. It answers when the kernel sends no new connection there.
-func (d *draining) drain(ctx context.Context, by control.Peer, q control.Drain) (answer control.DrainAnswer, err error) {
+func (d *Drainer) drain(ctx context.Context, by control.Peer, q control.Drain) (answer control.DrainAnswer, err error) {
 	q.Reason = source.Printable(q.Reason)
 	if err := q.Check(); err != nil {
 		return answer, err
 	}
-	was := d.keeper.Drains().Get(q.Target)
+	was := d.Keeper.Drains().Get(q.Target)
 	if err := d.known(q.Target); was == nil && err != nil {
 		return answer, err
 	}
 	why := drainOf(was, by, q, time.Now())
-	d.log.Info("asked to drain", "target", q.Target.String(), "reason", why.Reason, "user", why.By, "timeout", q.Timeout, "by", by)
+	d.Log.Info("asked to drain", "target", q.Target.String(), "reason", why.Reason, "user", why.By, "timeout", q.Timeout, "by", by)
 	d.left.begin(q.Target)
 	defer d.left.changed(q.Target)
-	err = d.keeper.Drain(q.Target, why) // also where nothing changes: the disk may not have it
+	err = d.Keeper.Drain(q.Target, why) // also where nothing changes: the disk may not have it
 	if errors.Is(err, conditions.ErrTooManyDrains) {
 		return answer, err
 	}
@@ -95,13 +102,13 @@ func (d *draining) drain(ctx context.Context, by control.Peer, q control.Drain) 
 	if answer.Marked, err = d.routers(ctx, q.Target); err != nil {
 		return answer, fmt.Errorf("%s stays drained, and routers may not know of it yet: %w", control.TargetName(q.Target), err)
 	}
-	now := d.keeper.Drains().Get(q.Target)
+	now := d.Keeper.Drains().Get(q.Target)
 	if now == nil {
 		return answer, errUndrained
 	}
 	answer.Drained = conditions.Drained{Target: q.Target, Drain: *now}
 	if q.Target.Node {
-		answer.Heard = d.heard()
+		answer.Heard = d.Heard()
 	}
 	return answer, nil
 }
@@ -140,10 +147,10 @@ func userName(uid uint32) string {
 }
 
 // undrain ends a drain. It answers when the kernel holds that.
-func (d *draining) undrain(ctx context.Context, by control.Peer, q control.Undrain) (over control.Undrained, err error) {
-	d.log.Info("asked to end a drain", "target", q.Target.String(), "user", userName(by.UID), "by", by)
-	was, err := d.keeper.Undrain(q.Target)
-	if d.left.changed(q.Target); len(d.keeper.Drains().List()) == 0 {
+func (d *Drainer) undrain(ctx context.Context, by control.Peer, q control.Undrain) (over control.Undrained, err error) {
+	d.Log.Info("asked to end a drain", "target", q.Target.String(), "user", userName(by.UID), "by", by)
+	was, err := d.Keeper.Undrain(q.Target)
+	if d.left.changed(q.Target); len(d.Keeper.Drains().List()) == 0 {
 		d.left.forget()
 	}
 	if err != nil {
@@ -162,9 +169,9 @@ func (d *draining) undrain(ctx context.Context, by control.Peer, q control.Undra
 }
 
 // still answers that a drain is over, with the others of endpoints that it was for.
-func (d *draining) still(t conditions.DrainTarget) control.Undrained {
+func (d *Drainer) still(t conditions.DrainTarget) control.Undrained {
 	over := control.Undrained{Target: t}
-	for _, e := range d.keeper.Drains().List() {
+	for _, e := range d.Keeper.Drains().List() {
 		same := (e.Target.Service == source.Key{} || t.Service == source.Key{})
 		switch {
 		case t.Node || e.Target.Node || e.Target.Addr != t.Addr || !same:
@@ -178,8 +185,8 @@ func (d *draining) still(t conditions.DrainTarget) control.Undrained {
 }
 
 // notDrained says that a target is not drained, and what may have been meant.
-func (d *draining) notDrained(t conditions.DrainTarget) error {
-	for _, e := range d.keeper.Drains().List() {
+func (d *Drainer) notDrained(t conditions.DrainTarget) error {
+	for _, e := range d.Keeper.Drains().List() {
 		if !t.Node && e.Target.Addr == t.Addr {
 			return fmt.Errorf("%s is not drained; %s is", t, e.Target)
 		}
@@ -189,13 +196,13 @@ func (d *draining) notDrained(t conditions.DrainTarget) error {
 
 // held waits until the kernel holds a drain, or its end. The packets of a host that is drained
 // are handled as before: there is nothing to hold.
-func (d *draining) held(ctx context.Context, t conditions.DrainTarget) error {
+func (d *Drainer) held(ctx context.Context, t conditions.DrainTarget) error {
 	if t.Node {
 		return nil
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, holdTime, errNotHeld)
 	defer cancel()
-	return d.loop.Held(ctx, policy.FamilyOf(t.Addr))
+	return d.Loop.Held(ctx, policy.FamilyOf(t.Addr))
 }
 
 // toldTime is how long it may take to tell routers: a new session of BGP may be on its way.
@@ -205,24 +212,24 @@ var errNotTold = fmt.Errorf("not within %v", toldTime)
 
 // routers waits until routers are told of a drain of this host, or its end, and returns how many routes
 // are marked for that.
-func (d *draining) routers(ctx context.Context, t conditions.DrainTarget) (int, error) {
+func (d *Drainer) routers(ctx context.Context, t conditions.DrainTarget) (int, error) {
 	if !t.Node {
 		return 0, nil
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, toldTime, errNotTold)
 	defer cancel()
-	return d.told(ctx)
+	return d.Told(ctx)
 }
 
 // known returns why a target cannot be drained: no service has it.
-func (d *draining) known(t conditions.DrainTarget) error {
+func (d *Drainer) known(t conditions.DrainTarget) error {
 	if t.Node {
 		return nil
 	}
 	if !d.ready() {
 		return errNotReady
 	}
-	services := d.loop.Snapshot().Services
+	services := d.Loop.Snapshot().Services
 	has := func(s claims.UnitService) bool {
 		return slices.ContainsFunc(s.Endpoints, func(e source.Endpoint) bool { return t.Covers(s.Key, e.Addr) })
 	}
@@ -240,9 +247,9 @@ func (d *draining) known(t conditions.DrainTarget) error {
 
 var errNotReady = errors.New("the first sync is not complete")
 
-func (d *draining) ready() bool {
+func (d *Drainer) ready() bool {
 	select {
-	case <-d.loop.Ready():
+	case <-d.Loop.Ready():
 		return true
 	default:
 		return false
@@ -250,12 +257,12 @@ func (d *draining) ready() bool {
 }
 
 // answerLeft answers what a drain still waits for.
-func (d *draining) answerLeft(ctx context.Context, q url.Values) (control.Remaining, error) {
+func (d *Drainer) answerLeft(ctx context.Context, q url.Values) (control.Remaining, error) {
 	t, err := conditions.ParseDrainTarget(q.Get(control.TargetKey))
 	if err != nil {
 		return control.Remaining{}, err
 	}
-	why := d.keeper.Drains().Get(t)
+	why := d.Keeper.Drains().Get(t)
 	if why == nil {
 		return control.Remaining{Services: []control.RemainingIn{}}, nil
 	}

@@ -1,4 +1,4 @@
-package daemon
+package drain
 
 import (
 	"cmp"
@@ -18,6 +18,9 @@ import (
 )
 
 const (
+	// countTime is how long connections may be counted.
+	countTime = 5 * time.Second
+
 	// leftAge is how old an answer may be: a little less than the interval of a client.
 	leftAge = 900 * time.Millisecond
 
@@ -38,8 +41,7 @@ const (
 // A leftCounter counts connections to what is drained. One look at the kernel is under way at a
 // time, for all that are asked about.
 type leftCounter struct {
-	loop interface{ Serving() []proxier.Serving }
-	open func(ctx context.Context, fam policy.Family, to netip.Addr, visit func(netip.Addr, proxier.FrontendAddr)) error
+	Config
 	turn chan struct{} // holds something while a look is under way
 
 	mu     sync.Mutex
@@ -47,9 +49,9 @@ type leftCounter struct {
 	former map[proxier.FrontendAddr]source.Key // what had connections to drained endpoints, or could have
 }
 
-func newLeftCounter(loop drainLoop) *leftCounter {
+func newLeftCounter(c Config) *leftCounter {
 	return &leftCounter{
-		loop: loop, open: connections{}.Open, turn: make(chan struct{}, 1),
+		Config: c, turn: make(chan struct{}, 1),
 		asked: make(map[conditions.DrainTarget]*leftAnswer), former: make(map[proxier.FrontendAddr]source.Key),
 	}
 }
@@ -165,7 +167,7 @@ func (l *leftCounter) begin(t conditions.DrainTarget) {
 		return // connections to all endpoints count, and are remembered when they are seen
 	}
 	addrs := make(map[proxier.FrontendAddr]source.Key)
-	for _, s := range l.loop.Serving() {
+	for _, s := range l.Loop.Serving() {
 		var last *policy.Resolved
 		has := false
 		for p, r := range s.FrontendAddrs() {
@@ -240,7 +242,7 @@ func (l *leftCounter) owners(serving []proxier.Serving) map[proxier.FrontendAddr
 
 // count looks at the kernel.
 func (l *leftCounter) count(ctx context.Context, targets []conditions.DrainTarget) (map[conditions.DrainTarget][]control.RemainingIn, error) {
-	owned := l.owners(l.loop.Serving())
+	owned := l.owners(l.Loop.Serving())
 	seen := make(map[proxier.FrontendAddr]source.Key)
 	found := make(map[conditions.DrainTarget]map[source.Key]*control.RemainingIn)
 	byAddr := make(map[netip.Addr][]conditions.DrainTarget) // not valid: this host
@@ -263,7 +265,7 @@ func (l *leftCounter) count(ctx context.Context, targets []conditions.DrainTarge
 		}
 	}
 	for fam, to := range asks(byAddr) {
-		if err := l.open(ctx, fam, to, visit); err != nil {
+		if err := l.Open(ctx, fam, to, visit); err != nil {
 			return nil, err
 		}
 	}

@@ -1,4 +1,4 @@
-package daemon
+package sources
 
 import (
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
@@ -19,7 +19,7 @@ func Rules(s configs.Settings) file.Rules {
 			names = append(names, m.Name)
 		}
 	}
-	inMode := hold(s, func() []string { return names })
+	inMode := Hold(s, func() []string { return names })
 	check := func(svc *source.Service) []source.Problem { return append(inMode(svc), s.WarnOfAnnounce(svc)...) }
 	if s.Mode != configs.Auto {
 		return file.Rules{Limits: s.Limits, Check: check}
@@ -38,17 +38,17 @@ func Supported(s configs.Settings) error {
 	return err
 }
 
-// rulesInUse returns what service files are held to in the mode that is in use.
-func rulesInUse(w *settings.Watcher, sw *modeswitch.Switch) file.Rules {
-	check := hold(w.Fixed, func() []string { return []string{sw.Current().Name} })
+// RulesInUse returns what service files are held to in the mode that is in use.
+func RulesInUse(w *settings.Watcher, sw *modeswitch.Switch) file.Rules {
+	check := Hold(w.Fixed, func() []string { return []string{sw.Current().Name} })
 	return file.Rules{Limits: w.Fixed.Limits, GuardPrograms: w.Fixed.Health.ExecUser == "", Check: func(svc *source.Service) []source.Problem {
 		now := w.Current()
 		return append(check(svc), now.WarnOfAnnounce(svc)...)
 	}}
 }
 
-// hold returns what holds services to what modes can do.
-func hold(s configs.Settings, names func() []string) func(*source.Service) []source.Problem {
+// Hold returns what holds services to what modes can do.
+func Hold(s configs.Settings, names func() []string) func(*source.Service) []source.Problem {
 	return func(svc *source.Service) []source.Problem {
 		in := names()
 		return append(configs.Refuse(svc, in...), s.Warn(svc, in...)...)

@@ -1,4 +1,4 @@
-package daemon
+package node
 
 import (
 	"context"
@@ -9,25 +9,24 @@ import (
 	"sync"
 	"time"
 
-	"svcproxy.dev/svcproxy/cmd/internal/node"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/netutil/links"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
-// listAddrs returns the addresses of this host.
-var listAddrs = links.Addrs
+// ListAddrs returns the addresses of this host.
+var ListAddrs = links.Addrs
 
 // addressPatience is how long svcproxy tries to read addresses before it does not
 // start: while they change all the time, the kernel does not list all of them. What
 // an earlier run made works meanwhile; without addresses that would be replaced.
 const addressPatience = 10 * time.Second
 
-// firstAddresses returns the addresses of this host at start.
-func firstAddresses(ctx context.Context) ([]links.Addr, error) {
+// FirstAddresses returns the addresses of this host at start.
+func FirstAddresses(ctx context.Context) ([]links.Addr, error) {
 	for deadline := time.Now().Add(addressPatience); ; {
-		addrs, err := listAddrs()
+		addrs, err := ListAddrs()
 		if err == nil {
 			return addrs, nil
 		}
@@ -43,13 +42,18 @@ func firstAddresses(ctx context.Context) ([]links.Addr, error) {
 	}
 }
 
-// A host is this host as Resolve sees it.
-type host struct {
-	log      *slog.Logger
-	settings func() configs.Settings // in use
-	changed  func(*policy.Node)      // hands a node on, in the order of changes
-	eligible func(bool)              // whether load balancers may send here, as far as a cluster says
-	several  bool                    // more than one source is served
+// A HostConfig is what a Host is made of.
+type HostConfig struct {
+	Log      *slog.Logger
+	Settings func() configs.Settings // in use
+	Changed  func(*policy.Node)      // hands a node on, in the order of changes
+	Eligible func(bool)              // whether load balancers may send here, as far as a cluster says
+	Several  bool                    // more than one source is served
+}
+
+// A Host is this host as Resolve sees it.
+type Host struct {
+	HostConfig
 
 	looking sync.Mutex // held from reading addresses until they are told; before mu
 
@@ -60,70 +64,79 @@ type host struct {
 	serviceCIDRs []netip.Prefix      // as the cluster says
 }
 
-// current returns this host as it is now.
-func (h *host) current() *policy.Node {
+// NewHost reads the addresses of this host.
+func NewHost(ctx context.Context, c HostConfig) (*Host, error) {
+	addrs, err := FirstAddresses(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &Host{HostConfig: c, addrs: addrs, node: Build(c.Settings(), addrs)}, nil
+}
+
+// Current returns this host as it is now.
+func (h *Host) Current() *policy.Node {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.node
 }
 
-// lookAtAddresses takes over the addresses that this host has now, one caller at a
+// LookAtAddresses takes over the addresses that this host has now, one caller at a
 // time: of two lists the later one must stay.
-func (h *host) lookAtAddresses() error {
+func (h *Host) LookAtAddresses() error {
 	h.looking.Lock()
 	defer h.looking.Unlock()
-	addrs, err := listAddrs()
+	addrs, err := ListAddrs()
 	if err != nil {
 		return err
 	}
 	h.mu.Lock()
 	h.addrs = addrs
 	h.mu.Unlock()
-	h.setNode()
+	h.SetNode()
 	return nil
 }
 
-// setNode tells everyone what settings and addresses make. Telling is part of
+// SetNode tells everyone what settings and addresses make. Telling is part of
 // the lock: of two changes at a time the later one must be told last.
-func (h *host) setNode() {
+func (h *Host) SetNode() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	n := node.Build(node.InCluster(h.settings(), h.member, h.serviceCIDRs), node.Primary(h.addrs, h.member))
+	n := Build(InCluster(h.Settings(), h.member, h.serviceCIDRs), Primary(h.addrs, h.member))
 	if n.Equal(h.node) {
 		return
 	}
 	h.node = n
-	h.log.Info("node changed", "addresses", firstAddrs(n.Addrs), "node_port_addresses", firstAddrs(n.NodePortAddrs))
-	h.changed(n)
+	h.Log.Info("node changed", "addresses", firstAddrs(n.Addrs), "node_port_addresses", firstAddrs(n.NodePortAddrs))
+	h.Changed(n)
 }
 
-// joined takes over what the cluster says of this host; nil: it has no node
+// Joined takes over what the cluster says of this host; nil: it has no node
 // object of it. What it said before stays then: stale beats partial. Load
 // balancers do not send to what is no node, unless it serves files too: then it
 // may be a host beside the cluster, and never was one.
-func (h *host) joined(n *source.ClusterNode) {
+func (h *Host) Joined(n *source.ClusterNode) {
 	h.mu.Lock()
 	was := h.member
 	if n != nil {
 		h.member = n
 	}
 	h.mu.Unlock()
-	h.eligible(n == nil && was == nil && h.several || n != nil && n.Eligible)
-	h.setNode()
+	h.Eligible(n == nil && was == nil && h.Several || n != nil && n.Eligible)
+	h.SetNode()
 }
 
-// setServiceCIDRs takes over the ranges that a cluster's ClusterIPs come from.
-func (h *host) setServiceCIDRs(list []netip.Prefix) {
+// SetServiceCIDRs takes over the ranges that a cluster's ClusterIPs come from.
+func (h *Host) SetServiceCIDRs(list []netip.Prefix) {
 	h.mu.Lock()
 	h.serviceCIDRs = list
 	h.mu.Unlock()
-	h.setNode()
+	h.SetNode()
 }
 
-// routerID returns the first IPv4 address of this host, one that serves node ports before others.
+// RouterID returns the first IPv4 address of this host, one that serves node ports before others.
 // Those of loopback alone are not asked: services may have them, on every host the same.
-func (h *host) routerID() netip.Addr {
-	n := h.current()
+func (h *Host) RouterID() netip.Addr {
+	n := h.Current()
 	for _, a := range slices.Concat(n.NodePortAddrs, n.Addrs) {
 		if a.Is4() && n.OwnsOnLink(a) {
 			return a

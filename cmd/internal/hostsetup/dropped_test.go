@@ -1,4 +1,4 @@
-package daemon
+package hostsetup
 
 import (
 	"bytes"
@@ -13,7 +13,7 @@ func TestDropWatch(t *testing.T) {
 	var log bytes.Buffer
 	var total uint64
 	var err error
-	w := &dropWatch{log: slog.New(slog.NewTextHandler(&log, nil)), total: func() (uint64, error) { return total, err }}
+	w := &DropWatch{log: slog.New(slog.NewTextHandler(&log, nil)), total: func() (uint64, error) { return total, err }}
 	w.look() // there were some before the start
 	steps := []struct {
 		total uint64
@@ -33,7 +33,7 @@ func TestDropWatch(t *testing.T) {
 	}
 	for i, step := range steps {
 		total, err = step.total, step.err
-		if warns := strings.Join(w.warnings(), "\n"); !strings.Contains(warns, step.warns) || (warns == "") != (step.warns == "") && step.looks == 1 {
+		if warns := strings.Join(w.Warnings(), "\n"); !strings.Contains(warns, step.warns) || (warns == "") != (step.warns == "") && step.looks == 1 {
 			t.Errorf("step %d: %q, want %q", i, warns, step.warns)
 		}
 		for range step.looks {
@@ -43,7 +43,7 @@ func TestDropWatch(t *testing.T) {
 			t.Errorf("step %d: %d lines, want %d:\n%s", i, n, step.lines, log.String())
 		}
 	}
-	if warns := w.warnings(); len(warns) != 1 {
+	if warns := w.Warnings(); len(warns) != 1 {
 		t.Errorf("at last: %q", warns)
 	}
 }

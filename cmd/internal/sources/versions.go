@@ -1,4 +1,4 @@
-package daemon
+package sources
 
 import (
 	"context"
@@ -33,9 +33,9 @@ func guardOf(s configs.Settings) file.Guard {
 	return file.Guard{Removals: s.Guard.Removals, Manual: s.Guard.Apply == "manual"}
 }
 
-// guard has sources take over which changes are held, and how many versions are kept.
-func guard(sources []source.Source, now configs.Settings) {
-	each(sources, func(s versioned) {
+// Guard has sources take over which changes are held, and how many versions are kept.
+func Guard(sources []source.Source, now configs.Settings) {
+	Each(sources, func(s versioned) {
 		s.SetGuard(guardOf(now))
 		s.SetKeep(now.History.Keep)
 	})
@@ -48,37 +48,37 @@ func guard(sources []source.Source, now configs.Settings) {
 
 var errNoFiles = errors.New("service files are not among the sources")
 
-// versioning answers and changes which versions of files there are.
-type versioning struct {
-	log      *slog.Logger
-	stateDir string
-	sources  []source.Source
+// Versioning answers and changes which versions of files there are.
+type Versioning struct {
+	Log      *slog.Logger
+	StateDir string
+	Sources  []source.Source
 }
 
 // files returns the source of files.
-func (v *versioning) files() (f versioned, err error) {
-	each(v.sources, func(s versioned) { f = s })
+func (v *Versioning) files() (f versioned, err error) {
+	Each(v.Sources, func(s versioned) { f = s })
 	if f == nil {
 		err = errNoFiles
 	}
 	return f, err
 }
 
-// addRoutes adds what is asked about versions of files.
-func (v *versioning) addRoutes(r *control.Routes) {
+// AddRoutes adds what is asked about versions of files.
+func (v *Versioning) AddRoutes(r *control.Routes) {
 	control.Get(r, "/v1/history", func(_ context.Context, q url.Values) ([]file.Revision, error) {
-		return file.Histories(v.stateDir, fileName(q.Get("file")))
+		return file.Histories(v.StateDir, fileName(q.Get("file")))
 	})
 	control.Post(r, "/v1/rollback", func(ctx context.Context, by control.Peer, q control.Rollback) (file.Revision, error) {
 		f, err := v.files()
 		if err != nil {
 			return file.Revision{}, err
 		}
-		v.log.Info("asked to roll back", "file", q.File, "version", q.Number, "by", by)
+		v.Log.Info("asked to roll back", "file", q.File, "version", q.Number, "by", by)
 		return f.Rollback(ctx, fileName(q.File), q.Number)
 	})
 	control.Post(r, "/v1/confirm", func(ctx context.Context, by control.Peer, _ struct{}) (control.Confirmation, error) {
-		v.log.Info("asked to confirm", "by", by)
+		v.Log.Info("asked to confirm", "by", by)
 		return v.confirm(ctx)
 	})
 	control.Post(r, "/v1/apply", func(ctx context.Context, by control.Peer, q control.Apply) (file.Application, error) {
@@ -86,14 +86,14 @@ func (v *versioning) addRoutes(r *control.Routes) {
 		if err != nil {
 			return file.Application{}, err
 		}
-		v.log.Info("asked to apply", "timeout", q.Timeout, "by", by)
+		v.Log.Info("asked to apply", "timeout", q.Timeout, "by", by)
 		return applyWhole(ctx, f, q.Timeout)
 	})
 }
 
 // confirm confirms what files hold or have on trial and, unless that was a trial, what servers hold. It is an
 // error that there is neither.
-func (v *versioning) confirm(ctx context.Context) (c control.Confirmation, err error) {
+func (v *Versioning) confirm(ctx context.Context) (c control.Confirmation, err error) {
 	f, none := v.files()
 	if none == nil {
 		c.Confirmation, none = f.Confirm(ctx)
@@ -101,7 +101,7 @@ func (v *versioning) confirm(ctx context.Context) (c control.Confirmation, err e
 			return c, none
 		}
 	}
-	for _, s := range v.sources {
+	for _, s := range v.Sources {
 		server, ok := s.(remote.Confirmer)
 		if !ok {
 			continue

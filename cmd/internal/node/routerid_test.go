@@ -1,4 +1,4 @@
-package daemon
+package node
 
 import (
 	"net/netip"
@@ -22,8 +22,8 @@ func TestRouterID(t *testing.T) {
 		{"IPv6 alone", policy.Node{Addrs: []netip.Addr{six}}, netip.Addr{}},
 	}
 	for _, tt := range tests {
-		h := &host{node: &tt.node}
-		if got := h.routerID(); got != tt.want {
+		h := &Host{node: &tt.node}
+		if got := h.RouterID(); got != tt.want {
 			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
 		}
 	}

@@ -1,4 +1,4 @@
-package daemon
+package hostsetup
 
 import (
 	"log/slog"
@@ -16,7 +16,7 @@ func TestCountLists(t *testing.T) {
 		sticky := &source.Service{Affinity: time.Minute, Ports: make([]source.Port, 2), Endpoints: make([]source.Endpoint, endpoints)}
 		return source.Unit{ID: source.UnitID{Name: name}, Services: []*source.Service{sticky, {Ports: sticky.Ports, Endpoints: sticky.Endpoints}}}
 	}
-	c := newAffinity(slog.New(slog.DiscardHandler), nil)
+	c := NewAffinity(slog.New(slog.DiscardHandler), nil)
 	for i, step := range []struct {
 		ch   source.Changes
 		want int
@@ -40,7 +40,7 @@ func TestCountLists(t *testing.T) {
 func TestTakeoverWarnsOfMaglevOnly(t *testing.T) {
 	var log strings.Builder
 	needy := modes.Mode{TakesUp: []modes.Sysctl{{Name: "kernel/ostype", Value: "another"}}}
-	to := newTakeover(slog.New(slog.NewTextHandler(&log, nil)), func() modes.Mode { return needy })
+	to := NewTakeover(slog.New(slog.NewTextHandler(&log, nil)), func() modes.Mode { return needy })
 	unit := func(scheduler string) source.Unit {
 		return source.Unit{ID: source.UnitID{Name: "a.toml"}, Services: []*source.Service{{Scheduler: scheduler}}}
 	}
@@ -55,8 +55,8 @@ func TestTakeoverWarnsOfMaglevOnly(t *testing.T) {
 		{source.Changes{Delete: []source.UnitID{unit("").ID}}, 0},
 	}
 	for i, s := range steps {
-		to.apply(s.ch)
-		if got := to.warnings(); len(got) != s.warnings {
+		to.Apply(s.ch)
+		if got := to.Warnings(); len(got) != s.warnings {
 			t.Errorf("step %d: %q, want %d warnings", i, got, s.warnings)
 		}
 	}

@@ -1,4 +1,4 @@
-package daemon
+package sources
 
 import (
 	"testing"
@@ -22,7 +22,7 @@ func TestAsUsed(t *testing.T) {
 		{Path: "broken", State: source.Stale, Since: read, Services: 1, Faults: []source.Fault{broken}},
 	}}
 	id := func(name string) source.UnitID { return source.UnitID{Source: "file", Name: name} }
-	got := asUsed(files, []claims.Refusal{
+	got := AsUsed(files, []claims.Refusal{
 		{Unit: id("kept"), Since: refused, Stale: true, Faults: []source.Fault{taken}},
 		{Unit: id("new"), Since: refused, Faults: []source.Fault{taken}},
 		{Unit: id("broken"), Since: refused, Faults: []source.Fault{taken}},

@@ -1,4 +1,4 @@
-package daemon
+package sources
 
 import (
 	"context"
@@ -80,9 +80,9 @@ func TestConfirmSources(t *testing.T) {
 		{&confirming{err: late}, true, "[] went back"},
 	} {
 		server := &holding{held: tt.held}
-		v := versioning{log: slog.New(slog.NewTextHandler(io.Discard, nil)), sources: []source.Source{server}}
+		v := Versioning{Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Sources: []source.Source{server}}
 		if tt.files != nil {
-			v.sources = append(v.sources, tt.files)
+			v.Sources = append(v.Sources, tt.files)
 		}
 		c, err := v.confirm(t.Context())
 		if got := fmt.Sprint(c.Sources, " ", err); got != tt.want {
@@ -98,7 +98,7 @@ func TestAllowEmpty(t *testing.T) {
 		if s.Guard.AllowEmpty = nil; want {
 			s.Guard.AllowEmpty = []string{"kubernetes"}
 		}
-		if guard([]source.Source{server}, s); server.allows != want {
+		if Guard([]source.Source{server}, s); server.allows != want {
 			t.Errorf("allow_empty = %q: %v", s.Guard.AllowEmpty, server.allows)
 		}
 	}

@@ -1,4 +1,4 @@
-package daemon
+package hostsetup
 
 import (
 	"context"
@@ -25,8 +25,8 @@ const (
 	droppedPatience = time.Second
 )
 
-// A dropWatch sees that the kernel drops what would begin connections, as they find no free source port.
-type dropWatch struct {
+// A DropWatch sees that the kernel drops what would begin connections, as they find no free source port.
+type DropWatch struct {
 	log   *slog.Logger
 	total func() (uint64, error) // packets since the network namespace began
 
@@ -35,15 +35,18 @@ type dropWatch struct {
 	told bool     // the log has it, and it goes on
 }
 
-// dropped returns how many packets the kernel has dropped that would have begun connections.
-func dropped() (uint64, error) {
+// NewDropWatch returns a DropWatch of this network namespace.
+func NewDropWatch(log *slog.Logger) *DropWatch { return &DropWatch{log: log, total: Dropped} }
+
+// Dropped returns how many packets the kernel has dropped that would have begun connections.
+func Dropped() (uint64, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), droppedPatience)
 	defer cancel()
 	return conntrack.InsertFailed(ctx)
 }
 
-// run looks from time to time until ctx ends.
-func (w *dropWatch) run(ctx context.Context) {
+// Run looks from time to time until ctx ends.
+func (w *DropWatch) Run(ctx context.Context) {
 	tick := time.NewTicker(droppedEvery)
 	defer tick.Stop()
 	for {
@@ -57,7 +60,7 @@ func (w *dropWatch) run(ctx context.Context) {
 }
 
 // look keeps what the kernel says now, and logs that connections begin to be dropped.
-func (w *dropWatch) look() {
+func (w *DropWatch) look() {
 	total, err := w.total()
 	if err != nil {
 		return // status and metrics do without
@@ -78,8 +81,8 @@ func (w *dropWatch) look() {
 	w.told = true
 }
 
-// warnings says that connections are dropped, while they are.
-func (w *dropWatch) warnings() []string {
+// Warnings says that connections are dropped, while they are.
+func (w *DropWatch) Warnings() []string {
 	total, err := w.total()
 	if err != nil {
 		return nil
@@ -96,7 +99,7 @@ func (w *dropWatch) warnings() []string {
 }
 
 // lately returns how many packets were dropped since the oldest look. The caller holds w.mu.
-func (w *dropWatch) lately(total uint64) uint64 {
+func (w *DropWatch) lately(total uint64) uint64 {
 	if len(w.seen) == 0 || total < w.seen[0] {
 		w.seen = nil // the counters of the kernel have 32 bits
 		return 0

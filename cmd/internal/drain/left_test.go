@@ -1,4 +1,4 @@
-package daemon
+package drain
 
 import (
 	"context"
@@ -24,7 +24,7 @@ func TestDrainLeft(t *testing.T) {
 		d, store := newTestDraining(l)
 		looks, cost := 0, time.Millisecond
 		var failed error
-		d.left.open = func(_ context.Context, fam policy.Family, to netip.Addr, visit func(netip.Addr, proxier.FrontendAddr)) error {
+		d.left.Open = func(_ context.Context, fam policy.Family, to netip.Addr, visit func(netip.Addr, proxier.FrontendAddr)) error {
 			looks++
 			time.Sleep(cost)
 			for _, c := range []struct {
@@ -110,7 +110,7 @@ func TestDrainLeftOfFormerServices(t *testing.T) {
 		close(l.ready)
 		d, _ := newTestDraining(l)
 		looks := 0
-		d.left.open = webConnections(&looks)
+		d.left.Open = webConnections(&looks)
 		left := func(text, want string) {
 			t.Helper()
 			time.Sleep(time.Minute)
@@ -157,7 +157,7 @@ func TestDrainLeftIsShared(t *testing.T) {
 		close(l.ready)
 		d, _ := newTestDraining(l)
 		looks := 0
-		d.left.open = webConnections(&looks)
+		d.left.Open = webConnections(&looks)
 		begin := time.Now()
 		var all sync.WaitGroup
 		for i := range 40 {

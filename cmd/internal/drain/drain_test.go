@@ -1,4 +1,4 @@
-package daemon
+package drain
 
 import (
 	"context"
@@ -19,7 +19,7 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// A drainStore is a drainer that keeps nothing.
+// A drainStore is a Keeper that keeps nothing.
 type drainStore struct {
 	drains conditions.Drains
 	onNode func(drained bool)
@@ -117,11 +117,11 @@ func newHeldLoop() *heldLoop {
 	return l
 }
 
-func newTestDraining(l *heldLoop) (*draining, *drainStore) {
+func newTestDraining(l *heldLoop) (*Drainer, *drainStore) {
 	s := &drainStore{onNode: l.DrainHost}
-	return newDraining(&draining{
-		log: slog.New(slog.DiscardHandler), keeper: s, loop: l,
-		heard: func() []string { return []string{"127.0.0.1:10349"} }, told: l.told,
+	return New(Config{
+		Log: slog.New(slog.DiscardHandler), Keeper: s, Loop: l,
+		Heard: func() []string { return []string{"127.0.0.1:10349"} }, Told: l.told,
 	}), s
 }
 
@@ -225,7 +225,7 @@ func TestDrainAgain(t *testing.T) {
 			t.Errorf("a long reason: %v", err)
 		}
 		var text strings.Builder
-		d.log = slog.New(slog.NewTextHandler(&text, nil))
+		d.Log = slog.New(slog.NewTextHandler(&text, nil))
 		drain(0, control.Drain{Reason: "\u202ex"})
 		if !strings.Contains(text.String(), `reason=\u202ex `) {
 			t.Errorf("logged: %s", text.String())
