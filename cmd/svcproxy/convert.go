@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"svcproxy.dev/svcproxy/cmd/internal/convert"
+	"svcproxy.dev/svcproxy/cmd/internal/convert/reader"
 	"svcproxy.dev/svcproxy/cmd/internal/node"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/source"
@@ -79,10 +80,10 @@ func formatList() string {
 }
 
 // readInput reads a file, or standard input, up to a byte more than can be converted.
-func readInput(stdin io.Reader, path string) (in convert.Input, err error) {
+func readInput(stdin io.Reader, path string) (in reader.Input, err error) {
 	if path == "-" {
-		in.Name = convert.Stdin
-		in.Data, err = io.ReadAll(io.LimitReader(stdin, convert.MaxSize+1))
+		in.Name = reader.Stdin
+		in.Data, err = io.ReadAll(io.LimitReader(stdin, reader.MaxSize+1))
 		return in, err
 	}
 	info, err := os.Stat(path)
@@ -95,12 +96,12 @@ func readInput(stdin io.Reader, path string) (in convert.Input, err error) {
 	}
 	defer f.Close()
 	in.Name = path
-	in.Data, err = io.ReadAll(io.LimitReader(f, convert.MaxSize+1))
+	in.Data, err = io.ReadAll(io.LimitReader(f, reader.MaxSize+1))
 	return in, err
 }
 
 // convert prints the service file, and what is not in it.
-func (p *program) convert(format convert.Format, in convert.Input, flags *configs.Flags) error {
+func (p *program) convert(format convert.Format, in reader.Input, flags *configs.Flags) error {
 	settings, err := p.settings(flags)
 	if err != nil {
 		return err

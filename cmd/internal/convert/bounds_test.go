@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"svcproxy.dev/svcproxy/cmd/internal/convert"
+	"svcproxy.dev/svcproxy/cmd/internal/convert/reader"
 )
 
 // A short text that stands for too much is refused before it is built.
@@ -28,7 +28,7 @@ func TestTooMuchIsRefused(t *testing.T) {
 			"in: more than 2000000 rules lead from one to another"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := format(t, tt.format).Read(convert.Input{Name: "in", Data: []byte(tt.text)})
+			_, err := format(t, tt.format).Read(reader.Input{Name: "in", Data: []byte(tt.text)})
 			if err == nil || err.Error() != tt.want {
 				t.Errorf("error %v; want %s", err, tt.want)
 			}

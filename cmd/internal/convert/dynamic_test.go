@@ -5,7 +5,7 @@ import (
 	"os/exec"
 	"testing"
 
-	"svcproxy.dev/svcproxy/cmd/internal/convert"
+	"svcproxy.dev/svcproxy/cmd/internal/convert/reader"
 	"svcproxy.dev/svcproxy/source/file"
 )
 
@@ -14,7 +14,7 @@ func TestMiscDynamicPasses(t *testing.T) {
 	for code, want := range map[int]bool{0: true, 1: false, 2: false, 3: true, 125: true, 126: false, 127: false, 255: true} {
 		text := fmt.Sprintf("virtual_server 192.0.2.1 80 {\nprotocol TCP\nreal_server 10.0.0.1 80 {\nMISC_CHECK {\n"+
 			"misc_path \"/bin/sh -c 'test $1 = 198.51.100.7 && exit %d' sh 10.0.0.1\"\nmisc_dynamic\n}\n}\n}\n", code)
-		d, err := document(format(t, "keepalived"), convert.Input{Name: "in", Data: []byte(text)})
+		d, err := document(format(t, "keepalived"), reader.Input{Name: "in", Data: []byte(text)})
 		if err != nil {
 			t.Fatal(err)
 		}

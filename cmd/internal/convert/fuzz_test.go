@@ -7,7 +7,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/txtar"
 
-	"svcproxy.dev/svcproxy/cmd/internal/convert"
+	"svcproxy.dev/svcproxy/cmd/internal/convert/reader"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/file"
 )
@@ -36,7 +36,7 @@ func fuzz(f *testing.F, name string) {
 	}
 	format := format(f, name)
 	f.Fuzz(func(t *testing.T, text string) {
-		d, err := document(format, convert.Input{Name: "in", Data: []byte(text), ID: "lb1"})
+		d, err := document(format, reader.Input{Name: "in", Data: []byte(text), ID: "lb1"})
 		if err != nil {
 			if line := err.Error(); source.Printable(line) != line {
 				t.Errorf("error %q", line)

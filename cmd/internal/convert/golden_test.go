@@ -11,6 +11,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"svcproxy.dev/svcproxy/cmd/internal/convert"
+	"svcproxy.dev/svcproxy/cmd/internal/convert/reader"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/file"
@@ -69,7 +70,7 @@ func converted(t *testing.T, f convert.Format, ar *txtar.Archive) (toml, notes s
 			t.Fatal(err)
 		}
 	}
-	in := convert.Input{Name: filepath.Join(dir, "in"), Data: []byte(section(ar, "in")), ID: "lb1"}
+	in := reader.Input{Name: filepath.Join(dir, "in"), Data: []byte(section(ar, "in")), ID: "lb1"}
 	d, err := document(f, in)
 	if err != nil {
 		return "", strings.ReplaceAll(err.Error(), dir+"/", "") + "\n"
@@ -81,7 +82,7 @@ func converted(t *testing.T, f convert.Format, ar *txtar.Archive) (toml, notes s
 	return strings.ReplaceAll(string(d.TOML), dir+"/", ""), strings.ReplaceAll(b.String(), dir+"/", "")
 }
 
-func document(f convert.Format, in convert.Input) (*convert.Document, error) {
+func document(f convert.Format, in reader.Input) (*convert.Document, error) {
 	read, err := f.Read(in)
 	if err != nil {
 		return nil, err

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"svcproxy.dev/svcproxy/cmd/internal/convert"
+	"svcproxy.dev/svcproxy/cmd/internal/convert/reader"
 )
 
 // lines returns n lines of a format, with the number of each.
@@ -20,10 +20,10 @@ func lines(n int, format string) string {
 // tooMuch tells that a short text which stands for a long one is refused, and read where it stands for less.
 func tooMuch(t *testing.T, name, small, great string) {
 	t.Helper()
-	if _, err := format(t, name).Read(convert.Input{Name: "in", Data: []byte(small)}); err != nil {
+	if _, err := format(t, name).Read(reader.Input{Name: "in", Data: []byte(small)}); err != nil {
 		t.Errorf("the small one: %v", err)
 	}
-	_, err := format(t, name).Read(convert.Input{Name: "in", Data: []byte(great)})
+	_, err := format(t, name).Read(reader.Input{Name: "in", Data: []byte(great)})
 	if err == nil || !strings.HasSuffix(err.Error(), "it stands for too many addresses, endpoints or words; split it") {
 		t.Errorf("the great one: error %v", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"svcproxy.dev/svcproxy/cmd/internal/convert/reader"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/source"
@@ -26,19 +27,19 @@ type Judge struct {
 // A Document is a service file, and what is to be said of it.
 type Document struct {
 	TOML     []byte
-	Notes    []Note // in order of position
-	Services int    // that can be used; others are comments
+	Notes    []reader.Note // in order of position
+	Services int           // that can be used; others are comments
 }
 
 // A judged service is its text, and why it cannot be used.
 type judged struct {
-	*Service
+	*reader.Service
 	text   string
 	faults []source.Fault
 }
 
 // Document returns the service file of what was read. Reading it back finds no fault.
-func (j Judge) Document(r *Result, head string) (*Document, error) {
+func (j Judge) Document(r *reader.Result, head string) (*Document, error) {
 	j.noteMode(r)
 	all := make([]*judged, len(r.Services))
 	for i, s := range r.Services {
@@ -60,27 +61,27 @@ func (j Judge) Document(r *Result, head string) (*Document, error) {
 	if d.Services == 0 {
 		b.WriteString("\nservices = []\n")
 	}
-	slices.SortStableFunc(d.Notes, func(a, b Note) int { return a.at.compare(b.at) })
+	slices.SortStableFunc(d.Notes, func(a, b reader.Note) int { return a.At.Compare(b.At) })
 	d.TOML = b.Bytes()
 	return d, j.reread(d)
 }
 
 // noteMode notes, once, that services want another mode than what the daemon may take.
-func (j Judge) noteMode(r *Result) {
+func (j Judge) noteMode(r *reader.Result) {
 	ipvs := configs.IPVSMode.Name
-	wants := func(s *Service) bool {
+	wants := func(s *reader.Service) bool {
 		return s.Forward.Answers() || s.Scheduler != "" && s.Scheduler != source.Maglev || s.OnePacket || slices.ContainsFunc(s.Endpoints, limited)
 	}
 	i := slices.IndexFunc(r.Services, wants)
 	if i < 0 {
 		return
 	}
-	at, what := position{file: r.Services[i].at.file}, "scheduler, direct and tunnel are for "+ipvs+" mode"
+	at, what := reader.Position{File: r.Services[i].At.File}, "scheduler, direct and tunnel are for "+ipvs+" mode"
 	switch hint := fmt.Sprintf("set mode = %q in svcproxy.toml", ipvs); {
 	case j.Mode == configs.Auto:
-		r.note(at, what, hint+", or convert with --mode "+configs.NFTablesMode.Name)
+		r.Note(at, what, hint+", or convert with --mode "+configs.NFTablesMode.Name)
 	case j.Mode == ipvs && j.Written != ipvs:
-		r.note(at, what, hint+" before svcproxy starts: it refuses the file in another mode")
+		r.Note(at, what, hint+" before svcproxy starts: it refuses the file in another mode")
 	}
 }
 
@@ -95,11 +96,11 @@ func (j Judge) reread(d *Document) error {
 
 // judge reads a service as a file that has nothing else. What the mode cannot do of it is left out
 // where it can be.
-func (j Judge) judge(s *Service) *judged {
+func (j Judge) judge(s *reader.Service) *judged {
 	if j.Rules.Check != nil {
 		for _, p := range j.Rules.Check(s.Service) {
 			if !p.Warning {
-				s.leaveOut(p)
+				leaveOut(s, p)
 			}
 		}
 	}
@@ -115,8 +116,8 @@ func (j Judge) judge(s *Service) *judged {
 func limited(e source.Endpoint) bool { return e.MaxConnections > 0 }
 
 // leaveOut leaves out what the mode cannot do, where a service is one without it.
-func (s *Service) leaveOut(p source.Problem) {
-	note := func(what string) { s.note(s.at, fmt.Sprintf("%s is left out: %s", what, p.Msg), p.Hint) }
+func leaveOut(s *reader.Service, p source.Problem) {
+	note := func(what string) { s.Note(s.At, fmt.Sprintf("%s is left out: %s", what, p.Msg), p.Hint) }
 	switch p.Path.String() {
 	case "scheduler":
 		note("scheduler " + s.Scheduler)
@@ -146,7 +147,7 @@ func (j Judge) refuse(all []*judged) {
 	for i, s := range all {
 		if len(s.faults) == 0 {
 			svc := *s.Service.Service
-			svc.Pos, svc.Places = source.Position{File: s.at.file, Line: s.at.line, Col: 1}, nil
+			svc.Pos, svc.Places = source.Position{File: s.At.File, Line: s.At.Line, Col: 1}, nil
 			units = append(units, source.Unit{
 				ID: source.UnitID{Source: file.Name, Name: strconv.Itoa(i)}, Since: int64(i + 1), Services: []*source.Service{&svc},
 			})
@@ -164,9 +165,9 @@ func (j Judge) refuse(all []*judged) {
 func (s *judged) write(b *bytes.Buffer) {
 	for _, f := range s.faults {
 		hint := cmp.Or(f.Hint, "correct it, and take the comment signs away")
-		s.note(s.at, fmt.Sprintf("service %s is a comment: %s", s.Key, f.Msg), hint)
+		s.Note(s.At, fmt.Sprintf("service %s is a comment: %s", s.Key, f.Msg), hint)
 	}
-	slices.SortStableFunc(s.Notes, func(a, b Note) int { return a.at.compare(b.at) })
+	slices.SortStableFunc(s.Notes, func(a, b reader.Note) int { return a.At.Compare(b.At) })
 	writeNotes(b, s.Notes)
 	if len(s.faults) > 0 {
 		b.WriteString(comment(s.text))
@@ -176,7 +177,7 @@ func (s *judged) write(b *bytes.Buffer) {
 }
 
 // writeNotes writes notes as comments.
-func writeNotes(b *bytes.Buffer, notes []Note) {
+func writeNotes(b *bytes.Buffer, notes []reader.Note) {
 	for _, n := range notes {
 		b.WriteString(strings.TrimRight(comment(n.String()), "\n") + "\n")
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 
-	"svcproxy.dev/svcproxy/cmd/internal/convert"
+	"svcproxy.dev/svcproxy/cmd/internal/convert/reader"
 	"svcproxy.dev/svcproxy/cmd/internal/daemon"
 	"svcproxy.dev/svcproxy/cmd/internal/journal"
 	"svcproxy.dev/svcproxy/configs"
@@ -202,7 +202,7 @@ func startSvcproxy(t *testing.T, dir string) (idle func(line string) bool, stop 
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := document(format(t, "keepalived"), convert.Input{Name: filepath.Join(dir, "in"), Data: text, ID: "lb1"})
+	d, err := document(format(t, "keepalived"), reader.Input{Name: filepath.Join(dir, "in"), Data: text, ID: "lb1"})
 	if err != nil {
 		t.Fatal(err)
 	}

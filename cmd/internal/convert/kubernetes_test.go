@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"svcproxy.dev/svcproxy/cmd/internal/convert"
+	"svcproxy.dev/svcproxy/cmd/internal/convert/reader"
 )
 
 const withKubernetes = true
@@ -22,7 +22,7 @@ func TestAliases(t *testing.T) {
 	for _, c := range "bcdefgh" {
 		text += string(c) + ": &" + string(c) + " [" + strings.Repeat("*"+string(c-1)+", ", 20) + "]\n"
 	}
-	_, err := format(t, "kubernetes").Read(convert.Input{Name: "in", Data: []byte(text)})
+	_, err := format(t, "kubernetes").Read(reader.Input{Name: "in", Data: []byte(text)})
 	if want := "in:1: it is no YAML: document contains excessive aliasing"; err == nil || err.Error() != want {
 		t.Errorf("error %v; want %s", err, want)
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"svcproxy.dev/svcproxy/cmd/internal/convert"
+	"svcproxy.dev/svcproxy/cmd/internal/convert/reader"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/file"
@@ -15,7 +16,7 @@ func TestKeysOfIPVSAreLeftOut(t *testing.T) {
 	const text = "-A -u 192.0.2.10:53 -s sh -o -b sh-port\n-a -u 192.0.2.10:53 -r 10.0.0.1:53 -m -w 1 -x 5 -y 2\n"
 	keys := []string{"scheduler", "scheduler_flags", "one_packet", "max_connections", "min_connections"}
 	for _, mode := range []string{"ipvs", "nftables"} {
-		read, err := format(t, "ipvsadm").Read(convert.Input{Name: "saved", Data: []byte(text)})
+		read, err := format(t, "ipvsadm").Read(reader.Input{Name: "saved", Data: []byte(text)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 
-	"svcproxy.dev/svcproxy/cmd/internal/convert"
+	"svcproxy.dev/svcproxy/cmd/internal/convert/reader"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/proxier/ipvs"
 	"svcproxy.dev/svcproxy/proxier/policy"
@@ -46,7 +46,7 @@ func TestRoundTrip(t *testing.T) {
 
 // again returns the virtual servers of the services that these virtual servers convert to.
 func again(t *testing.T, fam policy.Family, text string) string {
-	d, err := document(format(t, "ipvsadm"), convert.Input{Name: "saved", Data: []byte(text)})
+	d, err := document(format(t, "ipvsadm"), reader.Input{Name: "saved", Data: []byte(text)})
 	if err != nil {
 		t.Fatal(err)
 	}

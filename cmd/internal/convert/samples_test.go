@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"svcproxy.dev/svcproxy/cmd/internal/convert"
+	"svcproxy.dev/svcproxy/cmd/internal/convert/reader"
 )
 
 // samplesDir is where Debian's package of keepalived has its own samples.
@@ -35,7 +35,7 @@ func TestSamples(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		d, err := document(format(t, "keepalived"), convert.Input{Name: path, Data: text, ID: "lb1"})
+		d, err := document(format(t, "keepalived"), reader.Input{Name: path, Data: text, ID: "lb1"})
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue

@@ -2,9 +2,7 @@ package convert
 
 import (
 	"bytes"
-	"cmp"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -234,68 +232,4 @@ func comment(text string) string {
 		fmt.Fprintf(&b, "# %s\n", source.Printable(strings.TrimSuffix(line, "\n")))
 	}
 	return b.String()
-}
-
-// commonTargets makes the number that most endpoints have for a port its target port.
-func commonTargets(s *source.Service) {
-	var targets []source.Port
-	for _, p := range s.Ports {
-		counts := map[uint16]int{}
-		for i := range s.Endpoints {
-			counts[s.Endpoints[i].Port(p)]++
-		}
-		if len(counts) > 0 {
-			p.TargetPort = slices.MaxFunc(slices.Sorted(maps.Keys(counts)), func(a, b uint16) int {
-				return cmp.Or(cmp.Compare(counts[a], counts[b]), cmp.Compare(b, a))
-			})
-		}
-		targets = append(targets, p)
-	}
-	for i := range s.Endpoints {
-		e := &s.Endpoints[i]
-		var own map[string]uint16
-		for k, p := range s.Ports {
-			if n := e.Port(p); n != targets[k].TargetPort {
-				if own == nil {
-					own = map[string]uint16{}
-				}
-				own[p.Name] = n
-			}
-		}
-		e.Ports = own
-	}
-	s.Ports = targets
-}
-
-// endpoint returns one as it is where nothing more is written.
-func endpoint(a netip.Addr) source.Endpoint {
-	return source.Endpoint{Addr: a, Weight: 1, Ready: true, Serving: true}
-}
-
-// splitPorts returns a service of each port, where some endpoints do not serve all ports: a file cannot
-// say so of one service. What only one can have stays with the first.
-func splitPorts(s *source.Service) []*source.Service {
-	partly := func(e source.Endpoint) bool {
-		return slices.ContainsFunc(s.Ports, func(p source.Port) bool { return e.Port(p) == 0 })
-	}
-	if len(s.Ports) < 2 || !slices.ContainsFunc(s.Endpoints, partly) {
-		return []*source.Service{s}
-	}
-	var out []*source.Service
-	for i, p := range s.Ports {
-		one := *s
-		one.Name = label(s.Name + "-" + p.Name)
-		one.Ports, one.Endpoints = []source.Port{p}, nil
-		for _, e := range s.Endpoints {
-			if n := e.Port(p); n != 0 {
-				e.Ports = map[string]uint16{p.Name: n}
-				one.Endpoints = append(one.Endpoints, e)
-			}
-		}
-		if i > 0 {
-			one.HealthCheckNodePort = 0
-		}
-		out = append(out, &one)
-	}
-	return out
 }

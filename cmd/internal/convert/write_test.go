@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"svcproxy.dev/svcproxy/cmd/internal/convert"
+	"svcproxy.dev/svcproxy/cmd/internal/convert/reader"
 	"svcproxy.dev/svcproxy/source/file"
 )
 
@@ -18,7 +19,7 @@ func TestKeysAreWritten(t *testing.T) {
 		if len(faults) > 0 {
 			t.Fatalf("%s: %v", key, faults)
 		}
-		d, err := convert.Judge{}.Document(&convert.Result{Services: []*convert.Service{{Service: want[0]}}}, "")
+		d, err := convert.Judge{}.Document(&reader.Result{Services: []*reader.Service{{Service: want[0]}}}, "")
 		if err != nil {
 			t.Fatal(err)
 		}

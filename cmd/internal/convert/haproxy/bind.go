@@ -1,0 +1,97 @@
+package haproxy
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"svcproxy.dev/svcproxy/cmd/internal/convert/reader"
+	"svcproxy.dev/svcproxy/source"
+)
+
+// A bindGroup is addresses that have the same ports. Without addresses it is all of the host.
+type bindGroup struct {
+	addrs []netip.Addr
+	ports []uint16
+}
+
+// binds returns where a section listens, in groups.
+func (h *haproxy) binds(s *section) ([]bindGroup, error) {
+	ports := map[netip.Addr][]uint16{}
+	var order []netip.Addr
+	for _, l := range s.all("bind") {
+		if slices.Contains(l.Words, "ssl") {
+			h.Note(l.at, "bind "+source.Excerpt(l.Arg(1))+" with ssl is left out: TLS is ended by endpoints only", "give the certificate to the endpoints, or keep HAProxy as an endpoint")
+			continue
+		}
+		for _, word := range []string{"accept-proxy", "interface", "accept-netscaler-cip"} {
+			if slices.Contains(l.Words, word) {
+				h.Note(l.at, word+" of bind is left out", "")
+			}
+		}
+		for part := range strings.SplitSeq(l.Arg(1), ",") {
+			a, list, err := bindAddr(part)
+			if err != nil {
+				h.Note(l.at, "bind "+source.Excerpt(part)+" is left out: "+err.Error(), "")
+				continue
+			}
+			if err := h.Grow(len(list)); err != nil {
+				return nil, err
+			}
+			if _, known := ports[a]; !known {
+				order = append(order, a)
+			}
+			ports[a] = append(ports[a], list...)
+		}
+	}
+	return bindGroups(order, ports), nil
+}
+
+func bindGroups(order []netip.Addr, ports map[netip.Addr][]uint16) (groups []bindGroup) {
+	same := map[string]int{} // groups by their ports
+	for _, a := range order {
+		list := slices.Compact(slices.Sorted(slices.Values(ports[a])))
+		if !a.IsValid() {
+			groups = append(groups, bindGroup{nil, list})
+			continue
+		}
+		var key []byte
+		for _, n := range list {
+			key = binary.BigEndian.AppendUint16(key, n)
+		}
+		i, known := same[string(key)]
+		if !known {
+			i, groups = len(groups), append(groups, bindGroup{ports: list})
+			same[string(key)] = i
+		}
+		groups[i].addrs = append(groups[i].addrs, a)
+	}
+	return groups
+}
+
+// bindAddr reads ADDRESS:PORT or ADDRESS:PORT-PORT, without address or with * for all. No address
+// means all of them.
+func bindAddr(text string) (a netip.Addr, ports []uint16, err error) {
+	if kind, rest, found := strings.Cut(text, "@"); found {
+		if kind != "ipv4" && kind != "ipv6" {
+			return a, nil, fmt.Errorf("it is no address of IP")
+		}
+		text = rest
+	}
+	i := strings.LastIndexByte(text, ':')
+	if i < 0 {
+		return a, nil, fmt.Errorf("it has no port")
+	}
+	if host := strings.Trim(text[:i], "[]"); host != "" && host != "*" {
+		if a, err = netip.ParseAddr(host); err != nil {
+			return a, nil, fmt.Errorf("%s is no address", source.Excerpt(host))
+		}
+		if a.IsUnspecified() {
+			a = netip.Addr{}
+		}
+	}
+	ports, err = reader.PortRange(text[i+1:], "-")
+	return a, ports, err
+}

@@ -1,0 +1,249 @@
+package haproxy
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"svcproxy.dev/svcproxy/cmd/internal/convert/reader"
+	"svcproxy.dev/svcproxy/source"
+)
+
+// Read reads a configuration of HAProxy, as far as it is about connections: sections of mode
+// tcp.
+func Read(in reader.Input) (*reader.Result, error) {
+	h := haproxy{Result: &reader.Result{}, backends: map[string]*section{}, defaults: map[string]*section{}}
+	if err := h.sections(in); err != nil {
+		return nil, err
+	}
+	for _, s := range h.fronts {
+		if err := h.front(s); err != nil {
+			return nil, reader.ErrorAt(s.at, "%s", err)
+		}
+	}
+	for _, s := range h.order {
+		if err := h.Grow(s.size()); err != nil {
+			return nil, reader.ErrorAt(s.at, "%s", err)
+		}
+		if !s.used && s.mode() == "tcp" {
+			h.Note(s.at, "backend "+source.Excerpt(s.name)+" is left out: no frontend has it as its default_backend", "")
+		}
+	}
+	return h.Result, nil
+}
+
+type haproxy struct {
+	*reader.Result
+	fronts   []*section // listen and frontend
+	order    []*section // backends
+	backends map[string]*section
+	defaults map[string]*section
+}
+
+// A section is a header and the lines below it.
+type section struct {
+	kind, name string
+	at         reader.Position
+	lines      []configLine
+	defaults   *section // nil: none
+	used       bool
+}
+
+type configLine struct {
+	at reader.Position
+	reader.Words
+	size int // 1, and more where the line is long
+}
+
+// is reports whether a line begins with these words.
+func (l configLine) is(words ...string) bool {
+	return len(l.Words) >= len(words) && slices.Equal(l.Words[:len(words)], words)
+}
+
+// last returns the last line that begins with these words, of the section, else of its defaults.
+func (s *section) last(words ...string) (configLine, bool) {
+	for ; s != nil; s = s.defaults {
+		for _, l := range slices.Backward(s.lines) {
+			if l.is(words...) {
+				return l, true
+			}
+		}
+	}
+	return configLine{}, false
+}
+
+// all returns the lines that begin with these words, those of defaults first.
+func (s *section) all(words ...string) []configLine {
+	if s == nil {
+		return nil
+	}
+	return append(s.defaults.all(words...), s.own(words...)...)
+}
+
+// own returns the lines of the section itself that begin with these words.
+func (s *section) own(words ...string) (list []configLine) {
+	for _, l := range s.lines {
+		if l.is(words...) {
+			list = append(list, l)
+		}
+	}
+	return list
+}
+
+// size returns how much there is to look through, with all that is default: lines, of which a long one
+// counts as several.
+func (s *section) size() (n int) {
+	for ; s != nil; s = s.defaults {
+		n++
+		for _, l := range s.lines {
+			n += l.size
+		}
+	}
+	return n
+}
+
+// nearest returns the lines that begin with a word, of the section, else of the next defaults that have one.
+func (s *section) nearest(word string) (list []configLine) {
+	for ; s != nil && list == nil; s = s.defaults {
+		list = s.own(word)
+	}
+	return list
+}
+
+func (s *section) mode() string {
+	l, _ := s.last("mode")
+	return cmp.Or(l.Arg(1), "tcp")
+}
+
+// sectionWords begin a section.
+var sectionWords = []string{"global", "defaults", "listen", "frontend", "backend", "userlist", "peers", "resolvers", "mailers", "program", "cache", "ring",
+	"http-errors", "fcgi-app", "log-forward", "crt-store", "traces", "acme", "log-profile"}
+
+// maxSections bounds the sections of a configuration.
+const maxSections = 20_000
+
+// sections splits the text.
+func (h *haproxy) sections(in reader.Input) error {
+	var current, standard *section
+	n, sections := 0, 0
+	for line := range strings.Lines(string(in.Data)) {
+		n++
+		at := reader.Position{File: in.Name, Line: n}
+		words, err := reader.QuotedWords(strings.TrimRight(line, "\r\n"), true)
+		switch {
+		case err != nil:
+			return reader.ErrorAt(at, "%s", err)
+		case len(words) == 0:
+		case slices.Contains(sectionWords, words[0]):
+			if sections++; sections > maxSections {
+				return reader.ErrorAt(at, "there are more than %d sections", maxSections)
+			}
+			current = &section{kind: words[0], at: at, defaults: standard}
+			if len(words) > 1 {
+				current.name = words[1]
+			}
+			standard = h.begin(current, words, standard)
+		case current == nil:
+			return reader.ErrorAt(at, "%s is in no section", source.Excerpt(words[0]))
+		default:
+			current.lines = append(current.lines, configLine{at, words, 1 + len(line)/64})
+		}
+	}
+	return nil
+}
+
+// begin takes up a section, and returns what is default from it on.
+func (h *haproxy) begin(s *section, words []string, standard *section) *section {
+	from := slices.Index(words, "from")
+	if from >= 0 && from+1 < len(words) {
+		s.defaults = h.defaults[words[from+1]]
+	}
+	switch s.kind {
+	case "defaults":
+		if from < 0 {
+			s.defaults = nil
+		}
+		h.defaults[s.name] = s
+		return s
+	case "listen", "frontend":
+		if len(words) > 2 && from < 0 { // as before version 1.8: listen NAME ADDRESS
+			s.lines = append(s.lines, configLine{s.at, append([]string{"bind"}, words[2:]...), 1})
+		}
+		h.fronts = append(h.fronts, s)
+	case "backend":
+		h.backends[s.name] = s
+		h.order = append(h.order, s)
+	}
+	return standard
+}
+
+// front makes services of a listen or frontend section.
+func (h *haproxy) front(s *section) error {
+	if err := h.Grow(s.size()); err != nil {
+		return err
+	}
+	back := s
+	switch l, found := s.last("default_backend"); {
+	case s.kind == "listen" && !found:
+	case found && h.backends[l.Arg(1)] != nil:
+		back = h.backends[l.Arg(1)]
+		back.used = true
+	default:
+		h.Note(s.at, s.kind+" "+source.Excerpt(s.name)+" is left out: it has no default_backend", "")
+		return nil
+	}
+	if mode := s.mode(); mode != "tcp" {
+		h.Note(s.at, fmt.Sprintf("%s %s of mode %s is left out: svcproxy balances connections, not requests", s.kind, source.Excerpt(s.name), source.Excerpt(mode)),
+			"keep HAProxy for it, as an endpoint if you like")
+		return nil
+	}
+	fronts, err := h.binds(s)
+	if err != nil {
+		return err
+	}
+	who, err := h.sources(s)
+	if err != nil {
+		return err
+	}
+	if err := h.Grow(len(fronts) * (s.size() + back.size() + len(who.ranges))); err != nil {
+		return err
+	}
+	servers := len(back.own("server"))
+	for i, f := range fronts {
+		name := s.name
+		if len(fronts) > 1 {
+			name = fmt.Sprintf("%s-%d", reader.Label(name), i+1)
+		}
+		if err := h.Grow(len(f.ports) * (1 + servers)); err != nil {
+			return err
+		}
+		fill(h.Add(s.at, "default", name), s, back, f, who)
+	}
+	return nil
+}
+
+// fill fills a service in.
+func fill(s *reader.Service, front, back *section, f bindGroup, who sources) {
+	s.VIPs, s.SourceRanges = f.addrs, who.ranges
+	for _, n := range f.ports {
+		p := source.Port{Protocol: source.TCP, Port: n, TargetPort: n}
+		if len(f.ports) > 1 {
+			p.Name = "port-" + strconv.Itoa(int(n))
+		}
+		if f.addrs == nil {
+			p.NodePort = n
+		}
+		s.Ports = append(s.Ports, p)
+	}
+	if f.addrs == nil {
+		s.Note(front.at, "a bind to all addresses is a node port, on the addresses of node_port_addresses", "set it in svcproxy.toml, or write vips in place of node_port")
+	}
+	addBalance(s, back)
+	addServers(s, back)
+	noteLeftOut(s, front, who.taken)
+	if back != front {
+		noteLeftOut(s, back, nil)
+	}
+}

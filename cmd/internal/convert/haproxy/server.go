@@ -1,0 +1,223 @@
+package haproxy
+
+import (
+	"fmt"
+	"iter"
+	"maps"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"svcproxy.dev/svcproxy/cmd/internal/convert/reader"
+	"svcproxy.dev/svcproxy/source"
+)
+
+// wordSet returns the set of the words of a text.
+func wordSet(text string) map[string]bool {
+	out := map[string]bool{}
+	for _, word := range strings.Fields(text) {
+		out[word] = true
+	}
+	return out
+}
+
+// serverFlags are parameters of a server without a value, serverKeys those with one, and serverOffs those that
+// have only a no- before them.
+var (
+	serverFlags = wordSet(`agent-check allow-0rtt backup check check-reuse-pool check-send-proxy check-sni-auto check-ssl check-via-socks4 disabled enabled
+		force-sslv3 force-tlsv10 force-tlsv11 force-tlsv12 force-tlsv13 non-stick renegotiate send-proxy send-proxy-v2 send-proxy-v2-ssl
+		send-proxy-v2-ssl-cn sni-auto ssl ssl-reuse stick strict-maxconn tfo tls-tickets`)
+	serverKeys = wordSet(`addr agent-addr agent-inter agent-port agent-send alpn ca-file cc check-alpn check-pool-conn-name check-proto check-sni ciphers
+		ciphersuites client-sigalgs cookie crl-file crt curves downinter error-limit fall fastinter guid hash-key healthcheck id idle-ping
+		init-addr init-state inter interface ktls log-bufsize log-proto max-reuse maxconn maxqueue minconn namespace npn observe on-error
+		on-marked-down on-marked-up pool-conn-name pool-low-conn pool-max-conn pool-purge-delay port proto proxy-v2-options quic-cc-algo redir
+		resolve-net resolve-opts resolve-prefer resolvers rise set-proxy-v2-tlv-fmt shard sigalgs slowstart sni socks4 source ssl-max-ver
+		ssl-min-ver tcp-md5sig tcp-ut track usesrc verify verifyhost weight ws`)
+	serverOffs = wordSet("sslv3 tlsv10 tlsv11 tlsv12 tlsv13")
+)
+
+// keptParams are those that are looked at.
+var keptParams = func() map[string]bool {
+	kept := wordSet("backup check check-ssl disabled downinter fall inter on-marked-down port rise slowstart ssl weight")
+	for _, left := range leftParams {
+		kept[left.key] = true
+	}
+	return kept
+}()
+
+// A proxyServer is a server line with what default-server lines say before it.
+type proxyServer struct {
+	at      reader.Position
+	name    string
+	address string
+	params  map[string]string // flags have "yes"; of the next server when this one has been seen
+}
+
+// proxyServers returns the servers of a section, one at a time.
+func proxyServers(s *reader.Service, back *section) iter.Seq[proxyServer] {
+	return func(yield func(proxyServer) bool) {
+		standard, own := map[string]string{}, map[string]string{}
+		for _, l := range back.defaults.all("default-server") {
+			setParams(s, standard, l, 1)
+		}
+		for _, l := range back.lines {
+			switch {
+			case l.is("default-server"):
+				setParams(s, standard, l, 1)
+			case l.is("server"):
+				clear(own)
+				maps.Copy(own, standard)
+				setParams(s, own, l, 3)
+				if !yield(proxyServer{l.at, l.Arg(1), l.Arg(2), own}) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// setParams sets the parameters of a line, from a word on.
+func setParams(s *reader.Service, to map[string]string, l configLine, from int) {
+	for i := from; i < len(l.Words); i++ {
+		key, _, _ := strings.Cut(l.Words[i], "(")
+		name, off := strings.CutPrefix(key, "no-")
+		switch {
+		case off && (serverFlags[name] || serverKeys[name] || serverOffs[name]):
+			delete(to, name)
+		case key == "enabled":
+			delete(to, "disabled")
+		case serverFlags[key]:
+			setParam(to, key, "yes")
+		case serverKeys[key]:
+			i++
+			setParam(to, key, l.Arg(i))
+		default:
+			s.Note(l.at, source.Excerpt(key)+" of servers is left out: svcproxy does not know it", "")
+			if next := l.Arg(i + 1); !serverFlags[next] && !serverKeys[next] {
+				i++ // its value
+			}
+		}
+	}
+}
+
+// setParam sets a parameter that is looked at. Each server after a default-server looks at its value, of which a
+// long one is none in any case.
+func setParam(to map[string]string, key, value string) {
+	if keptParams[key] {
+		to[key] = value[:min(len(value), 100)]
+	}
+}
+
+// addServers makes endpoints of servers.
+func addServers(s *reader.Service, back *section) {
+	_, all := back.last("option", "allbackups")
+	backups := 0
+	var servers []checkedServer
+	for p := range proxyServers(s, back) {
+		e, ok := endpointOf(s, p)
+		if !ok {
+			continue
+		}
+		if p.params["backup"] != "" {
+			e.Tier = 1
+			if !all { // they stand in for each other, in their order
+				backups++
+				e.Tier = uint8(min(backups, source.MaxTier))
+			}
+		}
+		s.Endpoints = append(s.Endpoints, e)
+		servers = append(servers, checkedServer{p.at, p.name, p.params["check"] != "", checkOf(p)})
+	}
+	reader.CommonTargets(s.Service)
+	addChecks(s, back, servers)
+}
+
+// endpointOf makes an endpoint of a server, unless it can be none.
+func endpointOf(s *reader.Service, p proxyServer) (source.Endpoint, bool) {
+	a, number, err := serverAddr(p.address)
+	if err == nil {
+		if why := source.Unusable(a); why != "" {
+			err = fmt.Errorf("%s is %s", a, why)
+		}
+	}
+	if err == nil && p.params["ssl"] != "" {
+		err = fmt.Errorf("it is spoken to over TLS, which svcproxy does not begin")
+	}
+	if err != nil {
+		s.Note(p.at, "server "+source.Excerpt(p.name)+" is left out: "+err.Error(), "")
+		return source.Endpoint{}, false
+	}
+	e := reader.Endpoint(a)
+	e.Ports = map[string]uint16{}
+	for _, port := range s.Ports {
+		if n := number(port.Port); n != 0 {
+			e.Ports[port.Name] = n
+		}
+	}
+	e.Disabled = p.params["disabled"] != ""
+	if text := p.params["weight"]; text != "" {
+		n, err := strconv.ParseUint(text, 10, 16)
+		if err == nil {
+			e.Weight = uint16(n)
+		} else {
+			s.Note(p.at, "the weight "+source.Excerpt(text)+" of server "+source.Excerpt(p.name)+" is written as 1: it is no number up to 65535", "")
+		}
+	}
+	addParams(s, p)
+	return e, true
+}
+
+// addParams takes over what is of the whole service, and notes what is left out.
+func addParams(s *reader.Service, p proxyServer) {
+	if d, err := haproxyTime(p.params["slowstart"]); err == nil {
+		s.SlowStart = min(d, source.MaxSlowStart)
+	}
+	if p.params["on-marked-down"] == "shutdown-sessions" {
+		s.CloseConnections = source.CloseFailed
+	}
+	for _, left := range leftParams {
+		if _, has := p.params[left.key]; has {
+			s.Note(p.at, left.key+" of servers is left out", left.hint)
+		}
+	}
+}
+
+const seeClients = `endpoints see the address of clients with masquerade = "never" of the service, where their answers come back through this host`
+
+// leftParams are parameters of servers that are left out.
+var leftParams = []struct{ key, hint string }{
+	{"maxconn", "limit connections in the server itself"},
+	{"send-proxy", seeClients}, {"send-proxy-v2", seeClients}, {"send-proxy-v2-ssl", seeClients}, {"send-proxy-v2-ssl-cn", seeClients}, {"check-send-proxy", ""},
+	{"minconn", "limit connections in the server itself"}, {"init-state", ""}, {"non-stick", ""},
+	{"namespace", ""}, {"socks4", ""}, {"check-via-socks4", ""}, {"check-sni", "server_name of health_check names the server"}, {"healthcheck", ""},
+	{"track", ""}, {"source", ""}, {"fastinter", ""}, {"resolvers", ""}, {"on-marked-up", ""},
+	{"observe", "health checks ask endpoints themselves"}, {"agent-check", "an exec check can ask an agent"}, {"addr", "each endpoint is asked itself"},
+}
+
+// serverAddr reads the address of a server, and how its port follows from that of the service: its
+// own, the same, or the same and a number more or less.
+func serverAddr(text string) (a netip.Addr, number func(uint16) uint16, err error) {
+	text = strings.TrimPrefix(strings.TrimPrefix(text, "ipv4@"), "ipv6@")
+	number = func(n uint16) uint16 { return n }
+	if a, err := netip.ParseAddr(strings.Trim(text, "[]")); err == nil {
+		return a, number, nil
+	}
+	i := strings.LastIndexByte(text, ':')
+	if i < 0 {
+		return a, nil, fmt.Errorf("%s is no address: nothing is looked up by name", source.Excerpt(text))
+	}
+	if a, err = netip.ParseAddr(strings.Trim(text[:i], "[]")); err != nil {
+		return a, nil, fmt.Errorf("%s is no address: nothing is looked up by name", source.Excerpt(text[:i]))
+	}
+	port := text[i+1:]
+	n, err := strconv.Atoi(port)
+	if err != nil || n > 65535 || n < -65535 {
+		return a, nil, fmt.Errorf("%s is no port", source.Excerpt(port))
+	}
+	if strings.HasPrefix(port, "+") || n < 0 {
+		number = func(from uint16) uint16 { return uint16(max(0, min(65535, int(from)+n))) }
+	} else if n != 0 {
+		number = func(uint16) uint16 { return uint16(n) }
+	}
+	return a, number, nil
+}

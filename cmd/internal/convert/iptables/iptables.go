@@ -1,0 +1,249 @@
+package iptables
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"svcproxy.dev/svcproxy/cmd/internal/convert/reader"
+	"svcproxy.dev/svcproxy/source"
+)
+
+// maxSteps bounds how many rules are looked at, from chain to chain.
+const maxSteps = 2_000_000
+
+// Read follows packets from PREROUTING of table nat to the rules that rewrite their
+// destination.
+func Read(in reader.Input) (*reader.Result, error) {
+	rs, err := readRules(in)
+	if err != nil {
+		return nil, err
+	}
+	w := &walker{Result: &reader.Result{}, rules: rs, fronts: map[frontKey]*frontend{}, leads: map[string]bool{}, walked: map[string]bool{}, pools: map[*reader.Service]poolIndex{}}
+	if len(rs.nat["PREROUTING"]) == 0 {
+		return nil, reader.ErrorAt(reader.Position{File: in.Name}, "the table nat has no rules in PREROUTING")
+	}
+	if err = w.walk("PREROUTING", match{chance: 1}, 0); err == nil {
+		err = w.firewalls()
+	}
+	if err != nil {
+		return nil, reader.ErrorAt(reader.Position{File: in.Name}, "%s", err)
+	}
+	if err := w.kube(); err != nil {
+		return nil, err
+	}
+	w.KeepsPods(in.Name)
+	ofKube := len(w.Services)
+	if err := w.plain(); err != nil {
+		return nil, err
+	}
+	if slices.ContainsFunc(w.Services[ofKube:], (*reader.Service).Masquerades) {
+		w.KeepsClients(in.Name)
+	}
+	return w.Result, nil
+}
+
+// A frontKey is what clients connect to. Without address it is every address of the host.
+type frontKey struct {
+	addr     netip.Addr
+	protocol source.Protocol
+	port     uint16
+}
+
+// A frontend is where the connections to one address and port go.
+type frontend struct {
+	frontKey
+	comment string // of kube-proxy
+	leaves  []leaf
+	ranges  []netip.Prefix // who may use it; nil: everybody
+}
+
+// A leaf is a rule that rewrites the destination, and what leads there.
+type leaf struct {
+	match
+	at reader.Position
+	to []netip.AddrPort // port 0: the same
+}
+
+type walker struct {
+	*reader.Result
+	rules  *ruleset
+	fronts map[frontKey]*frontend
+	order  []*frontend
+	leads  map[string]bool // whether a chain leads to a DNAT
+	walked map[string]bool // chains whose exits are noted
+	pools  map[*reader.Service]poolIndex
+	steps  int
+}
+
+// step counts what is looked at.
+func (w *walker) step(n int) error {
+	if w.steps += n; w.steps > maxSteps {
+		return fmt.Errorf("more than %d rules lead from one to another", maxSteps)
+	}
+	return nil
+}
+
+// walk follows packets through a chain.
+func (w *walker) walk(chain string, m match, depth int) error {
+	if depth > reader.MaxDepth {
+		return nil // a loop, which the kernel refuses
+	}
+	w.exits(chain)
+	m.svl = m.svl || strings.HasPrefix(chain, "KUBE-SVL-")
+	for _, r := range w.rules.nat[chain] {
+		if err := w.step(1 + len(m.ports)*len(r.ports)/reader.MaxPorts); err != nil {
+			return err
+		}
+		if r.ends() && r.always() {
+			return nil // nothing gets to what follows
+		}
+		switch {
+		case r.target == "DNAT":
+			if err := w.leaf(r, m); err != nil {
+				return err
+			}
+		case r.target == "REDIRECT":
+			w.Note(r.at, "REDIRECT is left out: a process of this host is no endpoint", "have it listen on the port itself")
+		case strings.HasPrefix(r.target, "SVCP-"):
+			w.Note(r.at, "rules of svcproxy are left out", "")
+		case w.rules.nat[r.target] != nil && w.leadsOn(r.target, 0):
+			if next, ok := m.and(r); ok {
+				if err := w.walk(r.target, next, depth+1); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// exits notes, once for each chain, rules that keep some connections from a DNAT behind them.
+func (w *walker) exits(chain string) {
+	if w.walked[chain] {
+		return
+	}
+	w.walked[chain] = true
+	var exits []rule
+	for _, r := range w.rules.nat[chain] {
+		switch {
+		case r.ends() && r.always():
+			return // nothing gets to what follows
+		case r.ends() && !r.ofDocker():
+			exits = append(exits, r)
+		case r.target == "DNAT" || w.rules.nat[r.target] != nil && w.leadsOn(r.target, 0):
+			for _, e := range exits {
+				w.Note(e.at, source.Excerpt(e.text)+" is left out: connections that it keeps from the rules behind it reach services too", "source_ranges says who may use a service")
+			}
+			exits = nil
+		}
+	}
+}
+
+// leadsOn reports whether a chain leads to a rule that rewrites the destination, or to a note.
+func (w *walker) leadsOn(chain string, depth int) bool {
+	known, seen := w.leads[chain]
+	if seen || depth > reader.MaxDepth {
+		return known
+	}
+	w.leads[chain] = false
+	for _, r := range w.rules.nat[chain] {
+		if r.target == "DNAT" || r.target == "REDIRECT" || w.rules.nat[r.target] != nil && w.leadsOn(r.target, depth+1) {
+			w.leads[chain] = true
+			break
+		}
+	}
+	return w.leads[chain]
+}
+
+// leaf notes where a rule sends what gets to it.
+func (w *walker) leaf(r rule, m match) error {
+	m, ok := m.and(r)
+	if !ok {
+		return nil
+	}
+	to, err := w.destinations(r.destination)
+	if err == reader.ErrGrown {
+		return err
+	}
+	switch {
+	case err != nil:
+		w.Note(r.at, "the rule is left out: "+err.Error(), "")
+	case m.limited != "":
+		w.Note(r.at, "the rule is left out: no service is chosen by "+source.Excerpt(m.limited), m.limitedHint())
+	case m.protocol == 0 || m.ports == nil:
+		w.Note(r.at, "the rule is left out: it is of all ports or all protocols", "write a service with the ports that are used")
+	case m.dst.IsValid() && !m.dst.IsSingleIP():
+		w.Note(r.at, "the rule is left out: it is of the whole range "+m.dst.String(), "write a service with the addresses that are used")
+	case m.dst.IsValid() && source.Unusable(m.dst.Addr()) != "":
+		w.Note(r.at, fmt.Sprintf("the rule is left out: %s is %s", m.dst.Addr(), source.Unusable(m.dst.Addr())), "")
+	default:
+		if m.notIn != "" {
+			w.Note(r.at, "! -i "+source.Excerpt(m.notIn)+" is left out: services are chosen by address, so clients there reach it too", "source_ranges says who may use a service")
+		}
+		for _, port := range m.ports {
+			if err := w.Grow(1 + len(to)); err != nil {
+				return err
+			}
+			f := w.front(frontKey{m.dst.Addr(), m.protocol, port})
+			f.leaves = append(f.leaves, leaf{match: m, at: r.at, to: to})
+		}
+	}
+	return nil
+}
+
+func (w *walker) front(k frontKey) *frontend {
+	f := w.fronts[k]
+	if f == nil {
+		f = &frontend{frontKey: k}
+		w.fronts[k] = f
+		w.order = append(w.order, f)
+	}
+	return f
+}
+
+// destinations reads what DNAT rewrites to: ADDRESS, ADDRESS-ADDRESS, with :PORT behind it.
+func (w *walker) destinations(text string) (to []netip.AddrPort, err error) {
+	host, port := text, ""
+	if i := strings.LastIndexByte(text, ':'); i >= 0 && (strings.Count(text, ":") == 1 || strings.Contains(text[:i], "]")) {
+		host, port = text[:i], text[i+1:]
+	}
+	if strings.ContainsAny(port, "-/") {
+		return nil, fmt.Errorf("it rewrites ports to the range %s", source.Excerpt(port))
+	}
+	n, err := reader.PortOf(port)
+	if err != nil {
+		return nil, err
+	}
+	list, err := w.AddrRange(strings.ReplaceAll(strings.ReplaceAll(host, "[", ""), "]", ""))
+	for _, a := range list {
+		to = append(to, netip.AddrPortFrom(a, n))
+	}
+	return to, err
+}
+
+// firewalls reads who may use the addresses of load balancers: newer versions of kube-proxy drop the
+// others in table filter.
+func (w *walker) firewalls() error {
+	for _, r := range w.rules.filter["KUBE-PROXY-FIREWALL"] {
+		if !r.dst.IsSingleIP() {
+			continue
+		}
+		for _, port := range r.ports {
+			f := w.fronts[frontKey{r.dst.Addr(), r.protocol, port}]
+			if f == nil {
+				continue
+			}
+			if err := w.step(len(w.rules.filter[r.target])); err != nil {
+				return err
+			}
+			for _, inner := range w.rules.filter[r.target] {
+				if inner.target == "RETURN" && inner.src.IsValid() && !inner.notSrc && len(f.ranges) < 1000 {
+					f.ranges = append(f.ranges, inner.src.Masked())
+				}
+			}
+		}
+	}
+	return nil
+}

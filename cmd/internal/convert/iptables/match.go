@@ -1,0 +1,123 @@
+package iptables
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// A match is what all rules on a way to another one want.
+type match struct {
+	dst      netip.Prefix
+	local    bool // an address of the host
+	protocol source.Protocol
+	ports    []uint16
+	src      netip.Prefix
+	fromHost bool
+	notIn    string // an interface that it is not for
+	chance   float64
+	affinity uint64
+	comment  string
+	limited  string // what else is wanted; empty: nothing
+	svl      bool   // it leads through a chain for endpoints of this host
+	shortcut int    // a line by which pods and this host get around those; 0: it leads through none
+}
+
+// and returns what a rule wants beside what was wanted before; false: both cannot be.
+func (m match) and(r rule) (match, bool) {
+	if r.shortcut() {
+		if m.shortcut == 0 {
+			m.shortcut = r.at.Line
+		}
+		r.src, r.srcLocal, r.in = netip.Prefix{}, false, ""
+	}
+	var ok [4]bool
+	m.dst, ok[0] = m.narrow(m.dst, r.dst, r.notDst)
+	m.src, ok[1] = m.narrow(m.src, r.src, r.notSrc)
+	m.ports, ok[2] = commonPorts(m.ports, r.ports)
+	ok[3] = r.protocol == 0 || m.protocol == 0 || m.protocol == r.protocol
+	if slices.Contains(ok[:], false) {
+		return m, false
+	}
+	if r.protocol != 0 {
+		m.protocol = r.protocol
+	}
+	m.local = m.local || r.dstLocal
+	m.fromHost = m.fromHost || r.srcLocal
+	if r.in != "" && r.notIn && !r.ofDocker() {
+		m.notIn = r.in
+	}
+	if r.comment != "" && m.comment == "" && r.ports != nil {
+		m.comment = r.comment
+	}
+	m.limited = m.limitedBy(r)
+	m.chance *= r.chance
+	m.affinity = max(m.affinity, r.affinity)
+	return m, true
+}
+
+// limitedBy returns a match, of a rule or of those before it, by which no service is chosen.
+func (m match) limitedBy(r rule) string {
+	switch {
+	case r.limited != "":
+		return r.limited
+	case r.in != "" && !r.notIn:
+		return byInterface + r.in
+	case r.notDst && !outside(m.dst, r.dst):
+		return "! -d " + r.dst.String()
+	case r.notSrc && !outside(m.src, r.src):
+		return "! -s " + r.src.String()
+	}
+	return m.limited
+}
+
+const byInterface = "-i "
+
+// limitedHint says what to do about a rule that is limited.
+func (m match) limitedHint() string {
+	switch {
+	case strings.HasPrefix(m.limited, byInterface):
+		return "write a service with the addresses that clients use there"
+	case strings.HasPrefix(m.limited, "! -s "):
+		return "source_ranges names who may use a service, not who may not"
+	}
+	return ""
+}
+
+// outside reports whether a range, which is not every address, has nothing in common with another one.
+func outside(a, b netip.Prefix) bool { return a.IsValid() && !a.Overlaps(b) }
+
+// narrow returns what a range and the one of a rule have in common; false: nothing. An invalid range
+// is every address.
+func (match) narrow(a, b netip.Prefix, not bool) (netip.Prefix, bool) {
+	switch {
+	case not:
+		return a, !a.IsValid() || !a.Overlaps(b) || b.Bits() > a.Bits()
+	case !b.IsValid():
+		return a, true
+	case !a.IsValid():
+		return b, true
+	case b.Bits() > a.Bits():
+		return b, a.Overlaps(b)
+	}
+	return a, a.Overlaps(b)
+}
+
+// commonPorts returns the ports that are in both lists; false: none. Nil is every port.
+func commonPorts(a, b []uint16) ([]uint16, bool) {
+	switch {
+	case a == nil:
+		return b, true
+	case b == nil:
+		return a, true
+	}
+	var both []uint16
+	for _, n := range a {
+		if slices.Contains(b, n) {
+			both = append(both, n)
+		}
+	}
+	return both, both != nil
+}

@@ -1,0 +1,267 @@
+package keepalived
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"time"
+
+	"svcproxy.dev/svcproxy/cmd/internal/convert/reader"
+	"svcproxy.dev/svcproxy/source"
+)
+
+// checkers are the checks that a real server can have.
+var checkers = []string{"TCP_CHECK", "HTTP_GET", "SSL_GET", "SMTP_CHECK", "DNS_CHECK", "MISC_CHECK", "UDP_CHECK", "PING_CHECK", "BFD_CHECK", "FILE_CHECK"}
+
+// A checkReader reads the check of one real server.
+type checkReader struct {
+	*reader.Service
+	virtual, real, node *node
+	addr                netip.Addr // of the real server
+	port                uint16     // of the real server; 0: that of the virtual server
+}
+
+// addChecks gives a service the check of its first real server that has one.
+func addChecks(s *reader.Service, virtual *node, reals []*node, hasSorry bool) {
+	var without []*node
+	for _, n := range reals {
+		addr, err := netip.ParseAddr(n.Arg(1))
+		port, portErr := reader.PortOf(n.Arg(2))
+		if err != nil || portErr != nil {
+			continue // a note says so
+		}
+		all := n.checks()
+		if len(all) == 0 {
+			without = append(without, n)
+			continue
+		}
+		r := checkReader{Service: s, virtual: virtual, real: n, addr: addr, port: port}
+		takeCheck(s, r, all)
+	}
+	if s.HealthCheck == nil {
+		return
+	}
+	serves := make(map[netip.Addr]bool, len(s.Endpoints))
+	for i := range s.Endpoints {
+		serves[s.Endpoints[i].Addr] = true
+	}
+	for _, n := range without {
+		if a, _ := netip.ParseAddr(n.Arg(1)); !serves[a] {
+			continue
+		}
+		s.Note(n.at, "real server "+source.Printable(n.Arg(1))+" has no check, and gets that of the others", "make it a service of its own, or leave it out")
+	}
+	if hasSorry {
+		s.Note(virtual.at, "the sorry server is asked by the health check too", "it has to pass, or it is not used")
+	}
+}
+
+func (n *node) checks() (list []*node) {
+	for _, s := range n.sub {
+		if slices.Contains(checkers, s.key()) {
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
+// takeCheck takes the first check of a real server that a service can have.
+func takeCheck(s *reader.Service, r checkReader, all []*node) {
+	taken := false
+	for _, n := range all {
+		r.node = n
+		if taken {
+			s.Note(n.at, n.key()+" is left out: an endpoint has one check", `an exec check can ask several things`)
+			continue
+		}
+		c := r.read()
+		if c == nil {
+			continue
+		}
+		taken = true
+		switch {
+		case s.HealthCheck == nil:
+			s.HealthCheck = c
+		case !s.HealthCheck.Equal(c):
+			s.Note(n.at, "the check of real server "+source.Printable(r.real.Arg(1))+" is left out: the first one of the service differs, and is of all", "make it a service of its own")
+		}
+	}
+}
+
+// value returns what the check, else its real server, else its virtual server says.
+func (r checkReader) value(key string) (string, reader.Position) {
+	for _, in := range []*node{r.node, r.real, r.virtual} {
+		if s := in.value(key); s != nil {
+			return s.Arg(1), s.at
+		}
+	}
+	return "", reader.Position{}
+}
+
+// seconds returns a time, within the bounds of a check.
+func (r checkReader) seconds(key string, standard time.Duration) time.Duration {
+	text, at := r.value(key)
+	if text == "" {
+		return standard
+	}
+	n, err := strconv.ParseFloat(text, 64)
+	if err != nil || n < 0 || n > 1e6 || n != n {
+		r.Note(at, key+" "+source.Excerpt(text)+" is left out: it is no number of seconds", "")
+		return standard
+	}
+	d := time.Duration(n * float64(time.Second)).Round(time.Millisecond)
+	return max(source.MinCheckTime, min(source.MaxCheckTime, d))
+}
+
+// retries returns how often a check that failed is repeated, from 0 to 254. The old name of the key is
+// that of HTTP_GET and SSL_GET; what is written last holds.
+func (r checkReader) retries(standard int) int {
+	key := "retry"
+	text, at := r.value(key)
+	if n := r.node.value(oldRetry); n != nil && slices.Contains(ownKeys[r.node.key()], oldRetry) && (at.Line == 0 || r.node.value(key) == nil || at.Compare(n.at) < 0) {
+		key, text, at = oldRetry, n.Arg(1), n.at
+	}
+	n, err := strconv.ParseUint(text, 10, 31)
+	if text != "" && err != nil {
+		r.Note(at, key+" "+source.Excerpt(text)+" is left out: it is no number", "")
+	}
+	if err != nil {
+		return standard
+	}
+	return int(min(n, 254))
+}
+
+// read returns the check; nil: there is none like it, and a note says so.
+func (r checkReader) read() *source.HealthCheck {
+	c := r.times()
+	ok := false
+	switch r.node.key() {
+	case "TCP_CHECK":
+		c.Type, ok = source.CheckTCP, true
+	case "HTTP_GET":
+		c.Type, ok = source.CheckHTTP, r.http(c)
+	case "SSL_GET":
+		c.Type, c.Insecure, ok = source.CheckHTTPS, true, r.http(c)
+	case "SMTP_CHECK":
+		c.Type, c.Expect, ok = source.CheckTCP, "^220", true
+		r.Note(r.node.at, "of SMTP_CHECK only the greeting is waited for: HELO is not said", "")
+	case "MISC_CHECK":
+		c.Type, ok = source.CheckExec, r.misc(c)
+	case "UDP_CHECK":
+		c.Type, ok = source.CheckUDP, r.udp(c)
+	case "DNS_CHECK":
+		c.Type, ok = source.CheckUDP, r.dns(c)
+	default:
+		r.Note(r.node.at, r.node.key()+" is left out: there is no such check", `write health_check = { type = "exec", command = [...] } with a program that asks`)
+	}
+	if !ok {
+		return nil
+	}
+	r.where(c)
+	r.unknown()
+	return c
+}
+
+// times returns a check with what all have in common. A failed check is asked again after
+// delay_before_retry there, and after the interval here.
+func (r checkReader) times() *source.HealthCheck {
+	interval := r.seconds("delay_loop", time.Minute)
+	retries := map[string]int{"MISC_CHECK": 0, "DNS_CHECK": 3}
+	standard, known := retries[r.node.key()]
+	if !known {
+		standard = 1
+	}
+	c := &source.HealthCheck{
+		Interval: interval, IntervalDown: interval, Timeout: r.seconds("connect_timeout", 5*time.Second),
+		Rise: 1, Fall: uint8(r.retries(standard) + 1), Refuse: true,
+	}
+	if _, at := r.value("delay_before_retry"); at.Line != 0 && c.Fall > 1 {
+		r.Note(at, "delay_before_retry is left out: a check that failed is repeated after the interval", fmt.Sprintf("an endpoint is down after %d failures in a row: shorten interval or lower fall", c.Fall))
+	}
+	return c
+}
+
+// where reads whom the check asks, and from where.
+func (r checkReader) where(c *source.HealthCheck) {
+	in := r.node
+	for _, s := range r.node.sub {
+		switch {
+		case s.key() != "host" || !s.block: // host is of SMTP_CHECK
+		case in == r.node:
+			in = s
+		default:
+			r.Note(s.at, "another host of the check is left out: each endpoint is asked itself", "")
+		}
+	}
+	for _, s := range in.sub {
+		switch s.key() {
+		case "connect_ip":
+			if a, err := netip.ParseAddr(s.Arg(1)); err != nil || a != r.addr {
+				r.Note(s.at, "connect_ip "+source.Excerpt(s.Arg(1))+" is left out: each endpoint is asked itself", "an exec check can ask another address")
+			}
+		case "connect_port":
+			if n, err := reader.PortOf(s.Arg(1)); err == nil && n != 0 && n != r.port {
+				c.Port = n
+			}
+		case "bindto":
+			c.Source, _ = netip.ParseAddr(s.Arg(1))
+		case "bind_port", "bind_if", "fwmark", "helo_name", "http_protocol", "enable_sni", "user":
+			r.Note(s.at, s.key()+" of the check is left out", "")
+		}
+	}
+}
+
+// http reads the first URL.
+func (r checkReader) http(c *source.HealthCheck) bool {
+	c.Path, c.Method = "/", "GET"
+	c.ExpectStatus = []source.StatusRange{{First: 200, Last: 299}}
+	c.Host, _ = r.value("virtualhost")
+	urls := 0
+	if r.node.last("url") == nil {
+		r.Note(r.node.at, r.node.key()+" is left out: it has no url, so keepalived does not use it", "")
+		return false
+	}
+	for _, s := range r.node.sub {
+		if s.key() != "url" {
+			continue
+		}
+		if urls++; urls > 1 {
+			r.Note(s.at, "another url of the check is left out: one is asked for", "")
+			continue
+		}
+		for _, u := range s.sub {
+			r.url(c, u)
+		}
+	}
+	return true
+}
+
+func (r checkReader) url(c *source.HealthCheck, u *node) {
+	switch u.key() {
+	case "path":
+		c.Path = u.Arg(1)
+	case "virtualhost":
+		c.Host = u.Arg(1)
+	case "status_code":
+		c.ExpectStatus = r.statuses(u)
+	case "regex":
+		c.ExpectBody = u.Arg(1)
+	case "digest":
+		r.Note(u.at, "digest is left out: pages are not hashed", "expect_body looks for a regular expression in the page")
+	default:
+		r.Note(u.at, source.Excerpt(u.key())+" of url is left out", "expect_body is a regular expression in the syntax of RE2")
+	}
+}
+
+func (r checkReader) statuses(u *node) (list []source.StatusRange) {
+	for _, w := range u.Words[1:] {
+		statuses, ok := reader.StatusRange(w)
+		if !ok {
+			r.Note(u.at, "status_code "+source.Excerpt(w)+" is left out", "want 100 to 599")
+			continue
+		}
+		list = append(list, statuses)
+	}
+	return list
+}

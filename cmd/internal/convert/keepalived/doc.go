@@ -1,0 +1,8 @@
+// Package keepalived reads keepalived.conf, as far as it is about virtual servers.
+//
+// A lineReader makes plain lines: without comments, with the files that are included, and with
+// definitions replaced. A treeBuilder makes nodes of these, which keepalived turns into virtual
+// servers of package ipvs, with a health check for each kind of checker.
+//
+// The main types are the lineReader, the node and the checkReader.
+package keepalived

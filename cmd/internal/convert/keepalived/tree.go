@@ -1,0 +1,125 @@
+package keepalived
+
+import (
+	"slices"
+
+	"svcproxy.dev/svcproxy/cmd/internal/convert/reader"
+	"svcproxy.dev/svcproxy/source"
+)
+
+// A node is a statement of a configuration: words and, where braces follow them, what is in these.
+type node struct {
+	at reader.Position
+	reader.Words
+	block bool
+	sub   []*node
+	index map[string]*node // what value looks up
+}
+
+// key returns the first word.
+func (n *node) key() string { return n.Words[0] }
+
+// last returns the last statement of a block with that key; nil: there is none.
+func (n *node) last(key string) *node {
+	for _, s := range slices.Backward(n.sub) {
+		if s.key() == key {
+			return s
+		}
+	}
+	return nil
+}
+
+// value returns the last statement of a block with that key and a value; nil: there is none.
+func (n *node) value(key string) *node {
+	if n.index == nil {
+		n.index = map[string]*node{}
+		for _, s := range n.sub {
+			if s.Arg(1) != "" {
+				n.index[s.key()] = s
+			}
+		}
+	}
+	return n.index[key]
+}
+
+// size returns how many statements a block has, with those of the blocks in it.
+func (n *node) size() int {
+	count := 1
+	for _, s := range n.sub {
+		count += s.size()
+	}
+	return count
+}
+
+// maxNodes bounds the statements of a configuration.
+const maxNodes = 1_000_000
+
+// A treeBuilder puts statements into the blocks that they are in.
+type treeBuilder struct {
+	open  []*node // from the whole text inwards
+	count int     // of statements
+}
+
+// line takes a line: statements end with it, at an opening brace, or before a closing one.
+func (b *treeBuilder) line(at reader.Position, line string) error {
+	words, err := reader.BracedWords(line)
+	if err != nil {
+		return reader.ErrorAt(at, "%s", err)
+	}
+	var n *node
+	for _, w := range words {
+		switch {
+		case w == "{":
+			if n == nil {
+				n = b.lastOfBlock() // the brace is on a line of its own
+			}
+			if n == nil {
+				return reader.ErrorAt(at, "a block has no name")
+			}
+			if len(b.open) > reader.MaxDepth {
+				return reader.ErrorAt(at, "blocks are nested more than %d deep", reader.MaxDepth)
+			}
+			n.block = true
+			b.open, n = append(b.open, n), nil
+		case w == "}":
+			if len(b.open) == 1 {
+				return reader.ErrorAt(at, "a brace closes no block")
+			}
+			b.open, n = b.open[:len(b.open)-1], nil
+		case n == nil:
+			if b.count++; b.count > maxNodes {
+				return reader.ErrorAt(at, "there are more than %d statements", maxNodes)
+			}
+			n = &node{at: at, Words: []string{w}}
+			in := b.open[len(b.open)-1]
+			in.sub = append(in.sub, n)
+		default:
+			n.Words = append(n.Words, w)
+		}
+	}
+	return nil
+}
+
+// lastOfBlock returns the last statement, if it can have a block.
+func (b *treeBuilder) lastOfBlock() *node {
+	in := b.open[len(b.open)-1]
+	if len(in.sub) == 0 || in.sub[len(in.sub)-1].block {
+		return nil
+	}
+	return in.sub[len(in.sub)-1]
+}
+
+// readTree reads a configuration.
+func readTree(in reader.Input, r *reader.Result) (*node, error) {
+	root := &node{at: reader.Position{File: in.Name}, Words: []string{""}, block: true}
+	b := &treeBuilder{open: []*node{root}}
+	p := &lineReader{Result: r, id: in.ID, params: map[string]string{"_HASH": "#", "_BANG": "!"}, emit: b.line, size: len(in.Data)}
+	if err := p.text(in.Name, in.Data, 0); err != nil {
+		return nil, err
+	}
+	if len(b.open) > 1 {
+		open := b.open[len(b.open)-1]
+		return nil, reader.ErrorAt(open.at, "the block %s has no end", source.Excerpt(open.key()))
+	}
+	return root, nil
+}

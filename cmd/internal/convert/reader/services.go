@@ -1,0 +1,117 @@
+package reader
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// CommonTargets makes the number that most endpoints have for a port its target port.
+func CommonTargets(s *source.Service) {
+	var targets []source.Port
+	for _, p := range s.Ports {
+		counts := map[uint16]int{}
+		for i := range s.Endpoints {
+			counts[s.Endpoints[i].Port(p)]++
+		}
+		if len(counts) > 0 {
+			p.TargetPort = slices.MaxFunc(slices.Sorted(maps.Keys(counts)), func(a, b uint16) int {
+				return cmp.Or(cmp.Compare(counts[a], counts[b]), cmp.Compare(b, a))
+			})
+		}
+		targets = append(targets, p)
+	}
+	for i := range s.Endpoints {
+		e := &s.Endpoints[i]
+		var own map[string]uint16
+		for k, p := range s.Ports {
+			if n := e.Port(p); n != targets[k].TargetPort {
+				if own == nil {
+					own = map[string]uint16{}
+				}
+				own[p.Name] = n
+			}
+		}
+		e.Ports = own
+	}
+	s.Ports = targets
+}
+
+// Endpoint returns one as it is where nothing more is written.
+func Endpoint(a netip.Addr) source.Endpoint {
+	return source.Endpoint{Addr: a, Weight: 1, Ready: true, Serving: true}
+}
+
+// SplitPorts returns a service of each port, where some endpoints do not serve all ports: a file cannot
+// say so of one service. What only one can have stays with the first.
+func SplitPorts(s *source.Service) []*source.Service {
+	partly := func(e source.Endpoint) bool {
+		return slices.ContainsFunc(s.Ports, func(p source.Port) bool { return e.Port(p) == 0 })
+	}
+	if len(s.Ports) < 2 || !slices.ContainsFunc(s.Endpoints, partly) {
+		return []*source.Service{s}
+	}
+	var out []*source.Service
+	for i, p := range s.Ports {
+		one := *s
+		one.Name = Label(s.Name + "-" + p.Name)
+		one.Ports, one.Endpoints = []source.Port{p}, nil
+		for _, e := range s.Endpoints {
+			if n := e.Port(p); n != 0 {
+				e.Ports = map[string]uint16{p.Name: n}
+				one.Endpoints = append(one.Endpoints, e)
+			}
+		}
+		if i > 0 {
+			one.HealthCheckNodePort = 0
+		}
+		out = append(out, &one)
+	}
+	return out
+}
+
+// Protocols are those that a service can have, by their names.
+var Protocols = map[string]source.Protocol{"tcp": source.TCP, "udp": source.UDP, "sctp": source.SCTP}
+
+// FrontendName names a service after where clients reach it.
+func FrontendName(a netip.Addr, port uint16, p source.Protocol) string {
+	kind := "ip"
+	if a.Is6() {
+		kind = "ip6"
+	}
+	return fmt.Sprintf("%s-%s-%s-%d", kind, a, p, port)
+}
+
+// KeepsClients notes, once, that endpoints saw the addresses of clients, and that svcproxy masquerades them.
+func (r *Result) KeepsClients(file string) {
+	if slices.ContainsFunc(r.Services, (*Service).Masquerades) {
+		r.Note(Position{File: file}, "endpoints saw the addresses of clients, and svcproxy masquerades those that are not local",
+			`where answers come back through this host, set masquerade = "never" of the service, or local_cidrs or masquerade in svcproxy.toml`)
+	}
+}
+
+// KeepsPods notes, once, that endpoints saw the addresses of pods, which kube-proxy knows by the cluster CIDR.
+func (r *Result) KeepsPods(file string) {
+	if slices.ContainsFunc(r.Services, func(s *Service) bool { return s.Masquerades() && len(s.VIPs) > 0 }) {
+		r.Note(Position{File: file}, "endpoints saw the addresses of pods that use cluster IPs, and svcproxy masquerades sources that are not local",
+			"set local_cidrs in svcproxy.toml to the addresses of pods, as --cluster-cidr of kube-proxy")
+	}
+}
+
+// Masquerades reports whether clients of a service that are not local are masqueraded as svcproxy.toml says.
+func (s *Service) Masquerades() bool {
+	return !s.Forward.Answers() && s.Masquerade != source.MasqueradeNever && len(s.Endpoints) > 0
+}
+
+// SetAffinity keeps clients on their endpoint, as long as a service can.
+func (s *Service) SetAffinity(at Position, d time.Duration) {
+	if s.Affinity = d; d > source.MaxAffinity {
+		s.Note(at, fmt.Sprintf("clients keep their endpoint for 24h, not for %s", d), "nothing to do, as a rule")
+		s.Affinity = source.MaxAffinity
+	}
+}
