@@ -69,14 +69,11 @@ func unreachable(err error) error { return &codedError{exitUnreachable, err} }
 // A program is one call of svcproxy.
 type program struct {
 	stdout, stderr io.Writer
-	log            *journal.Queue // of run, which stderr is then; else nil
-	dirs           dirs
-	working        bool // arguments and flags were good
-	isProgram      bool // it is the process, which may start itself again
+	log            *journal.Queue                      // of run, which stderr is then; else nil
+	dirs           struct{ config, state, run string } // they tell instances apart
+	working        bool                                // arguments and flags were good
+	isProgram      bool                                // it is the process, which may start itself again
 }
-
-// dirs tell instances apart.
-type dirs struct{ config, state, run string }
 
 func (p *program) command() *cobra.Command {
 	root := &cobra.Command{

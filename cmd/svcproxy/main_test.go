@@ -121,7 +121,8 @@ func TestInitUsesLastGood(t *testing.T) {
 	var flags configs.Flags
 	dir := etc(t, map[string]string{"svcproxy.toml": "zone = 1\n"})
 	var stderr strings.Builder
-	p := &program{stderr: &stderr, dirs: dirs{config: filepath.Join(dir, "etc"), state: dir}}
+	p := &program{stderr: &stderr}
+	p.dirs.config, p.dirs.state = filepath.Join(dir, "etc"), dir
 	if _, err := p.settingsOrLastGood(&flags); err == nil {
 		t.Error("no error, and nothing good")
 	}

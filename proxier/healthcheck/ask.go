@@ -31,11 +31,6 @@ func newAsker(check *source.HealthCheck, execUser string) (asker, error) {
 	return nil, fmt.Errorf("there is no check of type %q", check.Type)
 }
 
-// unaskable answers questions that nobody can ask.
-type unaskable struct{ err error }
-
-func (u unaskable) ask(context.Context, Question) error { return u.err }
-
 // asking asks by a function.
 type asking func(context.Context, Question) error
 

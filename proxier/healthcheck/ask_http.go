@@ -57,7 +57,11 @@ func (w *web) ask(ctx context.Context, q Question) error {
 		return err
 	}
 	defer bound(ctx, conn)()
-	resp, err := exchange(conn, w.request(q.At), w.read())
+	read := http.ReadResponse
+	if w.body == nil { // what a server writes below the status line may be no header to net/http, and good to other clients
+		read = readStatus
+	}
+	resp, err := exchange(conn, w.request(q.At), read)
 	if err != nil {
 		return of("answer", err)
 	}
@@ -77,9 +81,9 @@ func (w *web) over(ctx context.Context, raw net.Conn, at netip.AddrPort) (net.Co
 }
 
 // exchange sends a request and returns the response, whose body may be read as long as
-// the connection is there. It is no http.Transport, which keeps two goroutines for a
+// the connection is there; read reads it. It is no http.Transport, which keeps two goroutines for a
 // connection, and logs what an endpoint says before it is asked.
-func exchange(conn net.Conn, req *http.Request, read readResponse) (*http.Response, error) {
+func exchange(conn net.Conn, req *http.Request, read func(*bufio.Reader, *http.Request) (*http.Response, error)) (*http.Response, error) {
 	if err := req.Write(conn); err != nil {
 		return nil, err
 	}
@@ -90,18 +94,6 @@ func exchange(conn net.Conn, req *http.Request, read readResponse) (*http.Respon
 			return resp, err
 		}
 	}
-}
-
-// readResponse reads one response of a server.
-type readResponse func(*bufio.Reader, *http.Request) (*http.Response, error)
-
-// read returns how a response is read: its status line alone, where only the status is of interest. What a server
-// writes below may be no header to net/http, and good to other clients.
-func (w *web) read() readResponse {
-	if w.body != nil {
-		return http.ReadResponse
-	}
-	return readStatus
 }
 
 // readStatus reads a status line (RFC 9112 4) and passes over an answer of 1xx up to its empty line.

@@ -169,7 +169,7 @@ func (c *Checker) share(q Question, check *source.HealthCheck) *shared {
 		s = &shared{text: text}
 		var err error
 		if s.asker, err = c.make(check); err != nil {
-			s.asker = unaskable{err}
+			s.asker = asking(func(context.Context, Question) error { return err })
 		}
 		c.askers[text] = s
 	}

@@ -26,9 +26,10 @@ type AnnounceSession struct {
 }
 
 // WatchAnnounced has numbers asked for each time that metrics are.
-func (m *Metrics) WatchAnnounced(now func() Announced) { m.registry.MustRegister(announced(now)) }
-
-type announced func() Announced
+func (m *Metrics) WatchAnnounced(now func() Announced) {
+	descs := []*prometheus.Desc{sessionUpDesc, routesDesc, refusedDesc, addressesDesc, withheldDesc}
+	m.registry.MustRegister(collector{descs, func(ch chan<- prometheus.Metric) { now().collect(ch) }})
+}
 
 var (
 	sessionUpDesc = desc("bgp_session_up", "1 while the session with a router is established.", "peer")
@@ -38,20 +39,11 @@ var (
 	withheldDesc  = desc("withheld_addresses", "Addresses of services that ask to be announced and are not, by how they would be and why they are not.", "means", "reason")
 )
 
-// Describe implements prometheus.Collector.
-func (a announced) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{sessionUpDesc, routesDesc, refusedDesc, addressesDesc, withheldDesc} {
-		ch <- d
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (a announced) Collect(ch chan<- prometheus.Metric) {
-	now := a()
+func (a Announced) collect(ch chan<- prometheus.Metric) {
 	tell := func(d *prometheus.Desc, value int, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(value), labels...)
 	}
-	for _, s := range now.Sessions {
+	for _, s := range a.Sessions {
 		tell(sessionUpDesc, one(s.Up), s.Peer)
 		for _, fam := range []policy.Family{policy.IPv4, policy.IPv6} {
 			tell(routesDesc, s.Routes[fam], s.Peer, fam.Title())
@@ -59,9 +51,9 @@ func (a announced) Collect(ch chan<- prometheus.Metric) {
 		}
 	}
 	for _, means := range source.EachMeans {
-		tell(addressesDesc, now.Addresses[means.String()], means.String())
+		tell(addressesDesc, a.Addresses[means.String()], means.String())
 		for _, why := range policy.AllWithheld() {
-			tell(withheldDesc, now.Withheld[Withheld{means.String(), why.String()}], means.String(), why.String())
+			tell(withheldDesc, a.Withheld[Withheld{means.String(), why.String()}], means.String(), why.String())
 		}
 	}
 }

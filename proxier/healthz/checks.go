@@ -13,20 +13,11 @@ type CheckAnswers struct {
 
 // WatchChecks has answers asked for each time that metrics are: all types and outcomes, each time.
 func (m *Metrics) WatchChecks(answers func() []CheckAnswers) {
-	m.registry.MustRegister(answered(answers))
+	m.registry.MustRegister(collector{[]*prometheus.Desc{checksDesc}, func(ch chan<- prometheus.Metric) {
+		for _, n := range answers() {
+			ch <- prometheus.MustNewConstHistogram(checksDesc, n.Count, n.Sum, n.Buckets, n.Type, n.Outcome)
+		}
+	}})
 }
-
-// answered is a prometheus.Collector of CheckAnswers.
-type answered func() []CheckAnswers
 
 var checksDesc = desc("endpoint_check_duration_seconds", "Time of a health check of an endpoint, by its type and what came of it.", "type", "outcome")
-
-// Describe implements prometheus.Collector.
-func (answered) Describe(ch chan<- *prometheus.Desc) { ch <- checksDesc }
-
-// Collect implements prometheus.Collector.
-func (a answered) Collect(ch chan<- prometheus.Metric) {
-	for _, n := range a() {
-		ch <- prometheus.MustNewConstHistogram(checksDesc, n.Count, n.Sum, n.Buckets, n.Type, n.Outcome)
-	}
-}

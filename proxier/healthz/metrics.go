@@ -167,6 +167,22 @@ func (m *Metrics) Disturbed(fam policy.Family) { m.disturbed.WithLabelValues(fam
 // Register has /metrics tell what c collects too.
 func (m *Metrics) Register(c prometheus.Collector) { m.registry.MustRegister(c) }
 
+// A collector is a prometheus.Collector of some metrics, which a function has each time that they are asked for.
+type collector struct {
+	descs   []*prometheus.Desc
+	collect func(chan<- prometheus.Metric)
+}
+
+// Describe implements prometheus.Collector.
+func (c collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range c.descs {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c collector) Collect(ch chan<- prometheus.Metric) { c.collect(ch) }
+
 // Handler answers /metrics.
 func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4})

@@ -10,20 +10,11 @@ import (
 
 // WatchStalls has the work that makes no progress asked for each time that metrics are.
 func (m *Metrics) WatchStalls(stalls func() []proxier.Stall) {
-	m.registry.MustRegister(stalled(stalls))
+	m.registry.MustRegister(collector{[]*prometheus.Desc{stalledDesc}, func(ch chan<- prometheus.Metric) {
+		for _, s := range stalls() {
+			ch <- prometheus.MustNewConstMetric(stalledDesc, prometheus.GaugeValue, time.Since(s.Since).Seconds(), s.Family.Title(), s.Work, s.For)
+		}
+	}})
 }
-
-// stalled is a prometheus.Collector.
-type stalled func() []proxier.Stall
 
 var stalledDesc = desc("stalled_seconds", "For how long work that makes no progress waits, by what it waits for; there is none of the rest.", "ip_family", "work", "waits_for")
-
-// Describe implements prometheus.Collector.
-func (c stalled) Describe(ch chan<- *prometheus.Desc) { ch <- stalledDesc }
-
-// Collect implements prometheus.Collector.
-func (c stalled) Collect(ch chan<- prometheus.Metric) {
-	for _, s := range c() {
-		ch <- prometheus.MustNewConstMetric(stalledDesc, prometheus.GaugeValue, time.Since(s.Since).Seconds(), s.Family.Title(), s.Work, s.For)
-	}
-}

@@ -97,12 +97,9 @@ func (c *counter) count() healthz.Counts {
 	return n
 }
 
-// A quickSource says what it knows of files without looking at its disk.
-type quickSource interface{ Known() source.Status }
-
-// known returns what a source knows, without what it has to look for.
+// known returns what a source knows, without what it has to look for on its disk.
 func known(s source.Source) source.Status {
-	if q, ok := s.(quickSource); ok {
+	if q, ok := s.(interface{ Known() source.Status }); ok {
 		return q.Known()
 	}
 	return s.Status()

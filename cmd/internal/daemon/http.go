@@ -9,8 +9,6 @@ import (
 
 	"github.com/BurntSushi/toml"
 
-	"svcproxy.dev/svcproxy/cmd/internal/modeswitch"
-	"svcproxy.dev/svcproxy/cmd/internal/settings"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/proxier/healthz"
 	"svcproxy.dev/svcproxy/proxier/traffic"
@@ -25,33 +23,27 @@ type httpParts struct {
 	server  *healthz.Server
 }
 
-// kubeProxyPages serve two more pages that kube-proxy has: /proxyMode, the mode in use, and /configz, the settings in use.
-type kubeProxyPages struct {
-	mode     *modeswitch.Switch
-	settings *settings.Watcher
-}
-
 // handlers returns the handler of each listen address. Health is served at address; metrics, /proxyMode and /configz at
 // metricsAddress or, if that is empty, at address, as kube-proxy does. A request whose Host header has another name than
 // those of this host is refused, see healthz.OnlyAs.
-func (h *httpParts) handlers(address, metricsAddress string, pages kubeProxyPages) map[string]http.Handler {
-	all := healthz.Handlers(address, metricsAddress, h.health, h.metrics)
+func (d *daemon) handlers(address, metricsAddress string) map[string]http.Handler {
+	all := healthz.Handlers(address, metricsAddress, d.http.health, d.http.metrics)
 	at := cmp.Or(metricsAddress, address)
 	mux := http.NewServeMux()
 	mux.Handle("/", all[at])
-	mux.HandleFunc("GET /proxyMode", pages.serveMode)
-	mux.HandleFunc("GET /configz", pages.serveSettings)
+	mux.HandleFunc("GET /proxyMode", d.serveMode)
+	mux.HandleFunc("GET /configz", d.serveSettings)
 	all[at] = mux
 	for address, h := range all {
-		all[address] = healthz.OnlyAs(pages.hostNames, h)
+		all[address] = healthz.OnlyAs(d.hostNames, h)
 	}
 	return all
 }
 
 // hostNames returns the names that the Host header of a request may have: node_name, http_names and the name of this
 // host, in full and up to its first dot.
-func (p kubeProxyPages) hostNames() []string {
-	now := p.settings.Current()
+func (d *daemon) hostNames() []string {
+	now := d.settings.Current()
 	names := append([]string{now.NodeName}, now.HTTPNames...)
 	if host, err := os.Hostname(); err == nil {
 		short, _, _ := strings.Cut(host, ".")
@@ -61,16 +53,16 @@ func (p kubeProxyPages) hostNames() []string {
 }
 
 // serveMode answers with the name of the mode in use, as plain text.
-func (p kubeProxyPages) serveMode(w http.ResponseWriter, _ *http.Request) {
+func (d *daemon) serveMode(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	_, _ = w.Write([]byte(p.mode.Current().Name)) // the client may be gone
+	_, _ = w.Write([]byte(d.mode.Current().Name)) // the client may be gone
 }
 
 // serveSettings answers with the settings in use as JSON: an object whose only key is "svcproxy", which holds the keys of
 // svcproxy.toml.
-func (p kubeProxyPages) serveSettings(w http.ResponseWriter, _ *http.Request) {
-	text := configs.Format(p.settings.Current())
+func (d *daemon) serveSettings(w http.ResponseWriter, _ *http.Request) {
+	text := configs.Format(d.settings.Current())
 	var keys map[string]any
 	err := toml.Unmarshal(text, &keys)
 	body, err2 := json.Marshal(map[string]any{"svcproxy": keys})

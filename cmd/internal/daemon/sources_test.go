@@ -55,7 +55,7 @@ func withSources(t *testing.T, more ...sources.Type) {
 // withCluster makes f the cluster of the next daemon.
 func withCluster(t *testing.T) *fakeCluster {
 	f := &fakeCluster{steps: make(chan func(source.Sink))}
-	open := func(c sources.Config) source.Source { f.h = c.Host.(*node.Host); return f }
+	open := func(c sources.Config) source.Source { f.h = c.Host; return f }
 	withSources(t, sources.Type{Name: kubernetesName, Precedence: 20, Open: open, Remote: true, Eligibility: true})
 	return f
 }

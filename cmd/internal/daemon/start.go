@@ -79,8 +79,7 @@ func start(ctx context.Context, o Options) (_ *daemon, err error) {
 
 	// The listeners of health and metrics, and sources, which say what they find there.
 	d.http = &httpParts{metrics: metrics, health: health}
-	pages := kubeProxyPages{mode: d.mode, settings: d.settings}
-	d.http.server = healthz.NewServer(d.http.handlers(fixed.HTTPAddress, fixed.MetricsAddress, pages), health, d.log)
+	d.http.server = healthz.NewServer(d.handlers(fixed.HTTPAddress, fixed.MetricsAddress), health, d.log)
 	d.http.server.SetNode(here)
 	var names []string // of sources
 	for _, t := range sources.Asked(fixed) {

@@ -74,17 +74,15 @@ func modeOf(s configs.Settings) modes.Mode {
 func settingsEdits(old, now configs.Settings) (edits []Edit) {
 	was, is := settingsLines(old), settingsLines(now)
 	for i, l := range is {
-		if l != was[i] {
-			edits = append(edits, Edit{Key: l.key, Old: was[i].value, New: l.value})
+		if l.Old = was[i].New; l.Old != l.New {
+			edits = append(edits, l)
 		}
 	}
 	return edits
 }
 
-type settingsLine struct{ key, value string }
-
-// settingsLines returns all settings, in order, with the names of their tables.
-func settingsLines(s configs.Settings) (list []settingsLine) {
+// settingsLines returns all settings as new ones, in order, with the names of their tables.
+func settingsLines(s configs.Settings) (list []Edit) {
 	table := ""
 	for line := range strings.Lines(string(configs.Format(s))) {
 		line = strings.TrimSpace(line)
@@ -92,7 +90,7 @@ func settingsLines(s configs.Settings) (list []settingsLine) {
 			table = strings.TrimSuffix(name, "]") + "."
 		}
 		if key, value, ok := strings.Cut(line, " = "); ok {
-			list = append(list, settingsLine{table + key, value})
+			list = append(list, Edit{Key: table + key, New: value})
 		}
 	}
 	return list

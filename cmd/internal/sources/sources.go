@@ -4,11 +4,11 @@ import (
 	"cmp"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
 
+	"svcproxy.dev/svcproxy/cmd/internal/node"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/source"
@@ -39,13 +39,7 @@ type Config struct {
 	Several                      bool       // other sources are served too
 	Rules                        file.Rules // for what people write
 	Log                          *slog.Logger
-	Host                         clusterListener
-}
-
-// A clusterListener is told, once a source runs, what a cluster says of this host.
-type clusterListener interface {
-	Joined(*source.ClusterNode)
-	SetServiceCIDRs([]netip.Prefix)
+	Host                         *node.Host // is told what a cluster says of it, once the source runs
 }
 
 // What a source does besides, if it has the method.
