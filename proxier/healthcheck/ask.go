@@ -7,11 +7,9 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// An asker asks the questions of one text. It is used by several goroutines at once.
-type asker interface {
-	// ask returns nil if the endpoint is alive. It returns soon after the end of ctx.
-	ask(ctx context.Context, q Question) error
-}
+// An asker asks the questions of one text. It returns nil if the endpoint is alive, and soon after the end of ctx.
+// Several goroutines call it at once.
+type asker func(ctx context.Context, q Question) error
 
 // newAsker returns the asker of a check, whose program, if it has one, runs as execUser. An error: its path or a regular
 // expression is not one.
@@ -30,8 +28,3 @@ func newAsker(check *source.HealthCheck, execUser string) (asker, error) {
 	}
 	return nil, fmt.Errorf("there is no check of type %q", check.Type)
 }
-
-// asking asks by a function.
-type asking func(context.Context, Question) error
-
-func (a asking) ask(ctx context.Context, q Question) error { return a(ctx, q) }

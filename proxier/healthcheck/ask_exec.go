@@ -44,7 +44,7 @@ func newProgram(check *source.HealthCheck, user string) (asker, error) {
 	if len(check.Command) == 0 {
 		return nil, errors.New("there is no command")
 	}
-	return &program{check, user}, nil
+	return (&program{check, user}).ask, nil
 }
 
 func (p *program) ask(ctx context.Context, q Question) error {

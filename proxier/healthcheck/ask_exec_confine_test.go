@@ -70,7 +70,7 @@ func says(t *testing.T, as, names string) string {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), check.Timeout)
 	defer cancel()
-	return words(a.ask(ctx, Question{At: netip.MustParseAddrPort("192.0.2.1:80")}))
+	return words(a(ctx, Question{At: netip.MustParseAddrPort("192.0.2.1:80")}))
 }
 
 const (

@@ -59,7 +59,7 @@ func TestExecKillsAsUser(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), pace.Scale(500*time.Millisecond))
 	defer cancel()
-	want(t, "a program that goes on", words(a.ask(ctx, Question{At: netip.MustParseAddrPort("192.0.2.1:80")})), "the program timed out")
+	want(t, "a program that goes on", words(a(ctx, Question{At: netip.MustParseAddrPort("192.0.2.1:80")})), "the program timed out")
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
 		t.Fatal(err)

@@ -28,7 +28,7 @@ type remote struct {
 }
 
 func newGRPC(check *source.HealthCheck) (asker, error) {
-	return &remote{newDialer(check), check}, nil
+	return (&remote{newDialer(check), check}).ask, nil
 }
 
 // The library logs to the standard error what endpoints do. All of it is in the errors.

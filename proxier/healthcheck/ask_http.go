@@ -43,7 +43,7 @@ func newHTTP(check *source.HealthCheck) (asker, error) {
 	if check.ExpectBody != "" {
 		w.body, err = regexp.Compile(check.ExpectBody)
 	}
-	return w, err
+	return w.ask, err
 }
 
 func (w *web) ask(ctx context.Context, q Question) error {

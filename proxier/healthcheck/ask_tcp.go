@@ -15,24 +15,18 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// tcp connects, and talks where the check says so.
-type tcp struct {
-	dialer *dialer
-	talk   talk
-}
-
+// newTCP returns an asker that connects, and talks where the check says so.
 func newTCP(check *source.HealthCheck) (asker, error) {
+	dialer := newDialer(check)
 	talk, err := newTalk(check)
-	return &tcp{newDialer(check), talk}, err
-}
-
-func (t *tcp) ask(ctx context.Context, q Question) error {
-	conn, err := t.dialer.tcp(ctx, q.At)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	return t.talk.with(ctx, conn)
+	return func(ctx context.Context, q Question) error {
+		conn, err := dialer.tcp(ctx, q.At)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		return talk.with(ctx, conn)
+	}, err
 }
 
 // A dialer connects from the source address of a check.

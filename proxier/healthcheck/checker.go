@@ -85,7 +85,7 @@ type entry struct {
 
 // shared is the asker of all questions of one text.
 type shared struct {
-	asker
+	ask   asker
 	text  string
 	users int
 }
@@ -106,7 +106,7 @@ func NewChecker(cfg Config) *Checker {
 // asker returns what asks the questions of a check.
 func (c *Config) asker(check *source.HealthCheck) (asker, error) {
 	if c.Ask != nil {
-		return asking(c.Ask), nil
+		return c.Ask, nil
 	}
 	return newAsker(check, c.ExecUser)
 }
@@ -168,8 +168,8 @@ func (c *Checker) share(q Question, check *source.HealthCheck) *shared {
 	if s == nil {
 		s = &shared{text: text}
 		var err error
-		if s.asker, err = c.make(check); err != nil {
-			s.asker = asking(func(context.Context, Question) error { return err })
+		if s.ask, err = c.make(check); err != nil {
+			s.ask = func(context.Context, Question) error { return err }
 		}
 		c.askers[text] = s
 	}

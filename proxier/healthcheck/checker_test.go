@@ -41,7 +41,7 @@ func newWorld(t *testing.T, cfg Config) *world {
 		}
 	}
 	w.Checker = NewChecker(cfg)
-	w.Checker.make = func(*source.HealthCheck) (asker, error) { return w, nil }
+	w.Checker.make = func(*source.HealthCheck) (asker, error) { return w.ask, nil }
 	return w
 }
 

@@ -10,10 +10,6 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-type askFunc func(ctx context.Context, q Question) error
-
-func (f askFunc) ask(ctx context.Context, q Question) error { return f(ctx, q) }
-
 // TestStoppedProbe has probes that outlast their timeout by far, as only a machine that
 // stood still makes them: one is not counted, a second in a row is.
 func TestStoppedProbe(t *testing.T) {
@@ -21,13 +17,13 @@ func TestStoppedProbe(t *testing.T) {
 		w, check, turn := newWorld(t, Config{}), every(time.Minute), 0
 		check.Fall = 1
 		w.Checker.make = func(*source.HealthCheck) (asker, error) {
-			return askFunc(func(context.Context, Question) error {
+			return func(context.Context, Question) error {
 				if turn++; turn == 2 || turn >= 4 {
 					time.Sleep(2 * check.Timeout)
 					return timeoutError("connect")
 				}
 				return nil
-			}), nil
+			}, nil
 		}
 		w.Watch(question(1, check), check, Result{})
 		w.run()
@@ -75,7 +71,7 @@ func TestEndWhileAProbeHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, release := newWorld(t, Config{}), make(chan struct{})
 		w.Checker.make = func(*source.HealthCheck) (asker, error) {
-			return askFunc(func(context.Context, Question) error { <-release; return nil }), nil
+			return func(context.Context, Question) error { <-release; return nil }, nil
 		}
 		w.Watch(question(1, every(time.Second)), every(time.Second), Result{})
 		ctx, cancel := context.WithCancel(t.Context())
