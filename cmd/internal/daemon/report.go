@@ -6,9 +6,11 @@ import (
 
 	"svcproxy.dev/svcproxy/cmd/internal/announcer"
 	"svcproxy.dev/svcproxy/cmd/internal/control"
+	"svcproxy.dev/svcproxy/cmd/internal/drain"
 	"svcproxy.dev/svcproxy/cmd/internal/modeswitch"
 	"svcproxy.dev/svcproxy/cmd/internal/node"
 	"svcproxy.dev/svcproxy/cmd/internal/settings"
+	"svcproxy.dev/svcproxy/cmd/internal/sources"
 	"svcproxy.dev/svcproxy/cmd/internal/top"
 	"svcproxy.dev/svcproxy/cmd/internal/trace"
 	"svcproxy.dev/svcproxy/proxier"
@@ -47,4 +49,16 @@ func (r *reporter) addRoutes(routes *control.Routes) {
 	control.Get(routes, top.Path, r.answerTop)
 	control.Get(routes, trace.Path, r.traceNames)
 	r.addExplain(routes)
+}
+
+// routes returns what the control socket answers.
+func (d *daemon) routes() *control.Routes {
+	r := new(control.Routes)
+	d.report.addRoutes(r)
+	(&sources.Versioning{Log: d.log, StateDir: d.StateDir, Sources: d.sources}).AddRoutes(r)
+	drain.New(drain.Config{
+		Log: d.log, Keeper: d.keeper, Loop: d.loop, Told: d.announcing.Told, Open: connections{}.Open,
+		Heard: func() []string { return d.http.server.Heard(d.settings.Fixed.HTTPAddress) },
+	}).AddRoutes(r)
+	return r
 }

@@ -219,7 +219,9 @@ func (sw *Switch) begin(ctx context.Context, am *Active) {
 		sw.Log.Warn(w)
 	}
 	sw.tellFlowtable(am)
-	sw.setActive(am)
+	sw.mu.Lock()
+	sw.active = am
+	sw.mu.Unlock()
 	sw.Changed()
 	sw.Loop().SetBackends(am.proxies())
 }
@@ -314,13 +316,6 @@ func (sw *Switch) holdsAll(am *Active, fam policy.Family) bool {
 		}
 	}
 	return true
-}
-
-// setActive makes am the mode that status names.
-func (sw *Switch) setActive(am *Active) {
-	sw.mu.Lock()
-	defer sw.mu.Unlock()
-	sw.active = am
 }
 
 // noteError keeps for status why the mode that settings ask for is not in use; nil: it
