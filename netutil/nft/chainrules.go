@@ -90,3 +90,18 @@ func listedRule(m message) ListedRule {
 	}
 	return r
 }
+
+// ScanRules calls each with the rules of a table, chain by chain, in their order. A commit meanwhile
+// does not end it. After an error, also of each, the Conn may only be closed: the rest is not read.
+func (c *Conn) ScanRules(t Table, each func(chain string, r ListedRule) error) error {
+	err := c.ask(listRequest(t, unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP), nil, func(m message) error {
+		if !m.isOf(t) {
+			return nil
+		}
+		return each(m.string(unix.NFTA_RULE_CHAIN), listedRule(m))
+	})
+	if err != nil {
+		return fmt.Errorf("listing the rules of table %s: %w", t.Name, err)
+	}
+	return nil
+}

@@ -61,24 +61,14 @@ func (c *Conn) TablesNamed(prefix string) ([]OwnedTable, error) {
 
 // Counters returns how many packets the counters of a chain have counted, in the order
 // of its rules, and in each in order.
-func (c *Conn) Counters(t Table, chain string) ([]uint64, error) {
-	var counts []uint64
-	m := startMessage(nil, nftMessage(unix.NFT_MSG_GETRULE), unix.NLM_F_DUMP, t.Family, 0)
-	m = putString(m, unix.NFTA_RULE_TABLE, t.Name)
-	m = putString(m, unix.NFTA_RULE_CHAIN, chain)
-	err := c.ask(endMessage(m, 0), nil, func(m message) error {
-		if len(m.Body) < genLen {
-			return nlmsg.ErrTruncated
-		}
-		for _, e := range nlmsg.Attrs(m.find(unix.NFTA_RULE_EXPRESSIONS)) {
-			if nlmsg.String(nlmsg.Find(e.Value(), unix.NFTA_EXPR_NAME)) == "counter" {
-				counts = append(counts, nlmsg.Uint64(nlmsg.Find(e.Value(), unix.NFTA_EXPR_DATA, unix.NFTA_COUNTER_PACKETS)))
+func (c *Conn) Counters(t Table, chain string) (counts []uint64, err error) {
+	rules, err := c.ChainRules(t, chain)
+	for _, r := range rules {
+		for _, e := range r.Exprs {
+			if e.Name == "counter" {
+				counts = append(counts, nlmsg.Uint64(nlmsg.Find(e.Data, unix.NFTA_COUNTER_PACKETS)))
 			}
 		}
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("reading counters of chain %s: %w", chain, err)
 	}
-	return counts, nil
+	return counts, err
 }

@@ -2,25 +2,278 @@ package ruleset
 
 import (
 	"bytes"
-	"encoding/binary"
+	"cmp"
 	"net"
+	"net/netip"
 	"slices"
+	"strings"
 
-	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/netutil/internal/nlmsg"
+	"svcproxy.dev/svcproxy/netutil/nft"
 )
 
 // An nftRule is a rule of nf_tables.
 type nftRule struct {
 	v6    bool
-	exprs []expr.Any
-	sets  func(name string) *nftSet // nil: it could not be read
+	exprs []nft.Expression
+	sets  func(name string) *nftSet // of its table
+	words string                    // of iptables; empty: it is not known to print the rule
 }
 
-// registerBytes is how many bytes the registers of nf_tables have.
-const registerBytes = 16 * 4 * 2
+// An expression is the attributes of one.
+type expression []byte
 
-// A value is bytes, some of which may not be known.
+func (e expression) number(typ uint16) uint32 { return nlmsg.Uint32(nlmsg.Find(e, typ)) }
+
+func (e expression) text(typ uint16) string { return nlmsg.String(nlmsg.Find(e, typ)) }
+
+func (e expression) data(typ uint16) []byte { return nlmsg.Find(e, typ, unix.NFTA_DATA_VALUE) }
+
+func (e expression) has(typ uint16) bool { return nlmsg.Find(e, typ) != nil }
+
+// registerBytes is how many bytes the registers of nf_tables have.
+const registerBytes = 16 * 4
+
+// A machine is the registers while a rule is evaluated and, if it tells, put into words.
+type machine struct {
+	registers value
+	names     [registerBytes]operand // by where the register begins
+	tells     bool
+	words     []string
+	sets      func(name string) *nftSet // nil: none can be read
+	packet    *Packet
+	match     Match
+	done      Verdict
+}
+
+// Eval implements Rule.
+func (r *nftRule) Eval(p *Packet) (Match, Verdict) {
+	m := machine{registers: unknown(registerBytes), sets: r.sets, packet: p, match: Yes}
+	for _, e := range r.exprs {
+		if m.step(e.Name, e.Data); m.match == No {
+			return No, Verdict{Marks: m.done.Marks, Rewrites: m.done.Rewrites}
+		}
+	}
+	return m.match, m.done
+}
+
+// String returns the rule as iptables prints it, or much as nft does. It is for people: what has
+// no simple words is named by its expression.
+func (r *nftRule) String() string {
+	if r.words != "" {
+		return r.words
+	}
+	zero := netip.IPv4Unspecified()
+	if r.v6 {
+		zero = netip.IPv6Unspecified()
+	}
+	m := machine{registers: unknown(registerBytes), packet: &Packet{Src: zero, Dst: zero}, tells: true}
+	for _, e := range r.exprs {
+		m.step(e.Name, e.Data)
+	}
+	return clip(shorter.Replace(strings.Join(m.words, " ")))
+}
+
+// shorter leaves out what nft does not print of what it adds to a rule.
+var shorter = strings.NewReplacer(
+	"meta nfproto ipv4 ip ", "ip ", "meta nfproto ipv6 ip6 ", "ip6 ",
+	"meta l4proto tcp th ", "tcp ", "meta l4proto udp th ", "udp ", "meta l4proto sctp th ", "sctp ",
+)
+
+func (m *machine) say(words ...string) { m.words = append(m.words, words...) }
+
+// compares says what a register is compared with.
+func (m *machine) compares(reg, op uint32, data ...[]byte) {
+	if m.tells {
+		m.say(m.names[offset(reg)].compared(op, data...))
+	}
+}
+
+// offset returns where a register begins: the first four have 16 bytes, from 8 on 4.
+func offset(reg uint32) int {
+	if reg >= 1 && reg <= 4 {
+		return int(reg-1) * 16
+	}
+	return int(reg-unix.NFT_REG32_00) * 4 % registerBytes
+}
+
+func (m *machine) load(reg uint32, v value, o operand) {
+	at := offset(reg)
+	m.names[at] = o
+	rest := -len(v.data) & 3 // what is left of a register is 0
+	copy(m.registers.data[at:], append(slices.Clone(v.data), make([]byte, rest)...))
+	copy(m.registers.known[at:], append(slices.Clone(v.known), bytes.Repeat([]byte{0xff}, rest)...))
+}
+
+func (m *machine) read(reg uint32, n int) value { return m.registers.slice(offset(reg), n) }
+
+func (m *machine) require(ok Match) { m.match = min(m.match, ok) }
+
+// statements are expressions that do the same whatever they hold.
+var statements = map[string]Verdict{
+	"counter": {}, "log": {}, "masq": {}, "flow_offload": {}, "dup": {},
+	"reject": {Kind: Reject}, "queue": {Kind: Queue}, "notrack": {Kind: NoTrack},
+	"redir": {Kind: Translate, To: "this host"}, "tproxy": {Kind: Translate, To: "a process of this host"},
+}
+
+// step evaluates one expression. One that is not understood may match, and load anything.
+func (m *machine) step(name string, e expression) {
+	switch v, simple := statements[name]; {
+	case name == "counter":
+	case name == "payload":
+		m.payload(e)
+	case name == "meta":
+		m.meta(e)
+	case name == "ct" && e.has(unix.NFTA_CT_DREG):
+		m.ct(e)
+	case name == "ct": // it writes there
+	case name == "fib":
+		m.fib(e)
+	case name == "bitwise":
+		m.bitwise(e)
+	case name == "cmp":
+		reg, op, data := e.number(unix.NFTA_CMP_SREG), e.number(unix.NFTA_CMP_OP), e.data(unix.NFTA_CMP_DATA)
+		m.compares(reg, op, data)
+		m.require(m.read(reg, len(data)).compare(op, data))
+	case name == "range":
+		m.inRange(e)
+	case name == "lookup":
+		m.lookup(e)
+	case name == "immediate":
+		m.immediate(e)
+	case name == "nat":
+		m.nat(e)
+	case name == "target": // of iptables
+		m.say("xt target " + quoted(e.text(unix.NFTA_TARGET_NAME)))
+		m.decide(targets[e.text(unix.NFTA_TARGET_NAME)])
+	default:
+		m.say(quoted(name))
+		m.decide(v)
+		if !simple && !(name == "objref" && e.number(unix.NFTA_OBJREF_IMM_TYPE) == unix.NFT_OBJECT_COUNTER) {
+			m.require(Maybe)
+			m.registers, m.names = unknown(registerBytes), [registerBytes]operand{}
+		}
+	}
+}
+
+// decide notes what the rule does. What it did before is not undone where it then lets the
+// packet pass.
+func (m *machine) decide(v Verdict) {
+	if v.passes() && (m.done.Kind == Translate || m.done.Kind == NoTrack) {
+		return
+	}
+	v.Marks, v.Rewrites = v.Marks || m.done.Marks, m.done.Rewrites
+	m.done = v
+}
+
+// verdicts are those of nf_tables; any other one is continue.
+var verdicts = map[int32]struct {
+	kind Kind
+	word string
+}{
+	0: {Drop, "drop"}, 1: {Accept, "accept"}, 3: {Queue, "queue"}, // NF_DROP, NF_ACCEPT, NF_QUEUE
+	unix.NFT_JUMP: {Jump, "jump"}, unix.NFT_GOTO: {GoTo, "goto"}, unix.NFT_RETURN: {Return, "return"}, unix.NFT_CONTINUE: {Continue, "continue"},
+}
+
+// verdictIn decodes NFTA_DATA_VERDICT, also in words.
+func verdictIn(data expression) (Verdict, string) {
+	known := verdicts[int32(data.number(unix.NFTA_VERDICT_CODE))]
+	v := Verdict{Kind: known.kind}
+	switch {
+	case !data.has(unix.NFTA_VERDICT_CODE):
+		return Verdict{}, ""
+	case !v.leads():
+		return v, cmp.Or(known.word, "continue")
+	}
+	v.Chain = data.text(unix.NFTA_VERDICT_CHAIN)
+	return v, known.word + " " + quoted(v.Chain)
+}
+
+func (m *machine) immediate(e expression) {
+	to, data := e.number(unix.NFTA_IMMEDIATE_DREG), e.data(unix.NFTA_IMMEDIATE_DATA)
+	if to != unix.NFT_REG_VERDICT {
+		m.load(to, known(data), operand{name: constant(data)})
+		return
+	}
+	v, word := verdictIn(nlmsg.Find(e, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VERDICT))
+	m.say(word)
+	m.decide(v)
+}
+
+func (m *machine) bitwise(e expression) {
+	from, mask, xor := e.number(unix.NFTA_BITWISE_SREG), e.data(unix.NFTA_BITWISE_MASK), e.data(unix.NFTA_BITWISE_XOR)
+	v := m.read(from, int(e.number(unix.NFTA_BITWISE_LEN)))
+	out := unknown(len(v.data)) // of a shift, which has no mask
+	for i := range min(len(v.data), len(mask), len(xor)) {
+		out.data[i], out.known[i] = v.data[i]&mask[i]^xor[i], v.known[i]|^mask[i]
+	}
+	m.load(e.number(unix.NFTA_BITWISE_DREG), out, operand{m.names[offset(from)].name, mask})
+}
+
+func (m *machine) inRange(e expression) {
+	reg, op, from, to := e.number(unix.NFTA_RANGE_SREG), e.number(unix.NFTA_RANGE_OP), e.data(unix.NFTA_RANGE_FROM_DATA), e.data(unix.NFTA_RANGE_TO_DATA)
+	m.compares(reg, op, from, to)
+	v := m.read(reg, len(from))
+	in := min(v.compare(unix.NFT_CMP_GTE, from), v.compare(unix.NFT_CMP_LTE, to))
+	if op == unix.NFT_RANGE_NEQ {
+		in = in.not()
+	}
+	m.require(in)
+}
+
+// lookup looks a key up in a set or a map.
+func (m *machine) lookup(e expression) {
+	from, to, name, flags := e.number(unix.NFTA_LOOKUP_SREG), e.number(unix.NFTA_LOOKUP_DREG), e.text(unix.NFTA_LOOKUP_SET), e.number(unix.NFTA_LOOKUP_FLAGS)
+	m.say(m.names[offset(from)].text(), operators[flags&unix.NFT_LOOKUP_F_INV]+"@"+quoted(name))
+	found, data := Maybe, []byte(nil)
+	if m.sets != nil {
+		if set := m.sets(name); set != nil {
+			found, data = set.find(m.read(from, set.keyLen))
+		}
+	}
+	if flags&unix.NFT_LOOKUP_F_INV != 0 {
+		found = found.not()
+	}
+	m.require(found)
+	switch {
+	case !e.has(unix.NFTA_LOOKUP_DREG):
+	case to != unix.NFT_REG_VERDICT && found == Yes:
+		m.load(to, known(data), operand{})
+	case to != unix.NFT_REG_VERDICT:
+		m.load(to, unknown(16), operand{})
+	case found == Maybe: // of which element nobody knows
+		m.decide(Verdict{Kind: Unfollowed})
+	default:
+		v, _ := verdictIn(data)
+		m.decide(v)
+	}
+}
+
+// nat notes where a rule sends packets, as far as it is known.
+func (m *machine) nat(e expression) {
+	addr, port := e.number(unix.NFTA_NAT_REG_ADDR_MIN), e.number(unix.NFTA_NAT_REG_PROTO_MIN)
+	what, to := "snat to", "another address"
+	if v := m.read(addr, m.packet.Dst.BitLen()/8); addr != 0 && v.complete() {
+		to = constant(v.data)
+	} else if addr == 0 {
+		to = m.packet.Dst.String()
+	}
+	if v := m.read(port, 2); port != 0 && v.complete() {
+		to = net.JoinHostPort(to, constant(v.data))
+	}
+	if e.number(unix.NFTA_NAT_TYPE) == unix.NFT_NAT_DNAT {
+		what = "dnat to"
+		m.decide(Verdict{Kind: Translate, To: to})
+	}
+	m.say(what, m.names[offset(addr)].text())
+	if port != 0 {
+		m.say("port", m.names[offset(port)].text())
+	}
+}
+
+// A value is bytes, some bits of which may not be known.
 type value struct{ data, known []byte }
 
 func unknown(n int) value { return value{make([]byte, n), make([]byte, n)} }
@@ -29,7 +282,7 @@ func known(b []byte) value { return value{b, bytes.Repeat([]byte{0xff}, len(b))}
 
 // slice is part of v; what lies outside is not known.
 func (v value) slice(from, n int) value {
-	out := unknown(n)
+	out := unknown(min(n, registerBytes))
 	if from < len(v.data) {
 		copy(out.data, v.data[from:])
 		copy(out.known, v.known[from:])
@@ -37,8 +290,22 @@ func (v value) slice(from, n int) value {
 	return out
 }
 
-func (v value) complete() bool {
-	return !slices.ContainsFunc(v.known, func(b byte) bool { return b != 0xff })
+func (v value) complete() bool { return bytes.Count(v.known, []byte{0xff}) == len(v.known) }
+
+// compare compares v with a value of the same length.
+func (v value) compare(op uint32, b []byte) Match {
+	c := bytes.Compare(v.data, b)
+	switch {
+	case op == unix.NFT_CMP_EQ:
+		return v.equals(b)
+	case op == unix.NFT_CMP_NEQ:
+		return v.equals(b).not()
+	case !v.complete():
+		return Maybe
+	case c == 0:
+		return matchIf(op == unix.NFT_CMP_LTE || op == unix.NFT_CMP_GTE)
+	}
+	return matchIf((c < 0) == (op == unix.NFT_CMP_LT || op == unix.NFT_CMP_LTE))
 }
 
 // equals compares what is known of v.
@@ -53,255 +320,4 @@ func (v value) equals(b []byte) Match {
 		}
 	}
 	return m
-}
-
-// A machine is the registers while a rule is evaluated.
-type machine struct {
-	value
-	rule   *nftRule
-	packet *Packet
-	match  Match
-	done   Verdict
-}
-
-// Eval implements Rule.
-func (r *nftRule) Eval(p *Packet) (Match, Verdict) {
-	m := machine{value: unknown(registerBytes), rule: r, packet: p, match: Yes}
-	for _, e := range r.exprs {
-		m.step(e)
-		if m.match == No {
-			return No, Verdict{Marks: m.done.Marks, Rewrites: m.done.Rewrites}
-		}
-	}
-	return m.match, m.done
-}
-
-// offset returns where a register begins: the first four have 16 bytes, from 8 on 4.
-func offset(reg uint32) int {
-	switch {
-	case reg >= unix.NFT_REG32_00 && reg < unix.NFT_REG32_00+16:
-		return int(reg-unix.NFT_REG32_00) * 4
-	case reg >= 1 && reg <= 4:
-		return int(reg-1) * 16
-	}
-	return registerBytes - 64 // of nobody
-}
-
-func (m *machine) load(reg uint32, v value) {
-	at := offset(reg)
-	n := (len(v.data) + 3) &^ 3 // what is left of a register is 0
-	clear(m.data[at:min(at+n, len(m.data))])
-	for i := at; i < min(at+n, len(m.known)); i++ {
-		m.known[i] = 0xff
-	}
-	copy(m.data[at:], v.data)
-	copy(m.known[at:], v.known)
-}
-
-func (m *machine) read(reg uint32, n int) value { return m.slice(offset(reg), n) }
-
-func (m *machine) require(ok Match) { m.match = m.match.and(ok) }
-
-// step evaluates one expression. One that is not understood may match.
-func (m *machine) step(e expr.Any) {
-	switch e := e.(type) {
-	case *expr.Payload:
-		m.payload(e)
-	case *expr.Meta:
-		m.meta(e)
-	case *expr.Ct:
-		m.ct(e)
-	case *expr.Fib:
-		m.fib(e)
-	case *expr.Bitwise:
-		m.bitwise(e)
-	case *expr.Byteorder:
-		m.load(e.DestRegister, swapped(m.read(e.SourceRegister, int(e.Len)), int(e.Size)))
-	case *expr.Cmp:
-		m.cmp(e.Op, m.read(e.Register, len(e.Data)), e.Data)
-	case *expr.Range:
-		m.inRange(e)
-	case *expr.Lookup:
-		m.lookup(e)
-	case *expr.Immediate:
-		m.load(e.Register, known(e.Data))
-	case *expr.Numgen:
-		m.load(e.Register, unknown(4))
-	case *expr.Hash:
-		m.load(e.DestRegister, unknown(4))
-	default:
-		m.statement(e)
-	}
-}
-
-// statement evaluates what does something, rather than load or compare.
-func (m *machine) statement(e expr.Any) {
-	switch e := e.(type) {
-	case *expr.Verdict:
-		m.decide(verdictOf(e))
-	case *expr.Reject:
-		m.decide(Verdict{Kind: Reject})
-	case *expr.NAT:
-		if e.Type == expr.NATTypeDestNAT {
-			m.decide(Verdict{Kind: Translate, To: m.target(e)})
-		}
-	case *expr.Redir:
-		m.decide(Verdict{Kind: Translate, To: "this host"})
-	case *expr.TProxy:
-		m.decide(Verdict{Kind: Translate, To: "a process of this host"})
-	case *expr.Notrack:
-		m.decide(Verdict{Kind: NoTrack})
-	case *expr.Queue:
-		m.decide(Verdict{Kind: Queue})
-	case *expr.Objref:
-		m.require(matchIf(e.Type == unix.NFT_OBJECT_COUNTER).or(Maybe)) // others may limit
-	case *expr.Counter, *expr.Log, *expr.Masq, *expr.FlowOffload, *expr.Dup:
-	case *expr.Match:
-		m.require(matchIf(e.Name == "comment").or(Maybe)) // of iptables
-	case *expr.Target:
-		m.decide(Verdict{Kind: targets[e.Name]}) // of iptables
-	case *expr.Limit, *expr.Quota, *expr.Connlimit:
-		m.require(Maybe)
-	default: // what it loads, and where to, is not known
-		m.require(Maybe)
-		m.value = unknown(registerBytes)
-	}
-}
-
-// decide notes what the rule does. What it did before is not undone where it then lets the
-// packet pass.
-func (m *machine) decide(v Verdict) {
-	v.Marks, v.Rewrites = m.done.Marks || v.Kind == SetMark, m.done.Rewrites
-	if passes := v.Kind == Accept || v.Kind == Return || v.Kind == Continue || v.Kind == SetMark; passes && (m.done.Kind == Translate || m.done.Kind == NoTrack) {
-		v.Kind, v.Chain, v.To = m.done.Kind, m.done.Chain, m.done.To
-	}
-	m.done = v
-}
-
-// verdicts are those of nf_tables, with their words; any other one is continue.
-var verdicts = map[expr.VerdictKind]struct {
-	kind Kind
-	word string
-}{
-	expr.VerdictAccept: {Accept, "accept"},
-	expr.VerdictDrop:   {Drop, "drop"},
-	expr.VerdictReturn: {Return, "return"},
-	expr.VerdictJump:   {Jump, "jump"},
-	expr.VerdictGoto:   {GoTo, "goto"},
-	expr.VerdictQueue:  {Queue, "queue"},
-}
-
-func verdictOf(e *expr.Verdict) Verdict {
-	v := Verdict{Kind: verdicts[e.Kind].kind}
-	if v.leads() {
-		v.Chain = e.Chain
-	}
-	return v
-}
-
-func (m *machine) bitwise(e *expr.Bitwise) {
-	v := m.read(e.SourceRegister, int(e.Len))
-	out := unknown(int(e.Len))
-	for i := range out.data {
-		if i < len(e.Mask) && i < len(e.Xor) {
-			out.data[i] = v.data[i]&e.Mask[i] ^ e.Xor[i]
-			out.known[i] = v.known[i] | ^e.Mask[i]
-		}
-	}
-	m.load(e.DestRegister, out)
-}
-
-func (m *machine) cmp(op expr.CmpOp, v value, data []byte) {
-	switch op {
-	case expr.CmpOpEq:
-		m.require(v.equals(data))
-		return
-	case expr.CmpOpNeq:
-		m.require(v.equals(data).not())
-		return
-	}
-	if !v.complete() {
-		m.require(Maybe)
-		return
-	}
-	c := bytes.Compare(v.data, data)
-	m.require(matchIf(op == expr.CmpOpLt && c < 0 || op == expr.CmpOpLte && c <= 0 || op == expr.CmpOpGt && c > 0 || op == expr.CmpOpGte && c >= 0))
-}
-
-func (m *machine) inRange(e *expr.Range) {
-	v := m.read(e.Register, len(e.FromData))
-	if !v.complete() {
-		m.require(Maybe)
-		return
-	}
-	in := matchIf(bytes.Compare(v.data, e.FromData) >= 0 && bytes.Compare(v.data, e.ToData) <= 0)
-	if e.Op == expr.CmpOpNeq {
-		in = in.not()
-	}
-	m.require(in)
-}
-
-// swapped returns v with the bytes of its numbers of some size from the order of this
-// host to that of networks, or back.
-func swapped(v value, size int) value {
-	if size < 2 || binary.NativeEndian.Uint16([]byte{0, 1}) == 1 {
-		return v
-	}
-	for _, b := range [][]byte{v.data, v.known} {
-		for at := 0; at+size <= len(b); at += size {
-			slices.Reverse(b[at : at+size])
-		}
-	}
-	return v
-}
-
-// lookup looks a key up in a set or a map.
-func (m *machine) lookup(e *expr.Lookup) {
-	set := m.rule.sets(e.SetName)
-	if set == nil {
-		m.require(Maybe)
-		if e.IsDestRegSet {
-			m.load(e.DestRegister, unknown(16))
-		}
-		return
-	}
-	found, element := set.find(m.read(e.SourceRegister, set.keyLen))
-	if e.Invert {
-		found = found.not()
-	}
-	m.require(found)
-	if !e.IsDestRegSet || element == nil {
-		return
-	}
-	if e.DestRegister == unix.NFT_REG_VERDICT {
-		if found == Yes {
-			m.decide(elementVerdict(element))
-		} else {
-			m.decide(oneOf(set.candidates(m.read(e.SourceRegister, set.keyLen))))
-		}
-		return
-	}
-	if found == Yes {
-		m.load(e.DestRegister, known(element.Val))
-	} else {
-		m.load(e.DestRegister, unknown(len(element.Val)))
-	}
-}
-
-// target says where a rule sends packets, as far as it is known.
-func (m *machine) target(e *expr.NAT) string {
-	size := 4
-	if m.packet.Dst.Is6() {
-		size = 16
-	}
-	to := "another address"
-	if v := m.read(e.RegAddrMin, size); e.RegAddrMin != 0 && v.complete() {
-		to = addrText(v.data)
-	} else if e.RegAddrMin == 0 {
-		to = m.packet.Dst.String()
-	}
-	if v := m.read(e.RegProtoMin, 2); e.RegProtoMin != 0 && v.complete() {
-		to = net.JoinHostPort(to, showPort(v.data))
-	}
-	return to
 }

@@ -4,10 +4,12 @@ import (
 	"encoding/binary"
 	"testing"
 
-	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/netutil/internal/nlmsg"
+	"svcproxy.dev/svcproxy/netutil/nft"
 )
 
 // nftPacket is what the rules of these tests meet.
@@ -28,40 +30,35 @@ func drop() expr.Any { return &expr.Verdict{Kind: expr.VerdictDrop} }
 
 // What is loaded has no name here: socket mark & 0xf == 0 drop.
 func TestTextOfUnnamedOperand(t *testing.T) {
-	r := &nftRule{exprs: []expr.Any{
+	r := &nftRule{exprs: raw(t,
 		&expr.Socket{Key: expr.SocketKeyMark, Register: 1},
 		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: []byte{15, 0, 0, 0}, Xor: make([]byte, 4)},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: make([]byte, 4)}, drop(),
-	}}
+	)}
 	if got, want := r.String(), "socket ? 0x00000000/0x0f000000 drop"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
 // raw encodes expressions as the kernel lists them.
-func raw(t *testing.T, list ...expr.Any) []byte {
+func raw(t *testing.T, list ...expr.Any) (all []nft.Expression) {
 	t.Helper()
-	var attrs []netlink.Attribute
 	for _, e := range list {
 		b, err := expr.Marshal(unix.NFPROTO_IPV4, e)
 		if err != nil {
 			t.Fatal(err)
 		}
-		attrs = append(attrs, netlink.Attribute{Type: unix.NFTA_LIST_ELEM | unix.NLA_F_NESTED, Data: b})
+		all = append(all, nft.Expression{Name: nlmsg.String(nlmsg.Find(b, unix.NFTA_EXPR_NAME)), Data: nlmsg.Find(b, unix.NFTA_EXPR_DATA)})
 	}
-	b, err := netlink.MarshalAttributes(attrs)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
+	return all
 }
 
 // An expression that is not known loads what is not known: tcp dport 443 socket wildcard 0 drop.
 func TestUnknownExpression(t *testing.T) {
 	list := append(dport443(), &expr.Socket{Key: expr.SocketKeyWildcard, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{0}}, drop())
-	r := &nftRule{exprs: decodeRule(unix.NFPROTO_IPV4, raw(t, list...))}
-	if m, v := r.Eval(nftPacket()); m != Maybe || v.Kind != Drop || len(r.exprs) != len(list) {
-		t.Errorf("match %d, %s; %d expressions", m, v.Kind, len(r.exprs))
+	r := &nftRule{exprs: raw(t, list...)}
+	if m, v := r.Eval(nftPacket()); m != Maybe || v.Kind != Drop {
+		t.Errorf("match %d, %s", m, v.Kind)
 	}
 	if got, want := r.String(), "th dport 443 socket ? 0x00 drop"; got != want {
 		t.Errorf("its text is %q, want %q", got, want)
@@ -72,7 +69,7 @@ func TestUnknownExpression(t *testing.T) {
 // accepts them.
 func TestTProxy(t *testing.T) {
 	list := append(dport443(), &expr.TProxy{Family: 2, TableFamily: 2, RegPort: 1}, &expr.Verdict{Kind: expr.VerdictAccept})
-	r := &nftRule{exprs: decodeRule(unix.NFPROTO_IPV4, raw(t, list...))}
+	r := &nftRule{exprs: raw(t, list...)}
 	if m, v := r.Eval(nftPacket()); m != Yes || v.Kind != Translate {
 		t.Errorf("match %d, %s", m, v.Kind)
 	}
@@ -82,7 +79,7 @@ func TestTProxy(t *testing.T) {
 func TestMarkAndAccept(t *testing.T) {
 	set := []expr.Any{&expr.Immediate{Register: 1, Data: []byte{1, 0, 0, 0}}, &expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: 1}}
 	for _, v := range []expr.VerdictKind{expr.VerdictAccept, expr.VerdictContinue, expr.VerdictReturn} {
-		r := &nftRule{exprs: append(set[:2:2], &expr.Verdict{Kind: v})}
+		r := &nftRule{exprs: raw(t, append(set[:2:2], &expr.Verdict{Kind: v})...)}
 		b := &Base{Chain: "c", Chains: map[string][]Rule{"c": {r}}}
 		if _, p := b.Walk(*nftPacket(), nil); !p.AnyMark {
 			t.Errorf("the mark is lost with verdict %d", v)
@@ -93,30 +90,40 @@ func TestMarkAndAccept(t *testing.T) {
 // "*" is for what no other element has.
 func TestCatchAll(t *testing.T) {
 	for _, ranges := range []bool{true, false} {
-		s := newSet(&nftables.Set{Interval: ranges, KeyType: nftables.TypeIPAddr}, []nftables.SetElement{
-			{Val: []byte{9}}, {Key: []byte{0, 0, 0, 0}, IntervalEnd: true}, {Key: []byte{11, 0, 0, 0}, IntervalEnd: true}, {Key: []byte{10, 0, 0, 0}, Val: []byte{1}},
+		s := newSet(ranges, []*element{
+			{data: []byte{9}}, {key: []byte{0, 0, 0, 0}, isEnd: true}, {key: []byte{11, 0, 0, 0}, isEnd: true}, {key: []byte{10, 0, 0, 0}, data: []byte{1}},
 		})
 		for key, want := range map[[4]byte]byte{{192, 168, 0, 1}: 9, {10, 0, 0, 0}: 1} {
-			if m, e := s.find(known(key[:])); m != Yes || len(e.Val) == 0 || e.Val[0] != want {
-				t.Errorf("ranges %v: match %d of %v, %+v", ranges, m, key, e)
+			if m, data := s.find(known(key[:])); m != Yes || len(data) == 0 || data[0] != want {
+				t.Errorf("ranges %v: match %d of %v, %v", ranges, m, key, data)
 			}
+		}
+	}
+}
+
+// The last range of a set need not end.
+func TestOpenRange(t *testing.T) {
+	s := newSet(true, []*element{{key: []byte{240, 0, 0, 0}}, {key: []byte{0, 0, 0, 0}, isEnd: true}})
+	for key, want := range map[[4]byte]Match{{255, 255, 255, 255}: Yes, {240, 0, 0, 0}: Yes, {239, 255, 255, 255}: No} {
+		if m, _ := s.find(known(key[:])); m != want {
+			t.Errorf("match %d of %v, want %d", m, key, want)
 		}
 	}
 }
 
 // A range of IPv6 addresses beside another field, of which parts are not compared one by one.
 func TestConcatenatedRange(t *testing.T) {
-	e := nftables.SetElement{Key: make([]byte, 20), KeyEnd: make([]byte, 20)}
-	e.Key[3], e.Key[7], e.KeyEnd[3], e.KeyEnd[7] = 1, 9, 3, 2 // 0:1:0:9:: to 0:3:0:2::
-	key := make([]byte, 20)
+	e := &element{key: make([]byte, 20), end: make([]byte, 20)}
+	e.key[3], e.key[7], e.end[3], e.end[7] = 1, 9, 3, 2 // 0:1:0:9:: to 0:3:0:2::
+	key, set := make([]byte, 20), newSet(false, []*element{e})
 	for i, want := range map[byte]Match{2: Maybe, 9: No} {
-		if key[3] = i; contains(&e, known(key)) != want {
-			t.Errorf("of %d: %d, want %d", i, contains(&e, known(key)), want)
+		if key[3] = i; set.has(e, known(key)) != want {
+			t.Errorf("of %d: %d, want %d", i, set.has(e, known(key)), want)
 		}
 	}
 }
 
-// Verdicts in rules and in elements, which hold them as attributes, mean what nft prints.
+// Verdicts, which elements hold as attributes too, mean what nft prints.
 func TestVerdicts(t *testing.T) {
 	tests := []struct {
 		kind expr.VerdictKind
@@ -133,9 +140,6 @@ func TestVerdicts(t *testing.T) {
 		{expr.VerdictGoto, Verdict{Kind: GoTo, Chain: "c"}, "goto c"},
 	}
 	for _, tt := range tests {
-		if got := verdictText(&expr.Verdict{Kind: tt.kind, Chain: "c"}); got != tt.text {
-			t.Errorf("%d: text %q, want %q", tt.kind, got, tt.text)
-		}
 		e := netlink.NewAttributeEncoder()
 		e.ByteOrder = binary.BigEndian
 		e.Uint32(unix.NFTA_VERDICT_CODE, uint32(tt.kind))
@@ -144,11 +148,11 @@ func TestVerdicts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := elementVerdict(&nftables.SetElement{Val: data}); got != tt.want {
-			t.Errorf("%d: verdict %+v, want %+v", tt.kind, got, tt.want)
+		if got, text := verdictIn(data); got != tt.want || text != tt.text {
+			t.Errorf("%d: verdict %+v, %q, want %+v, %q", tt.kind, got, text, tt.want, tt.text)
 		}
 	}
-	if got := elementVerdict(&nftables.SetElement{}); got != (Verdict{}) {
+	if got, _ := verdictIn(nil); got != (Verdict{}) {
 		t.Errorf("without a code: %+v, want that of continue", got)
 	}
 }

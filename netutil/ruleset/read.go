@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/bits"
 	"os"
 	"slices"
 	"strings"
@@ -31,73 +30,85 @@ type Ruleset struct {
 	Unread  []string // what could not be read, and why
 }
 
-// A budget is how many more rules are read.
-type budget struct{ left int }
-
-func (b *budget) take() bool {
-	b.left--
-	return b.left >= 0
-}
-
 // Read reads the rules. What cannot be read is named, and does not keep the rest from being
 // read. So is it that rules of nf_tables changed each time they were read.
 func Read(ctx context.Context, o Options) (rs *Ruleset) {
-	if !stable(func() bool { rs = readOnce(ctx, o); return ctx.Err() == nil }) {
+	isStable := stable(func() bool {
+		r := reader{Options: o, Ruleset: &Ruleset{}}
+		r.read(ctx)
+		rs = r.Ruleset
+		return ctx.Err() == nil
+	})
+	if !isStable {
 		rs.Unread = append(rs.Unread, "rules of nf_tables: they changed each time they were read")
 	}
-	return rs
-}
-
-func readOnce(ctx context.Context, o Options) *Ruleset {
-	rs, limit, ofTools := &Ruleset{}, &budget{o.MaxRules}, &budget{o.MaxRules}
-	text := rs.readTools(ctx, o, ofTools)
-	if err := rs.readNFT(ctx, o, limit, text); err != nil && !errors.Is(err, errors.ErrUnsupported) {
-		rs.Unread = append(rs.Unread, fmt.Sprintf("rules of nf_tables: %v", err))
-	}
-	rs.Stopped = ofTools.left < 0 || limit.left < 0
 	rs.Sort()
 	return rs
 }
 
-// A printed is what iptables-nft prints of tables of nf_tables: the rules of their chains, by table.
-type printed struct {
-	tool   string
-	tables map[string]map[string][]Rule
+// readings is how often is read what changes meanwhile.
+const readings = 4
+
+// stable calls read again where something was committed to nf_tables meanwhile, which the
+// kernel tells of a listing too (NLM_F_DUMP_INTR), as long as read returns true. It reports
+// whether the last reading can be relied on, or that is not known.
+func stable(read func() bool) bool {
+	for range readings {
+		before, _ := nft.CurrentGeneration() // 0: it is not known
+		if !read() {
+			return true
+		}
+		if after, _ := nft.CurrentGeneration(); after == before {
+			return true
+		}
+	}
+	return false
 }
 
-// readTools reads the rules of legacy iptables, and returns what iptables-nft prints.
-func (rs *Ruleset) readTools(ctx context.Context, o Options, limit *budget) (text printed) {
-	tools, err := xtables.Installed(ctx, o.IPv6)
-	if err != nil {
-		if legacyTables(o.IPv6) {
-			rs.Unread = append(rs.Unread, fmt.Sprintf("rules of legacy iptables: %v", err))
-		}
-		return text
+// A reader reads all rules once.
+type reader struct {
+	Options
+	*Ruleset
+	printed *saveReader // what iptables-nft prints of tables of nf_tables; nil: nothing
+}
+
+func (r *reader) read(ctx context.Context) {
+	ofTools, limit := &budget{r.MaxRules}, &budget{r.MaxRules}
+	r.readTools(ctx, ofTools)
+	if err := r.readNFT(ctx, limit); err != nil && !errors.Is(err, errors.ErrUnsupported) {
+		r.unread("rules of nf_tables: %v", err)
+	}
+	r.Stopped = ofTools.left < 0 || limit.left < 0
+}
+
+func (r *reader) unread(format string, args ...any) {
+	r.Unread = append(r.Unread, fmt.Sprintf(format, args...))
+}
+
+// readTools reads the rules of legacy iptables, and what iptables-nft prints.
+func (r *reader) readTools(ctx context.Context, limit *budget) {
+	tools, err := xtables.Installed(ctx, r.IPv6)
+	if err != nil && legacyTables(r.IPv6) {
+		r.unread("rules of legacy iptables: %v", err)
 	}
 	for _, t := range tools {
-		if t.Variant == xtables.Legacy && !legacyTables(o.IPv6) {
+		isLegacy := t.Variant == xtables.Legacy
+		if isLegacy && !legacyTables(r.IPv6) {
 			continue
 		}
-		r := newSaveReader(t.String(), o.Prefix, limit)
-		err := t.Save(ctx, r.line)
-		switch {
-		case t.Variant == xtables.NFT && err == nil:
-			text = printed{t.String(), r.tables}
-		case t.Variant == xtables.NFT: // the kernel is asked for them
-		case err != nil:
-			rs.Unread = append(rs.Unread, fmt.Sprintf("rules of %s: %v", t, err))
-		default:
-			rs.addPrinted(r.bases, limit)
+		text := newSaveReader(t.String(), r.Prefix, limit)
+		switch err := t.Save(ctx, text.line); {
+		case isLegacy && err != nil:
+			r.unread("rules of %s: %v", t, err)
+		case isLegacy:
+			for _, b := range text.bases {
+				b.Partial = limit.left < 0
+			}
+			r.Bases = append(r.Bases, text.bases...)
+		case err == nil: // otherwise the kernel is asked only
+			r.printed = text
 		}
 	}
-	return text
-}
-
-func (rs *Ruleset) addPrinted(bases []*Base, limit *budget) {
-	for _, b := range bases {
-		b.Partial = limit.left < 0
-	}
-	rs.Bases = append(rs.Bases, bases...)
 }
 
 // legacyTables reports whether the kernel has tables of legacy iptables: asking for them
@@ -114,21 +125,14 @@ func legacyTables(v6 bool) bool {
 // tracePrefix begins the names of tables that svcproxy trace makes.
 const tracePrefix = "svcproxy-trace-"
 
-var hookNames = map[nftables.ChainHook]string{0: "prerouting", 1: "input", 2: "forward", 3: "output", 4: "postrouting"}
-
 // readNFT reads the tables of nf_tables, also those that bear a name of iptables: iptables prints neither
-// the chains that hook otherwise than its own nor all that rules match. Of rules that it may have made,
-// the text says more.
-func (rs *Ruleset) readNFT(ctx context.Context, o Options, limit *budget, text printed) error {
+// the chains that hook otherwise than its own nor all that rules match.
+func (r *reader) readNFT(ctx context.Context, limit *budget) error {
 	conn, err := nftables.New(nftables.AsLasting())
 	if err != nil {
 		return err
 	}
 	defer conn.CloseLasting()
-	family, name := nftables.TableFamilyIPv4, "ip"
-	if o.IPv6 {
-		family, name = nftables.TableFamilyIPv6, "ip6"
-	}
 	tables, err := conn.ListTables()
 	if err != nil {
 		return err
@@ -137,35 +141,48 @@ func (rs *Ruleset) readNFT(ctx context.Context, o Options, limit *budget, text p
 	if err != nil {
 		return err
 	}
-	rs.noteIngress(chains)
+	r.noteIngress(chains)
+	family := map[nftables.TableFamily]string{nftables.TableFamilyINet: "inet", nftables.TableFamilyIPv4: "ip"}
+	if r.IPv6 {
+		family = map[nftables.TableFamily]string{nftables.TableFamilyINet: "inet", nftables.TableFamilyIPv6: "ip6"}
+	}
 	for i, t := range tables {
+		created := uint64(i) + 1
 		switch {
-		case t.Family == family && t.Name == o.OwnTable:
-			rs.Own = uint64(i) + 1
+		case family[t.Family] == "":
+			continue
+		case t.Family != nftables.TableFamilyINet && t.Name == r.OwnTable:
+			r.Own = created
 			continue
 		case strings.HasPrefix(t.Name, tracePrefix), t.Name == nft.HooksTable:
 			continue // of ours: it drops nothing
-		case t.Family != family && t.Family != nftables.TableFamilyINet, isDormant(t):
+		}
+		bases := r.bases(t, family[t.Family], created, chains)
+		if len(bases) == 0 {
 			continue
 		}
-		r := tableReader{Options: o, Table: t, family: "inet", created: uint64(i) + 1, limit: limit}
-		if t.Family == family {
-			r.family, r.tool, r.text = name, text.tool, text.tables[t.Name]
+		rules, err := r.rules(ctx, t, limit)
+		if err != nil {
+			return fmt.Errorf("table %s %s: %w", family[t.Family], t.Name, err)
 		}
-		if err := r.read(ctx, rs, chains); err != nil {
-			return fmt.Errorf("table %s %s: %w", r.family, t.Name, err)
+		if rules == nil {
+			continue
 		}
+		for _, b := range bases {
+			b.Chains, b.Partial = rules, limit.left < 0
+		}
+		r.Bases = append(r.Bases, bases...)
 	}
 	return nil
 }
 
 // noteIngress names chains that packets meet before all hooks, which are not looked at.
-func (rs *Ruleset) noteIngress(chains []*nftables.Chain) {
+func (r *reader) noteIngress(chains []*nftables.Chain) {
 	const ingress, most = 5, 8 // NF_INET_INGRESS
 	var names []string
 	for _, c := range chains {
-		netdev := c.Table.Family == nftables.TableFamilyNetdev
-		if c.Hooknum != nil && (netdev || c.Table.Family == nftables.TableFamilyINet && *c.Hooknum == ingress) {
+		family := c.Table.Family
+		if c.Hooknum != nil && (family == nftables.TableFamilyNetdev || family == nftables.TableFamilyINet && *c.Hooknum == ingress) {
 			names = append(names, quoted(c.Table.Name)+" "+quoted(c.Name))
 		}
 	}
@@ -173,159 +190,140 @@ func (rs *Ruleset) noteIngress(chains []*nftables.Chain) {
 		names = append(names[:most], "and more")
 	}
 	if len(names) > 0 {
-		rs.Unread = append(rs.Unread, "chains of interfaces (ingress, egress) are not looked at: "+strings.Join(names, ", "))
+		r.unread("chains of interfaces (ingress, egress) are not looked at: %s", strings.Join(names, ", "))
 	}
 }
 
-// isDormant reports whether packets do not meet a table: NFT_TABLE_F_DORMANT,
-// <linux/netfilter/nf_tables.h>. The library takes the flags in the order of the host.
-func isDormant(t *nftables.Table) bool {
-	const dormant = 1
-	return (t.Flags|bits.ReverseBytes32(t.Flags))&dormant != 0
-}
-
-// A tableReader reads one table of nf_tables.
-type tableReader struct {
-	Options
-	*nftables.Table
-	family  string // of the table, as nft names it
-	created uint64
-	limit   *budget
-
-	tool string
-	text map[string][]Rule // that the tool prints of the table, by chain; nil: it does not print the table
-}
-
-// read adds the chains that have a hook.
-func (r *tableReader) read(ctx context.Context, rs *Ruleset, chains []*nftables.Chain) error {
-	own := slices.DeleteFunc(slices.Clone(chains), func(c *nftables.Chain) bool {
-		return c.Table.Name != r.Name || c.Table.Family != r.Family || c.Hooknum == nil || hookNames[*c.Hooknum] == ""
-	})
-	if len(own) == 0 {
+// text returns what iptables-nft prints of a table, by chain; nil: it does not print it.
+func (r *reader) text(t *nftables.Table) map[string][]Rule {
+	if r.printed == nil || t.Family == nftables.TableFamilyINet {
 		return nil
 	}
-	rules, err := r.rules(ctx)
-	if err != nil {
-		return err
-	}
-	for _, c := range own {
-		rs.Bases = append(rs.Bases, r.base(c, rules))
-	}
-	return nil
+	return r.printed.tables[t.Name]
 }
 
-// base returns a chain that has a hook. Of those of iptables it is not known which of two was made first.
-func (r *tableReader) base(c *nftables.Chain, rules map[string][]Rule) *Base {
-	b := &Base{
-		Origin: r.family + " " + quoted(r.Name) + " " + quoted(c.Name), Chain: c.Name, Type: string(c.Type), Hook: hookNames[*c.Hooknum],
-		Drops: c.Policy != nil && *c.Policy == nftables.ChainPolicyDrop, Created: r.created, Chains: rules, Partial: r.limit.left < 0,
+// bases returns the chains of a table that have a hook. Of those of iptables it is not known which of two was made first.
+func (r *reader) bases(t *nftables.Table, family string, created uint64, chains []*nftables.Chain) (list []*Base) {
+	for _, c := range chains {
+		if c.Table.Name != t.Name || c.Table.Family != t.Family || c.Hooknum == nil || int(*c.Hooknum) >= len(hooks) {
+			continue
+		}
+		b := &Base{
+			Origin: family + " " + quoted(t.Name) + " " + quoted(c.Name), Chain: c.Name, Type: string(c.Type), Hook: hooks[*c.Hooknum],
+			Drops: c.Policy != nil && *c.Policy == nftables.ChainPolicyDrop, Created: created,
+		}
+		if c.Priority != nil {
+			b.Priority = int(*c.Priority)
+		}
+		if xt := builtIn(t.Name, c.Name); xt != nil && r.text(t) != nil && xt.Hook == b.Hook && xt.Priority == b.Priority {
+			b.Origin, b.Created = r.printed.origin+" "+t.Name+" "+c.Name, 0
+		}
+		list = append(list, b)
 	}
-	if c.Priority != nil {
-		b.Priority = int(*c.Priority)
-	}
-	if r.text != nil && isBuiltIn(r.Name, b) {
-		b.Origin, b.Created = r.tool+" "+r.Name+" "+c.Name, 0
-	}
-	return b
+	return list
 }
 
 // errStop ends a listing before its end.
 var errStop = errors.New("enough was read")
 
-// rules returns the rules of the table, by chain, as far as the budget lasts.
-func (r *tableReader) rules(ctx context.Context) (map[string][]Rule, error) {
+// rules returns the rules of a table, by chain, as far as the budget lasts; nil: packets do not meet the table.
+func (r *reader) rules(ctx context.Context, t *nftables.Table, limit *budget) (map[string][]Rule, error) {
 	conn, err := nft.Dial()
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close()
-	sets, rules, otherwise := &setReader{table: r.Table, read: map[string]*nftSet{}}, map[string][]Rule{}, map[string]bool{}
-	err = conn.ScanRules(nft.Table{Family: byte(r.Table.Family), Name: r.Name}, func(chain string, exprs []byte) error {
+	table, sets, rules, text := nft.Table{Family: byte(t.Family), Name: t.Name}, setsOf(t), map[string][]Rule{}, r.text(t)
+	if _, dormant, err := conn.Lookup(table); err != nil || dormant {
+		return nil, err
+	}
+	err = conn.ScanRules(table, func(chain string, rule nft.ListedRule) error {
 		switch {
-		case r.text != nil && r.Prefix != "" && strings.HasPrefix(chain, r.Prefix):
+		case text != nil && r.Prefix != "" && strings.HasPrefix(chain, r.Prefix):
 			return ctx.Err() // of ours
-		case !r.limit.take():
+		case !limit.take():
 			return errStop
 		}
-		list := decodeRule(byte(r.Table.Family), exprs)
-		otherwise[chain] = otherwise[chain] || !mayBePrinted(list, r.IPv6)
-		rules[chain] = append(rules[chain], &nftRule{v6: r.IPv6, exprs: list, sets: sets.get})
+		rules[chain] = append(rules[chain], &nftRule{v6: r.IPv6, exprs: rule.Exprs, sets: sets})
 		return ctx.Err()
 	})
 	if errors.Is(err, errStop) {
 		err = nil
 	}
-	for chain, list := range r.text {
-		if !otherwise[chain] && len(list) == len(rules[chain]) {
-			rules[chain] = list
+	for chain, list := range text {
+		if len(list) == len(rules[chain]) {
+			for i := range list {
+				rules[chain][i] = rules[chain][i].(*nftRule).as(list[i])
+			}
 		}
 	}
 	return rules, err
 }
 
+// printable are the expressions of which iptables prints what they match and do.
+var printable = []string{"match", "target", "counter", "immediate", "cmp", "range", "bitwise", "limit", "log", "meta", "payload"}
+
+// as returns the rule as iptables prints it. The kernel says what it matches, except for what modules of iptables do.
+// Its save leaves out expressions that it does not make itself, such as the lookup in a set of another program.
+func (r *nftRule) as(text Rule) Rule {
+	ofModules := false
+	for _, e := range r.exprs {
+		if !slices.Contains(printable, e.Name) {
+			return r
+		}
+		ofModules = ofModules || e.Name == "match" || e.Name == "target"
+	}
+	if ofModules {
+		return text
+	}
+	r.words = text.String()
+	return r
+}
+
 // maxElements is of how large sets the elements are looked at.
 const maxElements = 20_000
 
-// A setReader reads the sets of a table, each when a rule asks for it.
-type setReader struct {
-	table *nftables.Table
-	list  map[string]*nftables.Set // nil: not read yet
-	read  map[string]*nftSet
+// setsOf returns what reads the sets of a table, each when a rule first asks for it; nil: it could not be read, is
+// too large, or changed each time.
+func setsOf(t *nftables.Table) func(name string) *nftSet {
+	known := map[string]*nftSet{}
+	return func(name string) *nftSet {
+		if set, done := known[name]; done {
+			return set
+		}
+		var set *nftSet
+		if !stable(func() bool { set = readSet(t, name); return set != nil }) {
+			set = nil
+		}
+		known[name] = set
+		return set
+	}
 }
 
-// get returns a set; nil: it could not be read, or is too large.
-func (r *setReader) get(name string) *nftSet {
-	if r.list == nil {
-		r.list = listSets(r.table)
-	}
-	s, done := r.read[name]
-	if !done && r.list[name] != nil {
-		s = readSet(r.list[name])
-		r.read[name] = s
-	}
-	return s
-}
-
-func listSets(t *nftables.Table) map[string]*nftables.Set {
-	sets := map[string]*nftables.Set{}
-	conn, err := nftables.New() // that of Read is closed by now
+func readSet(t *nftables.Table, name string) *nftSet {
+	lib, err := nftables.New() // that of Read is closed by now
 	if err != nil {
-		return sets
-	}
-	list, err := conn.GetSets(t)
-	if err != nil {
-		return sets
-	}
-	for _, s := range list {
-		sets[s.Name] = s
-	}
-	return sets
-}
-
-// readSet reads the elements of a set, up to one too many; nil: it could not be read, or changed each time.
-func readSet(s *nftables.Set) (set *nftSet) {
-	if !stable(func() bool { set = readElements(s); return set != nil }) {
 		return nil
 	}
-	return set
-}
-
-func readElements(s *nftables.Set) *nftSet {
+	s, err := lib.GetSetByName(t, name)
+	if err != nil {
+		return nil
+	}
 	conn, err := nft.Dial()
 	if err != nil {
 		return nil
 	}
 	defer conn.Close()
-	var elements []nftables.SetElement
-	err = conn.ScanRaw(nft.Table{Family: byte(s.Table.Family), Name: s.Table.Name}, s.Name, func(attrs []byte) error {
-		if len(elements) == maxElements {
+	var list []*element
+	err = conn.ScanRaw(nft.Table{Family: byte(t.Family), Name: t.Name}, name, func(attrs []byte) error {
+		if len(list) == maxElements {
 			return errStop
 		}
-		elements = append(elements, decodeElement(attrs))
+		list = append(list, decodeElement(attrs))
 		return nil
 	})
 	if err != nil {
 		return nil
 	}
-	return newSet(s, elements)
+	return newSet(s.Interval && !s.Concatenation, list)
 }

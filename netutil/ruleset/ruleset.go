@@ -2,15 +2,12 @@
 // nf_tables and of iptables, and says what they would do with a packet. It changes
 // nothing and sends nothing.
 //
-//	ruleset.go         packets, chains, rules, and the walk through them
-//	nft.go, nft_set.go       rules of nf_tables, expression by expression
-//	nft_load.go        what such a rule loads of a packet
-//	nft_decode.go      rules and elements as the kernel lists them
-//	nft_text.go        the same in words
-//	nft_printed.go     which of them the text of iptables-save has whole
-//	xt.go, xt_match.go       rules of iptables, from the text of iptables-save
-//	read.go            what there is on this host
-//	stable.go          what changes meanwhile is read again
+//	ruleset.go   packets, chains, rules, and the walk through them
+//	nft.go       rules of nf_tables, expression by expression, also in words
+//	nft_load.go  what such a rule loads of a packet, and how nft names that
+//	nft_set.go   its sets and maps
+//	xt.go        rules of iptables, from the text of iptables-save
+//	read.go      what there is on this host
 //
 // A match that is not understood may match: what follows from it is not sure.
 package ruleset
@@ -47,10 +44,6 @@ const (
 	Yes
 )
 
-func (m Match) and(o Match) Match { return min(m, o) }
-
-func (m Match) or(o Match) Match { return max(m, o) }
-
 func (m Match) not() Match { return Yes - m }
 
 func matchIf(ok bool) Match {
@@ -75,14 +68,13 @@ const (
 	Translate // the destination
 	NoTrack   // the packet is not tracked, so nothing translates it
 	Queue     // another program decides
-	SetMark
 	Own
 	Rewrite    // it writes into the packet's header: what the packet is then is not known
 	Unfollowed // there are more rules, or deeper chains, than are followed: what they do is not known
 )
 
 func (k Kind) String() string {
-	return [...]string{"goes on", "accepts", "returns", "jumps", "goes", "drops", "rejects", "translates", "does not track", "queues", "marks", "is ours", "rewrites", "is not followed"}[k]
+	return [...]string{"goes on", "accepts", "returns", "jumps", "goes", "drops", "rejects", "translates", "does not track", "queues", "is ours", "rewrites", "is not followed"}[k]
 }
 
 // A Verdict is what a rule does with a packet that it matches.
@@ -122,13 +114,13 @@ type Base struct {
 	Partial  bool // not all rules were read: no hit is sure
 }
 
-// hookOrder is the order in which a packet meets hooks, as far as it does.
-var hookOrder = []string{"prerouting", "input", "forward", "output", "postrouting"}
+// hooks are in the order of their numbers, in which a packet meets them, as far as it does.
+var hooks = []string{"prerouting", "input", "forward", "output", "postrouting"}
 
 // Sort brings the chains into the order in which packets meet them.
 func (rs *Ruleset) Sort() {
 	slices.SortStableFunc(rs.Bases, func(a, b *Base) int {
-		return cmp.Or(slices.Index(hookOrder, a.Hook)-slices.Index(hookOrder, b.Hook), cmp.Compare(a.Priority, b.Priority))
+		return cmp.Or(slices.Index(hooks, a.Hook)-slices.Index(hooks, b.Hook), cmp.Compare(a.Priority, b.Priority))
 	})
 }
 
@@ -220,25 +212,18 @@ func (w *walk) chain(name string, path []string, sure bool) (Kind, bool) {
 
 // apply does what a rule does that matches, or may match.
 func (w *walk) apply(r Rule, m Match, v Verdict, path []string, sure bool) (end Kind, after bool) {
-	if v.Kind == Jump || v.Kind == GoTo {
+	switch {
+	case v.leads():
 		return w.jump(m, v, path, sure)
+	case v.Kind == Continue:
+		return Continue, sure
+	case !v.passes():
+		w.hit(path, r.String(), v, sure && m == Yes)
 	}
-	if m == Maybe && v.Kind != Continue && v.Kind != SetMark {
-		if v.Kind != Accept && v.Kind != Return {
-			w.hit(path, r.String(), v, false)
-		}
+	if m == Maybe {
 		return Continue, false // or not: it was not the rule for this packet
 	}
-	switch v.Kind {
-	case Accept, Own, Return:
-		return v.Kind, sure
-	case Drop, Reject, Translate, NoTrack, Queue:
-		w.hit(path, r.String(), v, sure)
-		return v.Kind, sure
-	case SetMark:
-		w.packet.AnyMark = true
-	}
-	return Continue, sure
+	return v.Kind, sure
 }
 
 func (w *walk) jump(m Match, v Verdict, path []string, sure bool) (Kind, bool) {

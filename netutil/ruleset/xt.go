@@ -2,200 +2,257 @@ package ruleset
 
 import (
 	"fmt"
+	"net/netip"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 )
 
-// targets are the targets of iptables that do more than go on.
-var targets = map[string]Kind{
-	"ACCEPT": Accept, "DROP": Drop, "REJECT": Reject, "RETURN": Return, "DNAT": Translate, "REDIRECT": Translate,
-	"TPROXY": Translate, "NETMAP": Translate, "NOTRACK": NoTrack, "NFQUEUE": Queue, "QUEUE": Queue, "MARK": SetMark,
+// targets are the targets of iptables that do more than go on. One that is not here may be a chain.
+var targets = map[string]Verdict{
+	"ACCEPT": {Kind: Accept}, "DROP": {Kind: Drop}, "REJECT": {Kind: Reject}, "RETURN": {Kind: Return},
+	"DNAT": translated, "REDIRECT": translated, "TPROXY": translated, "NETMAP": translated,
+	"NOTRACK": {Kind: NoTrack}, "NFQUEUE": {Kind: Queue}, "QUEUE": {Kind: Queue}, "MARK": {Marks: true},
 }
 
-// passing are those that let a packet go on.
-var passing = []string{
-	"LOG", "NFLOG", "ULOG", "CONNMARK", "CONNSECMARK", "SECMARK", "SET", "TCPMSS", "TOS", "DSCP", "TTL", "HL", "CLASSIFY",
-	"CHECKSUM", "TRACE", "AUDIT", "CT", "MASQUERADE", "SNAT", "IDLETIMER", "RATEEST", "TEE", "ECN", "SYNPROXY", "HMARK",
-}
+var translated = Verdict{Kind: Translate, To: "this host"}
 
 // An xtRule is a rule of iptables.
 type xtRule struct {
-	text    string
-	matches []func(*Packet) Match
-	verdict Verdict
+	text       string
+	conditions []condition
+	verdict    Verdict
+}
+
+// A condition is an option of iptables that a packet must match.
+type condition struct {
+	negated             bool
+	module, name, value string // module: of the last -m before it
 }
 
 // Eval implements Rule.
 func (r *xtRule) Eval(p *Packet) (Match, Verdict) {
-	m := Yes
-	for _, f := range r.matches {
-		if m = m.and(f(p)); m == No {
+	all := Yes
+	for _, c := range r.conditions {
+		m := c.match(p)
+		if c.negated {
+			m = m.not()
+		}
+		if all = min(all, m); all == No {
 			return No, Verdict{}
 		}
 	}
-	return m, r.verdict
+	return all, r.verdict
 }
 
 func (r *xtRule) String() string { return clip(quoted(r.text)) }
 
+// maxText is how long the text of a rule may be, in bytes.
+const maxText = 240
+
+func clip(s string) string {
+	if len(s) > maxText {
+		return s[:maxText] + "..."
+	}
+	return s
+}
+
+// xtWord is a word of a rule. Quoted ones may hold spaces.
+var xtWord = regexp.MustCompile(`"(?:\\.|[^"\\])*"|[^ \t]+`)
+
 // parseRule parses a rule as iptables-save prints it, without "-A CHAIN".
 func parseRule(line string) *xtRule {
 	r := &xtRule{text: line}
-	p := &ruleParser{words: split(line), rule: r}
-	for !p.done() {
-		p.option()
+	var c condition
+	words := xtWord.FindAllString(line, -1)
+	for i := 0; i < len(words); i++ {
+		switch word := words[i]; {
+		case word == "!":
+			c.negated = true
+		case word == "--comment":
+			i++
+		case !strings.HasPrefix(word, "-"): // a value that was read with its option
+		case word == "-j" || word == "-g":
+			r.target(word, words[i+1:])
+			return r
+		default:
+			if c.name, c.value = word, ""; i+1 < len(words) {
+				c.value = words[i+1]
+			}
+			if word == "-m" {
+				c.module = c.value
+			}
+			r.conditions = append(r.conditions, c)
+			c.negated = false
+		}
 	}
 	return r
 }
 
-// split divides a line into words. Quoted ones may hold spaces.
-func split(line string) (words []string) {
-	for line != "" {
-		switch line[0] {
-		case ' ', '\t':
-			line = line[1:]
-			continue
-		case '"':
-			word, rest := unquote(line[1:])
-			words, line = append(words, word), rest
-			continue
-		}
-		word, rest, _ := strings.Cut(line, " ")
-		words, line = append(words, word), rest
+// target reads what ends the rule: a target with its options, or a chain.
+func (r *xtRule) target(flag string, words []string) {
+	if len(words) == 0 {
+		return
 	}
-	return words
-}
-
-func unquote(s string) (word, rest string) {
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		switch {
-		case s[i] == '\\' && i+1 < len(s):
-			i++
-			b.WriteByte(s[i])
-		case s[i] == '"':
-			return b.String(), s[i+1:]
-		default:
-			b.WriteByte(s[i])
-		}
+	v, isTarget := targets[words[0]]
+	switch {
+	case flag == "-g":
+		v = Verdict{Kind: GoTo, Chain: words[0]}
+	case words[0] == "CT" && slices.Contains(words, "--notrack"):
+		v = Verdict{Kind: NoTrack}
+	case words[0] == "CONNMARK" && slices.Contains(words, "--restore-mark"):
+		v = Verdict{Marks: true}
+	case !isTarget:
+		v = Verdict{Kind: Jump, Chain: words[0]}
 	}
-	return b.String(), ""
-}
-
-type ruleParser struct {
-	words  []string
-	rule   *xtRule
-	module string // of the last -m
-}
-
-func (p *ruleParser) done() bool { return len(p.words) == 0 }
-
-func (p *ruleParser) next() string {
-	if p.done() {
-		return ""
+	if i := slices.Index(words, "--to-destination"); i > 0 && i+1 < len(words) {
+		v.To = words[i+1]
 	}
-	w := p.words[0]
-	p.words = p.words[1:]
-	return w
-}
-
-func (p *ruleParser) match(negated bool, f func(*Packet) Match) {
-	if negated {
-		positive := f
-		f = func(p *Packet) Match { return positive(p).not() }
-	}
-	p.rule.matches = append(p.rule.matches, f)
-}
-
-// notUnderstood is a match that may match.
-func notUnderstood(*Packet) Match { return Maybe }
-
-// option parses one option with its values.
-func (p *ruleParser) option() {
-	word, negated := p.next(), false
-	if word == "!" {
-		word, negated = p.next(), true
-	}
-	switch word {
-	case "-m":
-		p.useModule(p.next())
-	case "-j", "-g":
-		p.target(word, p.next())
-	default:
-		parse := options[word]
-		if parse == nil || word == "--mark" && p.module != "mark" {
-			p.match(false, notUnderstood)
-			p.skip()
-			return
-		}
-		p.match(negated, parse(p.next()))
-	}
+	r.verdict = v
 }
 
 // harmlessModules need no option to match; others match by their options only.
 var harmlessModules = []string{"tcp", "udp", "sctp", "multiport", "conntrack", "state", "mark", "comment", "addrtype"}
 
-func (p *ruleParser) useModule(name string) {
-	if p.module = name; !slices.Contains(harmlessModules, name) {
-		p.match(false, notUnderstood)
+// match reports whether a packet has what the condition asks for. What is not understood may match.
+func (c condition) match(p *Packet) Match {
+	switch c.name {
+	case "-m":
+		return max(Maybe, matchIf(slices.Contains(harmlessModules, c.value)))
+	case "-s":
+		return inNet(c.value, p.Src)
+	case "-d":
+		return inNet(c.value, p.Dst)
+	case "-p":
+		return hasProtocol(c.value, p.Protocol)
+	case "-i":
+		return onInterface(c.value, p.In, p.NoIn)
+	case "-o":
+		return onInterface(c.value, p.Out, false)
+	case "--dport", "--dports":
+		return hasPort(c.value, p.DstPort)
+	case "--sport", "--sports":
+		return hasPort(c.value, p.SrcPort)
+	case "--ctstate", "--state": // of the first packet of a connection
+		states := strings.Split(c.value, ",")
+		return matchIf(slices.Contains(states, "NEW") || p.DNAT && slices.Contains(states, "DNAT"))
+	case "--mark":
+		if c.module == "mark" && !p.AnyMark {
+			return hasMark(c.value, p.Mark)
+		}
+	case "--dst-type":
+		return ofType(c.value, p.DstLocal)
+	case "--src-type":
+		return ofType(c.value, p.SrcLocal)
 	}
+	return Maybe
 }
 
-// skip passes over the values of an option that is not understood.
-func (p *ruleParser) skip() {
-	for !p.done() && !strings.HasPrefix(p.words[0], "-") && p.words[0] != "!" {
-		p.next()
+func inNet(v string, a netip.Addr) Match {
+	if !strings.Contains(v, "/") {
+		v = fmt.Sprintf("%s/%d", v, a.BitLen())
 	}
+	prefix, err := netip.ParsePrefix(v)
+	if err != nil {
+		return Maybe
+	}
+	return matchIf(prefix.Contains(a))
 }
 
-func (p *ruleParser) target(flag, name string) {
-	kind, isTarget := targets[name]
-	v := Verdict{Kind: kind}
+// protocols are what iptables-save prints by name.
+var protocols = map[string]uint64{"tcp": 6, "udp": 17, "sctp": 132, "icmp": 1, "ipv6-icmp": 58, "udplite": 136, "esp": 50, "ah": 51, "gre": 47}
+
+func hasProtocol(v string, protocol uint8) Match {
+	n, known := protocols[v]
+	if number, err := strconv.ParseUint(v, 10, 8); err == nil {
+		n, known = number, true
+	}
 	switch {
-	case isTarget:
-	case slices.Contains(passing, name):
-	case flag == "-g":
-		v = Verdict{Kind: GoTo, Chain: name}
-	default:
-		v = Verdict{Kind: Jump, Chain: name}
+	case v == "all":
+		return Yes
+	case !known:
+		return Maybe
 	}
-	p.targetOptions(name, &v)
-	p.rule.verdict = v
+	return matchIf(uint64(protocol) == n)
 }
 
-// targetOptions reads what of a target's options matters: they end the rule.
-func (p *ruleParser) targetOptions(name string, v *Verdict) {
-	for !p.done() {
-		switch word := p.next(); {
-		case word == "--to-destination":
-			v.To = p.next()
-		case word == "--notrack" && name == "CT":
-			v.Kind = NoTrack
+func onInterface(v, name string, none bool) Match {
+	stem, isPrefix := strings.CutSuffix(v, "+")
+	switch {
+	case none:
+		return matchIf(v == "+")
+	case name == "":
+		return Maybe
+	}
+	return matchIf(name == v || isPrefix && strings.HasPrefix(name, stem))
+}
+
+// hasPort matches a list of ports and ranges, as in 80,8000:8100.
+func hasPort(v string, port uint16) Match {
+	in := No
+	for part := range strings.SplitSeq(v, ",") {
+		lo, hi, isRange := strings.Cut(part, ":")
+		if !isRange {
+			hi = lo
+		}
+		a, errA := strconv.ParseUint(lo, 10, 16)
+		b, errB := strconv.ParseUint(hi, 10, 16)
+		if errA != nil || errB != nil || port == 0 {
+			return Maybe
+		}
+		in = max(in, matchIf(a <= uint64(port) && uint64(port) <= b))
+	}
+	return in
+}
+
+func hasMark(v string, mark uint32) Match {
+	want, mask, masked := strings.Cut(v, "/")
+	if !masked {
+		mask = "0xffffffff"
+	}
+	w, errW := strconv.ParseUint(want, 0, 32)
+	m, errM := strconv.ParseUint(mask, 0, 32)
+	if errW != nil || errM != nil {
+		return Maybe
+	}
+	return matchIf(uint64(mark)&m == w)
+}
+
+func ofType(v string, local bool) Match {
+	switch v {
+	case "LOCAL":
+		return matchIf(local)
+	case "UNICAST":
+		return matchIf(!local)
+	}
+	return Maybe
+}
+
+// builtIn returns a chain as iptables has it in a table; nil: it has none of that name.
+func builtIn(table, chain string) *Base {
+	priority, known := map[string]int{"raw": -300, "mangle": -150, "nat": -100, "filter": 0, "security": 50}[table]
+	hook := slices.IndexFunc(hooks, func(h string) bool { return strings.ToUpper(h) == chain })
+	if !known || hook < 0 {
+		return nil
+	}
+	b := &Base{Chain: chain, Type: "filter", Hook: hooks[hook], Priority: priority}
+	if table == "nat" {
+		b.Type = "nat"
+		if chain == "INPUT" || chain == "POSTROUTING" {
+			b.Priority = 100
 		}
 	}
-	if v.Kind == Translate && v.To == "" {
-		v.To = "this host"
-	}
+	return b
 }
 
-// xtHooks are the built-in chains of each table, and the priority at which they run.
-var xtHooks = map[string]int{"raw": -300, "mangle": -150, "nat": -100, "filter": 0, "security": 50}
+// A budget is how many more rules are read.
+type budget struct{ left int }
 
-// isBuiltIn reports whether a chain with a hook is where iptables has the one of that name, in a table of that name.
-func isBuiltIn(table string, b *Base) bool {
-	_, known := xtHooks[table]
-	return known && builtIn[b.Chain] == b.Hook && b.Priority == xtPriority(table, b.Chain)
+func (b *budget) take() bool {
+	b.left--
+	return b.left >= 0
 }
-
-// xtPriority returns the priority of a built-in chain.
-func xtPriority(table, chain string) int {
-	if table == "nat" && (chain == "INPUT" || chain == "POSTROUTING") {
-		return 100
-	}
-	return xtHooks[table]
-}
-
-var builtIn = map[string]string{"PREROUTING": "prerouting", "INPUT": "input", "FORWARD": "forward", "OUTPUT": "output", "POSTROUTING": "postrouting"}
 
 // A saveReader takes the lines of iptables-save.
 type saveReader struct {
@@ -218,7 +275,14 @@ func (r *saveReader) line(b []byte) error {
 		r.table, r.chains = line[1:], map[string][]Rule{}
 		r.tables[r.table] = r.chains
 	case strings.HasPrefix(line, ":"):
-		r.declare(line[1:])
+		words := strings.Fields(line[1:])
+		if len(words) < 2 {
+			return nil
+		}
+		if b := builtIn(r.table, words[0]); b != nil {
+			b.Origin, b.Drops, b.Chains = r.origin+" "+r.table+" "+b.Chain, words[1] == "DROP", r.chains
+			r.bases = append(r.bases, b)
+		}
 	case strings.HasPrefix(line, "-A "):
 		chain, rule, _ := strings.Cut(line[3:], " ")
 		if (r.skip == "" || !strings.HasPrefix(chain, r.skip)) && r.limit.take() {
@@ -226,19 +290,4 @@ func (r *saveReader) line(b []byte) error {
 		}
 	}
 	return nil
-}
-
-func (r *saveReader) declare(line string) {
-	words := strings.Fields(line)
-	if _, known := xtHooks[r.table]; len(words) < 2 || !known || builtIn[words[0]] == "" {
-		return
-	}
-	typ := "filter"
-	if r.table == "nat" {
-		typ = "nat"
-	}
-	r.bases = append(r.bases, &Base{
-		Origin: fmt.Sprintf("%s %s %s", r.origin, r.table, words[0]), Chain: words[0], Type: typ,
-		Hook: builtIn[words[0]], Priority: xtPriority(r.table, words[0]), Drops: words[1] == "DROP", Chains: r.chains,
-	})
 }

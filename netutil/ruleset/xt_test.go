@@ -43,7 +43,8 @@ func TestRulesOfIPTables(t *testing.T) {
 		{"-d 10.0.0.1/32 -j DNAT --to-destination 10.9.9.9:80", "yes translates 10.9.9.9:80"},
 		{"-p tcp -j REDIRECT --to-ports 8080", "yes translates this host"},
 		{"-j CT --notrack", "yes does not track"},
-		{"-j LOG --log-prefix \"x DROP \"", "yes goes on"},
+		{"-j LOG --log-prefix \"x DROP \"", "yes jumps LOG"}, // a chain that there is not
+		{"-j CONNMARK --restore-mark", "yes goes on"},
 		{"-j DOCKER", "yes jumps DOCKER"},
 		{"-g DOCKER", "yes goes DOCKER"},
 		{"-m newer --option value -j DROP", "maybe drops"},
