@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 
@@ -87,13 +86,14 @@ func (r *reader) unread(format string, args ...any) {
 
 // readTools reads the rules of legacy iptables, and what iptables-nft prints.
 func (r *reader) readTools(ctx context.Context, limit *budget) {
+	hasLegacy := len(xtables.LegacyTables(r.IPv6)) > 0
 	tools, err := xtables.Installed(ctx, r.IPv6)
-	if err != nil && legacyTables(r.IPv6) {
+	if err != nil && hasLegacy {
 		r.unread("rules of legacy iptables: %v", err)
 	}
 	for _, t := range tools {
 		isLegacy := t.Variant == xtables.Legacy
-		if isLegacy && !legacyTables(r.IPv6) {
+		if isLegacy && !hasLegacy {
 			continue
 		}
 		text := newSaveReader(t.String(), r.Prefix, limit)
@@ -109,17 +109,6 @@ func (r *reader) readTools(ctx context.Context, limit *budget) {
 			r.printed = text
 		}
 	}
-}
-
-// legacyTables reports whether the kernel has tables of legacy iptables: asking for them
-// with the program would create them.
-func legacyTables(v6 bool) bool {
-	name := "/proc/thread-self/net/ip_tables_names"
-	if v6 {
-		name = "/proc/thread-self/net/ip6_tables_names"
-	}
-	b, err := os.ReadFile(name)
-	return err == nil && len(strings.Fields(string(b))) > 0
 }
 
 // tracePrefix begins the names of tables that svcproxy trace makes.

@@ -1,6 +1,7 @@
 package ruleset
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"regexp"
@@ -161,17 +162,14 @@ func inNet(v string, a netip.Addr) Match {
 }
 
 // protocols are what iptables-save prints by name.
-var protocols = map[string]uint64{"tcp": 6, "udp": 17, "sctp": 132, "icmp": 1, "ipv6-icmp": 58, "udplite": 136, "esp": 50, "ah": 51, "gre": 47}
+var protocols = map[string]string{"tcp": "6", "udp": "17", "sctp": "132", "icmp": "1", "ipv6-icmp": "58", "udplite": "136", "esp": "50", "ah": "51", "gre": "47"}
 
 func hasProtocol(v string, protocol uint8) Match {
-	n, known := protocols[v]
-	if number, err := strconv.ParseUint(v, 10, 8); err == nil {
-		n, known = number, true
-	}
+	n, err := strconv.ParseUint(cmp.Or(protocols[v], v), 10, 8)
 	switch {
 	case v == "all":
 		return Yes
-	case !known:
+	case err != nil:
 		return Maybe
 	}
 	return matchIf(uint64(protocol) == n)
@@ -192,12 +190,9 @@ func onInterface(v, name string, none bool) Match {
 func hasPort(v string, port uint16) Match {
 	in := No
 	for part := range strings.SplitSeq(v, ",") {
-		lo, hi, isRange := strings.Cut(part, ":")
-		if !isRange {
-			hi = lo
-		}
+		lo, hi, _ := strings.Cut(part, ":")
 		a, errA := strconv.ParseUint(lo, 10, 16)
-		b, errB := strconv.ParseUint(hi, 10, 16)
+		b, errB := strconv.ParseUint(cmp.Or(hi, lo), 10, 16)
 		if errA != nil || errB != nil || port == 0 {
 			return Maybe
 		}
@@ -207,12 +202,9 @@ func hasPort(v string, port uint16) Match {
 }
 
 func hasMark(v string, mark uint32) Match {
-	want, mask, masked := strings.Cut(v, "/")
-	if !masked {
-		mask = "0xffffffff"
-	}
+	want, mask, _ := strings.Cut(v, "/")
 	w, errW := strconv.ParseUint(want, 0, 32)
-	m, errM := strconv.ParseUint(mask, 0, 32)
+	m, errM := strconv.ParseUint(cmp.Or(mask, "0xffffffff"), 0, 32)
 	if errW != nil || errM != nil {
 		return Maybe
 	}
@@ -220,13 +212,10 @@ func hasMark(v string, mark uint32) Match {
 }
 
 func ofType(v string, local bool) Match {
-	switch v {
-	case "LOCAL":
-		return matchIf(local)
-	case "UNICAST":
-		return matchIf(!local)
+	if v != "LOCAL" && v != "UNICAST" {
+		return Maybe
 	}
-	return Maybe
+	return matchIf(local == (v == "LOCAL"))
 }
 
 // builtIn returns a chain as iptables has it in a table; nil: it has none of that name.

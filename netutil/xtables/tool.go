@@ -23,6 +23,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -81,6 +82,20 @@ func Installed(ctx context.Context, v6 bool) ([]*Tool, error) {
 		}
 	}
 	return tools, nil
+}
+
+// LegacyTables returns the names of the tables of the legacy variant that the kernel has. A program
+// that is asked for one creates it.
+func LegacyTables(v6 bool) []string {
+	name := "/proc/thread-self/net/ip_tables_names"
+	if v6 {
+		name = "/proc/thread-self/net/ip6_tables_names"
+	}
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return nil // it has none
+	}
+	return strings.Fields(string(text))
 }
 
 // plainTool finds the programs without a variant in their names, and asks them which

@@ -2,7 +2,6 @@ package hostsetup
 
 import (
 	"context"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -26,9 +25,8 @@ func forwardDrops(ctx context.Context, own string) []string {
 	if err != nil {
 		names = nil
 	}
-	for file, v6 := range map[string]bool{"/proc/thread-self/net/ip_tables_names": false, "/proc/thread-self/net/ip6_tables_names": true} {
-		tables, err := os.ReadFile(file)
-		if err == nil && slices.Contains(strings.Fields(string(tables)), "filter") {
+	for _, v6 := range []bool{false, true} {
+		if slices.Contains(xtables.LegacyTables(v6), "filter") {
 			names = append(names, legacyForward(ctx, v6, own)...)
 		}
 		if own != "" {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 
+	"svcproxy.dev/svcproxy/netutil/xtables"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
@@ -12,15 +13,10 @@ import (
 // empty: they may. Iptables-legacy writes each step of such a packet to the log of the
 // kernel, where one is bound.
 func chainsLoud(fam policy.Family) string {
-	names, number := "ip_tables_names", 2
-	if fam == policy.IPv6 {
-		names, number = "ip6_tables_names", 10
-	}
-	tables, err := os.ReadFile("/proc/thread-self/net/" + names)
-	if err != nil || len(bytes.TrimSpace(tables)) == 0 {
+	if len(xtables.LegacyTables(fam == policy.IPv6)) == 0 {
 		return ""
 	}
-	logger, err := os.ReadFile(fmt.Sprintf("/proc/sys/net/netfilter/nf_log/%d", number))
+	logger, err := os.ReadFile(fmt.Sprintf("/proc/sys/net/netfilter/nf_log/%d", dialects[fam].number))
 	if err == nil && string(bytes.TrimSpace(logger)) == "NONE" {
 		return ""
 	}
