@@ -3,12 +3,12 @@
 //
 //	question.go                  what is asked
 //	world.go                     what svcproxy holds
-//	decide.go, addressed.go, conditions.go, hashing.go, limits.go, announced.go
+//	decide.go, addressed.go, conditions.go, balancing.go
 //	                             what svcproxy does with the packet: pure
 //	facts.go                     what is asked of the host, by small interfaces
 //	host.go                      this host, which fulfils them
 //	judge.go, path.go, answers.go   decision and facts against each other: pure
-//	report.go, text.go           what is answered
+//	report.go                    what is answered
 //
 // Policy is that of policy.Resolve; which endpoint is used, and why others are not, is
 // that of policy.States.
@@ -17,7 +17,6 @@ package explain
 import (
 	"fmt"
 	"net/netip"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -36,11 +35,14 @@ type Question struct {
 
 // Parse returns what src, and dst as DST[:PORT][/PROTO], ask for. Without protocol a port is one of TCP.
 func Parse(src, dst, in string) (q Question, err error) {
-	if q.Source, err = address(src); err != nil {
+	if q.Source, err = source.ParseAddr(src); err != nil {
 		return q, fmt.Errorf("source %q: want an IP address", src)
 	}
-	if err := q.parseDest(dst); err != nil {
+	if q.Dest, q.Port, q.Protocol, err = source.ParseDestination(dst); err != nil {
 		return q, fmt.Errorf("destination %q: %w; want ADDRESS[:PORT][/PROTOCOL], as in 10.96.0.10:80/tcp or [fd00::10]:53/udp", dst, err)
+	}
+	if q.Port != 0 && q.Protocol == 0 {
+		q.Protocol = source.TCP
 	}
 	q.In = in
 	return q, q.Check()
@@ -57,51 +59,6 @@ func (q Question) Check() error {
 		return fmt.Errorf("%q: no interface can have such a name", q.In)
 	}
 	return nil
-}
-
-func address(s string) (netip.Addr, error) {
-	a, err := netip.ParseAddr(s)
-	if err == nil && a.Zone() != "" {
-		return a, fmt.Errorf("addresses with a zone are none of services")
-	}
-	return a.Unmap(), err
-}
-
-func (q *Question) parseDest(dst string) (err error) {
-	host, protocol, has := strings.Cut(dst, "/")
-	if has {
-		if q.Protocol, err = parseProtocol(protocol); err != nil {
-			return err
-		}
-	}
-	if q.Dest, err = address(strings.Trim(host, "[]")); err == nil {
-		return nil
-	}
-	i := strings.LastIndexByte(host, ':')
-	if i < 0 {
-		return fmt.Errorf("no IP address")
-	}
-	if q.Dest, err = address(strings.Trim(host[:i], "[]")); err != nil {
-		return fmt.Errorf("no IP address")
-	}
-	port, err := strconv.ParseUint(host[i+1:], 10, 16)
-	if err != nil || port == 0 {
-		return fmt.Errorf("%q is no port", host[i+1:])
-	}
-	q.Port = uint16(port)
-	if !has {
-		q.Protocol = source.TCP
-	}
-	return nil
-}
-
-func parseProtocol(s string) (source.Protocol, error) {
-	for _, p := range []source.Protocol{source.TCP, source.UDP, source.SCTP} {
-		if s == p.String() {
-			return p, nil
-		}
-	}
-	return 0, fmt.Errorf("unknown protocol %q", s)
 }
 
 func (q Question) String() string {

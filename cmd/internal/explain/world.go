@@ -2,6 +2,7 @@ package explain
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"net/url"
 	"path/filepath"
@@ -50,27 +51,15 @@ func (q Question) Query() url.Values {
 }
 
 // FromQuery returns the question of a query.
-func FromQuery(v url.Values) (q Question, err error) {
-	if q.Source, err = address(v.Get("source")); err != nil {
-		return q, fmt.Errorf("source: %w", err)
-	}
-	if q.Dest, err = address(v.Get("destination")); err != nil {
-		return q, fmt.Errorf("destination: %w", err)
-	}
+func FromQuery(v url.Values) (Question, error) {
+	to := v.Get("destination")
 	if v.Has("port") {
-		port, err := strconv.ParseUint(v.Get("port"), 10, 16)
-		if err != nil {
-			return q, fmt.Errorf("port: %w", err)
-		}
-		q.Port, q.Protocol = uint16(port), source.TCP
+		to = net.JoinHostPort(to, v.Get("port"))
 	}
 	if v.Has("protocol") {
-		if q.Protocol, err = parseProtocol(v.Get("protocol")); err != nil {
-			return q, err
-		}
+		to += "/" + v.Get("protocol")
 	}
-	q.In = v.Get("interface")
-	return q, q.Check()
+	return Parse(v.Get("source"), to, v.Get("interface"))
 }
 
 // NewWorld returns what is held in a mode.

@@ -3,8 +3,6 @@ package trace
 import (
 	"fmt"
 	"net/netip"
-	"slices"
-	"strconv"
 	"strings"
 
 	"svcproxy.dev/svcproxy/source"
@@ -20,9 +18,6 @@ type Filter struct {
 	Port        uint16          // 0: any
 	Protocol    source.Protocol // 0: any
 }
-
-// protocols are those of services.
-var protocols = []source.Protocol{source.TCP, source.UDP, source.SCTP}
 
 // ParseFilter reads [SRC] [DST[:PORT][/PROTO]]. One argument is the destination, unless
 // it is an address or prefix without port or protocol that isService does not know.
@@ -52,8 +47,7 @@ func parseSource(s string) (netip.Prefix, error) {
 	if s == "" || s == Any {
 		return netip.Prefix{}, nil
 	}
-	if a, err := netip.ParseAddr(s); err == nil && a.Zone() == "" {
-		a = a.Unmap()
+	if a, err := source.ParseAddr(s); err == nil {
 		return netip.PrefixFrom(a, a.BitLen()), nil
 	}
 	p, err := netip.ParsePrefix(s)
@@ -63,43 +57,22 @@ func parseSource(s string) (netip.Prefix, error) {
 	return p.Masked(), nil
 }
 
-func (f *Filter) parseDestination(s string) error {
-	bad := fmt.Errorf("unknown destination %q; want ADDRESS[:PORT][/PROTOCOL], [ADDRESS]:PORT for IPv6, or %s", s, Any)
-	addr, proto, _ := strings.Cut(s, "/")
-	if addr != s {
-		i := slices.IndexFunc(protocols, func(p source.Protocol) bool { return p.String() == proto })
-		if i < 0 {
-			return fmt.Errorf("unknown protocol %q; want tcp, udp or sctp", proto)
+func (f *Filter) parseDestination(s string) (err error) {
+	rest, isAny := strings.CutPrefix(s, Any)
+	isAny = isAny || s == ""
+	if isAny {
+		rest = "0.0.0.0" + rest
+	}
+	if _, protocol, has := strings.Cut(s, "/"); has {
+		if _, err := source.ParseProtocol(protocol); err != nil {
+			return fmt.Errorf("%w; want tcp, udp or sctp", err)
 		}
-		f.Protocol = protocols[i]
 	}
-	if rest, port, ok := strings.Cut(addr, Any+":"); ok && rest == "" { // any:80
-		return f.parsePort(port, bad)
+	if f.Destination, f.Port, f.Protocol, err = source.ParseDestination(rest); err != nil {
+		return fmt.Errorf("unknown destination %q; want ADDRESS[:PORT][/PROTOCOL], [ADDRESS]:PORT for IPv6, or %s", s, Any)
 	}
-	if addr == "" && proto == "" || addr == Any {
-		return nil
+	if isAny {
+		f.Destination = netip.Addr{}
 	}
-	if a, err := netip.ParseAddr(strings.Trim(addr, "[]")); err == nil && a.Zone() == "" {
-		f.Destination = a.Unmap()
-		return nil
-	}
-	i := strings.LastIndexByte(addr, ':')
-	if i < 0 {
-		return bad
-	}
-	a, err := netip.ParseAddr(strings.Trim(addr[:i], "[]"))
-	if err != nil || a.Zone() != "" || a.Is6() && addr[0] != '[' {
-		return bad
-	}
-	f.Destination = a.Unmap()
-	return f.parsePort(addr[i+1:], bad)
-}
-
-func (f *Filter) parsePort(s string, bad error) error {
-	n, err := strconv.ParseUint(s, 10, 16)
-	if err != nil || n == 0 {
-		return bad
-	}
-	f.Port = uint16(n)
 	return nil
 }

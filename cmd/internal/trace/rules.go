@@ -12,6 +12,7 @@ import (
 
 	"svcproxy.dev/svcproxy/netutil/nft"
 	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/source"
 )
 
 const (
@@ -296,7 +297,7 @@ func (f Filter) ports() (list [][]expr.Any) {
 	if f.Port == 0 && f.Protocol == 0 {
 		return [][]expr.Any{nil}
 	}
-	for _, p := range protocols {
+	for _, p := range source.Protocols {
 		if f.Protocol != 0 && f.Protocol != p {
 			continue
 		}

@@ -138,7 +138,7 @@ func join(parts ...string) string {
 func (s *sighting) address(a netip.AddrPort, protocol bool) string {
 	text, name := a.String(), s.conn.protocol.String()
 	switch {
-	case slices.Contains(protocols, s.conn.protocol):
+	case slices.Contains(source.Protocols, s.conn.protocol):
 	case s.conn.protocol == unix.IPPROTO_ICMP || s.conn.protocol == unix.IPPROTO_ICMPV6:
 		text, name = a.Addr().String(), "icmp"
 	default:
