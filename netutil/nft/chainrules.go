@@ -47,39 +47,32 @@ func (e Expression) Extension() (name string, info []byte) {
 
 // ChainRules returns the rules of a chain, in their order; none where there is no such chain.
 func (c *Conn) ChainRules(t Table, chain string) (rules []ListedRule, err error) {
-	for range chainTries {
-		rules, err = c.chainRules(t, chain)
-		if !errors.Is(err, ErrChanged) {
-			break
-		}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("listing the rules of chain %s of table %s: %w", chain, t.Name, err)
-	}
-	return rules, nil
-}
-
-func (c *Conn) chainRules(t Table, chain string) (rules []ListedRule, err error) {
-	g, err := c.FinishedGeneration()
-	if err != nil {
-		return nil, err
-	}
 	m := startMessage(nil, nftMessage(unix.NFT_MSG_GETRULE), unix.NLM_F_DUMP, t.Family, 0)
 	m = putString(m, unix.NFTA_RULE_TABLE, t.Name)
 	m = endMessage(putString(m, unix.NFTA_RULE_CHAIN, chain), 0)
-	err = c.request(m, func(m message) error {
-		switch {
-		case m.generation() != uint16(g.ID):
-			return ErrChanged
-		case m.isOf(t) && m.string(unix.NFTA_RULE_CHAIN) == chain: // old kernels list the whole table
-			rules = append(rules, listedRule(m))
+	err = untilUnchanged(func() error {
+		g, err := c.FinishedGeneration()
+		if err != nil {
+			return err
 		}
-		return nil
+		rules = nil
+		return c.request(m, func(m message) error {
+			switch {
+			case m.generation() != uint16(g.ID):
+				return ErrChanged
+			case m.isOf(t) && m.string(unix.NFTA_RULE_CHAIN) == chain: // old kernels list the whole table
+				rules = append(rules, listedRule(m))
+			}
+			return nil
+		})
 	})
-	if errors.Is(err, unix.ENOENT) {
+	switch {
+	case errors.Is(err, unix.ENOENT):
 		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("listing the rules of chain %s of table %s: %w", chain, t.Name, err)
 	}
-	return rules, err
+	return rules, nil
 }
 
 func listedRule(m message) ListedRule {

@@ -13,32 +13,28 @@ import (
 // of one family: the kernel does so only while there are rules that need it, and
 // when another process removes the last of them, connections break. An existing
 // table is replaced in the same transaction.
-func Keep(t Table, comment string) error {
+func Keep(t Table, comment string) (err error) {
 	conn, err := Dial()
 	if err != nil {
 		return err
 	}
-	if err := conn.keep(t, comment); err != nil {
-		return errors.Join(fmt.Errorf("making table %s: %w", t.Name, err), conn.Close())
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	b := NewBatch(t)
+	b.EnsureTable()
+	b.DeleteTable()
+	b.AddTable(comment)
+	if err = addKeepRule(b); err == nil {
+		err = conn.Commit(b)
 	}
-	return conn.Close()
+	if err != nil {
+		err = fmt.Errorf("making table %s: %w", t.Name, err)
+	}
+	return err
 }
 
 // keepPriority comes after the usual priorities of translation, -100 and 100: the
 // chain sees only connections that no other chain has translated.
 const keepPriority = 300
-
-// keep adds the table.
-func (c *Conn) keep(t Table, comment string) error {
-	b := NewBatch(t)
-	b.EnsureTable()
-	b.DeleteTable()
-	b.AddTable(comment)
-	if err := addKeepRule(b); err != nil {
-		return err
-	}
-	return c.Commit(b)
-}
 
 // addKeepRule adds a rule that needs connection tracking, in a chain that needs translation:
 // for one chain the kernel registers its translation in all hooks, nf_nat_register_fn in

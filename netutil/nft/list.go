@@ -153,12 +153,10 @@ func (c *Conn) Chains(t Table) ([]string, error) {
 		return nil, err
 	}
 	var names []string
-	for range chainTries {
-		names, err = c.chains(t)
-		if !errors.Is(err, ErrChanged) {
-			break
-		}
-	}
+	err = untilUnchanged(func() error {
+		names = []string{}
+		return c.dump(t, unix.NFT_MSG_GETCHAIN, func(m message) { names = append(names, m.string(unix.NFTA_CHAIN_NAME)) })
+	})
 	if err != nil {
 		return nil, fmt.Errorf("listing chains of table %s: %w", t.Name, err)
 	}
@@ -166,10 +164,14 @@ func (c *Conn) Chains(t Table) ([]string, error) {
 	return names, nil
 }
 
-func (c *Conn) chains(t Table) ([]string, error) {
-	names := []string{}
-	err := c.dump(t, unix.NFT_MSG_GETCHAIN, func(m message) { names = append(names, m.string(unix.NFTA_CHAIN_NAME)) })
-	return names, err
+// untilUnchanged lists again what changed meanwhile.
+func untilUnchanged(list func() error) (err error) {
+	for range chainTries {
+		if err = list(); !errors.Is(err, ErrChanged) {
+			break
+		}
+	}
+	return err
 }
 
 // Scan calls each with every element of a set, which is valid until each returns.

@@ -96,7 +96,7 @@ func offset(reg uint32) int {
 	if reg >= 1 && reg <= 4 {
 		return int(reg-1) * 16
 	}
-	return int(reg-unix.NFT_REG32_00) * 4 % registerBytes
+	return int((reg-unix.NFT_REG32_00)%16) * 4
 }
 
 func (m *machine) load(reg uint32, v value, o operand) {

@@ -104,7 +104,9 @@ func interfaceName(name string, none bool) value {
 	if name == "" && !none {
 		return unknown(unix.IFNAMSIZ)
 	}
-	return known(append([]byte(name), make([]byte, unix.IFNAMSIZ-len(name))...))
+	b := make([]byte, unix.IFNAMSIZ)
+	copy(b, name)
+	return known(b)
 }
 
 func number(n uint32, isKnown bool) value {
@@ -175,7 +177,7 @@ func (o operand) value(b []byte) string {
 	case part == "saddr" || part == "daddr":
 		return address(b, map[string]int{"ip": 4, "ip6": 16}[family])
 	case part == "sport" || part == "dport":
-		return constant(b)
+		return constant(b[:min(len(b), 2)]) // nft may load both at once
 	case (part == "l4proto" || part == "protocol" && family != "meta") && len(b) == 1:
 		number := strconv.Itoa(int(b[0]))
 		return cmp.Or(protocol[number], number)
@@ -220,7 +222,9 @@ func (o operand) compared(op uint32, data ...[]byte) string {
 
 // address prints an address of a size, or the beginning of one as a prefix.
 func address(b []byte, size int) string {
-	a, _ := netip.AddrFromSlice(append(bytes.Clone(b), make([]byte, max(0, size-len(b)))...))
+	full := make([]byte, size)
+	copy(full, b)
+	a, _ := netip.AddrFromSlice(full)
 	if len(b) < size {
 		return netip.PrefixFrom(a, len(b)*8).String()
 	}

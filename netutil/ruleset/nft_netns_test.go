@@ -55,6 +55,8 @@ func TestRulesOfNFT(t *testing.T) {
 		{"ip saddr . tcp dport { 192.0.2.9 . 80 } drop", "drops sure=true"},
 		{"ip saddr . tcp dport { 192.0.2.9 . 81 } drop", ""},
 		{"tcp dport 79-81 drop", "drops sure=true"},
+		{"tcp dport != 81-90 drop", "tcp dport != 81-90 drop: drops sure=true"},
+		{"tcp sport 7 tcp dport 80 drop", "drops sure=false"},
 		{"tcp dport > 80 drop", ""},
 		{"tcp dport >= 80 drop", "drops sure=true"},
 		{"udp dport 80 drop", ""},

@@ -92,7 +92,7 @@ func (s *nftSet) has(e *element, key value) Match {
 	switch {
 	case len(e.end) == 0 || bytes.Equal(e.key, e.end):
 		return key.equals(e.key)
-	case !key.complete():
+	case !key.complete() || len(key.data) < len(e.key):
 		return Maybe
 	case s.ranges:
 		return matchIf(bytes.Compare(key.data, e.key) >= 0 && bytes.Compare(key.data, e.end) < 0)

@@ -115,14 +115,10 @@ func (r *reader) readTools(ctx context.Context, limit *budget) {
 const tracePrefix = "svcproxy-trace-"
 
 // readNFT reads the tables of nf_tables, also those that bear a name of iptables: iptables prints neither
-// the chains that hook otherwise than its own nor all that rules match.
+// the chains that hook otherwise than its own nor all that rules match. The kernel lists chains by table, the one
+// that was made first before others.
 func (r *reader) readNFT(ctx context.Context, limit *budget) error {
-	conn, err := nftables.New(nftables.AsLasting())
-	if err != nil {
-		return err
-	}
-	defer conn.CloseLasting()
-	tables, err := conn.ListTables()
+	conn, err := nftables.New()
 	if err != nil {
 		return err
 	}
@@ -131,36 +127,33 @@ func (r *reader) readNFT(ctx context.Context, limit *budget) error {
 		return err
 	}
 	r.noteIngress(chains)
-	family := map[nftables.TableFamily]string{nftables.TableFamilyINet: "inet", nftables.TableFamilyIPv4: "ip"}
+	families := map[nftables.TableFamily]string{nftables.TableFamilyINet: "inet", nftables.TableFamilyIPv4: "ip"}
 	if r.IPv6 {
-		family = map[nftables.TableFamily]string{nftables.TableFamilyINet: "inet", nftables.TableFamilyIPv6: "ip6"}
+		families = map[nftables.TableFamily]string{nftables.TableFamilyINet: "inet", nftables.TableFamilyIPv6: "ip6"}
 	}
-	for i, t := range tables {
-		created := uint64(i) + 1
+	tables := map[string]map[string][]Rule{}
+	for i, c := range chains {
+		family, created := families[c.Table.Family], uint64(i)+1
+		name := family + " " + quoted(c.Table.Name)
 		switch {
-		case family[t.Family] == "":
-			continue
-		case t.Family != nftables.TableFamilyINet && t.Name == r.OwnTable:
+		case family != "" && family != "inet" && c.Table.Name == r.OwnTable:
 			r.Own = created
 			continue
-		case strings.HasPrefix(t.Name, tracePrefix), t.Name == nft.HooksTable:
-			continue // of ours: it drops nothing
+		case family == "", c.Hooknum == nil || int(*c.Hooknum) >= len(hooks), strings.HasPrefix(c.Table.Name, tracePrefix), c.Table.Name == nft.HooksTable:
+			continue // the last two are ours, and drop nothing
 		}
-		bases := r.bases(t, family[t.Family], created, chains)
-		if len(bases) == 0 {
-			continue
+		rules, done := tables[name]
+		if !done {
+			if rules, err = r.rules(ctx, c.Table, limit); err != nil {
+				return fmt.Errorf("table %s: %w", name, err)
+			}
+			tables[name] = rules
 		}
-		rules, err := r.rules(ctx, t, limit)
-		if err != nil {
-			return fmt.Errorf("table %s %s: %w", family[t.Family], t.Name, err)
-		}
-		if rules == nil {
-			continue
-		}
-		for _, b := range bases {
+		if rules != nil {
+			b := r.base(c, name, created)
 			b.Chains, b.Partial = rules, limit.left < 0
+			r.Bases = append(r.Bases, b)
 		}
-		r.Bases = append(r.Bases, bases...)
 	}
 	return nil
 }
@@ -191,25 +184,19 @@ func (r *reader) text(t *nftables.Table) map[string][]Rule {
 	return r.printed.tables[t.Name]
 }
 
-// bases returns the chains of a table that have a hook. Of those of iptables it is not known which of two was made first.
-func (r *reader) bases(t *nftables.Table, family string, created uint64, chains []*nftables.Chain) (list []*Base) {
-	for _, c := range chains {
-		if c.Table.Name != t.Name || c.Table.Family != t.Family || c.Hooknum == nil || int(*c.Hooknum) >= len(hooks) {
-			continue
-		}
-		b := &Base{
-			Origin: family + " " + quoted(t.Name) + " " + quoted(c.Name), Chain: c.Name, Type: string(c.Type), Hook: hooks[*c.Hooknum],
-			Drops: c.Policy != nil && *c.Policy == nftables.ChainPolicyDrop, Created: created,
-		}
-		if c.Priority != nil {
-			b.Priority = int(*c.Priority)
-		}
-		if xt := builtIn(t.Name, c.Name); xt != nil && r.text(t) != nil && xt.Hook == b.Hook && xt.Priority == b.Priority {
-			b.Origin, b.Created = r.printed.origin+" "+t.Name+" "+c.Name, 0
-		}
-		list = append(list, b)
+// base returns a chain that has a hook. Of those of iptables it is not known which of two was made first.
+func (r *reader) base(c *nftables.Chain, table string, created uint64) *Base {
+	b := &Base{
+		Origin: table + " " + quoted(c.Name), Chain: c.Name, Type: string(c.Type), Hook: hooks[*c.Hooknum],
+		Drops: c.Policy != nil && *c.Policy == nftables.ChainPolicyDrop, Created: created,
 	}
-	return list
+	if c.Priority != nil {
+		b.Priority = int(*c.Priority)
+	}
+	if xt := builtIn(c.Table.Name, c.Name); xt != nil && r.text(c.Table) != nil && xt.Hook == b.Hook && xt.Priority == b.Priority {
+		b.Origin, b.Created = r.printed.origin+" "+c.Table.Name+" "+c.Name, 0
+	}
+	return b
 }
 
 // errStop ends a listing before its end.
@@ -290,7 +277,7 @@ func setsOf(t *nftables.Table) func(name string) *nftSet {
 }
 
 func readSet(t *nftables.Table, name string) *nftSet {
-	lib, err := nftables.New() // that of Read is closed by now
+	lib, err := nftables.New()
 	if err != nil {
 		return nil
 	}
