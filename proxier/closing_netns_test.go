@@ -20,6 +20,7 @@ import (
 	"svcproxy.dev/svcproxy/netutil/challenge"
 	"svcproxy.dev/svcproxy/netutil/conntrack"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/flows"
 	"svcproxy.dev/svcproxy/proxier/iptables"
 	"svcproxy.dev/svcproxy/proxier/nftables"
 	"svcproxy.dev/svcproxy/proxier/policy"
@@ -123,23 +124,23 @@ func (n onNode) Sync(ctx context.Context, st *policy.State, delta *policy.Delta)
 	return n.node.Do(func() error { return n.Backend.Sync(ctx, st, delta) })
 }
 
-// Prune implements proxier.Flows.
-func (c *closingLab) Prune(ctx context.Context, fam policy.Family, q proxier.FlowQuery, judge func(proxier.Flow) proxier.Verdict) (n int, err error) {
+// Prune implements flows.Tracking.
+func (c *closingLab) Prune(ctx context.Context, fam policy.Family, q flows.Query, judge func(flows.Flow) flows.Verdict) (n int, err error) {
 	asked := conntrack.Query{Protocol: uint8(q.Protocol), From: q.From, To: q.To, At: q.At}
 	err = c.Node.Do(func() (err error) {
-		n, err = conntrack.Prune(ctx, fam == policy.IPv6, asked, func(f conntrack.Flow) conntrack.Verdict { return verdicts[judge(proxier.Flow(f))] })
+		n, err = conntrack.Prune(ctx, fam == policy.IPv6, asked, func(f conntrack.Flow) conntrack.Verdict { return verdicts[judge(flows.Flow(f))] })
 		return err
 	})
 	return n, err
 }
 
 var verdicts = [...]conntrack.Verdict{
-	proxier.KeepFlow: conntrack.Keep, proxier.RemoveFlow: conntrack.Remove,
-	proxier.MoveFlow: conntrack.Move, proxier.ReopenFlow: conntrack.Reopen,
+	flows.Keep: conntrack.Keep, flows.Remove: conntrack.Remove,
+	flows.Move: conntrack.Move, flows.Reopen: conntrack.Reopen,
 }
 
-// Challenge implements proxier.Flows.
-func (c *closingLab) Challenge(fam policy.Family, removed []proxier.Flow) error {
+// Challenge implements flows.Tracking.
+func (c *closingLab) Challenge(fam policy.Family, removed []flows.Flow) error {
 	return c.Node.Do(func() error {
 		list := make([]challenge.Connection, len(removed))
 		for i, f := range removed {

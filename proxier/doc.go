@@ -44,8 +44,6 @@
 //	unsynced                 families that are yet to announce what an earlier run did
 //	settle, describe, edits  when all families hold a change, and its line in the log
 //	held                     waiting for that
-//	flows, flowtable         flows and connections that a change made stale
-//	closing                  what a change of a frontend means for its connections
 //	health, doubts*, serving, snapshot, status, summary, runs  what others ask of the Loop
 //	states                   the state of each endpoint in a word, for people
 //	triggers, repair_cause   what a sync tells of besides: when changes were made, why it repaired

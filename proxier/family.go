@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/times"
+	"svcproxy.dev/svcproxy/proxier/flows"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -30,7 +31,7 @@ type family struct {
 	state   *policy.State
 	backend Backend
 	changes *policy.Changes // since the last Sync that succeeded
-	flows   []*flowWorker
+	flows   []*flows.Worker
 
 	growing   map[source.Key]*growth // what the State has in part, see pieces.go; guarded by mu
 	lastGrown source.Key             // which of them had the last piece
@@ -77,7 +78,7 @@ func newFamily(fam policy.Family, backend Backend, node *policy.Node, cfg *Confi
 		fam: fam, cfg: cfg, orders: newOrders(), report: report, node: node, backend: backend,
 		questions: make(chan planQuestion), ended: make(chan struct{}), revision: new(atomic.Uint64),
 		state: policy.EmptyState(fam, node), changes: policy.NewChanges(), growing: make(map[source.Key]*growth), lookout: newLookout(), announcing: newAnnouncing(),
-		flows: newFlowWorkers(fam, cfg),
+		flows: flows.NewWorkers(fam, flows.Config{Tracking: cfg.Flows, Log: cfg.Log, Looked: cfg.OnFlows}),
 		full:  true, dirty: true, minimum: cfg.MinInterval, lookEvery: cfg.LookInterval,
 	}
 }
@@ -279,9 +280,9 @@ func (f *family) syncNow(ctx context.Context) {
 
 // tellFlows tells the workers of a successful Sync; all: the kernel may have held something else.
 func (f *family) tellFlows(all bool) {
-	s := &synced{changes: f.changes.Services, host: f.state.Host, node: f.node, all: all}
+	s := &flows.Sync{Changes: f.changes.Services, Host: f.state.Host, Node: f.node, All: all}
 	for _, w := range f.flows {
-		w.synced(s)
+		w.Synced(s)
 	}
 }
 

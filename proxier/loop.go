@@ -12,6 +12,7 @@ import (
 	"svcproxy.dev/svcproxy/internal/lists"
 	"svcproxy.dev/svcproxy/internal/times"
 	"svcproxy.dev/svcproxy/proxier/claims"
+	"svcproxy.dev/svcproxy/proxier/flows"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -19,7 +20,7 @@ import (
 // Config configures a Loop.
 type Config struct {
 	Backends map[policy.Family]Backend // one for each family to program; nil: it follows by SetBackends
-	Flows    Flows                     // nil: UDP flows are left alone
+	Flows    flows.Tracking            // nil: UDP flows are left alone
 	Node     *policy.Node
 	Reserved []netip.AddrPort // TCP ports this program itself listens on
 	Limits   *source.Products // of all services together; nil: none

@@ -139,7 +139,7 @@ func (p *FamilyPlan) closing(f, next *policy.Frontend) []netip.AddrPort {
 	case next != nil && p.closesLeft(f) && len(p.host.Left(f, next)) > 0:
 		return f.Endpoints()
 	case next != nil:
-		return newlyClosed(f, next)
+		return next.NewlyClosed(f)
 	case f.ClosesRemoved():
 		return f.Endpoints()
 	}

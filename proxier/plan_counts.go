@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"svcproxy.dev/svcproxy/internal/lists"
+	"svcproxy.dev/svcproxy/proxier/flows"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -20,7 +21,7 @@ type Connections interface {
 
 // Count counts what consequences of this plan are about, now. Either of the first two may
 // be nil: then what it knows is not counted.
-func (p *FamilyPlan) Count(ctx context.Context, flows Flows, conns Connections, list []Consequence) error {
+func (p *FamilyPlan) Count(ctx context.Context, tracking flows.Tracking, conns Connections, list []Consequence) error {
 	about, addrs := p.about(list)
 	if len(about) == 0 {
 		return nil
@@ -36,14 +37,20 @@ func (p *FamilyPlan) Count(ctx context.Context, flows Flows, conns Connections, 
 			return err
 		}
 	}
-	if flows != nil {
-		if err := p.countFlows(ctx, flows, counts); err != nil {
+	if tracking != nil {
+		s := &flows.Sync{Changes: asChanges(p.before, p.after), Host: p.host, Node: p.node}
+		var former map[source.Key]policy.ServiceChange
+		if !p.fresh {
+			former = asChanges(nil, p.before)
+		}
+		err := flows.Stale(ctx, tracking, p.Family, former, s, func(f flows.Flow) { counts[Pair{FrontendAddr{source.UDP, f.Dst}, f.Reply}]++ })
+		if err != nil {
 			return err
 		}
 	}
 	for _, i := range about {
 		c := &list[i]
-		if c.Counted = flows != nil && c.Protocol == source.UDP || conns != nil && c.Protocol != source.UDP; c.Counted {
+		if c.Counted = tracking != nil && c.Protocol == source.UDP || conns != nil && c.Protocol != source.UDP; c.Counted {
 			c.Count = p.sum(c, counts)
 		}
 	}
@@ -103,25 +110,6 @@ func (p *FamilyPlan) sum(c *Consequence, counts map[Pair]int) (n int) {
 		}
 	}
 	return n
-}
-
-// countFlows counts the UDP flows that a sync would have removed.
-func (p *FamilyPlan) countFlows(ctx context.Context, flows Flows, counts map[Pair]int) error {
-	t := newFlowTable(source.UDP)
-	if !p.fresh {
-		t.update(asChanges(nil, p.before), p.host, p.node)
-	}
-	l := t.update(asChanges(p.before, p.after), p.host, p.node)
-	if !l.all && len(l.changed) == 0 {
-		return nil
-	}
-	_, err := flows.Prune(ctx, p.Family, t.query(l), func(fl Flow) Verdict {
-		if t.standing(l, fl) > lingering {
-			counts[Pair{FrontendAddr{source.UDP, fl.Dst}, fl.Reply}]++
-		}
-		return KeepFlow
-	})
-	return err
 }
 
 // asChanges returns what leads from one set of services to another; what is equal is left out.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"svcproxy.dev/svcproxy/proxier/flows/flowstest"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/proxier/policy/policytest"
 	"svcproxy.dev/svcproxy/source"
@@ -151,7 +152,7 @@ func TestPlanIsBounded(t *testing.T) {
 func TestPlanCounts(t *testing.T) {
 	at := netip.MustParseAddrPort
 	before, after := udpState("53 192.0.2.11 192.0.2.12"), udpState("53 192.0.2.12")
-	conntrack := &tracking{flows: []testFlow{
+	conntrack := &flowstest.Tracking{Flows: []flowstest.Flow{
 		{"198.51.100.1:1", "10.96.0.1:53", "192.0.2.11:53"}, {"198.51.100.2:1", "10.96.0.1:53", "192.0.2.11:53"},
 		{"198.51.100.3:1", "10.96.0.1:53", "192.0.2.12:53"}, {"198.51.100.4:1", "10.96.0.9:53", "192.0.2.11:53"},
 	}}
@@ -168,8 +169,8 @@ func TestPlanCounts(t *testing.T) {
 	if diff := cmp.Diff(want, list, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 		t.Errorf("consequences (-want +got):\n%s", diff)
 	}
-	if len(conntrack.flows) != 4 {
-		t.Errorf("%d flows are left of 4", len(conntrack.flows))
+	if len(conntrack.Flows) != 4 {
+		t.Errorf("%d flows are left of 4", len(conntrack.Flows))
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"svcproxy.dev/svcproxy/proxier/flows/flowstest"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/proxier/policy/policytest"
 	"svcproxy.dev/svcproxy/source"
@@ -101,49 +102,20 @@ func TestDisabledIsNotHealthy(t *testing.T) {
 	}
 }
 
-// Between two looks an endpoint may be back: what it has not answered yet is left to it then.
-// While it is still down, other changes of its service make no difference.
-func TestUnansweredOfOneThatIsBack(t *testing.T) {
-	up, down := policytest.Conditions("10.0.0.1 passed", "10.0.0.2 passed"), policytest.Conditions("10.0.0.1 failed", "10.0.0.2 passed")
-	svc := policytest.Service(policytest.Probed, closing(source.CloseNever), policytest.Endpoints("10.0.0.1", "10.0.0.2"))
-	more := policytest.Service(policytest.Probed, closing(source.CloseNever), policytest.Endpoints("10.0.0.1", "10.0.0.2", "10.0.0.3 weight=0"))
-	was, failed := policy.Resolve(svc, up, policytest.Node(), policy.IPv4), policy.Resolve(svc, down, policytest.Node(), policy.IPv4)
-	for _, tt := range []struct {
-		name string
-		then *policy.Resolved
-		want bool
-	}{
-		{"back", was, false},
-		{"still down", policy.Resolve(more, down, policytest.Node(), policy.IPv4), true},
-	} {
-		c := newFlowTable(source.TCP)
-		tell := func(to *policy.Resolved) *look {
-			return c.synced(&synced{changes: c.since(map[source.Key]policy.ServiceChange{svc.Key: {New: to}}), host: policytest.Node().Host(policy.IPv4), node: policytest.Node()})
-		}
-		tell(was)
-		first := tell(failed)
-		tell(tt.then)
-		f := Flow{Src: netip.MustParseAddrPort("10.9.9.9:999"), Dst: netip.MustParseAddrPort("10.96.0.10:80"), Reply: netip.MustParseAddrPort("10.0.0.1:8080"), Unreplied: true}
-		if got := c.judge(first, f) == RemoveFlow; got != tt.want {
-			t.Errorf("%s: a connection that waits for an answer is stale: %v, want %v", tt.name, got, tt.want)
-		}
-	}
-}
-
 // A connection that was not answered is sent to another endpoint without a word to its client,
 // which asks again anyway, or to the log.
 func TestUnansweredIsNotTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		track := &tracking{unreplied: true, flows: []testFlow{{"", "10.96.0.10:80", "10.0.0.1:8080"}}}
-		svc := policytest.Service(policytest.Probed, closing(source.CloseFailed), policytest.Endpoints("10.0.0.1", "10.0.0.2"))
+		track := &flowstest.Tracking{Unreplied: true, Flows: []flowstest.Flow{{"", "10.96.0.10:80", "10.0.0.1:8080"}}}
+		svc := policytest.Service(policytest.Probed, policytest.Closing(source.CloseFailed), policytest.Endpoints("10.0.0.1", "10.0.0.2"))
 		var log strings.Builder
 		reconsidered(t, &kernel{}, svc, policytest.Conditions("10.0.0.1 failed", "10.0.0.2 passed"), func(c *Config) {
 			c.Flows, c.Log = track, slog.New(slog.NewTextHandler(&log, nil))
 		})
 		time.Sleep(time.Minute)
-		track.expect(t)
-		if track.challenged > 0 || strings.Contains(log.String(), "closed connections") {
-			t.Errorf("%d clients are told:\n%s", track.challenged, &log)
+		track.Expect(t)
+		if track.Challenged > 0 || strings.Contains(log.String(), "closed connections") {
+			t.Errorf("%d clients are told:\n%s", track.Challenged, &log)
 		}
 	})
 }

@@ -23,6 +23,7 @@ var forbidden = []struct{ from, to string }{
 	{"proxier/policy", "svcproxy.dev/svcproxy/netutil"},
 	{"proxier/policy", "svcproxy.dev/svcproxy/proxier/claims"},
 	{"proxier/claims", "svcproxy.dev/svcproxy/netutil"},
+	{"proxier/flows", "svcproxy.dev/svcproxy/netutil"},
 	{"proxier", "svcproxy.dev/svcproxy/cmd"},
 	{"proxier", "svcproxy.dev/svcproxy/configs"},
 	{"proxier", "svcproxy.dev/svcproxy/source/file"},

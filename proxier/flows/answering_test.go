@@ -1,4 +1,4 @@
-package proxier
+package flows
 
 import (
 	"slices"
@@ -19,7 +19,7 @@ func TestStaleFlowsToAnsweringEndpoints(t *testing.T) {
 	onePacket := func(s *source.Service) { s.OnePacket = true }
 	direct := func(s *source.Service) { s.Forward.Method = source.ForwardDirect }
 	service := func(edit ...func(*source.Service)) *source.Service {
-		s := dns(append(edit, policytest.Endpoints("10.0.0.1"))...)
+		s := policytest.DNS(append(edit, policytest.Endpoints("10.0.0.1"))...)
 		s.Ports[0].TargetPort, s.Ports[0].NodePort = 53, 0
 		return s
 	}
@@ -31,7 +31,7 @@ func TestStaleFlowsToAnsweringEndpoints(t *testing.T) {
 		"direct":     {service(direct), []testFlow{flows[2], flows[3], flows[5]}},
 		"one packet": {service(onePacket), []testFlow{flows[2], flows[5]}},
 	} {
-		tbl := newFlowTable(source.UDP)
+		tbl := newTable(source.UDP)
 		l := tbl.sync(policytest.Node(), map[string]*source.Service{"dns": tt.service})
 		l.all = true
 		if gone := tbl.removed(l, flows); !slices.Equal(gone, tt.gone) {

@@ -1,31 +1,24 @@
-package proxier
+package flows
 
 import (
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/proxier/policy/policytest"
 	"svcproxy.dev/svcproxy/source"
 )
 
-func closing(c source.CloseConnections) func(*source.Service) {
-	return func(s *source.Service) { s.CloseConnections = c }
-}
-
-func overUDP(s *source.Service) { s.Ports[0].Protocol = source.UDP }
+func onUDP(s *source.Service) { s.Ports[0].Protocol = source.UDP }
 
 // Which endpoints without new connections keep those that they have, and which do not.
 func TestResolveClosed(t *testing.T) {
 	type edits = []func(*source.Service)
 	one, two, three := "10.0.0.1", "10.0.0.2", "10.0.0.3"
-	never, failing, always := closing(source.CloseNever), closing(source.CloseFailed), closing(source.CloseAlways)
+	never, failing, always := policytest.Closing(source.CloseNever), policytest.Closing(source.CloseFailed), policytest.Closing(source.CloseAlways)
 	tests := []struct {
 		name  string
 		svc   edits
@@ -36,15 +29,15 @@ func TestResolveClosed(t *testing.T) {
 		{"failed", edits{policytest.Probed, failing, policytest.Endpoints(one, two)}, policytest.Conditions(one+" failed", two+" passed"), "[] [10.0.0.1]"},
 		{"always", edits{policytest.Probed, always, policytest.Endpoints(one, two)}, policytest.Conditions(one+" failed", two+" passed"), "[] [10.0.0.1]"},
 		{"failed only now", edits{policytest.Probed, always, policytest.Endpoints(one, two)}, policytest.Conditions(one+" failing", two+" passed"), "[10.0.0.1] []"},
-		{"UDP flows of one that failed only now", edits{overUDP, policytest.Probed, never, policytest.Endpoints(one, two)}, policytest.Conditions(one+" failing", two+" passed"), "[] [10.0.0.1]"},
-		{"UDP flows where all fail", edits{overUDP, policytest.Probed, never, policytest.Endpoints(one, two)}, policytest.Conditions(one+" failing", two+" failing"), "[] []"},
-		{"UDP flows where all fail, of one that is drained", edits{overUDP, policytest.Probed, never, policytest.Endpoints(one, two)}, policytest.Conditions(one+" failed drained", two+" failing"), "[10.0.0.1] []"},
-		{"UDP flows where all fail, refuse", edits{overUDP, policytest.ProbedRefuse, never, policytest.Endpoints(one, two)}, policytest.Conditions(one+" failing", two+" failing"), "[] [10.0.0.1 10.0.0.2]"},
-		{"UDP flows of one that may follow", edits{overUDP, policytest.Probed, never, policytest.Endpoints(one, two)}, policytest.Conditions(one+" failing returning", two+" passed returning"), "[] []"},
-		{"UDP flows of one that failed before others that may follow", edits{overUDP, policytest.Probed, never, policytest.Endpoints(one, two, three)}, policytest.Conditions(one+" failing returning", two+" passed returning", three+" failing"), "[] [10.0.0.3]"},
+		{"UDP flows of one that failed only now", edits{onUDP, policytest.Probed, never, policytest.Endpoints(one, two)}, policytest.Conditions(one+" failing", two+" passed"), "[] [10.0.0.1]"},
+		{"UDP flows where all fail", edits{onUDP, policytest.Probed, never, policytest.Endpoints(one, two)}, policytest.Conditions(one+" failing", two+" failing"), "[] []"},
+		{"UDP flows where all fail, of one that is drained", edits{onUDP, policytest.Probed, never, policytest.Endpoints(one, two)}, policytest.Conditions(one+" failed drained", two+" failing"), "[10.0.0.1] []"},
+		{"UDP flows where all fail, refuse", edits{onUDP, policytest.ProbedRefuse, never, policytest.Endpoints(one, two)}, policytest.Conditions(one+" failing", two+" failing"), "[] [10.0.0.1 10.0.0.2]"},
+		{"UDP flows of one that may follow", edits{onUDP, policytest.Probed, never, policytest.Endpoints(one, two)}, policytest.Conditions(one+" failing returning", two+" passed returning"), "[] []"},
+		{"UDP flows of one that failed before others that may follow", edits{onUDP, policytest.Probed, never, policytest.Endpoints(one, two, three)}, policytest.Conditions(one+" failing returning", two+" passed returning", three+" failing"), "[] [10.0.0.3]"},
 		{"one may follow", edits{policytest.Probed, always, policytest.Endpoints(one, two)}, policytest.Conditions(one+" failed returning", two+" passed returning"), "[] []"},
 		{"one may follow that is drained, or failed before", edits{policytest.Probed, always, policytest.Endpoints(one, two, three, "10.0.0.4")}, policytest.Conditions(one+" failed returning", two+" passed returning", three+" failed drained", "10.0.0.4 failed"), "[10.0.0.3 10.0.0.4] []"},
-		{"UDP flows of one that may follow, as a backup", edits{overUDP, policytest.Probed, never, policytest.Endpoints(one, two+" tier=1")}, policytest.Conditions(one+" passed returning", two+" failed returning"), "[10.0.0.2] []"},
+		{"UDP flows of one that may follow, as a backup", edits{onUDP, policytest.Probed, never, policytest.Endpoints(one, two+" tier=1")}, policytest.Conditions(one+" passed returning", two+" failed returning"), "[10.0.0.2] []"},
 		{"one may follow, as a backup", edits{policytest.Probed, always, policytest.Endpoints(one, two+" tier=1")}, policytest.Conditions(one+" passed returning", two+" failed returning"), "[10.0.0.2] []"},
 		{"no result yet", edits{policytest.Probed, always, policytest.Endpoints(one, two)}, policytest.Conditions(two + " passed"), "[10.0.0.1] []"},
 		{"all fail, and are used", edits{policytest.Probed, always, policytest.Endpoints(one, two)}, policytest.Conditions(one+" failed", two+" failed"), "[] []"},
@@ -58,8 +51,8 @@ func TestResolveClosed(t *testing.T) {
 		{"drained for too long, failed", edits{failing, policytest.Endpoints(one, two)}, policytest.Conditions(one + " drained overdue"), "[10.0.0.1] []"},
 		{"no longer drained", edits{always, policytest.Endpoints(one+" weight=0", two)}, policytest.Conditions(one + " overdue"), "[10.0.0.1] []"},
 		{"weight 0, disabled, backup", edits{always, policytest.Endpoints(one, two+" weight=0", three+" disabled", "10.0.0.4 tier=1")}, nil, "[10.0.0.2 10.0.0.3 10.0.0.4] []"},
-		{"UDP flows of an endpoint that fails", edits{overUDP, policytest.Probed, never, policytest.Endpoints(one, two)}, policytest.Conditions(one+" failed", two+" passed"), "[] [10.0.0.1]"},
-		{"UDP flows of one that is drained for too long", edits{overUDP, never, policytest.Endpoints(one, two)}, policytest.Conditions(one + " drained overdue"), "[] [10.0.0.1]"},
+		{"UDP flows of an endpoint that fails", edits{onUDP, policytest.Probed, never, policytest.Endpoints(one, two)}, policytest.Conditions(one+" failed", two+" passed"), "[] [10.0.0.1]"},
+		{"UDP flows of one that is drained for too long", edits{onUDP, never, policytest.Endpoints(one, two)}, policytest.Conditions(one + " drained overdue"), "[] [10.0.0.1]"},
 	}
 	for _, tt := range tests {
 		pool := policy.Resolve(policytest.Service(tt.svc...), tt.known, policytest.Node(), policy.IPv4).Pools[0]
@@ -75,7 +68,7 @@ func TestStaleConnections(t *testing.T) {
 	const vip, nodePort = "10.96.0.10:80", "192.0.2.1:30080"
 	one, two, three := "10.0.0.1", "10.0.0.2", "10.0.0.3"
 	web := func(c source.CloseConnections, endpoints ...string) *source.Service {
-		s := policytest.Service(policytest.Probed, closing(c), policytest.Endpoints(endpoints...))
+		s := policytest.Service(policytest.Probed, policytest.Closing(c), policytest.Endpoints(endpoints...))
 		s.Ports[0].NodePort = 30080
 		return s
 	}
@@ -137,9 +130,9 @@ func TestStaleConnections(t *testing.T) {
 		if tt.takenOver {
 			changes[other.Key] = policy.ServiceChange{New: resolve(other, tt.now)}
 		}
-		c := newFlowTable(source.TCP)
+		c := newTable(source.TCP)
 		sync := func(changes map[source.Key]policy.ServiceChange, all bool) *look {
-			return c.synced(&synced{changes: c.since(changes), host: policytest.Node().Host(policy.IPv4), node: policytest.Node(), all: all})
+			return c.synced(&Sync{Changes: c.since(changes), Host: policytest.Node().Host(policy.IPv4), Node: policytest.Node(), All: all})
 		}
 		sync(nil, false)
 		sync(map[source.Key]policy.ServiceChange{{Name: "web"}: {New: ch.Old}}, false)
@@ -148,21 +141,21 @@ func TestStaleConnections(t *testing.T) {
 		for _, dst := range []string{vip, nodePort, "10.96.0.11:80", "192.0.2.1:80"} {
 			for _, reply := range []string{one, two, three} {
 				f := Flow{Src: netip.MustParseAddrPort("10.9.9.9:999"), Dst: netip.MustParseAddrPort(dst), Reply: netip.AddrPortFrom(netip.MustParseAddr(reply), 8080)}
-				want, ours := KeepFlow, dst == vip || dst == nodePort
+				want, ours := Keep, dst == vip || dst == nodePort
 				switch {
 				case ours && strings.Contains(tt.closed, reply):
-					want = RemoveFlow
+					want = Remove
 				case ours && strings.Contains(tt.reopened, reply):
-					want = ReopenFlow
+					want = Reopen
 				}
 				asked := l.all || slices.Contains(q.To, f.Dst) && (len(q.At) == 0 || slices.Contains(q.At, f.Reply))
-				if want != KeepFlow && tt.takenOver {
+				if want != Keep && tt.takenOver {
 					asked = true // not what a change of these services makes stale
 				}
-				if got := c.judge(l, f); got != want && asked || want != KeepFlow && !asked {
+				if got := c.judge(l, f); got != want && asked || want != Keep && !asked {
 					t.Errorf("%s: %s at %s: verdict %d, want %d; asked for: %v", tt.name, dst, reply, got, want, asked)
 				}
-				expectStages(t, tt.name, c, l, f, want != KeepFlow && asked, want == RemoveFlow)
+				expectStages(t, tt.name, c, l, f, want != Keep && asked, want == Remove)
 			}
 		}
 		if l.all && !tt.all {
@@ -173,7 +166,7 @@ func TestStaleConnections(t *testing.T) {
 
 // expectStages checks what becomes of connections that are not established, of an endpoint whose are
 // stale or not.
-func expectStages(t *testing.T, name string, c *flowTable, l *look, f Flow, stale, closed bool) {
+func expectStages(t *testing.T, name string, c *table, l *look, f Flow, stale, closed bool) {
 	t.Helper()
 	if !stale {
 		return
@@ -187,11 +180,11 @@ func expectStages(t *testing.T, name string, c *flowTable, l *look, f Flow, stal
 		done int
 		want Verdict
 	}{
-		{"unanswered", waits, 0, RemoveFlow},
-		{"over", over, 0, RemoveFlow},
-		{"half-open", opening, 0, choice(closed || dead, RemoveFlow, AwaitFlow)},
-		{"half-open for long", opening, halfOpenLooks, RemoveFlow},
-		{"said before", told, 0, choice(closed, RemoveFlow, KeepFlow)},
+		{"unanswered", waits, 0, Remove},
+		{"over", over, 0, Remove},
+		{"half-open", opening, 0, choice(closed || dead, Remove, await)},
+		{"half-open for long", opening, halfOpenLooks, Remove},
+		{"said before", told, 0, choice(closed, Remove, Keep)},
 	} {
 		at := *l
 		at.done = tt.done
@@ -208,73 +201,6 @@ func choice(first bool, a, b Verdict) Verdict {
 	return b
 }
 
-// What is closed is looked for twice: a connection may have been on its way. An endpoint that
-// is back by then, or that another service has there, keeps what it has; nothing is remembered.
-func TestCloserLooksTwice(t *testing.T) {
-	for _, back := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			track := &tracking{}
-			conn := testFlow{"", "10.96.0.10:80", "10.0.0.1:8080"}
-			k := &kernel{}
-			about := knower{make(chan *source.Service, 9), make(chan policy.Conditions, 9)}
-			about.known <- policytest.Conditions("10.0.0.1 passed", "10.0.0.2 passed")
-			var log strings.Builder
-			l := start(t, k, func(c *Config) {
-				c.Conditions, c.Flows, c.Log = about, track, slog.New(slog.NewTextHandler(&log, nil))
-			})
-			svc := policytest.Service(policytest.Probed, closing(source.CloseFailed), policytest.Endpoints("10.0.0.1", "10.0.0.2"))
-			l.Apply(source.Changes{Set: []source.Unit{{ID: source.UnitID{Source: "file", Name: "a"}, Services: []*source.Service{svc}}}})
-			l.Synced("file")
-			time.Sleep(time.Minute)
-			if n := track.looks(); n != 2 {
-				t.Errorf("%d looks for a service that appears, want 2", n)
-			}
-			track.set(func() { track.flows = []testFlow{conn} })
-			about.known <- policytest.Conditions("10.0.0.1 failed", "10.0.0.2 passed")
-			l.Reconsider(svc.Key)
-			track.expect(t)
-			track.set(func() { track.flows = []testFlow{conn} })
-			if back {
-				about.known <- policytest.Conditions("10.0.0.1 passed", "10.0.0.2 passed")
-				l.Reconsider(svc.Key)
-			}
-			time.Sleep(time.Minute)
-			if back {
-				track.expect(t, conn)
-			} else {
-				track.expect(t)
-			}
-			if got := strings.Count(log.String(), "closed connections"); got == 0 || back && got != 1 {
-				t.Errorf("told %d times:\n%s", got, &log)
-			}
-			if track.challenged == 0 {
-				t.Error("no client was told")
-			}
-		})
-	}
-}
-
-// A connection that is over is removed as others are, without a word to its client or the log.
-func TestEndedIsNotTold(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		track := &tracking{ended: true, flows: []testFlow{{"", "10.96.0.10:80", "10.0.0.1:8080"}}}
-		about := knower{make(chan *source.Service, 9), make(chan policy.Conditions, 9)}
-		about.known <- policytest.Conditions("10.0.0.1 failed", "10.0.0.2 passed")
-		var log strings.Builder
-		l := start(t, &kernel{}, func(c *Config) {
-			c.Conditions, c.Flows, c.Log = about, track, slog.New(slog.NewTextHandler(&log, nil))
-		})
-		svc := policytest.Service(policytest.Probed, closing(source.CloseFailed), policytest.Endpoints("10.0.0.1", "10.0.0.2"))
-		l.Apply(source.Changes{Set: []source.Unit{{ID: source.UnitID{Source: "file", Name: "a"}, Services: []*source.Service{svc}}}})
-		l.Synced("file")
-		time.Sleep(time.Minute)
-		track.expect(t)
-		if track.challenged > 0 || strings.Contains(log.String(), "closed connections") {
-			t.Errorf("%d clients are told:\n%s", track.challenged, &log)
-		}
-	})
-}
-
 // Where a node port leaves an address, its connections there end like those of a service that goes, and
 // no others.
 func TestCloserOfAddressesLeft(t *testing.T) {
@@ -284,7 +210,7 @@ func TestCloserOfAddressesLeft(t *testing.T) {
 		n.NodePortAddrs = n.Addrs
 	})
 	web := func(c source.CloseConnections, list ...string) *policy.Resolved {
-		s := policytest.Service(closing(c), policytest.Endpoints("10.0.0.1"))
+		s := policytest.Service(policytest.Closing(c), policytest.Endpoints("10.0.0.1"))
 		s.VIPs, s.Ports[0].NodePort = nil, 30080
 		if len(list) > 0 {
 			s.NodePortAddresses = source.SelectAddresses(list)
@@ -301,9 +227,9 @@ func TestCloserOfAddressesLeft(t *testing.T) {
 		{"never", web(source.CloseNever, "all"), web(source.CloseNever, "192.0.2.1/32"), "[]"},
 		{"one more", web(source.CloseAlways, "192.0.2.1/32"), web(source.CloseAlways, "all"), "[]"},
 	} {
-		c := newFlowTable(source.TCP)
+		c := newTable(source.TCP)
 		sync := func(r *policy.Resolved) *look {
-			return c.synced(&synced{changes: c.since(map[source.Key]policy.ServiceChange{{Name: "web"}: {New: r}}), host: node.Host(policy.IPv4), node: node})
+			return c.synced(&Sync{Changes: c.since(map[source.Key]policy.ServiceChange{{Name: "web"}: {New: r}}), Host: node.Host(policy.IPv4), Node: node})
 		}
 		sync(tt.old)
 		l := sync(tt.now)
@@ -315,6 +241,35 @@ func TestCloserOfAddressesLeft(t *testing.T) {
 		}
 		if got := fmt.Sprint(got); got != tt.want {
 			t.Errorf("%s: it closes what went to %s, want %s", tt.name, got, tt.want)
+		}
+	}
+}
+
+// Between two looks an endpoint may be back: what it has not answered yet is left to it then.
+// While it is still down, other changes of its service make no difference.
+func TestUnansweredOfOneThatIsBack(t *testing.T) {
+	up, down := policytest.Conditions("10.0.0.1 passed", "10.0.0.2 passed"), policytest.Conditions("10.0.0.1 failed", "10.0.0.2 passed")
+	svc := policytest.Service(policytest.Probed, policytest.Closing(source.CloseNever), policytest.Endpoints("10.0.0.1", "10.0.0.2"))
+	more := policytest.Service(policytest.Probed, policytest.Closing(source.CloseNever), policytest.Endpoints("10.0.0.1", "10.0.0.2", "10.0.0.3 weight=0"))
+	was, failed := policy.Resolve(svc, up, policytest.Node(), policy.IPv4), policy.Resolve(svc, down, policytest.Node(), policy.IPv4)
+	for _, tt := range []struct {
+		name string
+		then *policy.Resolved
+		want bool
+	}{
+		{"back", was, false},
+		{"still down", policy.Resolve(more, down, policytest.Node(), policy.IPv4), true},
+	} {
+		c := newTable(source.TCP)
+		tell := func(to *policy.Resolved) *look {
+			return c.synced(&Sync{Changes: c.since(map[source.Key]policy.ServiceChange{svc.Key: {New: to}}), Host: policytest.Node().Host(policy.IPv4), Node: policytest.Node()})
+		}
+		tell(was)
+		first := tell(failed)
+		tell(tt.then)
+		f := Flow{Src: netip.MustParseAddrPort("10.9.9.9:999"), Dst: netip.MustParseAddrPort("10.96.0.10:80"), Reply: netip.MustParseAddrPort("10.0.0.1:8080"), Unreplied: true}
+		if got := c.judge(first, f) == Remove; got != tt.want {
+			t.Errorf("%s: a connection that waits for an answer is stale: %v, want %v", tt.name, got, tt.want)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package proxier
+package flows
 
 import (
 	"net/netip"
@@ -9,12 +9,6 @@ import (
 	"svcproxy.dev/svcproxy/proxier/policy/policytest"
 	"svcproxy.dev/svcproxy/source"
 )
-
-func dns(edit ...func(*source.Service)) *source.Service {
-	s := policytest.Service(edit...)
-	s.Ports = []source.Port{{Protocol: source.UDP, Port: 53, TargetPort: 5353, NodePort: 30053}}
-	return s
-}
 
 // A testFlow is one in the words of the tests; the client is 10.9.9.9:999 where src is empty.
 type testFlow struct{ src, dst, reply string }
@@ -28,7 +22,7 @@ func (f testFlow) flow() Flow {
 
 // sync brings a table up to date with services, of which a nil one is gone, and
 // returns what is to be looked for.
-func (t *flowTable) sync(node *policy.Node, services map[string]*source.Service) *look {
+func (t *table) sync(node *policy.Node, services map[string]*source.Service) *look {
 	changes := make(map[source.Key]policy.ServiceChange)
 	for name, s := range services {
 		key := source.Key{Namespace: "default", Name: name}
@@ -43,7 +37,7 @@ func (t *flowTable) sync(node *policy.Node, services map[string]*source.Service)
 }
 
 // since returns changes with what the table has of their services as Old.
-func (t *flowTable) since(changes map[source.Key]policy.ServiceChange) map[source.Key]policy.ServiceChange {
+func (t *table) since(changes map[source.Key]policy.ServiceChange) map[source.Key]policy.ServiceChange {
 	for key, ch := range changes {
 		if ch.Old != nil {
 			continue
@@ -64,12 +58,12 @@ func (t *flowTable) since(changes map[source.Key]policy.ServiceChange) map[sourc
 }
 
 // removed returns which of flows would be removed: asked for, and stale.
-func (t *flowTable) removed(l *look, flows []testFlow) (gone []testFlow) {
+func (t *table) removed(l *look, flows []testFlow) (gone []testFlow) {
 	q := t.query(l)
 	for _, f := range flows {
 		fl := f.flow()
 		asked := l.all || slices.Contains(q.To, fl.Dst) || slices.Contains(q.From, fl.Src)
-		if asked && t.judge(l, fl) != KeepFlow {
+		if asked && t.judge(l, fl) != Keep {
 			gone = append(gone, f)
 		}
 	}
@@ -80,17 +74,17 @@ func TestStaleFlows(t *testing.T) {
 	const vip, nodePort = "10.96.0.10:53", "192.0.2.1:30053"
 	answer := testFlow{vip, "10.9.9.9:999", "10.9.9.9:999"} // from the VIP to a client
 	to := func(dst, reply string) testFlow { return testFlow{"", dst, reply} }
-	one := dns(policytest.Endpoints("10.0.0.1"))
+	one := policytest.DNS(policytest.Endpoints("10.0.0.1"))
 	tests := []struct {
 		name     string
 		old, new *source.Service
 		full     bool
 		gone     []testFlow // of the flows below
 	}{
-		{"endpoint replaced", one, dns(policytest.Endpoints("10.0.0.2")), false, []testFlow{answer, to(vip, "10.0.0.1:5353"), to(vip, vip), to(vip, "10.0.0.9:53"), to(nodePort, "10.0.0.1:5353")}},
-		{"endpoint added", one, dns(policytest.Endpoints("10.0.0.1", "10.0.0.2")), false, nil},
-		{"weight 0 has not left", one, dns(policytest.Endpoints("10.0.0.1 weight=0", "10.0.0.2")), false, nil},
-		{"neither ready nor serving", one, dns(policytest.Endpoints("10.0.0.1 notready")), false, []testFlow{answer, to(vip, "10.0.0.1:5353"), to(vip, "10.0.0.2:5353"), to(vip, vip), to(vip, "10.0.0.9:53"), to(nodePort, "10.0.0.1:5353")}},
+		{"endpoint replaced", one, policytest.DNS(policytest.Endpoints("10.0.0.2")), false, []testFlow{answer, to(vip, "10.0.0.1:5353"), to(vip, vip), to(vip, "10.0.0.9:53"), to(nodePort, "10.0.0.1:5353")}},
+		{"endpoint added", one, policytest.DNS(policytest.Endpoints("10.0.0.1", "10.0.0.2")), false, nil},
+		{"weight 0 has not left", one, policytest.DNS(policytest.Endpoints("10.0.0.1 weight=0", "10.0.0.2")), false, nil},
+		{"neither ready nor serving", one, policytest.DNS(policytest.Endpoints("10.0.0.1 notready")), false, []testFlow{answer, to(vip, "10.0.0.1:5353"), to(vip, "10.0.0.2:5353"), to(vip, vip), to(vip, "10.0.0.9:53"), to(nodePort, "10.0.0.1:5353")}},
 		{"service removed", one, nil, false, []testFlow{to(vip, "10.0.0.1:5353"), to(nodePort, "10.0.0.1:5353")}},
 		{"service appears", nil, one, false, []testFlow{answer, to(vip, "10.0.0.2:5353"), to(vip, vip), to(vip, "10.0.0.9:53")}},
 		{"full look", one, one, true, []testFlow{answer, to(vip, "10.0.0.2:5353"), to(vip, vip), to(vip, "10.0.0.9:53")}},
@@ -103,7 +97,7 @@ func TestStaleFlows(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			tbl := newFlowTable(source.UDP)
+			tbl := newTable(source.UDP)
 			tbl.sync(policytest.Node(), map[string]*source.Service{"dns": tt.old})
 			l := tbl.sync(policytest.Node(), map[string]*source.Service{"dns": tt.new})
 			l.all, l.done = tt.full, 1
@@ -116,8 +110,8 @@ func TestStaleFlows(t *testing.T) {
 
 // A UDP flow that cannot move stays for a while where its endpoint may still answer, and no longer.
 func TestStrayFlowsThatCannotMove(t *testing.T) {
-	one, other := dns(policytest.Endpoints("10.0.0.1")), dns(policytest.Endpoints("10.0.0.2"))
-	excludes := dns(policytest.Endpoints("10.0.0.2"))
+	one, other := policytest.DNS(policytest.Endpoints("10.0.0.1")), policytest.DNS(policytest.Endpoints("10.0.0.2"))
+	excludes := policytest.DNS(policytest.Endpoints("10.0.0.2"))
 	excludes.SourceRanges = []netip.Prefix{netip.MustParsePrefix("10.8.0.0/16")}
 	stray := testFlow{"", "10.96.0.10:53", "10.0.0.1:5353"}
 	movable := stray.flow()
@@ -129,17 +123,17 @@ func TestStrayFlowsThatCannotMove(t *testing.T) {
 		done int
 		want Verdict
 	}{
-		{"at first", other, stray.flow(), 0, AwaitFlow},
-		{"nearly for its time", other, stray.flow(), graceLooks - 1, AwaitFlow},
-		{"for its time", other, stray.flow(), graceLooks, MoveFlow},
-		{"it can move", other, movable, 0, MoveFlow},
-		{"there was no endpoint", other, testFlow{"", "10.96.0.10:53", "10.96.0.10:53"}.flow(), 0, MoveFlow},
-		{"the source is excluded", excludes, stray.flow(), 0, MoveFlow},
-		{"all endpoints have left", dns(policytest.Endpoints()), stray.flow(), 0, MoveFlow},
-		{"the service has gone", nil, stray.flow(), 0, MoveFlow},
-		{"its endpoint is back", one, stray.flow(), 0, KeepFlow},
+		{"at first", other, stray.flow(), 0, await},
+		{"nearly for its time", other, stray.flow(), graceLooks - 1, await},
+		{"for its time", other, stray.flow(), graceLooks, Move},
+		{"it can move", other, movable, 0, Move},
+		{"there was no endpoint", other, testFlow{"", "10.96.0.10:53", "10.96.0.10:53"}.flow(), 0, Move},
+		{"the source is excluded", excludes, stray.flow(), 0, Move},
+		{"all endpoints have left", policytest.DNS(policytest.Endpoints()), stray.flow(), 0, Move},
+		{"the service has gone", nil, stray.flow(), 0, Move},
+		{"its endpoint is back", one, stray.flow(), 0, Keep},
 	} {
-		tbl := newFlowTable(source.UDP)
+		tbl := newTable(source.UDP)
 		tbl.sync(policytest.Node(), map[string]*source.Service{"dns": one})
 		l := tbl.sync(policytest.Node(), map[string]*source.Service{"dns": tt.now})
 		if l.done = tt.done; tt.now == one {
@@ -177,7 +171,7 @@ func TestStaleFlowsOfPlacedNodePorts(t *testing.T) {
 		{"another than the setting has", svc(), svc("192.0.2.2/32"), []testFlow{one, hostTwo}}, // a look at all
 		{"nowhere", svc("192.0.2.2/32"), svc("10.9.0.0/16"), []testFlow{two}},
 	} {
-		tbl := newFlowTable(source.UDP)
+		tbl := newTable(source.UDP)
 		tbl.sync(node, map[string]*source.Service{"dns": tt.old})
 		l := tbl.sync(node, map[string]*source.Service{"dns": tt.now})
 		l.done = 1
@@ -242,7 +236,7 @@ func TestStaleFlowsWhereFrontendsMeet(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			tbl := newFlowTable(source.UDP)
+			tbl := newTable(source.UDP)
 			tbl.sync(node, tt.old)
 			l := tbl.sync(node, tt.new)
 			l.all = tt.full
@@ -258,8 +252,8 @@ func TestStaleFlowsBySource(t *testing.T) {
 	const nodePort, here, there = "192.0.2.1:30053", "10.0.0.1:5353", "10.0.0.2:5353"
 	client, cidr, process := "10.9.9.9:999", "10.8.0.1:999", "192.0.2.1:999"
 	external := func(s *source.Service) { s.ExternalIPs = policytest.Addrs("198.18.0.1") }
-	cluster := dns(external, policytest.Endpoints("10.0.0.1 @here", "10.0.0.2 @there"))
-	local := dns(external, func(s *source.Service) { s.ExternalTrafficPolicy = source.Local }, policytest.Endpoints("10.0.0.1 @here", "10.0.0.2 @there"))
+	cluster := policytest.DNS(external, policytest.Endpoints("10.0.0.1 @here", "10.0.0.2 @there"))
+	local := policytest.DNS(external, func(s *source.Service) { s.ExternalTrafficPolicy = source.Local }, policytest.Endpoints("10.0.0.1 @here", "10.0.0.2 @there"))
 	var flows []testFlow
 	for _, src := range []string{client, cidr, process, "127.0.0.1:999", "198.18.0.1:999", "169.254.0.1:999"} {
 		for _, dst := range []string{nodePort, "198.18.0.1:53"} {
@@ -275,7 +269,7 @@ func TestStaleFlowsBySource(t *testing.T) {
 		return list
 	}
 	withCIDR := func(n *policy.Node) { n.LocalCIDRs = []netip.Prefix{netip.MustParsePrefix("10.8.0.0/16")} }
-	leaves := dns(external, func(s *source.Service) { s.ExternalTrafficPolicy = source.Local },
+	leaves := policytest.DNS(external, func(s *source.Service) { s.ExternalTrafficPolicy = source.Local },
 		policytest.Endpoints("10.0.0.1 @here terminating", "10.0.0.2 @there", "10.0.0.3 @here"))
 	tests := []struct {
 		name     string
@@ -290,11 +284,11 @@ func TestStaleFlowsBySource(t *testing.T) {
 		{"full look", policytest.Node(withCIDR), local, local, true, of(there, client, "198.18.0.1:999")},
 		{"local to cluster", policytest.Node(withCIDR), local, cluster, false, nil},
 		{"local, what terminates has not left", policytest.Node(withCIDR), local, leaves, false, nil},
-		{"VIP of policy local", policytest.Node(withCIDR), cluster, dns(external, policytest.InternalLocal, policytest.Endpoints("10.0.0.1 @here", "10.0.0.2 @there")), false, nil},
+		{"VIP of policy local", policytest.Node(withCIDR), cluster, policytest.DNS(external, policytest.InternalLocal, policytest.Endpoints("10.0.0.1 @here", "10.0.0.2 @there")), false, nil},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			tbl := newFlowTable(source.UDP)
+			tbl := newTable(source.UDP)
 			tbl.sync(tt.node, map[string]*source.Service{"dns": tt.old})
 			l := tbl.sync(tt.node, map[string]*source.Service{"dns": tt.new})
 			l.all = tt.full
@@ -305,13 +299,13 @@ func TestStaleFlowsBySource(t *testing.T) {
 	}
 }
 
-// Flows to a node port on 127.0.0.1 are looked for where one is served there.
+// Tracking to a node port on 127.0.0.1 are looked for where one is served there.
 func TestStaleFlowsOfLocalhost(t *testing.T) {
 	for _, served := range []bool{false, true} {
 		node := policytest.Node(func(n *policy.Node) { n.LocalhostNodePorts = served })
-		tbl := newFlowTable(source.UDP)
-		tbl.sync(node, map[string]*source.Service{"dns": dns(policytest.Endpoints("10.0.0.1"))})
-		l := tbl.sync(node, map[string]*source.Service{"dns": dns(policytest.Endpoints("10.0.0.2"))})
+		tbl := newTable(source.UDP)
+		tbl.sync(node, map[string]*source.Service{"dns": policytest.DNS(policytest.Endpoints("10.0.0.1"))})
+		l := tbl.sync(node, map[string]*source.Service{"dns": policytest.DNS(policytest.Endpoints("10.0.0.2"))})
 		flows := []testFlow{{"127.0.0.1:999", "127.0.0.1:30053", "10.0.0.1:5353"}}
 		if gone := tbl.removed(l, flows); len(gone) > 0 != served {
 			t.Errorf("node ports on 127.0.0.1 %v: removed %v", served, gone)
@@ -322,8 +316,8 @@ func TestStaleFlowsOfLocalhost(t *testing.T) {
 // What an address of the node served goes with it.
 func TestStaleFlowsOfLostAddress(t *testing.T) {
 	two := policytest.Node(func(n *policy.Node) { n.NodePortAddrs = policytest.Addrs("192.0.2.1", "192.0.2.2") })
-	tbl := newFlowTable(source.UDP)
-	tbl.sync(two, map[string]*source.Service{"dns": dns(policytest.Endpoints("10.0.0.1"))})
+	tbl := newTable(source.UDP)
+	tbl.sync(two, map[string]*source.Service{"dns": policytest.DNS(policytest.Endpoints("10.0.0.1"))})
 	l := tbl.sync(policytest.Node(), nil)
 	if !l.all {
 		t.Error("another node, and not all flows are looked at")
@@ -338,9 +332,9 @@ func TestStaleFlowsOfLostAddress(t *testing.T) {
 
 // A first look asks for answers only where a frontend is new: each address to ask
 // for is a walk through the table.
-func TestFlowQuery(t *testing.T) {
+func TestQuery(t *testing.T) {
 	vip, nodePort := netip.MustParseAddrPort("10.96.0.10:53"), netip.MustParseAddrPort("192.0.2.1:30053")
-	tbl := newFlowTable(source.UDP)
+	tbl := newTable(source.UDP)
 	tbl.sync(policytest.Node(), nil)
 	expect := func(when string, l *look, from ...netip.AddrPort) {
 		t.Helper()
@@ -348,14 +342,14 @@ func TestFlowQuery(t *testing.T) {
 			t.Errorf("%s: asks for %v", when, q)
 		}
 	}
-	expect("new", tbl.sync(policytest.Node(), map[string]*source.Service{"dns": dns(policytest.Endpoints("10.0.0.1"))}), vip)
-	l := tbl.sync(policytest.Node(), map[string]*source.Service{"dns": dns(policytest.Endpoints("10.0.0.2"))})
+	expect("new", tbl.sync(policytest.Node(), map[string]*source.Service{"dns": policytest.DNS(policytest.Endpoints("10.0.0.1"))}), vip)
+	l := tbl.sync(policytest.Node(), map[string]*source.Service{"dns": policytest.DNS(policytest.Endpoints("10.0.0.2"))})
 	expect("changed", l)
 	l.done++
 	expect("changed, second look", l, vip)
-	expect("refuses", tbl.sync(policytest.Node(), map[string]*source.Service{"dns": dns()}))
-	expect("refuses no more", tbl.sync(policytest.Node(), map[string]*source.Service{"dns": dns(policytest.Endpoints("10.0.0.2"))}), vip)
-	if l := tbl.sync(policytest.Node(), map[string]*source.Service{"dns": dns(policytest.Endpoints("10.0.0.2", "10.0.0.3"))}); l.all || len(l.changed) > 0 {
+	expect("refuses", tbl.sync(policytest.Node(), map[string]*source.Service{"dns": policytest.DNS()}))
+	expect("refuses no more", tbl.sync(policytest.Node(), map[string]*source.Service{"dns": policytest.DNS(policytest.Endpoints("10.0.0.2"))}), vip)
+	if l := tbl.sync(policytest.Node(), map[string]*source.Service{"dns": policytest.DNS(policytest.Endpoints("10.0.0.2", "10.0.0.3"))}); l.all || len(l.changed) > 0 {
 		t.Errorf("an endpoint was added: looks at %v", l.changed)
 	}
 }

@@ -1,4 +1,4 @@
-package proxier
+package flows
 
 import (
 	"net/netip"
@@ -21,7 +21,7 @@ func changeOf(was, now *policy.Frontend) (c frontendChange) {
 		}
 		return c
 	}
-	c.appeared, c.closed = opens(was, now), newlyClosed(was, now)
+	c.appeared, c.closed = opens(was, now), now.NewlyClosed(was)
 	c.whole = c.appeared || now.Bars(was)
 	c.former = lists.Sorted(slices.Concat(
 		lostTargets(was.Outside.Pool, now.Outside.Pool), lostTargets(was.Local.Pool, now.Local.Pool),
@@ -43,16 +43,6 @@ func lostTargets(was, now *policy.Pool) []netip.AddrPort {
 func opens(was, now *policy.Frontend) bool {
 	opens := func(was, now policy.Route) bool { return was.Action != policy.Balance && now.Action == policy.Balance }
 	return opens(was.Outside, now.Outside) || opens(was.Local, now.Local)
-}
-
-// newlyClosed returns the endpoints whose connections are to be closed by the change of a
-// frontend. Whether those of an endpoint that was removed are is for the service as it is now.
-func newlyClosed(was, now *policy.Frontend) []netip.AddrPort {
-	list := but(now.Closed(), was.Closed())
-	if !now.ClosesRemoved() {
-		return list
-	}
-	return lists.Sorted(append(list, slices.DeleteFunc(was.Endpoints(), now.Has)...))
 }
 
 // but returns the elements of a sorted list that are not in another.

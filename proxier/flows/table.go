@@ -1,6 +1,7 @@
-package proxier
+package flows
 
 import (
+	"context"
 	"net/netip"
 	"slices"
 
@@ -9,29 +10,37 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// A flowTable has the frontends of one family and protocol as they were last synced, and judges
+// A Sync is what a successful Sync changed since the one before, and what it led to.
+type Sync struct {
+	Changes map[source.Key]policy.ServiceChange
+	Host    policy.Host
+	Node    *policy.Node
+	All     bool // the kernel may have held something else meanwhile
+}
+
+// A table has the frontends of one family and protocol as they were last synced, and judges
 // flows by them. What a flow is judged by is the same for every protocol: whether a new one from its source
 // could be where it is.
-type flowTable struct {
+type table struct {
 	proto     source.Protocol
 	node      *policy.Node // nil: nothing was synced yet
 	host      policy.Host
 	frontends map[netip.AddrPort]*policy.Frontend // node ports by the unspecified address
 }
 
-func newFlowTable(proto source.Protocol) *flowTable {
-	return &flowTable{proto: proto, frontends: make(map[netip.AddrPort]*policy.Frontend)}
+func newTable(proto source.Protocol) *table {
+	return &table{proto: proto, frontends: make(map[netip.AddrPort]*policy.Frontend)}
 }
 
 // synced takes over what a successful Sync changed, and returns what to look for.
-func (t *flowTable) synced(s *synced) *look {
-	l := t.update(s.changes, s.host, s.node)
-	l.all = (l.all || s.all) && len(t.frontends) > 0
+func (t *table) synced(s *Sync) *look {
+	l := t.update(s.Changes, s.Host, s.Node)
+	l.all = (l.all || s.All) && len(t.frontends) > 0
 	return l
 }
 
 // update applies changes, and returns which flows may now be at a wrong endpoint.
-func (t *flowTable) update(changes map[source.Key]policy.ServiceChange, host policy.Host, node *policy.Node) *look {
+func (t *table) update(changes map[source.Key]policy.ServiceChange, host policy.Host, node *policy.Node) *look {
 	l := &look{all: t.node == nil || !t.host.Equal(&host)}
 	t.noteUnserved(l, &host)
 	was, now := t.replace(changes)
@@ -52,7 +61,7 @@ func (t *flowTable) update(changes map[source.Key]policy.ServiceChange, host pol
 
 // concerns reports whether flows may be stale after the change of a frontend. Those of UDP may
 // stay at an endpoint that gets no new ones.
-func (t *flowTable) concerns(c frontendChange, was, now *policy.Frontend) bool {
+func (t *table) concerns(c frontendChange, was, now *policy.Frontend) bool {
 	if t.proto == source.UDP {
 		return c.whole || moves(was, now)
 	}
@@ -61,7 +70,7 @@ func (t *flowTable) concerns(c frontendChange, was, now *policy.Frontend) bool {
 
 // replace puts the frontends of changed services into the table. It returns what
 // was there before and what replaces it: a frontend may move between services.
-func (t *flowTable) replace(changes map[source.Key]policy.ServiceChange) (was, now map[netip.AddrPort]*policy.Frontend) {
+func (t *table) replace(changes map[source.Key]policy.ServiceChange) (was, now map[netip.AddrPort]*policy.Frontend) {
 	was, now = make(map[netip.AddrPort]*policy.Frontend), make(map[netip.AddrPort]*policy.Frontend)
 	for _, ch := range changes {
 		for _, f := range ofProtocol(ch.Old, t.proto) {
@@ -78,7 +87,7 @@ func (t *flowTable) replace(changes map[source.Key]policy.ServiceChange) (was, n
 }
 
 // noteUnserved notes the flows to node ports on addresses that no longer serve them.
-func (t *flowTable) noteUnserved(l *look, host *policy.Host) {
+func (t *table) noteUnserved(l *look, host *policy.Host) {
 	plain := &policy.Frontend{Key: policy.FrontendKey{Kind: policy.NodePort}}
 	lost := policy.AddrsBut(t.host.Addrs(plain), host.Addrs(plain))
 	if len(lost) == 0 {
@@ -95,7 +104,7 @@ func (t *flowTable) noteUnserved(l *look, host *policy.Host) {
 // endpoints, where nothing else can be stale. An answer of UDP that passes for a
 // new flow comes from where a frontend is new; else only the later looks, which
 // are there for what is unlikely, ask for that too.
-func (t *flowTable) query(l *look) (q FlowQuery) {
+func (t *table) query(l *look) (q Query) {
 	q.Protocol = t.proto
 	if l.all {
 		return q
@@ -118,56 +127,44 @@ func (t *flowTable) query(l *look) (q FlowQuery) {
 
 // foreign reports whether there is a frontend on an address that no interface of
 // this host carries: the host sends nothing from there.
-func (t *flowTable) foreign(at netip.AddrPort) bool {
+func (t *table) foreign(at netip.AddrPort) bool {
 	return t.frontends[at] != nil && !t.node.Owns(at.Addr())
 }
 
-// A Verdict says what becomes of a flow that was looked at.
-type Verdict uint8
-
-// The verdicts.
-const (
-	KeepFlow   Verdict = iota
-	RemoveFlow         // its next packet is a new flow to the rules
-	MoveFlow           // the same, and answers under way still find the client
-	ReopenFlow         // a connection of TCP: it goes on, and the first SYN after its end is a new one to the rules
-	AwaitFlow          // it is looked at again: half-open, one of SCTP until it ends, or one of UDP that cannot move
-)
-
 // judge returns what becomes of a flow.
-func (t *flowTable) judge(l *look, fl Flow) Verdict {
+func (t *table) judge(l *look, fl Flow) Verdict {
 	switch where := t.standing(l, fl); {
 	case where == fits, where == lingering && t.proto == source.UDP:
-		return KeepFlow
+		return Keep
 	case where == strays && t.proto == source.UDP && l.done < graceLooks && !fl.Movable && t.mayAnswer(fl):
-		return AwaitFlow
+		return await
 	case t.proto == source.UDP:
-		return MoveFlow
+		return Move
 	case where == isClosed, fl.Unreplied, fl.Ended:
-		return RemoveFlow
+		return Remove
 	case fl.Opening && (l.done >= halfOpenLooks || t.dead(l, fl)):
-		return RemoveFlow
+		return Remove
 	case fl.Opening, t.proto != source.TCP:
-		return AwaitFlow
+		return await
 	case fl.Reopening:
-		return KeepFlow
+		return Keep
 	}
-	return ReopenFlow
+	return Reopen
 }
 
-// A flowStanding says how a flow stands to the frontends there are.
-type flowStanding uint8
+// A standing says how a flow stands to the frontends there are.
+type standing uint8
 
 // The standings.
 const (
-	fits      flowStanding = iota // a new one could be where it is, or it is not ours
-	lingering                     // its endpoint gets no new flows, and keeps those it has
-	strays                        // its endpoint has left, or its source is not admitted
-	isClosed                      // its endpoint has left, and its service has its connections closed
+	fits      standing = iota // a new one could be where it is, or it is not ours
+	lingering                 // its endpoint gets no new flows, and keeps those it has
+	strays                    // its endpoint has left, or its source is not admitted
+	isClosed                  // its endpoint has left, and its service has its connections closed
 )
 
 // standing returns how a flow stands that l may be about.
-func (t *flowTable) standing(l *look, fl Flow) flowStanding {
+func (t *table) standing(l *look, fl Flow) standing {
 	if t.proto == source.UDP && l.about(fl.Src) && t.foreign(fl.Src) {
 		return strays // it is an answer
 	}
@@ -187,7 +184,7 @@ func (t *flowTable) standing(l *look, fl Flow) flowStanding {
 }
 
 // closes reports whether a connection is to be closed: no frontend that it may have matched has its endpoint.
-func (t *flowTable) closes(was frontendChange, addressed, nodePort *policy.Frontend, fl Flow) bool {
+func (t *table) closes(was frontendChange, addressed, nodePort *policy.Frontend, fl Flow) bool {
 	closed := lists.InSorted(was.closed, fl.Reply)
 	for _, f := range []*policy.Frontend{addressed, nodePort} {
 		if f == nil {
@@ -203,7 +200,7 @@ func (t *flowTable) closes(was frontendChange, addressed, nodePort *policy.Front
 
 // mayAnswer reports whether a flow that strays has been translated, to an endpoint that may still answer, and
 // the next one of its client would be balanced.
-func (t *flowTable) mayAnswer(fl Flow) bool {
+func (t *table) mayAnswer(fl Flow) bool {
 	addressed, nodePort := t.at(fl.Dst)
 	return fl.Reply != fl.Dst && slices.ContainsFunc([]*policy.Frontend{addressed, nodePort}, func(f *policy.Frontend) bool {
 		return f != nil && f.Admits(fl.Src.Addr()) && t.origin(fl).takenBy(f)
@@ -211,14 +208,14 @@ func (t *flowTable) mayAnswer(fl Flow) bool {
 }
 
 // dead reports whether the endpoint of a flow may not answer any more.
-func (t *flowTable) dead(l *look, fl Flow) bool {
+func (t *table) dead(l *look, fl Flow) bool {
 	addressed, nodePort := t.at(fl.Dst)
 	return lists.InSorted(l.changed[fl.Dst].dead, fl.Reply) ||
 		addressed != nil && lists.InSorted(addressed.Dead(), fl.Reply) || nodePort != nil && lists.InSorted(nodePort.Dead(), fl.Reply)
 }
 
 // at returns the frontends that match a destination. Either may be nil.
-func (t *flowTable) at(dst netip.AddrPort) (addressed, nodePort *policy.Frontend) {
+func (t *table) at(dst netip.AddrPort) (addressed, nodePort *policy.Frontend) {
 	nodePort = t.frontends[netip.AddrPortFrom(policy.FamilyOf(dst.Addr()).Unspecified(), dst.Port())]
 	if nodePort != nil && !slices.Contains(t.host.Addrs(nodePort), dst.Addr()) {
 		nodePort = nil
@@ -229,7 +226,7 @@ func (t *flowTable) at(dst netip.AddrPort) (addressed, nodePort *policy.Frontend
 // fit returns how a flow stands to the frontends that it matches.
 // In every mode a frontend with an address of its own comes before a node port of the
 // same number, which gets what the former does not balance; sources that it does not admit are dropped.
-func (t *flowTable) fit(fl Flow, addressed, nodePort *policy.Frontend) flowStanding {
+func (t *table) fit(fl Flow, addressed, nodePort *policy.Frontend) standing {
 	from, src := t.origin(fl), fl.Src.Addr()
 	if addressed != nil {
 		if !addressed.Admits(src) {
@@ -256,7 +253,7 @@ const (
 	fromEither
 )
 
-func (t *flowTable) origin(fl Flow) origin {
+func (t *table) origin(fl Flow) origin {
 	src := fl.Src.Addr()
 	switch {
 	case t.node.Owns(src), src.IsLoopback(), policy.InAny(t.host.LocalCIDRs, src):
@@ -280,7 +277,7 @@ func (o origin) routes(f *policy.Frontend) [2]policy.Route {
 }
 
 // standing returns how a flow to f stands. Nothing may be translated on the way to an endpoint.
-func (o origin) standing(f *policy.Frontend, fl Flow) flowStanding {
+func (o origin) standing(f *policy.Frontend, fl Flow) standing {
 	if fl.Reply == fl.Dst && o.leaves(f.Outside.Pool) {
 		return fits
 	}
@@ -318,4 +315,24 @@ func moves(old, f *policy.Frontend) bool {
 // ofProtocol returns the frontends of a protocol; r may be nil.
 func ofProtocol(r *policy.Resolved, proto source.Protocol) []*policy.Frontend {
 	return lists.Keep(r.AllFrontends(), func(f *policy.Frontend) bool { return f.Key.Protocol == proto })
+}
+
+// Stale calls visit with each UDP flow of a family that would be removed after a Sync; former leads to
+// what was synced before, and is nil where that is not known.
+func Stale(ctx context.Context, flows Tracking, fam policy.Family, former map[source.Key]policy.ServiceChange, s *Sync, visit func(Flow)) error {
+	t := newTable(source.UDP)
+	if former != nil {
+		t.update(former, s.Host, s.Node)
+	}
+	l := t.update(s.Changes, s.Host, s.Node)
+	if !l.all && len(l.changed) == 0 {
+		return nil
+	}
+	_, err := flows.Prune(ctx, fam, t.query(l), func(f Flow) Verdict {
+		if t.standing(l, f) > lingering {
+			visit(f)
+		}
+		return Keep
+	})
+	return err
 }
