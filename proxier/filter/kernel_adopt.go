@@ -9,6 +9,7 @@ import (
 	"svcproxy.dev/svcproxy/netutil/conntrack"
 	"svcproxy.dev/svcproxy/netutil/xtables"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -42,7 +43,7 @@ func (d *difference) forwarding(h *Actual) forwarding {
 // adopt marks the connections that st's frontends have balanced.
 func (k *Kernel) adopt(ctx context.Context, st *policy.State) error {
 	ours := map[proxier.FrontendAddr]bool{}
-	serving := proxier.NewServing(st.Family, st.Host, slices.Collect(maps.Values(st.Services))...)
+	serving := loop.NewServing(st.Family, st.Host, slices.Collect(maps.Values(st.Services))...)
 	for at := range serving.FrontendAddrs() {
 		ours[at] = true
 	}

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/times"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
@@ -17,7 +17,7 @@ import (
 // of 30 s, which is our resync_interval.
 const timeout = time.Minute
 
-// A Loop is what Health needs of proxier.Loop.
+// A Loop is what Health needs of loop.Loop.
 type Loop interface {
 	Ready() <-chan struct{}
 	Alive() time.Time
@@ -53,7 +53,7 @@ func (h *Health) Watch(l Loop) {
 }
 
 // Synced takes the result of one sync.
-func (h *Health) Synced(r proxier.SyncResult) {
+func (h *Health) Synced(r loop.SyncResult) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if r.Err == nil {

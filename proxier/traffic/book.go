@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -36,7 +37,7 @@ type line struct {
 }
 
 // begin begins a reading of these services.
-func (b *book) begin(serving []proxier.Serving) {
+func (b *book) begin(serving []loop.Serving) {
 	if b.services == nil {
 		b.services = make(map[source.Key]*account)
 	}

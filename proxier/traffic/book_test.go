@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -43,8 +44,8 @@ func service(name, vip string, endpoints ...netip.AddrPort) *policy.Resolved {
 	return r
 }
 
-func serving(services ...*policy.Resolved) []proxier.Serving {
-	return []proxier.Serving{proxier.NewServing(policy.IPv4, policy.Host{NodePortAddrs: []netip.Addr{node}}, services...)}
+func serving(services ...*policy.Resolved) []loop.Serving {
+	return []loop.Serving{loop.NewServing(policy.IPv4, policy.Host{NodePortAddrs: []netip.Addr{node}}, services...)}
 }
 
 // A seen is what one reading finds.

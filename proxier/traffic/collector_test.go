@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -105,11 +106,11 @@ type rig struct {
 }
 
 // collect runs test with a Collector, in a bubble.
-func collect(t *testing.T, k *fakeKernel, families []proxier.Serving, test func(r *rig)) {
-	collectFrom(t, k, func() []proxier.Serving { return families }, test)
+func collect(t *testing.T, k *fakeKernel, families []loop.Serving, test func(r *rig)) {
+	collectFrom(t, k, func() []loop.Serving { return families }, test)
 }
 
-func collectFrom(t *testing.T, k *fakeKernel, families func() []proxier.Serving, test func(r *rig)) {
+func collectFrom(t *testing.T, k *fakeKernel, families func() []loop.Serving, test func(r *rig)) {
 	synctest.Test(t, func(t *testing.T) {
 		k.broken, k.events = make(chan error), make(chan Event)
 		c := NewCollector(k, families, slog.New(slog.DiscardHandler))
@@ -181,9 +182,9 @@ func TestCountedAlways(t *testing.T) {
 // What is told between two readings does not grow with what is no service's, and none of
 // a service's is lost.
 func TestForeignPairsAreDropped(t *testing.T) {
-	var families []proxier.Serving
+	var families []loop.Serving
 	var mu sync.Mutex
-	get := func() []proxier.Serving { mu.Lock(); defer mu.Unlock(); return families }
+	get := func() []loop.Serving { mu.Lock(); defer mu.Unlock(); return families }
 	s := &session{Collector: NewCollector(newFakeKernel(), get, slog.New(slog.DiscardHandler))}
 	s.read(t.Context())
 	mu.Lock()
@@ -228,10 +229,10 @@ func TestRelieved(t *testing.T) {
 
 // When a daemon starts, there is no family at first.
 func TestCountedFromTheStart(t *testing.T) {
-	var families []proxier.Serving
+	var families []loop.Serving
 	var mu sync.Mutex
-	get := func() []proxier.Serving { mu.Lock(); defer mu.Unlock(); return families }
-	set := func(f []proxier.Serving) { mu.Lock(); defer mu.Unlock(); families = f }
+	get := func() []loop.Serving { mu.Lock(); defer mu.Unlock(); return families }
+	set := func(f []loop.Serving) { mu.Lock(); defer mu.Unlock(); families = f }
 	collectFrom(t, newFakeKernel(), get, func(r *rig) {
 		r.Want(Wanted{Always: true})
 		synctest.Wait()
@@ -366,14 +367,14 @@ func TestCounted(t *testing.T) {
 		if err != nil {
 			r.Fatal(err)
 		}
-		status := func(name string, endpoint netip.AddrPort) proxier.ServiceStatus {
-			return proxier.ServiceStatus{Namespace: "default", Name: name, Endpoints: []proxier.EndpointStatus{{Address: endpoint.Addr().String()}}}
+		status := func(name string, endpoint netip.AddrPort) loop.ServiceStatus {
+			return loop.ServiceStatus{Namespace: "default", Name: name, Endpoints: []loop.EndpointStatus{{Address: endpoint.Addr().String()}}}
 		}
-		want := []proxier.ServiceStatus{status("dns", two), status("web", one)}
-		list := []proxier.ServiceStatus{status("dns", two), status("web", one)}
+		want := []loop.ServiceStatus{status("dns", two), status("web", one)}
+		list := []loop.ServiceStatus{status("dns", two), status("web", one)}
 		report.AddTo(list)
 		active := uint64(1)
-		want[1].Traffic = &proxier.TrafficStatus{ConnectionRate: 1, Active: 1}
+		want[1].Traffic = &loop.TrafficStatus{ConnectionRate: 1, Active: 1}
 		want[1].Endpoints[0].Active = &active
 		if diff := cmp.Diff(want, list); diff != "" {
 			r.Errorf("(-want +got):\n%s", diff)

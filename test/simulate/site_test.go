@@ -18,6 +18,7 @@ import (
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/conditions"
 	"svcproxy.dev/svcproxy/proxier/healthcheck"
+	"svcproxy.dev/svcproxy/proxier/loop"
 	proxierpolicy "svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/test/policy"
@@ -51,7 +52,7 @@ type site struct {
 
 // A run is the program from a start to its end.
 type run struct {
-	loop   *proxier.Loop
+	loop   *loop.Loop
 	keeper *conditions.Keeper
 	stop   func() error
 }
@@ -90,7 +91,7 @@ func (s *site) start(reading time.Duration) {
 		k.mu.Unlock()
 		backends[k.fam] = &backend{kernel: k}
 	}
-	r.loop = proxier.NewLoop(proxier.Config{
+	r.loop = loop.New(loop.Config{
 		Backends: backends, Node: program.Node(&s.host), Sources: []string{files, objects}, MinInterval: 100 * time.Millisecond,
 		LookInterval: lookInterval, SyncTimeout: syncTimeout, Piece: s.piece, Log: log, Conditions: r.keeper, Announcer: network(s.kernels),
 	})
@@ -207,8 +208,8 @@ func (s *site) ask(ctx context.Context, q healthcheck.Question) error {
 // A network is what hears of addresses.
 type network []*kernel
 
-// Announce implements proxier.Announcer.
-func (n network) Announce(fam proxierpolicy.Family, changes []proxier.AnnounceChange) {
+// Announce implements loop.Announcer.
+func (n network) Announce(fam proxierpolicy.Family, changes []loop.AnnounceChange) {
 	k := n[slices.IndexFunc(n, func(k *kernel) bool { return k.fam == fam })]
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -223,13 +224,13 @@ func (n network) Announce(fam proxierpolicy.Family, changes []proxier.AnnounceCh
 	}
 }
 
-// Unavailable implements proxier.Announcer.
+// Unavailable implements loop.Announcer.
 func (n network) Unavailable(source.Means) string { return "" }
 
-// Unheard implements proxier.Announcer.
+// Unheard implements loop.Announcer.
 func (n network) Unheard(proxierpolicy.Family) string { return "" }
 
-// Unanswered implements proxier.Announcer.
+// Unanswered implements loop.Announcer.
 func (n network) Unanswered() map[netip.Addr]string { return nil }
 
 // judge judges what the kernel has held since it was last judged, and holds now.

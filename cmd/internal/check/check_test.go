@@ -14,7 +14,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/daemon"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/internal/filetest"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/file"
@@ -271,10 +271,10 @@ func TestListeners(t *testing.T) {
 		}
 	}
 	c := checker(dir, "")
-	c.Host = func(configs.Settings) proxier.Surroundings {
-		return proxier.Surroundings{
+	c.Host = func(configs.Settings) loop.Surroundings {
+		return loop.Surroundings{
 			Node: &policy.Node{Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.9")}}, Families: []policy.Family{policy.IPv4},
-			Listeners: []proxier.Listener{{Protocol: source.TCP, AddrPort: netip.MustParseAddrPort("0.0.0.0:22")}},
+			Listeners: []loop.Listener{{Protocol: source.TCP, AddrPort: netip.MustParseAddrPort("0.0.0.0:22")}},
 		}
 	}
 	const want = `a.toml:3:9: warning: service "default/a": a process of this host listens on 0.0.0.0:22/tcp, and becomes unreachable at 192.0.2.9:22/tcp; your sshd becomes unreachable here`

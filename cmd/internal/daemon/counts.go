@@ -12,9 +12,9 @@ import (
 	"svcproxy.dev/svcproxy/internal/lately"
 	"svcproxy.dev/svcproxy/netutil/sysctl"
 	"svcproxy.dev/svcproxy/netutil/xtables"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/conditions"
 	"svcproxy.dev/svcproxy/proxier/healthz"
+	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -34,7 +34,7 @@ const (
 
 // A counter counts what metrics and systemd are told.
 type counter struct {
-	loop     *proxier.Loop
+	loop     *loop.Loop
 	keeper   *conditions.Keeper
 	doubts   *doubter
 	settings *settingsWatcher

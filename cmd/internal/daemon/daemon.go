@@ -16,9 +16,9 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/node"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/netutil/links"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/conditions"
 	"svcproxy.dev/svcproxy/proxier/healthcheck"
+	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -66,7 +66,7 @@ type daemon struct {
 	mode     *modeSwitch
 	sources  []source.Source // that settings ask for
 	features []*featureWarner
-	loop     *proxier.Loop
+	loop     *loop.Loop
 
 	checker    *healthcheck.Checker
 	keeper     *conditions.Keeper
@@ -164,7 +164,7 @@ func (d *daemon) inspectHost(ctx context.Context) {
 }
 
 // synced is told of each sync.
-func (d *daemon) synced(r proxier.SyncResult) {
+func (d *daemon) synced(r loop.SyncResult) {
 	d.http.health.Synced(r)
 	d.http.metrics.Synced(r)
 	if r.Err != nil {

@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/cmd/internal/control"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/proxier/conditions"
+	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -28,10 +28,10 @@ type drainer interface {
 	Drains() *conditions.Drains
 }
 
-// A drainLoop is what draining needs of proxier.Loop.
+// A drainLoop is what draining needs of loop.Loop.
 type drainLoop interface {
 	Snapshot() claims.Snapshot
-	Serving() []proxier.Serving
+	Serving() []loop.Serving
 	Ready() <-chan struct{}
 	Held(ctx context.Context, fam policy.Family) error
 }

@@ -13,6 +13,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/conditions"
+	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -38,7 +39,7 @@ const (
 // A leftCounter counts connections to what is drained. One look at the kernel is under way at a
 // time, for all that are asked about.
 type leftCounter struct {
-	loop interface{ Serving() []proxier.Serving }
+	loop interface{ Serving() []loop.Serving }
 	open func(ctx context.Context, fam policy.Family, to netip.Addr, visit func(netip.Addr, proxier.FrontendAddr)) error
 	turn chan struct{} // holds something while a look is under way
 
@@ -223,7 +224,7 @@ func (o owners) of(t conditions.DrainTarget) (key source.Key, ok bool) {
 }
 
 // owners returns who has and had each frontend address.
-func (l *leftCounter) owners(serving []proxier.Serving) map[proxier.FrontendAddr]owners {
+func (l *leftCounter) owners(serving []loop.Serving) map[proxier.FrontendAddr]owners {
 	owned := make(map[proxier.FrontendAddr]owners)
 	l.mu.Lock()
 	for p, key := range l.former {

@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/cmd/internal/control"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/proxier/conditions"
+	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -88,7 +88,7 @@ func (l *heldLoop) Held(ctx context.Context, fam policy.Family) error {
 	}
 }
 
-func (l *heldLoop) Serving() (list []proxier.Serving) {
+func (l *heldLoop) Serving() (list []loop.Serving) {
 	for _, fam := range []policy.Family{policy.IPv4, policy.IPv6} {
 		var all []*policy.Resolved
 		for _, svc := range l.services {
@@ -96,7 +96,7 @@ func (l *heldLoop) Serving() (list []proxier.Serving) {
 				all = append(all, r)
 			}
 		}
-		list = append(list, proxier.NewServing(fam, policy.Host{}, all...))
+		list = append(list, loop.NewServing(fam, policy.Host{}, all...))
 	}
 	return list
 }

@@ -8,13 +8,13 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/hostsetup"
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
 	"svcproxy.dev/svcproxy/configs"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/source"
 )
 
 // A sink counts what services need of this host, on their way to the Loop.
 type sink struct {
-	*proxier.Loop
+	*loop.Loop
 	features []*featureWarner
 }
 

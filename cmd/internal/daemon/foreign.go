@@ -11,6 +11,7 @@ import (
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/healthz"
+	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
@@ -32,7 +33,7 @@ type disturbance struct {
 
 // disturbances returns, for each kind, what has the loop repair or look, less often where that
 // happens again and again.
-func disturbances(l *proxier.Loop) map[disturbance]*proxier.Contention {
+func disturbances(l *loop.Loop) map[disturbance]*proxier.Contention {
 	all := make(map[disturbance]*proxier.Contention)
 	for _, fam := range []policy.Family{policy.IPv4, policy.IPv6} {
 		all[disturbance{fam, false}] = proxier.NewContention(func() { l.Repair(fam) })

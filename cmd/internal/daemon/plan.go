@@ -15,7 +15,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/node"
 	"svcproxy.dev/svcproxy/cmd/internal/plan"
 	"svcproxy.dev/svcproxy/configs"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/file"
@@ -64,7 +64,7 @@ func faultsOf(f source.FileStatus) []source.Fault {
 
 // planSetting returns what consequences depend on in a mode.
 func planSetting(ctx context.Context, m modes.Mode, s configs.Settings) plan.Setting {
-	return plan.Setting{Drains: m.Drains, Drain: m.DrainTimeoutUnder(s), Count: func(p *proxier.FamilyPlan, list []proxier.Consequence) error {
+	return plan.Setting{Drains: m.Drains, Drain: m.DrainTimeoutUnder(s), Count: func(p *loop.FamilyPlan, list []loop.Consequence) error {
 		ctx, cancel := context.WithTimeout(ctx, countTime)
 		defer cancel()
 		return p.Count(ctx, connections{}, connections{}, list)
@@ -126,14 +126,14 @@ func (p Planner) compare(ctx context.Context, in *activeMode, s configs.Settings
 	reading := plan.LastGood(rules, node.Reserved(s), p.ConfigDir, p.StateDir)
 	r.Mode, r.Faults, r.Unreadable = in.Name, reading.Faults, reading.Unreadable
 	r.Errors = append(r.Errors, in.missing()...)
-	var families []*proxier.FamilyPlan
+	var families []*loop.FamilyPlan
 	for _, fam := range node.Families(s) {
 		b := in.backends[fam]
 		if b == nil {
 			continue
 		}
 		after := policy.NewState(fam, n, reading.After)
-		f := proxier.ComparePlan(policy.NewState(fam, n, reading.Before), after, n, true)
+		f := loop.ComparePlan(policy.NewState(fam, n, reading.Before), after, n, true)
 		f.Objects, f.Err = b.Plan(ctx, after)
 		families = append(families, f)
 	}

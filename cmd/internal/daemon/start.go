@@ -14,10 +14,10 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
 	"svcproxy.dev/svcproxy/cmd/internal/node"
 	"svcproxy.dev/svcproxy/configs"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/conditions"
 	"svcproxy.dev/svcproxy/proxier/healthcheck"
 	"svcproxy.dev/svcproxy/proxier/healthz"
+	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/proxier/traffic"
 	"svcproxy.dev/svcproxy/source"
@@ -93,7 +93,7 @@ func start(ctx context.Context, o Options) (_ *daemon, err error) {
 		}
 		each([]source.Source{s}, func(s troubled) { metrics.WatchProblems(t.name, s.Problems) })
 	}
-	d.http.server.OnFailure(func(c proxier.NodeHealth, why string) {
+	d.http.server.OnFailure(func(c loop.NodeHealth, why string) {
 		if c.InCluster {
 			each(d.sources, func(s healthTeller) { s.HealthPortFailed(c.Key, c.Port, why) })
 		}
@@ -126,8 +126,8 @@ func start(ctx context.Context, o Options) (_ *daemon, err error) {
 
 	// The loop, and what looks at what it does.
 	limits := fixed.Limits.Products()
-	d.doubts = &doubter{log: d.log, find: func() []proxier.Doubt { return d.loop.Doubts() }, doubtful: make(chan struct{}, 1)}
-	d.loop = proxier.NewLoop(proxier.Config{
+	d.doubts = &doubter{log: d.log, find: func() []loop.Doubt { return d.loop.Doubts() }, doubtful: make(chan struct{}, 1)}
+	d.loop = loop.New(loop.Config{
 		Backends: d.mode.active.proxies(), Flows: connections{}, Node: d.host.node, Reserved: node.Reserved(fixed), Limits: &limits,
 		Sources: names, MinInterval: fixed.Sync.MinInterval, LookInterval: fixed.Sync.ResyncInterval,
 		SyncTimeout: syncTimeout, Log: d.log, Listening: d.doubts.listening, Router: explain.Router,
@@ -164,7 +164,7 @@ func start(ctx context.Context, o Options) (_ *daemon, err error) {
 	metrics.Register(d.http.traffic)
 	metrics.Follow(families...)
 	metrics.WatchCounts(counter.now, families...)
-	metrics.WatchStalls(func() []proxier.Stall { return append(d.mode.stalls(), d.loop.Stalls()...) })
+	metrics.WatchStalls(func() []loop.Stall { return append(d.mode.stalls(), d.loop.Stalls()...) })
 	metrics.WatchChecks(answersOf(d.checker))
 	metrics.WatchAnnounced(func() healthz.Announced { return d.announcing.counts(d.loop.Announced(nil)) })
 	if faults, _ := d.settings.pending(); source.FirstError(faults) == nil {

@@ -6,8 +6,8 @@ import (
 	"slices"
 
 	"svcproxy.dev/svcproxy/cmd/internal/control"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/claims"
+	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -21,7 +21,7 @@ func (r *reporter) status(ctx context.Context, match func(*source.Service) bool)
 }
 
 // about is status without the loop's own, of which it is given these parts.
-func (r *reporter) about(ctx context.Context, families []proxier.FamilyStatus, refusals []claims.Refusal) control.Status {
+func (r *reporter) about(ctx context.Context, families []loop.FamilyStatus, refusals []claims.Refusal) control.Status {
 	st := control.Status{
 		Version: r.version, PID: os.Getpid(), Started: r.started,
 		Ready: r.health.Ready(), Healthy: r.health.Healthy(), Settings: r.inUse(families),
@@ -44,7 +44,7 @@ func (r *reporter) warnings(ctx context.Context) (list []string) {
 }
 
 // inUse returns which settings are in use.
-func (r *reporter) inUse(families []proxier.FamilyStatus) control.Settings {
+func (r *reporter) inUse(families []loop.FamilyStatus) control.Settings {
 	n := r.host.current()
 	s := control.Settings{
 		ConfigDir: r.configDir, Mode: r.mode.current().Name, NodeName: n.Name, Zone: n.Zone,

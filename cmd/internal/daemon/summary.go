@@ -5,7 +5,7 @@ import (
 	"net/url"
 
 	"svcproxy.dev/svcproxy/cmd/internal/control"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -18,7 +18,7 @@ func (r *reporter) addStatus(routes *control.Routes) {
 		}
 		return r.status(ctx, match), nil
 	})
-	control.Get(routes, "/v1/services", func(ctx context.Context, query url.Values) ([]proxier.ServiceStatus, error) {
+	control.Get(routes, "/v1/services", func(ctx context.Context, query url.Values) ([]loop.ServiceStatus, error) {
 		match, err := matcher(query)
 		if err != nil {
 			return nil, err

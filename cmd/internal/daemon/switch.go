@@ -13,7 +13,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/node"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/internal/wake"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
@@ -26,7 +26,7 @@ type modeSwitch struct {
 	tell     func(modes string)      // shows in systemctl status which modes are in use
 	changed  func()                  // another mode is in use
 
-	loop    *proxier.Loop // made once the mode is open, as is foreign
+	loop    *loop.Loop // made once the mode is open, as is foreign
 	foreign *foreignChanges
 
 	wanted    chan configs.Settings // the mode changed in these
@@ -382,7 +382,7 @@ func (sw *modeSwitch) missing() []string {
 }
 
 // stalls returns what the families that are being opened wait for.
-func (sw *modeSwitch) stalls() (list []proxier.Stall) {
+func (sw *modeSwitch) stalls() (list []loop.Stall) {
 	sw.mu.Lock()
 	defer sw.mu.Unlock()
 	for fam, o := range sw.active.opening {

@@ -8,7 +8,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/cmd/internal/top"
 	"svcproxy.dev/svcproxy/configs"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/proxier/traffic"
 )
 
@@ -36,7 +36,7 @@ func (r *reporter) answerTop(ctx context.Context, values url.Values) (traffic.Re
 const trafficTime = 200 * time.Millisecond
 
 // addTraffic adds what is counted of services to their status, where it is always counted and at hand.
-func (r *reporter) addTraffic(ctx context.Context, which control.Selection, list []proxier.ServiceStatus) {
+func (r *reporter) addTraffic(ctx context.Context, which control.Selection, list []loop.ServiceStatus) {
 	ctx, cancel := context.WithTimeout(ctx, trafficTime)
 	defer cancel()
 	q := traffic.Query{Names: which, Endpoints: true, Limit: traffic.MaxLimit}

@@ -1,0 +1,27 @@
+// Package loop keeps backends in step with sources.
+//
+// A Loop takes changes in, as its tracker grants them, and sends orders to its families. A family, of IPv4 or IPv6,
+// has a State, a backend and a goroutine of its own: it resolves what an order names, and syncs, at the pace
+// that Config allows. Neither waits for the other, nor for what a Sync takes. Once all families hold a change, it
+// is logged, and health check node ports tell of it. SyncResult is the outcome of one Sync.
+//
+// The files, in the order in which a change travels:
+//
+//	inbox, loop              what the Loop is told; its goroutine
+//	orders, family           what the Loop sends to a family; its goroutine and State
+//	pieces                   large services, which a family changes piece by piece
+//	nodechange               which services a change of this host touches
+//	conditions               who knows of endpoints what files do not say
+//	pace, progress, stall    when a family syncs, and whether a Sync makes progress
+//	look, contention         comparisons beside syncs; repairs paced
+//	announce, announcing, announced  which addresses the network is told of, when, and who asks
+//	unserved                 what a Sync could not make
+//	unsynced                 families that are yet to announce what an earlier run did
+//	settle, describe, edits  when all families hold a change, and its line in the log
+//	held                     waiting for that
+//	health, doubts*, serving, snapshot, status, summary, runs  what others ask of the Loop
+//	states                   the state of each endpoint in a word, for people
+//	triggers, repair_cause   what a sync tells of besides: when changes were made, why it repaired
+//	counts                   how many services and endpoints are how, for metrics
+//	plan*                    what a sync would change, and what that means for connections
+package loop

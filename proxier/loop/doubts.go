@@ -1,0 +1,254 @@
+package loop
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"svcproxy.dev/svcproxy/proxier/claims"
+	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/source"
+)
+
+// A Listener is a socket of this host on which a process takes packets from anybody.
+type Listener struct {
+	source.Protocol
+	netip.AddrPort      // of 0.0.0.0 or [::]: on all addresses
+	Both           bool // on [::], and takes IPv4 packets too
+	Own            bool // this program's
+}
+
+// takes reports whether packets to an address are the listener's.
+func (l Listener) takes(a netip.Addr) bool {
+	if !l.Addr().IsUnspecified() {
+		return l.Addr() == a
+	}
+	return l.Both || policy.FamilyOf(l.Addr()) == policy.FamilyOf(a)
+}
+
+func (l Listener) String() string { return fmt.Sprintf("%s/%s", l.AddrPort, l.Protocol) }
+
+// A Doubt is something in a service that is valid by itself, but that cannot be meant
+// in view of other services or processes of this host.
+type Doubt struct {
+	Key  source.Key
+	Pos  source.Position
+	Msg  string
+	Hint string // may be empty
+}
+
+// Fault returns the doubt as a warning.
+func (d Doubt) Fault() source.Fault {
+	return source.Fault{Pos: d.Pos, Msg: fmt.Sprintf("service %q: %s", d.Key, d.Msg), Hint: d.Hint, Warning: true}
+}
+
+// String returns the doubt without the name of the service.
+func (d Doubt) String() string { return source.Fault{Msg: d.Msg, Hint: d.Hint}.String() }
+
+// Surroundings are what DoubtsOf looks at besides the services themselves.
+type Surroundings struct {
+	Node      *policy.Node // nil: not known
+	Families  []policy.Family
+	Listeners []Listener                           // of this host
+	Router    func(netip.Addr) (netip.Addr, error) // see Config; nil: not known
+}
+
+// DoubtsOf returns those about the services in use, in order of their names.
+func DoubtsOf(t *claims.Tracker, in Surroundings) []Doubt {
+	var list []*source.Service
+	t.Services(func(s *source.Service, _ source.UnitID) { list = append(list, s) })
+	return doubts(list, in, nil)
+}
+
+// Doubts returns those about the services in use. It may be called from any
+// goroutine, and looks through all endpoints.
+func (l *Loop) Doubts() []Doubt { return l.doubtsOf(nil) }
+
+// doubtsOf returns those about the services that match accepts; nil: about all.
+func (l *Loop) doubtsOf(match func(*source.Service) bool) []Doubt {
+	l.mu.RLock()
+	var list []*source.Service
+	l.tracker.Services(func(s *source.Service, _ source.UnitID) { list = append(list, s) })
+	in := Surroundings{Node: l.node, Router: l.cfg.Router}
+	for _, f := range l.families {
+		in.Families = append(in.Families, f.fam)
+	}
+	l.mu.RUnlock()
+	if l.cfg.Listening != nil {
+		in.Listeners = l.cfg.Listening()
+	}
+	return doubts(list, in, match)
+}
+
+func doubts(list []*source.Service, in Surroundings, match func(*source.Service) bool) []Doubt {
+	s := newSuspicion(list, in)
+	var out []Doubt
+	for _, svc := range list {
+		if match != nil && !match(svc) {
+			continue
+		}
+		out = append(out, s.endpoints(svc)...)
+		out = append(out, s.listeners(svc)...)
+		out = append(out, s.answering(svc)...)
+	}
+	slices.SortStableFunc(out, func(a, b Doubt) int { return a.Key.Compare(b.Key) })
+	return out
+}
+
+// A suspicion indexes services and listeners.
+type suspicion struct {
+	Surroundings
+	having map[netip.Addr][]*source.Service // by address
+	at     map[portOf][]Listener
+	asked  int // how many times Router was
+}
+
+type portOf struct {
+	protocol source.Protocol
+	port     uint16
+}
+
+func newSuspicion(list []*source.Service, in Surroundings) *suspicion {
+	s := &suspicion{Surroundings: in, having: make(map[netip.Addr][]*source.Service), at: make(map[portOf][]Listener)}
+	for _, svc := range list {
+		for a := range svc.Addresses() {
+			s.having[a] = append(s.having[a], svc)
+		}
+	}
+	for _, l := range in.Listeners {
+		p := portOf{l.Protocol, l.Port()}
+		s.at[p] = append(s.at[p], l)
+	}
+	return s
+}
+
+// owns reports whether an interface of this host is known to carry an address.
+func (s *suspicion) owns(a netip.Addr) bool { return s.Node != nil && s.Node.Owns(a) }
+
+// endpoints returns what there is to say of endpoints on addresses of other services: of
+// the first of them, and how many there are. A connection is balanced once, so that
+// one to such an endpoint gets no further, unless the address is on an interface too.
+func (s *suspicion) endpoints(svc *source.Service) []Doubt {
+	return firstDoubt(svc, func(e *source.Endpoint) Doubt {
+		owners := s.having[e.Addr]
+		if len(owners) == 0 || s.owns(e.Addr) {
+			return Doubt{}
+		}
+		slices.SortFunc(owners, func(a, b *source.Service) int { return a.Compare(b.Key) }) // the same is named each time
+		return Doubt{Key: svc.Key, Pos: svc.Pos, Msg: lost(svc, e, owners), Hint: "write the endpoints of that service, or other addresses"}
+	})
+}
+
+// firstDoubt returns the first doubt that about has of an endpoint, which says how many more it has;
+// one without Msg is none.
+func firstDoubt(svc *source.Service, about func(*source.Endpoint) Doubt) []Doubt {
+	var first Doubt
+	more := 0
+	for i := range svc.Endpoints {
+		switch d := about(&svc.Endpoints[i]); {
+		case d.Msg == "":
+		case first.Msg == "":
+			first = d
+		default:
+			more++
+		}
+	}
+	if first.Msg == "" {
+		return nil
+	}
+	if more > 0 {
+		first.Msg += fmt.Sprintf("; so is it with %d more endpoints", more)
+	}
+	return []Doubt{first}
+}
+
+// lost says why a connection to an endpoint on an address of these services gets nowhere; empty: it may.
+func lost(svc *source.Service, e *source.Endpoint, owners []*source.Service) string {
+	for _, o := range owners {
+		if o == svc {
+			continue
+		}
+		isVIP := slices.Contains(o.VIPs, e.Addr)
+		for _, p := range svc.Ports {
+			n := e.Port(p)
+			to := netip.AddrPortFrom(e.Addr, n)
+			served := slices.ContainsFunc(o.Ports, func(q source.Port) bool { return q.Port == n && q.Protocol == p.Protocol })
+			switch {
+			case n == 0:
+			case served && (isVIP || !o.InCluster): // hosts of a cluster have external addresses on their interfaces
+				return fmt.Sprintf("endpoint %s/%s is service %q%s: no connection is balanced twice, so that none gets to the endpoints of that service", to, p.Protocol, o.Key, written(o.AddrPos(e.Addr)))
+			case !served && isVIP:
+				return fmt.Sprintf("endpoint %s/%s is on a vip of service %q%s, where that port is refused", to, p.Protocol, o.Key, written(o.AddrPos(e.Addr)))
+			}
+		}
+	}
+	return ""
+}
+
+// written returns " (file:line:col)", or nothing where that is not known.
+func written(pos source.Position) string {
+	if pos.File == "" {
+		return ""
+	}
+	return " (" + pos.String() + ")"
+}
+
+// listeners returns what there is to say of processes that listen where a service
+// takes the packets. Node ports on which this program itself listens are claims.
+func (s *suspicion) listeners(svc *source.Service) []Doubt {
+	if len(s.at) == 0 {
+		return nil
+	}
+	var out []Doubt
+	for c := range claims.Of(svc) {
+		list := s.at[portOf{c.Protocol, c.Port}]
+		if len(list) == 0 || slices.Contains(svc.Without, c.PortAddr()) {
+			continue
+		}
+		i := slices.IndexFunc(list, func(l Listener) bool { return s.hides(svc, c, l) })
+		if i >= 0 {
+			out = append(out, Doubt{Key: svc.Key, Pos: c.Pos(svc), Msg: hidden(c, list[i]), Hint: hiddenHint(c)})
+		}
+	}
+	return out
+}
+
+// hides reports whether svc takes packets of l by what it claims.
+func (s *suspicion) hides(svc *source.Service, c claims.Claim, l Listener) bool {
+	switch {
+	case c.Addr.IsValid():
+		return slices.Contains(s.Families, policy.FamilyOf(c.Addr)) && l.takes(c.Addr) && (l.Addr() == c.Addr || s.owns(c.Addr))
+	case l.Own, c.Port == svc.HealthCheckNodePort && c.Protocol == source.TCP, s.Node == nil:
+		return false
+	}
+	own := s.Node.NodePortAddrsOf(svc.NodePortAddresses)
+	if s.Node.LocalhostNodePorts {
+		own = append(slices.Clone(own), netip.AddrFrom4([4]byte{127, 0, 0, 1}))
+	}
+	return slices.ContainsFunc(own, func(a netip.Addr) bool {
+		return slices.Contains(s.Families, policy.FamilyOf(a)) && policy.Serves(svc, policy.FamilyOf(a)) && l.takes(a)
+	})
+}
+
+// hidden says that packets to c do not reach a listener any more.
+func hidden(c claims.Claim, l Listener) string {
+	who := "a process of this host"
+	if l.Own {
+		who = "svcproxy itself"
+	}
+	where := c.String()
+	if !c.Addr.IsValid() {
+		where = "the node port addresses"
+	}
+	return fmt.Sprintf("%s listens on %s, and becomes unreachable at %s", who, l, where)
+}
+
+// ssh is the port of the listener that a remote admin depends on.
+const ssh = 22
+
+func hiddenHint(c claims.Claim) string {
+	if c.Port == ssh && c.Protocol == source.TCP {
+		return "your sshd becomes unreachable here"
+	}
+	return ""
+}

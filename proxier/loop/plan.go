@@ -1,0 +1,190 @@
+package loop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/claims"
+	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/source"
+)
+
+// A Plan is what a sync would change now.
+type Plan struct {
+	Edits    []claims.Transition // services that are not in the kernel yet as sources have them, in order of their names
+	Families []*FamilyPlan       // in order of the IP version
+}
+
+// A FamilyPlan is what a Sync of one family would change now.
+type FamilyPlan struct {
+	Family   policy.Family
+	Objects  []proxier.Change       // of the kernel
+	Services []policy.ServiceChange // that the kernel does not hold yet, in order of their names
+	Err      error                  // why Objects are not known
+
+	before, after map[source.Key]*policy.Resolved // all services
+	host          policy.Host
+	node          *policy.Node
+	placed        map[policy.FrontendKey][]netip.Addr
+	fresh         bool // nobody knows at this sync what was there before it
+}
+
+// ComparePlan returns what leads from one State to another, which node belongs to, without
+// Objects. fresh: the sync is the first of a process, which does not know the former State.
+func ComparePlan(before, after *policy.State, node *policy.Node, fresh bool) *FamilyPlan {
+	p := &FamilyPlan{
+		Family: after.Family, before: before.Services, after: after.Services,
+		host: after.Host, node: node, fresh: fresh,
+	}
+	ch := policy.NewChanges()
+	for key, r := range after.Services {
+		if old := before.Services[key]; !reflect.DeepEqual(old, r) {
+			ch.Note(key, old, r)
+		}
+	}
+	for key, old := range before.Services {
+		if after.Services[key] == nil {
+			ch.Note(key, old, nil)
+		}
+	}
+	p.Services = ch.Delta().Services
+	p.placed = p.placedAddrs()
+	return p
+}
+
+const (
+	// planTime is how long a family may take to answer, its present Sync included.
+	planTime = 20 * time.Second
+
+	// planPause is how long a family that had a change to sync is left alone.
+	planPause = 100 * time.Millisecond
+)
+
+// errInterrupted says that a change came, which does not wait for a comparison.
+var errInterrupted = errors.New("services change all the time")
+
+// Plan returns what a sync of each family would change now, and changes nothing. It takes
+// 20 s at most, and gives way to changes. It may be called from any goroutine.
+func (l *Loop) Plan(ctx context.Context) (*Plan, error) {
+	ctx, cancel := context.WithTimeout(ctx, planTime)
+	defer cancel()
+	l.mu.RLock()
+	waiting, families, p := l.unread(), slices.Clone(l.families), &Plan{Edits: merged(l.batches)}
+	l.mu.RUnlock()
+	if len(waiting) > 0 {
+		return nil, fmt.Errorf("nothing is planned before all services have been read: waiting for %s", strings.Join(waiting, ", "))
+	}
+	p.Families = make([]*FamilyPlan, len(families))
+	var wg sync.WaitGroup
+	for i, f := range families {
+		wg.Go(func() { p.Families[i] = f.ask(ctx) })
+	}
+	wg.Wait()
+	return p, nil
+}
+
+// A planQuestion asks a family for its plan.
+type planQuestion struct {
+	ctx    context.Context
+	answer chan *FamilyPlan // room for one
+}
+
+// ask asks the family's goroutine, again after an interruption, until ctx ends.
+func (f *family) ask(ctx context.Context) *FamilyPlan {
+	fail := func(errs ...any) *FamilyPlan {
+		text := "comparing %s with the kernel" + strings.Repeat(": %w", len(errs))
+		return &FamilyPlan{Family: f.fam, Err: fmt.Errorf(text, append([]any{f.fam}, errs...)...)}
+	}
+	for tries := 1; ; tries++ {
+		q := planQuestion{ctx, make(chan *FamilyPlan, 1)}
+		select {
+		case f.questions <- q:
+		case <-f.ended:
+			return fail(errors.New("it is no longer programmed"))
+		case <-ctx.Done():
+			if tries > 2 {
+				return fail(ctx.Err(), errInterrupted)
+			}
+			return fail(ctx.Err(), errors.New("a sync takes long"))
+		}
+		p := <-q.answer
+		switch {
+		case p.Err == nil:
+			return p
+		case ctx.Err() != nil && tries > 1:
+			return fail(ctx.Err(), errInterrupted)
+		case ctx.Err() != nil:
+			return fail(ctx.Err())
+		case !errors.Is(p.Err, errInterrupted):
+			return fail(p.Err)
+		}
+		select {
+		case <-time.After(planPause):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// answer answers with the plan of the State as it is. An order ends it.
+func (f *family) answer(ctx context.Context, q planQuestion) {
+	st := f.wantedState()
+	p := &FamilyPlan{
+		Family: f.fam, Services: f.unsynced(st),
+		before: f.former(), after: maps.Clone(st.Services), host: st.Host, node: f.node,
+		fresh: f.news.good.IsZero(),
+	}
+	defer func() { q.answer <- p }()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(q.ctx, cancel)()
+	ctx, working, stop := f.watch(ctx, planWork)
+	defer stop()
+	f.works(working)
+	defer f.works(nil)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		p.Objects, p.Err = f.backend.Plan(ctx, st)
+	}()
+	select {
+	case <-done:
+	case <-f.orders.wake: // what it is about is taken after this
+		cancel()
+		if <-done; p.Err != nil {
+			p.Err = errInterrupted
+		}
+	}
+}
+
+// former returns all services as they were last synced.
+func (f *family) former() map[source.Key]*policy.Resolved {
+	all := maps.Clone(f.state.Services)
+	for key := range f.changes.Services {
+		was := f.changes.Before(f.state, key)
+		if delete(all, key); was != nil {
+			all[key] = was
+		}
+	}
+	return all
+}
+
+// unsynced returns the services that differ from what was last synced, in order of their names.
+func (f *family) unsynced(wanted *policy.State) []policy.ServiceChange {
+	all := policy.NewChanges()
+	for key := range f.changes.Services {
+		all.Note(key, f.changes.Before(f.state, key), wanted.Services[key])
+	}
+	for key, g := range f.growing {
+		all.Note(key, f.changes.Before(f.state, key), g.wanted)
+	}
+	return all.Delta().Services
+}
