@@ -2,6 +2,7 @@ package proxier
 
 import (
 	"context"
+	"iter"
 	"net/netip"
 
 	"svcproxy.dev/svcproxy/proxier/policy"
@@ -72,6 +73,22 @@ type Counter interface {
 type FrontendAddr struct {
 	Protocol source.Protocol
 	netip.AddrPort
+}
+
+// FrontendAddrs yields where packets to services are sent to, a node port at each address of the host that
+// serves it, with the service.
+func FrontendAddrs(host *policy.Host, services iter.Seq[*policy.Resolved]) iter.Seq2[FrontendAddr, *policy.Resolved] {
+	return func(yield func(FrontendAddr, *policy.Resolved) bool) {
+		for r := range services {
+			for _, f := range r.Frontends {
+				for _, a := range host.Addrs(f) {
+					if !yield(FrontendAddr{f.Key.Protocol, netip.AddrPortFrom(a, f.Key.Port)}, r) {
+						return
+					}
+				}
+			}
+		}
+	}
 }
 
 // A Pair is where packets were sent to, and the endpoint that got them.

@@ -24,6 +24,7 @@ var forbidden = []struct{ from, to string }{
 	{"proxier/policy", "svcproxy.dev/svcproxy/proxier/claims"},
 	{"proxier/claims", "svcproxy.dev/svcproxy/netutil"},
 	{"proxier/flows", "svcproxy.dev/svcproxy/netutil"},
+	{"proxier/report", "svcproxy.dev/svcproxy/netutil"},
 	{"proxier", "svcproxy.dev/svcproxy/cmd"},
 	{"proxier", "svcproxy.dev/svcproxy/configs"},
 	{"proxier", "svcproxy.dev/svcproxy/source/file"},
@@ -50,10 +51,15 @@ var pure = []string{"svcproxy.dev/svcproxy/proxier/policy", "svcproxy.dev/svcpro
 
 // knows are the folders of proxier that are built on others. Backends do not know each other, except for filter.
 var knows = map[string][]string{
-	"iptables": {"filter"}, "ipvs": {"filter"},
+	"report":     {"flows"},
+	"loop":       {"flows", "report"},
+	"iptables":   {"filter"},
+	"ipvs":       {"filter"},
 	"conditions": {"healthcheck"},
-	"loop":       {"flows"}, "backendtest": {"loop"},
-	"healthz": {"loop"}, "traffic": {"loop"}, "filter": {"loop"},
+	"healthz":    {"loop", "report"},
+	"traffic":    {"report"},
+
+	"backendtest": {"loop"},
 }
 
 // knowsAnother reports whether a file of a folder of proxier imports another one.

@@ -103,7 +103,7 @@ func (k *Keeper) Conditions(key source.Key) policy.Conditions {
 	return nil
 }
 
-// Details implements loop.Conditioner.
+// Details returns what else is known of the endpoints of a service in use, for report.Surroundings.
 func (k *Keeper) Details(key source.Key) map[netip.AddrPort]policy.Detail {
 	k.mu.Lock()
 	defer k.mu.Unlock()

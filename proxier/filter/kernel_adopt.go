@@ -4,12 +4,10 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"slices"
 
 	"svcproxy.dev/svcproxy/netutil/conntrack"
 	"svcproxy.dev/svcproxy/netutil/xtables"
 	"svcproxy.dev/svcproxy/proxier"
-	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -43,8 +41,7 @@ func (d *difference) forwarding(h *Actual) forwarding {
 // adopt marks the connections that st's frontends have balanced.
 func (k *Kernel) adopt(ctx context.Context, st *policy.State) error {
 	ours := map[proxier.FrontendAddr]bool{}
-	serving := loop.NewServing(st.Family, st.Host, slices.Collect(maps.Values(st.Services))...)
-	for at := range serving.FrontendAddrs() {
+	for at := range proxier.FrontendAddrs(&st.Host, maps.Values(st.Services)) {
 		ours[at] = true
 	}
 	_, err := conntrack.Mark(ctx, k.tool.IPv6, st.Host.Mark(), func(c conntrack.Connection) bool {

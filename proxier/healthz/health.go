@@ -84,10 +84,10 @@ func (h *Health) Dropped(fam policy.Family) {
 func (h *Health) Healthy() bool { return h.look(time.Now()).Healthy }
 
 // look returns what there is to say, but of the node.
-func (h *Health) look(now time.Time) report {
+func (h *Health) look(now time.Time) healthReport {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	r := report{CurrentTime: now.UTC(), Healthy: true, Status: map[string]familyReport{}}
+	r := healthReport{CurrentTime: now.UTC(), Healthy: true, Status: map[string]familyReport{}}
 	for fam, t := range h.updated {
 		r.Status[fam.Title()] = familyReport{LastUpdated: t.UTC(), Healthy: true}
 		r.LastUpdated = times.Later(r.LastUpdated, t.UTC())
@@ -173,10 +173,10 @@ type drainReport struct {
 	Since  time.Time `json:"since"`
 }
 
-// A report is the body of /healthz and /livez, that of kube-proxy. nodeEligible is
+// A healthReport is the body of /healthz and /livez, that of kube-proxy. nodeEligible is
 // in /healthz only; it is true on every host that no Kubernetes node object says
 // otherwise of, and /healthz fails where it is not, or where the host is drained.
-type report struct {
+type healthReport struct {
 	LastUpdated  time.Time               `json:"lastUpdated"`
 	CurrentTime  time.Time               `json:"currentTime"`
 	NodeEligible *bool                   `json:"nodeEligible,omitempty"`

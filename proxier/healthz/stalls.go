@@ -5,16 +5,16 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"svcproxy.dev/svcproxy/proxier/loop"
+	"svcproxy.dev/svcproxy/proxier/report"
 )
 
 // WatchStalls has the work that makes no progress asked for each time that metrics are.
-func (m *Metrics) WatchStalls(stalls func() []loop.Stall) {
+func (m *Metrics) WatchStalls(stalls func() []report.Stall) {
 	m.registry.MustRegister(stalled(stalls))
 }
 
 // stalled is a prometheus.Collector.
-type stalled func() []loop.Stall
+type stalled func() []report.Stall
 
 var stalledDesc = desc("stalled_seconds", "For how long work that makes no progress waits, by what it waits for; there is none of the rest.", "ip_family", "work", "waits_for")
 

@@ -1,33 +1,25 @@
 package loop
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 
 	"svcproxy.dev/svcproxy/internal/lists"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 )
 
 // An Announcer tells the network of addresses that this host serves. Its methods must not block.
 type Announcer interface {
+	report.Announcer
+
 	// Announce takes changes over. It is called for one change of a family after the other, with
 	// what is to be announced only after the kernel serves it, and with what is not before the
 	// kernel is told to stop. It is never called for the end of the Loop.
 	Announce(fam policy.Family, changes []AnnounceChange)
-
-	// Unavailable says why nothing is announced by one of the means; empty: it is. Any goroutine
-	// may call it.
-	Unavailable(means source.Means) string
-
-	// Unheard says why no router gets routes of a family, where BGP is available; empty: one does. Any
-	// goroutine may call it.
-	Unheard(policy.Family) string
-
-	// Unanswered returns the addresses that neighbours should be told of and are not, and why. Any
-	// goroutine may call it.
-	Unanswered() map[netip.Addr]string
 }
 
 // An AnnounceChange says how an address is announced from now on.
@@ -86,6 +78,9 @@ func (a *announcing) count(n policy.Announcement, by int, how Loss) {
 	a.by[n.Addr][slices.Index(source.EachMeans, n.Means)] += by
 	a.changed[n.Addr] = how
 }
+
+// announced returns what is announced of each service.
+func (a *announcing) announced() map[source.Key][]policy.Announcement { return maps.Clone(a.of) }
 
 // means returns by what an address is announced.
 func (a *announcing) means(addr netip.Addr) (m source.Means) {
@@ -159,15 +154,7 @@ func heldBy(r *policy.Resolved, lacks *proxier.PartialError) []policy.Announceme
 		return nil
 	}
 	return lists.Keep(r.Announced, func(n policy.Announcement) bool {
-		return n.Withheld == policy.NotWithheld && !lacking(r, n.Addr, lacks)
-	})
-}
-
-// lacking reports whether the kernel sends nothing to endpoints that is for an address.
-func lacking(r *policy.Resolved, a netip.Addr, e *proxier.PartialError) bool {
-	return e != nil && !slices.ContainsFunc(r.FrontendsAt(a), func(f *policy.Frontend) bool {
-		action, _ := kernelAction(f, e)
-		return f.Outside.Action == policy.Balance && action != unservedWhole
+		return n.Withheld == policy.NotWithheld && !report.Lacks(r, n.Addr, lacks)
 	})
 }
 
@@ -186,6 +173,14 @@ func (f *family) announce(lacks *proxier.PartialError) {
 	a.partial = lacks
 	f.mu.Unlock()
 	f.tellAnnouncer()
+}
+
+// sameUnserved reports whether two errors say the same of frontends; both may be nil.
+func sameUnserved(e, o *proxier.PartialError) bool {
+	if e == nil || o == nil {
+		return e == o
+	}
+	return maps.Equal(e.Frontends, o.Frontends)
 }
 
 // tellAnnouncer tells the Announcer what it does not know. Any goroutine may call it.

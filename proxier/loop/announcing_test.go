@@ -53,7 +53,7 @@ func announcedBy(k *kernel) func(*Config) {
 
 // webAt is a service that is announced, with an endpoint.
 func webAt(name string, edit ...func(*source.Service)) *source.Service {
-	return named(name, append([]func(*source.Service){policytest.ByBGP, policytest.External, policytest.Endpoints("10.0.0.1")}, edit...)...)
+	return policytest.Service(append([]func(*source.Service){func(s *source.Service) { s.Name = name }, policytest.ByBGP, policytest.External, policytest.Endpoints("10.0.0.1")}, edit...)...)
 }
 
 // inFile is a file of services.
@@ -176,7 +176,7 @@ func TestAnnounceNothingWhileDrained(t *testing.T) {
 		l.Apply(inFile(webAt("web")))
 		l.Synced("file")
 		k.expect(t, "full")
-		if got := l.Announced(nil); len(got) != 1 || got[0].Withheld != policy.HostDrained.String() {
+		if got := l.Announced(); len(got) != 1 || got[0].Withheld != policy.HostDrained.String() {
 			t.Errorf("drained: %+v", got)
 		}
 		l.DrainHost(false)
@@ -214,7 +214,7 @@ func TestAnnounceWhatTheKernelLacks(t *testing.T) {
 		k.unserve(lacks(true))
 		l.Resync()
 		k.expect(t, "full", "203.0.113.1 lost")
-		if got := l.Announced(nil)[0]; got.Reason != "default/web: another has it" || got.Withheld != "unserved" {
+		if got := l.Announced()[0]; got.Reason != "default/web: another has it" || got.Withheld != "unserved" {
 			t.Errorf("%+v", got)
 		}
 		k.unserve(nil)
@@ -253,7 +253,7 @@ func TestAnnounced(t *testing.T) {
 		})
 		l.Apply(policytest.Set(source.Unit{ID: source.UnitID{Source: "file", Name: "b"}, Services: []*source.Service{taken}}))
 		show := func() (lines []string) {
-			for _, a := range l.Announced(nil) {
+			for _, a := range l.Announced() {
 				lines = append(lines, fmt.Sprintf("%s %s %v %s %q %v %s", a.Address, a.Means, a.Announced, a.Withheld, a.Reason, a.Services, a.Place))
 			}
 			return lines
@@ -338,25 +338,4 @@ func TestDrainHostDuringSync(t *testing.T) {
 		time.Sleep(time.Minute)
 		k.expect(t, "203.0.113.1 drained", "203.0.113.1 by bgp", "web")
 	})
-}
-
-// Every cause has a word of its own, and a text for people.
-func TestWithheldWords(t *testing.T) {
-	words := map[string]bool{policy.NotWithheld.String(): true}
-	for _, w := range policy.AllWithheld() {
-		if words[w.String()] {
-			t.Errorf("cause %d has the word %q of another", w, w)
-		}
-		words[w.String()] = true
-		switch w {
-		case policy.NoMeans, policy.NoRouter, policy.NotCarried, policy.KernelLacksIt, policy.NoEndpoints, policy.NoUsable, policy.WantedUnusable, policy.AllFail: // more is said of these
-		default:
-			if withheldWords[w] == "" {
-				t.Errorf("%s has no text", w)
-			}
-		}
-	}
-	if fmt.Sprint(source.BGP|source.L2) != "bgp,l2" {
-		t.Error(source.BGP | source.L2)
-	}
 }

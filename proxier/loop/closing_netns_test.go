@@ -151,7 +151,7 @@ func (c *closingLab) Challenge(fam policy.Family, removed []flows.Flow) error {
 	})
 }
 
-// Use, Conditions and Details implement loop.Conditioner.
+// Use and Conditions implement loop.Conditioner.
 func (c *closingLab) Use(key source.Key, _ *source.Service) policy.Conditions {
 	return c.Conditions(key)
 }
@@ -161,8 +161,6 @@ func (c *closingLab) Conditions(key source.Key) policy.Conditions {
 	defer c.mu.Unlock()
 	return c.known[key]
 }
-
-func (c *closingLab) Details(source.Key) map[netip.AddrPort]policy.Detail { return nil }
 
 // know sets what is known of endpoints of a service; of others on the lab's remotes it is that they pass.
 func (c *closingLab) know(svc *source.Service, conditions map[*lab.Host]policy.Condition) {

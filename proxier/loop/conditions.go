@@ -1,30 +1,24 @@
 package loop
 
 import (
-	"net/netip"
-
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
-// A Conditioner knows Conditions. Use and Conditions are called from the goroutine of Loop.Run,
-// Details from any. They must not block.
+// A Conditioner knows Conditions. It is called from the goroutine of Loop.Run, and must not block.
 type Conditioner interface {
 	// Use returns the conditions of a service as it is used from now on, before that is
 	// programmed. Nil: the service is gone, and the result is not used.
 	Use(key source.Key, svc *source.Service) policy.Conditions
 	// Conditions returns those of a service in use, after Loop.Reconsider was called for it.
 	Conditions(key source.Key) policy.Conditions
-	// Details returns what else is known of the endpoints of a service in use.
-	Details(key source.Key) map[netip.AddrPort]policy.Detail
 }
 
 // noConditions knows of nothing.
 type noConditions struct{}
 
-func (noConditions) Use(source.Key, *source.Service) policy.Conditions   { return nil }
-func (noConditions) Conditions(source.Key) policy.Conditions             { return nil }
-func (noConditions) Details(source.Key) map[netip.AddrPort]policy.Detail { return nil }
+func (noConditions) Use(source.Key, *source.Service) policy.Conditions { return nil }
+func (noConditions) Conditions(source.Key) policy.Conditions           { return nil }
 
 // subject returns a service in use, with what is known of its endpoints.
 func (l *Loop) subject(svc *source.Service) policy.Subject {
@@ -38,17 +32,12 @@ func (l *Loop) use(key source.Key, svc *source.Service) policy.Subject {
 
 // know sets what is known of the endpoints of a service; svc is nil where it is gone.
 func (l *Loop) know(key source.Key, svc *source.Service, known policy.Conditions) policy.Subject {
-	delete(l.allFail, key)
 	if svc == nil || len(known) == 0 {
 		delete(l.conditions, key)
 		return policy.Subject{Service: svc}
 	}
-	s := policy.Subject{Service: svc, Conditions: known}
 	l.conditions[key] = known
-	if s.AllFail() != "" {
-		l.allFail[key] = s
-	}
-	return s
+	return policy.Subject{Service: svc, Conditions: known}
 }
 
 // reconsider has services resolved again of whose endpoints more is known.
@@ -66,18 +55,4 @@ func (l *Loop) reconsider(keys map[source.Key]bool, o *order) {
 	if len(keys) > 0 {
 		l.revision.Add(1)
 	}
-}
-
-// Details returns what else is known of the endpoints of a service in use, by
-// source.Service.EndpointAt. It may be called from any goroutine.
-func (l *Loop) Details(key source.Key) map[netip.AddrPort]policy.Detail {
-	return l.cfg.Conditions.Details(key)
-}
-
-// details is Details of a service of which there can be some. The caller does not hold l.mu.
-func (l *Loop) details(s policy.Subject) map[netip.AddrPort]policy.Detail {
-	if len(s.Conditions) == 0 && s.HealthCheck == nil {
-		return nil
-	}
-	return l.Details(s.Key)
 }

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -38,7 +38,7 @@ func TestLoopCounts(t *testing.T) {
 		}}
 		l.Apply(source.Changes{Set: []source.Unit{u}})
 		synctest.Wait()
-		wants := func(when string, services map[string]int, seen, pending ChangeCounts) {
+		wants := func(when string, services map[string]int, seen, pending report.ChangeCounts) {
 			t.Helper()
 			c := l.Counts()
 			if !maps.Equal(c.Services, services) {
@@ -48,10 +48,10 @@ func TestLoopCounts(t *testing.T) {
 				t.Errorf("%s: seen %+v, pending %+v, want %+v, %+v", when, c.Seen, c.Pending, seen, pending)
 			}
 		}
-		wants("before the first sync", map[string]int{"pending": 3, "none": 1}, ChangeCounts{4, 2}, ChangeCounts{4, 2})
+		wants("before the first sync", map[string]int{"pending": 3, "none": 1}, report.ChangeCounts{Services: 4, Endpoints: 2}, report.ChangeCounts{Services: 4, Endpoints: 2})
 		l.Synced("file")
 		synctest.Wait()
-		wants("synced", map[string]int{"balance": 1, "reject": 1, "drop": 1, "none": 1}, ChangeCounts{4, 2}, ChangeCounts{})
+		wants("synced", map[string]int{"balance": 1, "reject": 1, "drop": 1, "none": 1}, report.ChangeCounts{Services: 4, Endpoints: 2}, report.ChangeCounts{})
 		c := l.Counts()
 		if want := map[string]int{
 			"ready": 2, "weight 0": 1, "terminating": 1, "not ready": 1, "checking": 0, "down": 0, "draining": 0, "disabled": 0,
@@ -59,7 +59,7 @@ func TestLoopCounts(t *testing.T) {
 		}; !maps.Equal(c.Endpoints, want) {
 			t.Errorf("endpoints %v, want %v", c.Endpoints, want)
 		}
-		if want := map[policy.Family]NoLocal{policy.IPv4: {Internal: 1}}; !maps.Equal(c.NoLocal, want) {
+		if want := map[policy.Family]report.NoLocal{policy.IPv4: {Internal: 1}}; !maps.Equal(c.NoLocal, want) {
 			t.Errorf("without a local endpoint %v, want %v", c.NoLocal, want)
 		}
 		v4.failWith(errors.New("no"))
@@ -67,21 +67,6 @@ func TestLoopCounts(t *testing.T) {
 		more.Services = append([]*source.Service{service("web", "10.96.0.1", at("192.0.2.1", ""))}, u.Services[1:]...)
 		l.Apply(source.Changes{Set: []source.Unit{more}})
 		synctest.Wait()
-		wants("failing", map[string]int{"pending": 1, "reject": 1, "drop": 1, "none": 1}, ChangeCounts{4, 3}, ChangeCounts{0, 1})
+		wants("failing", map[string]int{"pending": 1, "reject": 1, "drop": 1, "none": 1}, report.ChangeCounts{Services: 4, Endpoints: 3}, report.ChangeCounts{Services: 0, Endpoints: 1})
 	})
-}
-
-// Every word of Status has a count of its own.
-func TestCountsKnowAllActions(t *testing.T) {
-	f := &policy.Frontend{Outside: policy.Route{Pool: &policy.Pool{}}}
-	words := []string{policy.Balance.String(), policy.Reject.String(), policy.Drop.String(), "pending"}
-	for _, whole := range []bool{true, false} {
-		word, _ := kernelAction(f, &proxier.PartialError{Frontends: map[policy.FrontendKey]bool{f.Key: whole}})
-		words = append(words, word)
-	}
-	for _, w := range words {
-		if _, known := worse[w]; !known {
-			t.Errorf("%q is not among %q", w, ServiceActions())
-		}
-	}
 }

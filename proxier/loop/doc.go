@@ -13,15 +13,11 @@
 //	nodechange               which services a change of this host touches
 //	conditions               who knows of endpoints what files do not say
 //	pace, progress, stall    when a family syncs, and whether a Sync makes progress
-//	look, contention         comparisons beside syncs; repairs paced
-//	announce, announcing, announced  which addresses the network is told of, when, and who asks
-//	unserved                 what a Sync could not make
-//	unsynced                 families that are yet to announce what an earlier run did
-//	settle, describe, edits  when all families hold a change, and its line in the log
+//	look                     comparisons beside syncs
+//	announcing               which addresses the network is told of, and when
+//	settle                   when all families hold a change, and its line in the log
 //	held                     waiting for that
-//	health, doubts*, serving, snapshot, status, summary, runs  what others ask of the Loop
-//	states                   the state of each endpoint in a word, for people
+//	nodehealth               what health check node ports answer
 //	triggers, repair_cause   what a sync tells of besides: when changes were made, why it repaired
-//	counts                   how many services and endpoints are how, for metrics
-//	plan*                    what a sync would change, and what that means for connections
+//	snapshot, counted, plan  what others ask of the Loop: package report says what it means
 package loop

@@ -12,6 +12,7 @@ import (
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/flows"
 	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -331,7 +332,7 @@ func (f *family) log(r *SyncResult) {
 	switch {
 	case r.Err != nil:
 		f.cfg.Log.Error("sync failed", "family", f.fam, "err", r.Err, "took", r.Duration)
-	case unservedText(r.Unserved) == unservedText(f.news.unserved):
+	case report.UnservedText(r.Unserved) == report.UnservedText(f.news.unserved):
 	case r.Unserved != nil:
 		f.cfg.Log.Error("not served", "family", f.fam, "virtual_servers", r.Unserved.N, "err", r.Unserved.Err)
 	default:
@@ -373,3 +374,21 @@ func (f *family) done(r *SyncResult) {
 // minDue is the least time between a Sync and one that a delayer asks for, so that
 // something overdue that cannot be done does not keep a processor busy.
 const minDue = 50 * time.Millisecond
+
+// holdsAny reports whether it is known what the kernel holds. The caller holds f.mu.
+func (f *family) holdsAny() bool { return f.news.synced > 0 && !f.news.unsure }
+
+// latest returns the news of f.
+func (f *family) latest() familyNews {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.news
+}
+
+// alive returns now, or since when a Sync of f should have made progress.
+func (f *family) alive() time.Time {
+	if p := f.latest().working; p != nil {
+		return p.alive()
+	}
+	return time.Now()
+}

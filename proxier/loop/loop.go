@@ -15,6 +15,7 @@ import (
 	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/proxier/flows"
 	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -40,13 +41,8 @@ type Config struct {
 	// Announcer tells the network of addresses; nil: nothing does.
 	Announcer Announcer
 
-	// Listening returns where processes of this host listen, for Doubts; nil: that is
-	// not known. It is called from any goroutine.
-	Listening func() []Listener
-
-	// Router returns by way of which router this host reaches an address, for Doubts; not
-	// valid: by none. Nil: that is not known. It is called from any goroutine.
-	Router func(netip.Addr) (netip.Addr, error)
+	// Surroundings are for those who report. Its Announcer is that of the Loop.
+	Surroundings report.Surroundings
 
 	// May be nil, and must not block.
 	OnQueued     func(policy.Family, time.Time) // when there is something to sync, from a goroutine for each family
@@ -89,13 +85,12 @@ type Loop struct {
 	mu         sync.RWMutex // held for writing by Run while it changes what follows
 	tracker    *claims.Tracker
 	conditions map[source.Key]policy.Conditions // of services in use of whose endpoints something is known
-	allFail    map[source.Key]policy.Subject    // of those, the services whose endpoints all fail their check, see AllFail
 	families   []*runningFamily                 // in order of the IP version
 	node       *policy.Node
 	synced     map[string]bool
 	batches    []batch // not yet held by all families
 
-	seen ChangeCounts // since the start
+	seen report.ChangeCounts // since the start
 
 	nodeHealth nodeHealths
 	number     uint64 // of the last order
@@ -122,11 +117,13 @@ func New(cfg Config) *Loop {
 	if cfg.Conditions == nil {
 		cfg.Conditions = noConditions{}
 	}
+	if cfg.Announcer != nil {
+		cfg.Surroundings.Announcer = cfg.Announcer
+	}
 	l := &Loop{
 		cfg: cfg, started: time.Now(), ready: make(chan struct{}), fatal: make(chan error, 1), inbox: newInbox(),
 		tracker: claims.NewTracker(cfg.Reserved, cfg.Sources...), node: cfg.Node,
 		conditions: make(map[source.Key]policy.Conditions),
-		allFail:    make(map[source.Key]policy.Subject),
 		nodeHealth: newNodeHealths(), synced: make(map[string]bool),
 	}
 	if cfg.Limits != nil {
@@ -216,7 +213,7 @@ func (l *Loop) apply(steps []source.Changes) (services map[source.Key]policy.Sub
 			b.add(key, tr)
 		}
 	}
-	l.seen.add(b.counts)
+	l.seen.Add(b.counts)
 	l.revision.Add(1)
 	l.keep(b)
 	return services, triggers

@@ -88,7 +88,9 @@ func TestPieces(t *testing.T) {
 		}
 		pending := 0
 		for _, f := range list[0].Frontends {
-			pending += toInt(f.Action == "pending")
+			if f.Action == "pending" {
+				pending++
+			}
 		}
 		if pending != 70 || len(list[0].Frontends) != 100 || list[2].Frontends[0].Action == "pending" {
 			t.Errorf("%d of %d frontends are pending", pending, len(list[0].Frontends))
@@ -248,7 +250,7 @@ func TestPlanOfAGrowingService(t *testing.T) {
 		}
 		fam := p.Families[0]
 		if len(fam.Services) != 1 || len(fam.Services[0].New.Frontends) != 100 || len(fam.Services[0].Old.Frontends) < 20 ||
-			len(fam.Services[0].Old.Frontends) > 90 || len(fam.after) != 1 || len(p.Edits) != 1 {
+			len(fam.Services[0].Old.Frontends) > 90 || len(fam.After) != 1 || len(p.Edits) != 1 {
 			t.Errorf("plan: %d services, from %d frontends to %d, %d edits",
 				len(fam.Services), len(fam.Services[0].Old.AllFrontends()), len(fam.Services[0].New.AllFrontends()), len(p.Edits))
 		}

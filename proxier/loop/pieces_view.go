@@ -8,14 +8,6 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// resolved returns a service as it was last resolved; nil: it has nothing in the family. The caller holds f.mu.
-func (f *family) resolved(key source.Key) *policy.Resolved {
-	if g := f.growing[key]; g != nil {
-		return g.wanted
-	}
-	return f.state.Services[key]
-}
-
 // allResolved yields all services as they were last resolved. The caller holds f.mu.
 func (f *family) allResolved() iter.Seq2[source.Key, *policy.Resolved] {
 	return func(yield func(source.Key, *policy.Resolved) bool) {

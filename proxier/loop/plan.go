@@ -5,61 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/netip"
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"svcproxy.dev/svcproxy/proxier"
-	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 )
-
-// A Plan is what a sync would change now.
-type Plan struct {
-	Edits    []claims.Transition // services that are not in the kernel yet as sources have them, in order of their names
-	Families []*FamilyPlan       // in order of the IP version
-}
-
-// A FamilyPlan is what a Sync of one family would change now.
-type FamilyPlan struct {
-	Family   policy.Family
-	Objects  []proxier.Change       // of the kernel
-	Services []policy.ServiceChange // that the kernel does not hold yet, in order of their names
-	Err      error                  // why Objects are not known
-
-	before, after map[source.Key]*policy.Resolved // all services
-	host          policy.Host
-	node          *policy.Node
-	placed        map[policy.FrontendKey][]netip.Addr
-	fresh         bool // nobody knows at this sync what was there before it
-}
-
-// ComparePlan returns what leads from one State to another, which node belongs to, without
-// Objects. fresh: the sync is the first of a process, which does not know the former State.
-func ComparePlan(before, after *policy.State, node *policy.Node, fresh bool) *FamilyPlan {
-	p := &FamilyPlan{
-		Family: after.Family, before: before.Services, after: after.Services,
-		host: after.Host, node: node, fresh: fresh,
-	}
-	ch := policy.NewChanges()
-	for key, r := range after.Services {
-		if old := before.Services[key]; !reflect.DeepEqual(old, r) {
-			ch.Note(key, old, r)
-		}
-	}
-	for key, old := range before.Services {
-		if after.Services[key] == nil {
-			ch.Note(key, old, nil)
-		}
-	}
-	p.Services = ch.Delta().Services
-	p.placed = p.placedAddrs()
-	return p
-}
 
 const (
 	// planTime is how long a family may take to answer, its present Sync included.
@@ -74,16 +28,16 @@ var errInterrupted = errors.New("services change all the time")
 
 // Plan returns what a sync of each family would change now, and changes nothing. It takes
 // 20 s at most, and gives way to changes. It may be called from any goroutine.
-func (l *Loop) Plan(ctx context.Context) (*Plan, error) {
+func (l *Loop) Plan(ctx context.Context) (*report.Plan, error) {
 	ctx, cancel := context.WithTimeout(ctx, planTime)
 	defer cancel()
 	l.mu.RLock()
-	waiting, families, p := l.unread(), slices.Clone(l.families), &Plan{Edits: merged(l.batches)}
+	waiting, families, p := l.unread(), slices.Clone(l.families), &report.Plan{Edits: merged(l.batches)}
 	l.mu.RUnlock()
 	if len(waiting) > 0 {
 		return nil, fmt.Errorf("nothing is planned before all services have been read: waiting for %s", strings.Join(waiting, ", "))
 	}
-	p.Families = make([]*FamilyPlan, len(families))
+	p.Families = make([]*report.FamilyPlan, len(families))
 	var wg sync.WaitGroup
 	for i, f := range families {
 		wg.Go(func() { p.Families[i] = f.ask(ctx) })
@@ -95,17 +49,17 @@ func (l *Loop) Plan(ctx context.Context) (*Plan, error) {
 // A planQuestion asks a family for its plan.
 type planQuestion struct {
 	ctx    context.Context
-	answer chan *FamilyPlan // room for one
+	answer chan *report.FamilyPlan // room for one
 }
 
 // ask asks the family's goroutine, again after an interruption, until ctx ends.
-func (f *family) ask(ctx context.Context) *FamilyPlan {
-	fail := func(errs ...any) *FamilyPlan {
+func (f *family) ask(ctx context.Context) *report.FamilyPlan {
+	fail := func(errs ...any) *report.FamilyPlan {
 		text := "comparing %s with the kernel" + strings.Repeat(": %w", len(errs))
-		return &FamilyPlan{Family: f.fam, Err: fmt.Errorf(text, append([]any{f.fam}, errs...)...)}
+		return &report.FamilyPlan{Family: f.fam, Err: fmt.Errorf(text, append([]any{f.fam}, errs...)...)}
 	}
 	for tries := 1; ; tries++ {
-		q := planQuestion{ctx, make(chan *FamilyPlan, 1)}
+		q := planQuestion{ctx, make(chan *report.FamilyPlan, 1)}
 		select {
 		case f.questions <- q:
 		case <-f.ended:
@@ -137,10 +91,10 @@ func (f *family) ask(ctx context.Context) *FamilyPlan {
 // answer answers with the plan of the State as it is. An order ends it.
 func (f *family) answer(ctx context.Context, q planQuestion) {
 	st := f.wantedState()
-	p := &FamilyPlan{
+	p := &report.FamilyPlan{
 		Family: f.fam, Services: f.unsynced(st),
-		before: f.former(), after: maps.Clone(st.Services), host: st.Host, node: f.node,
-		fresh: f.news.good.IsZero(),
+		Before: f.former(), After: maps.Clone(st.Services), Host: st.Host, Node: f.node,
+		Fresh: f.news.good.IsZero(),
 	}
 	defer func() { q.answer <- p }()
 	ctx, cancel := context.WithCancel(ctx)

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"net/netip"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -41,7 +40,7 @@ func TestConditionsAreForgotten(t *testing.T) {
 			if got := l.Snapshot().Services[0].Conditions; !maps.Equal(got, known) {
 				t.Errorf("%s: %v is known, want %v", when, got, known)
 			}
-			for _, r := range []*policy.Resolved{k.services[svc.Key], l.Snapshot().Resolve().Resolved[0]} {
+			for _, r := range []*policy.Resolved{k.services[svc.Key], l.Snapshot().Snapshot.Resolve().Resolved[0]} {
 				if got := fmt.Sprint(r.Pools[0].Targets); got != targets {
 					t.Errorf("%s: %s, want %s", when, got, targets)
 				}
@@ -134,8 +133,7 @@ func (k knower) Use(_ source.Key, svc *source.Service) policy.Conditions {
 	return <-k.known
 }
 
-func (k knower) Conditions(source.Key) policy.Conditions           { return <-k.known }
-func (knower) Details(source.Key) map[netip.AddrPort]policy.Detail { return nil }
+func (k knower) Conditions(source.Key) policy.Conditions { return <-k.known }
 
 // What is known of endpoints is in the first sync of their service, and in another one when more is known.
 func TestLoopReconsiders(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -29,11 +30,11 @@ func (f *family) leftOut() bool {
 type batch struct {
 	number uint64 // of the order that has it
 	edits  map[source.Key]claims.Transition
-	counts ChangeCounts // of edits, one that came again for each time
+	counts report.ChangeCounts // of edits, one that came again for each time
 }
 
 func (b *batch) add(key source.Key, tr claims.Transition) {
-	b.counts.add(countsOf(tr))
+	b.counts.Add(report.ChangeCountsOf(tr))
 	if e, again := b.edits[key]; again {
 		tr.Old = e.Old
 	}
@@ -111,7 +112,10 @@ func (l *Loop) settle() {
 func (b *batch) split(isDone func(source.Key) bool) (done, left []batch) {
 	parts := [2]batch{{number: b.number}, {number: b.number}}
 	for key, tr := range b.edits {
-		p := &parts[toInt(isDone(key))]
+		p := &parts[0]
+		if isDone(key) {
+			p = &parts[1]
+		}
 		if p.edits == nil {
 			p.edits = make(map[source.Key]claims.Transition)
 		}
@@ -222,7 +226,7 @@ const maxEdits = 10
 func (l *Loop) logBatches(list []batch, d time.Duration) {
 	took, lines, more := slog.Duration("sync", d), 0, 0
 	for _, tr := range merged(list) {
-		switch what := describe(tr); {
+		switch what := report.Describe(tr); {
 		case what == "":
 		case lines < maxEdits:
 			l.cfg.Log.Info("service synced", "service", tr.Key().String(), "change", what, took)

@@ -3,40 +3,57 @@ package loop
 import (
 	"slices"
 
-	"svcproxy.dev/svcproxy/proxier/claims"
+	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 )
 
 // Snapshot returns what the Loop holds. It may be called from any goroutine, also during
 // a sync, and blocks one only while it copies references.
-func (l *Loop) Snapshot() claims.Snapshot {
+func (l *Loop) Snapshot() *report.Snapshot {
 	l.mu.RLock()
-	s := l.tracker.Snapshot()
+	s := &report.Snapshot{Snapshot: l.tracker.Snapshot(), Waiting: l.unread(), Drained: l.drained, Seen: l.seen, Surroundings: l.cfg.Surroundings}
 	for i := range s.Services {
 		s.Services[i].Conditions = l.conditions[s.Services[i].Key]
 	}
-	s.Node = l.node
+	for i := range l.batches {
+		s.Pending.Add(l.batches[i].counts)
+	}
+	s.Node, s.Unannounced = l.node, l.tracker.RefusedAnnouncers()
 	families := slices.Clone(l.families)
 	l.mu.RUnlock()
 	for _, f := range families {
-		s.Families = append(s.Families, f.fam)
-		f.addTo(&s)
+		now := f.snapshot()
+		now.Backend = f.wanted
+		s.Families, s.Syncs = append(s.Families, f.fam), append(s.Syncs, now)
+		s.Resolved = append(s.Resolved, now.Resolved...)
 	}
 	return s
 }
 
-// Labels returns the labels of the services in use that have any. It may be called from any goroutine;
-// nothing in it is to be changed.
-func (l *Loop) Labels() map[source.Key]map[string]string {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	labels := make(map[source.Key]map[string]string)
-	l.tracker.Services(func(s *source.Service, _ source.UnitID) {
-		if len(s.Labels) > 0 {
-			labels[s.Key] = s.Labels
+// snapshot returns what f holds.
+func (f *family) snapshot() report.Family {
+	stalls := f.stalls(stallSteps[0])
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	n := &f.news
+	s := report.Family{
+		Family: f.fam, Host: f.state.Host, Resolved: make([]*policy.Resolved, 0, len(f.state.Services)),
+		Announced: f.announcing.announced(), Known: f.holdsAny(), Unfinished: make(map[source.Key]report.Unfinished),
+		LastSync: n.good, FailingSince: n.since, Took: n.took, Err: n.err, Unserved: n.unserved, Stalls: stalls,
+	}
+	for _, r := range f.allResolved() {
+		s.Resolved = append(s.Resolved, r)
+	}
+	if s.Known {
+		for key := range f.changes.Services {
+			s.Unfinished[key] = report.Unfinished{Holds: f.holding(key)}
 		}
-	})
-	return labels
+	}
+	for key := range f.growing {
+		s.Unfinished[key] = report.Unfinished{Holds: f.holding(key), Grows: true}
+	}
+	return s
 }
 
 // Revision returns a number that every change of Services, Resolved, Node and Families
@@ -49,14 +66,4 @@ func (l *Loop) Revision() (n uint64) {
 		n += f.latest().told
 	}
 	return n
-}
-
-// addTo adds what f has resolved.
-func (f *family) addTo(s *claims.Snapshot) {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	s.Resolved = slices.Grow(s.Resolved, len(f.state.Services))
-	for _, r := range f.allResolved() {
-		s.Resolved = append(s.Resolved, r)
-	}
 }

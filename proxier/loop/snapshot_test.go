@@ -21,14 +21,14 @@ func TestSnapshot(t *testing.T) {
 		l.Apply(policytest.Set(policytest.File("a", "x 10.96.0.1:80", "y 10.96.0.2:80")))
 		l.Synced("file")
 		synctest.Wait()
-		s, before := l.Snapshot(), l.Revision()
+		s, before := l.Snapshot().Snapshot, l.Revision()
 		checkSnapshot(t, s, "a: default/x", "a: default/y")
 		l.Apply(policytest.Set(policytest.File("b", "z 10.96.0.3:80"), policytest.File("c", "x 10.96.0.9:80")))
 		synctest.Wait()
 		if l.Revision() == before {
 			t.Error("the revision of other services is the same")
 		}
-		checkSnapshot(t, l.Snapshot(), "a: default/x", "a: default/y", "b: default/z")
+		checkSnapshot(t, l.Snapshot().Snapshot, "a: default/x", "a: default/y", "b: default/z")
 		checkSnapshot(t, s, "a: default/x", "a: default/y")
 		if refused := l.Snapshot().Refused; len(refused) != 1 || refused[0].Unit.Name != "c" || len(refused[0].Wanted) != 1 {
 			t.Errorf("refused %+v, want c, which wants one service", refused)

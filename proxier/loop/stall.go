@@ -8,16 +8,8 @@ import (
 
 	"svcproxy.dev/svcproxy/internal/times"
 	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/report"
 )
-
-// A Stall is work of a family that makes no progress.
-type Stall struct {
-	Family policy.Family
-	Work   string // "sync", "plan" or "comparison with the kernel"
-	For    string // what it waits for, as in "ip6tables-restore"
-	Detail string // what is known of that besides, as who holds a lock
-	Since  time.Time
-}
 
 // What a Stall may be of.
 const (
@@ -26,32 +18,21 @@ const (
 	lookWork = "comparison with the kernel"
 )
 
-func (s Stall) String() string {
-	text := "the " + s.Work + " waits for " + s.For
-	if s.Detail != "" {
-		text += "; " + s.Detail
-	}
-	return text
-}
-
-// Error makes a Stall the reason why something is not done yet.
-func (s Stall) Error() string { return s.String() + ", since " + s.Since.Format(time.TimeOnly) }
-
 // unnamedWait is what work waits for that does not name it.
 const unnamedWait = "the kernel"
 
 // stall returns what p waits for, if its present part has taken at least so long.
-func (p *progress) stall(fam policy.Family, least time.Duration) (s Stall, stalled bool) {
+func (p *progress) stall(fam policy.Family, least time.Duration) (s report.Stall, stalled bool) {
 	part := p.since()
 	if time.Since(part) < least {
 		return s, false
 	}
 	w := p.waits.Latest()
-	return Stall{Family: fam, Work: p.work, For: cmp.Or(w.For, unnamedWait), Detail: w.Detail, Since: times.Later(part, w.Since)}, true
+	return report.Stall{Family: fam, Work: p.work, For: cmp.Or(w.For, unnamedWait), Detail: w.Detail, Since: times.Later(part, w.Since)}, true
 }
 
 // stalls returns the work of f whose present part has taken at least so long.
-func (f *family) stalls(least time.Duration) (list []Stall) {
+func (f *family) stalls(least time.Duration) (list []report.Stall) {
 	n := f.latest()
 	for _, p := range []*progress{n.working, n.looking} {
 		if p == nil {
@@ -65,7 +46,7 @@ func (f *family) stalls(least time.Duration) (list []Stall) {
 }
 
 // syncStall returns why no Sync of f can end now; false: its present part has not yet taken so long.
-func (f *family) syncStall(least time.Duration) (s Stall, stalled bool) {
+func (f *family) syncStall(least time.Duration) (s report.Stall, stalled bool) {
 	if p := f.latest().working; p != nil {
 		return p.stall(f.fam, least)
 	}
@@ -85,8 +66,8 @@ func (f *family) stalled(p *progress, step int) {
 	f.report()
 }
 
-// Stalls returns the work that makes no progress now. It may be called like Status.
-func (l *Loop) Stalls() (list []Stall) {
+// Stalls returns the work that makes no progress now. It may be called from any goroutine.
+func (l *Loop) Stalls() (list []report.Stall) {
 	l.mu.RLock()
 	families := slices.Clone(l.families)
 	l.mu.RUnlock()

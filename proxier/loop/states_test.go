@@ -12,6 +12,7 @@ import (
 
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/proxier/policy/policytest"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -37,45 +38,9 @@ func (f fixed) Details(key source.Key) map[netip.AddrPort]policy.Detail {
 	return out
 }
 
-// Each endpoint has one word for how it is.
-func TestShownStates(t *testing.T) {
-	type edits = []func(*source.Service)
-	one, two, three := "10.0.0.1", "10.0.0.2", "10.0.0.3"
-	local := func(s *source.Service) { s.InternalTrafficPolicy = source.Local }
-	tests := []struct {
-		name  string
-		svc   edits
-		known policy.Conditions
-		want  string
-	}{
-		{"unchecked", edits{policytest.Endpoints(one, two+" notready", three+" weight=0")}, nil, "ready, not ready, weight 0"},
-		{"checked", edits{policytest.Probed, policytest.Endpoints(one, two, three)}, policytest.Conditions(one+" passed", two+" failed"), "up, down, checking"},
-		{"unchecked any more", edits{policytest.Endpoints(one)}, policytest.Conditions(one + " failed"), "ready"},
-		{"drained", edits{policytest.Probed, policytest.Endpoints(one, two)}, policytest.Conditions(one+" failed drained", two+" passed drained"), "draining, draining"},
-		{"slow start", edits{policytest.Slowly, policytest.Endpoints(one, two)}, policytest.Conditions(one + " share=4"), "slow start, ready"},
-		{"a slow start that is no more asked for", edits{policytest.Endpoints(one)}, policytest.Conditions(one + " share=4"), "ready"},
-		{"backup", edits{policytest.Endpoints(one, two+" tier=1", three+" tier=2")}, nil, "ready, backup, backup"},
-		{"a backup that is needed", edits{policytest.MinUp(2), policytest.Endpoints(one, two+" tier=1", three+" tier=2")}, nil, "ready, ready, backup"},
-		{"a backup of one that fails", edits{policytest.Probed, policytest.Endpoints(one, two+" tier=1", three+" tier=2")},
-			policytest.Conditions(one+" failed", two+" passed", three+" passed"), "down, up, backup"},
-		{"a backup of one that may follow it", edits{policytest.Probed, policytest.Endpoints(one, two+" tier=1")}, policytest.Conditions(one+" failing returning", two+" passed returning"), "down, backup"},
-		{"a backup that fails", edits{policytest.Probed, policytest.Endpoints(one, two+" tier=1")}, policytest.Conditions(one+" passed", two+" failed"), "up, down"},
-		{"a backup of the other family", edits{policytest.Endpoints(one, "fd00::1 tier=1")}, nil, "ready, ready"},
-		{"a backup of another node", edits{local, policytest.Endpoints(one+" @there", two+" @here tier=1", three+" @there tier=1")}, nil, "ready, backup, backup"},
-		{"disabled", edits{policytest.Endpoints(one, two+" disabled")}, nil, "ready, disabled"},
-		{"a disabled service", edits{func(s *source.Service) { s.Disabled = true }, policytest.Endpoints(one, two+" weight=0")}, nil, "disabled, disabled"},
-	}
-	for _, tt := range tests {
-		svc := policytest.Service(tt.svc...)
-		u := usedService{Subject: policy.Subject{Service: svc, Conditions: tt.known}}
-		var got []string
-		for _, e := range u.endpointStatuses(policytest.Node()) {
-			got = append(got, e.State)
-		}
-		if text := strings.Join(got, ", "); text != tt.want {
-			t.Errorf("%s: %s, want %s", tt.name, text, tt.want)
-		}
-	}
+// knowing has a Loop know that.
+func knowing(f fixed) func(*Config) {
+	return func(c *Config) { c.Conditions, c.Surroundings.Details = f, f.Details }
 }
 
 // What people are told of endpoints comes with since when, why, and who.
@@ -83,14 +48,14 @@ func TestStatusOfConditions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		svc := policytest.Service(policytest.Probed, policytest.Slowly, policytest.Endpoints("10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4 weight=2"))
 		known := policytest.Conditions("10.0.0.1 passed", "10.0.0.2 failed", "10.0.0.3 passed drained", "10.0.0.4 passed share=4")
-		l := start(t, &kernel{}, func(c *Config) { c.Conditions = fixed{svc.Key: known} })
+		l := start(t, &kernel{}, knowing(fixed{svc.Key: known}))
 		l.Apply(source.Changes{Set: []source.Unit{{ID: source.UnitID{Source: "file", Name: "a"}, Services: []*source.Service{svc}}}})
 		l.Synced("file")
 		synctest.Wait()
-		since, drained, check := time.Unix(1000, 0), time.Unix(1030, 0), func(result, err string) *CheckStatus {
-			return &CheckStatus{Type: "tcp", Result: result, Since: time.Unix(1000, 0), Asked: time.Unix(1060, 0), Took: time.Millisecond, Error: err}
+		since, drained, check := time.Unix(1000, 0), time.Unix(1030, 0), func(result, err string) *report.CheckStatus {
+			return &report.CheckStatus{Type: "tcp", Result: result, Since: time.Unix(1000, 0), Asked: time.Unix(1060, 0), Took: time.Millisecond, Error: err}
 		}
-		want := []EndpointStatus{
+		want := []report.EndpointStatus{
 			{Address: "10.0.0.1:8080", State: "up", Weight: 1, Since: since, Check: check("passed", "")},
 			{Address: "10.0.0.2:8080", State: "down", Weight: 1, Since: since, Check: check("failed", "no answer")},
 			{Address: "10.0.0.3:8080", State: "draining", Weight: 1, Since: drained, Check: check("passed", ""),
@@ -128,7 +93,7 @@ func TestAllFail(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			svc := policytest.Service(tt.check, policytest.Endpoints("10.0.0.1", "10.0.0.2", "10.0.0.3"))
 			known := fixed{svc.Key: policytest.Conditions("10.0.0.1 failed", "10.0.0.2 failed", "10.0.0.3 failed drained")}
-			l := start(t, &kernel{}, func(c *Config) { c.Conditions = known })
+			l := start(t, &kernel{}, knowing(known))
 			l.Apply(source.Changes{Set: []source.Unit{{ID: source.UnitID{Source: "file", Name: "a"}, Services: []*source.Service{svc}}}})
 			l.Synced("file")
 			synctest.Wait()

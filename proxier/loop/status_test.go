@@ -12,11 +12,16 @@ import (
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/proxier/policy/policytest"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 )
 
 // Status returns what the Loop holds of all services, and how its syncs go.
-func (l *Loop) Status() Status { return l.StatusOf(nil) }
+func (l *Loop) Status() report.Status { return report.StatusOf(l.Snapshot(), nil) }
+
+func (l *Loop) Summary(most int) report.Summary { return report.Summarize(l.Snapshot(), most) }
+
+func (l *Loop) Announced() []report.AnnouncedAddress { return report.Announced(l.Snapshot(), nil) }
 
 // Status claims nothing that the kernel does not hold.
 func TestStatusOfWhatTheKernelHolds(t *testing.T) {
@@ -106,13 +111,48 @@ func TestStatusOfWhatIsSetAside(t *testing.T) {
 	})
 }
 
-// A frontend that not everybody may use says so.
-func TestStatusOfRestricted(t *testing.T) {
-	svc := policytest.Service(policytest.Endpoints("10.0.0.1"))
-	svc.SourceRanges = policytest.Prefixes("10.1.0.0/16")
-	for _, f := range policy.Resolve(svc, nil, policytest.Node(), policy.IPv4).Frontends {
-		if st := frontendStatus(f, true, nil, policy.Subject{Service: svc}, policytest.Node()); !st.Restricted || st.Action != "balance" {
-			t.Errorf("%v: %+v", f.Key, st)
+// Status shows doubts with the service, and asks again who listens.
+func TestStatusShowsDoubts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var listeners []report.Listener
+		l := start(t, &kernel{}, func(c *Config) { c.Surroundings.Listening = func() []report.Listener { return listeners } })
+		l.Apply(policytest.Set(policytest.File("a", "x 192.0.2.1:22")))
+		l.Synced("file")
+		synctest.Wait()
+		for _, want := range []int{1, 2} { // that the address is one of this host is one already
+			if got := l.Status().Services[0].Warnings; len(got) != want {
+				t.Errorf("warnings %q, want %d", got, want)
+			}
+			listeners = []report.Listener{{Protocol: source.TCP, AddrPort: netip.MustParseAddrPort("0.0.0.0:22")}}
 		}
-	}
+	})
+}
+
+// Status says how packets get to endpoints, and asks for the way to them each time.
+func TestStatusOfAnsweringEndpoints(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		router := netip.Addr{}
+		l := start(t, &kernel{}, func(c *Config) { c.Surroundings.Router = func(netip.Addr) (netip.Addr, error) { return router, nil } })
+		u := policytest.File("a", "x 10.96.0.1:80", "y 10.96.0.2:80")
+		x := *u.Services[0]
+		x.Forward = source.Forwarding{Method: source.ForwardTunnel, Tunnel: source.GUE, Port: 6080}
+		y := *u.Services[1]
+		y.Forward.Method, y.Endpoints = source.ForwardDirect, []source.Endpoint{policytest.Endpoint("10.0.0.1")}
+		u.Services = []*source.Service{&x, &y}
+		l.Apply(policytest.Set(u))
+		l.Synced("file")
+		synctest.Wait()
+		for _, warnings := range []int{0, 1} {
+			st := l.Status()
+			for i, want := range []string{"tunnel gue 6080", "direct"} {
+				if got := st.Services[i].Frontends[0].Forward; got != want {
+					t.Errorf("%s: forward %q, want %q", st.Services[i].Name, got, want)
+				}
+			}
+			if got := st.Services[1].Warnings; len(got) != warnings {
+				t.Errorf("warnings %q, want %d", got, warnings)
+			}
+			router = netip.MustParseAddr("192.0.2.254")
+		}
+	})
 }

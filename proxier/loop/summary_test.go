@@ -17,6 +17,7 @@ import (
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/proxier/policy/policytest"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -24,7 +25,8 @@ import (
 func TestSummaryAgreesWithStatus(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		units := policytest.RandomServices(t)
-		cfg := Config{Node: policytest.RandomNode(t), Log: slog.New(slog.DiscardHandler), Conditions: randomConditions(t, units)}
+		cfg := Config{Node: policytest.RandomNode(t), Log: slog.New(slog.DiscardHandler)}
+		knowing(randomConditions(t, units))(&cfg)
 		l, k := New(cfg), &kernel{}
 		services, _ := l.apply([]source.Changes{{Set: units}})
 		o := order{services: services, number: 1}
@@ -69,23 +71,25 @@ func randomConditions(t *rapid.T, units []source.Unit) fixed {
 }
 
 // counted returns the Summary of a Status.
-func counted(st Status, most int) Summary {
-	s := Summary{Families: st.Families, Services: len(st.Services), Actions: make(map[string]int), Refusals: st.Refusals}
+func counted(st report.Status, most int) report.Summary {
+	s := report.Summary{Families: st.Families, Services: len(st.Services), Actions: make(map[string]int), Refusals: st.Refusals}
 	for _, svc := range st.Services {
 		name := svc.Namespace + "/" + svc.Name
-		s.Disabled += toInt(svc.Disabled)
-		var list []AddressProblem
+		if svc.Disabled {
+			s.Disabled++
+		}
+		var list []report.AddressProblem
 		for _, f := range svc.Frontends {
 			s.Actions[f.Action]++
 		}
-		for _, f := range Runs(svc.Frontends) {
+		for _, f := range report.Runs(svc.Frontends) {
 			f.Endpoints = 0
 			if f.AllFailed != "" {
-				i := slices.IndexFunc(svc.Endpoints, func(e EndpointStatus) bool { return e.State == "down" })
+				i := slices.IndexFunc(svc.Endpoints, func(e report.EndpointStatus) bool { return e.State == "down" })
 				f.Reason += " (" + svc.Endpoints[i].Address + ": no answer)"
 			}
 			if f.Action != "pending" && (f.Action != "balance" || f.AllFailed != "") {
-				list = append(list, AddressProblem{Service: name, FrontendStatus: f, Place: svc.Place})
+				list = append(list, report.AddressProblem{Service: name, FrontendStatus: f, Place: svc.Place})
 			}
 		}
 		slices.SortFunc(svc.Warnings, cmp.Compare[string])
@@ -137,7 +141,7 @@ func TestSummaryOfARange(t *testing.T) {
 			t.Errorf("problems %q, actions %v", got, s.Actions)
 		}
 		frontends := l.Status().Services[0].Frontends
-		if rows := Runs(frontends); len(rows) != len(want) || len(frontends) != 18 {
+		if rows := report.Runs(frontends); len(rows) != len(want) || len(frontends) != 18 {
 			t.Errorf("%d frontends are %d rows: %v", len(frontends), len(rows), rows)
 		}
 	})
@@ -179,7 +183,7 @@ func TestStatusOf(t *testing.T) {
 		t.Fatalf("all: %+v", all)
 	}
 	for i, name := range []string{"x", "y"} {
-		got := l.StatusOf(func(s *source.Service) bool { return s.Name == name }).Services
+		got := report.StatusOf(l.Snapshot(), func(s *source.Service) bool { return s.Name == name }).Services
 		if diff := gocmp.Diff(all[i:i+1], got); diff != "" {
 			t.Errorf("%s (-among all +alone):\n%s", name, diff)
 		}
@@ -199,21 +203,8 @@ func TestStatusOfNotes(t *testing.T) {
 	if st.Description != "the shop" || st.Labels["team"] != "web" {
 		t.Errorf("status has %q and %v", st.Description, st.Labels)
 	}
-	if labels := l.Labels(); len(labels) != 1 || labels[now.Services[0].Key]["team"] != "web" {
+	if labels := report.Labels(l.Snapshot()); len(labels) != 1 || labels[now.Services[0].Key]["team"] != "web" {
 		t.Errorf("labels: %v", labels)
-	}
-}
-
-// unservedSays: of many, a frontend is told what is about its service.
-func TestUnservedReason(t *testing.T) {
-	u := &proxier.PartialError{Err: errors.Join(errors.New("service default/a: no such scheduler"), errors.New("service default/web: taken"))}
-	web := &policy.Frontend{ServicePort: policy.ServicePortName{Key: source.Key{Namespace: "default", Name: "web"}}}
-	if got := whyUnserved(web, u); got != "service default/web: taken" {
-		t.Error(got)
-	}
-	web.ServicePort.Name = "other"
-	if got := whyUnserved(web, u); got != "service default/a: no such scheduler" {
-		t.Error(got)
 	}
 }
 
@@ -258,7 +249,7 @@ func BenchmarkStatus(b *testing.B) {
 	})
 	b.Run("one", func(b *testing.B) {
 		for b.Loop() {
-			l.StatusOf(func(s *source.Service) bool { return s.Name == "svc-00042" })
+			report.StatusOf(l.Snapshot(), func(s *source.Service) bool { return s.Name == "svc-00042" })
 		}
 	})
 	b.Run("summary", func(b *testing.B) {

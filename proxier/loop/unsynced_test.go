@@ -11,6 +11,7 @@ import (
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/proxier/policy/policytest"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -23,7 +24,7 @@ func TestUnsynced(t *testing.T) {
 		l := start(t, four, announcedBy(four), func(c *Config) { c.Backends[policy.IPv6] = six })
 		show := func(means source.Means) (list []string) {
 			synctest.Wait()
-			for _, st := range l.Unsynced(means, both) {
+			for _, st := range report.Unsynced(l.Snapshot(), means, both) {
 				for _, r := range st.Services {
 					list = append(list, fmt.Sprintf("%s %s %d", st.Family, r.Frontends[0].Key.Addr, len(r.Frontends)))
 				}

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/proxier"
-	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/report"
 )
 
 const (
@@ -52,7 +52,7 @@ type Follower interface {
 // owns the book.
 type Collector struct {
 	kernel  Kernel
-	serving func() []loop.Serving
+	serving func() []report.Family
 	log     *slog.Logger
 
 	asks   chan ask
@@ -74,7 +74,7 @@ type ask struct {
 }
 
 // NewCollector returns a Collector of what serving returns.
-func NewCollector(kernel Kernel, serving func() []loop.Serving, log *slog.Logger) *Collector {
+func NewCollector(kernel Kernel, serving func() []report.Family, log *slog.Logger) *Collector {
 	return &Collector{kernel: kernel, serving: serving, log: log, asks: make(chan ask), wanted: make(chan Wanted, 1)}
 }
 
@@ -271,9 +271,9 @@ func (s *session) readEvents() {
 }
 
 // readFamily books what there is of a family.
-func (s *session) readFamily(ctx context.Context, f *loop.Serving) error {
-	if f.Counter != nil {
-		return f.Counter.Count(ctx, addrs(f), s.book.there)
+func (s *session) readFamily(ctx context.Context, f *report.Family) error {
+	if counter, ok := f.Backend.(proxier.Counter); ok {
+		return counter.Count(ctx, addrs(f), s.book.there)
 	}
 	return s.kernel.Connections(ctx, f.Family, func(c Connection) {
 		n := proxier.Count{Packets: c.Packets, Bytes: c.Bytes}
@@ -284,7 +284,7 @@ func (s *session) readFamily(ctx context.Context, f *loop.Serving) error {
 	})
 }
 
-func addrs(f *loop.Serving) []proxier.FrontendAddr {
+func addrs(f *report.Family) []proxier.FrontendAddr {
 	var list []proxier.FrontendAddr
 	for p := range f.FrontendAddrs() {
 		list = append(list, p)
@@ -293,7 +293,7 @@ func addrs(f *loop.Serving) []proxier.FrontendAddr {
 }
 
 // follow has events counted where a family needs that. serving may be nil.
-func (s *session) follow(ctx context.Context, serving []loop.Serving) {
+func (s *session) follow(ctx context.Context, serving []report.Family) {
 	if packets := s.kernel.CountsPackets(); packets != s.packets {
 		s.unfollow() // now it matters, or no longer, when connections end
 		s.packets = packets
@@ -306,7 +306,10 @@ func (s *session) follow(ctx context.Context, serving []loop.Serving) {
 		serving = s.serving()
 	}
 	// There is no family yet when a daemon starts: one that counts by itself tells later.
-	needed := len(serving) == 0 || slices.ContainsFunc(serving, func(f loop.Serving) bool { return f.Counter == nil })
+	needed := len(serving) == 0 || slices.ContainsFunc(serving, func(f report.Family) bool {
+		_, counts := f.Backend.(proxier.Counter)
+		return !counts
+	})
 	switch {
 	case !needed:
 		s.unfollow()

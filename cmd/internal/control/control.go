@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/proxier/conditions"
-	"svcproxy.dev/svcproxy/proxier/loop"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -21,7 +21,7 @@ type Status struct {
 
 	Settings Settings             `json:"settings"`
 	Sources  []source.Status      `json:"sources"`
-	Loop     loop.Status          `json:"loop"`
+	Loop     report.Status        `json:"loop"`
 	Drains   []conditions.Drained `json:"drains,omitempty"` // that of this host first
 	Announced
 	Warnings []string       `json:"warnings,omitempty"`        // of the host and of listeners

@@ -76,7 +76,7 @@ func (c *counter) count() healthz.Counts {
 	if total, err := dropped(); err == nil {
 		n.DroppedNew = &total
 	}
-	refusals := c.loop.Refusals()
+	refusals := c.loop.Snapshot().Refusals()
 	each(c.sources, func(s holder) { n.Held += s.Held() })
 	for _, s := range c.sources {
 		st := asUsed(known(s), refusals)

@@ -14,8 +14,8 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/proxier/conditions"
-	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -30,8 +30,7 @@ type drainer interface {
 
 // A drainLoop is what draining needs of loop.Loop.
 type drainLoop interface {
-	Snapshot() claims.Snapshot
-	Serving() []loop.Serving
+	Snapshot() *report.Snapshot
 	Ready() <-chan struct{}
 	Held(ctx context.Context, fam policy.Family) error
 }

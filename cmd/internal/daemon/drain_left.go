@@ -13,8 +13,8 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/conditions"
-	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -39,7 +39,7 @@ const (
 // A leftCounter counts connections to what is drained. One look at the kernel is under way at a
 // time, for all that are asked about.
 type leftCounter struct {
-	loop interface{ Serving() []loop.Serving }
+	loop interface{ Snapshot() *report.Snapshot }
 	open func(ctx context.Context, fam policy.Family, to netip.Addr, visit func(netip.Addr, proxier.FrontendAddr)) error
 	turn chan struct{} // holds something while a look is under way
 
@@ -166,7 +166,7 @@ func (l *leftCounter) begin(t conditions.DrainTarget) {
 		return // connections to all endpoints count, and are remembered when they are seen
 	}
 	addrs := make(map[proxier.FrontendAddr]source.Key)
-	for _, s := range l.loop.Serving() {
+	for _, s := range l.loop.Snapshot().Syncs {
 		var last *policy.Resolved
 		has := false
 		for p, r := range s.FrontendAddrs() {
@@ -224,7 +224,7 @@ func (o owners) of(t conditions.DrainTarget) (key source.Key, ok bool) {
 }
 
 // owners returns who has and had each frontend address.
-func (l *leftCounter) owners(serving []loop.Serving) map[proxier.FrontendAddr]owners {
+func (l *leftCounter) owners(serving []report.Family) map[proxier.FrontendAddr]owners {
 	owned := make(map[proxier.FrontendAddr]owners)
 	l.mu.Lock()
 	for p, key := range l.former {
@@ -241,7 +241,7 @@ func (l *leftCounter) owners(serving []loop.Serving) map[proxier.FrontendAddr]ow
 
 // count looks at the kernel.
 func (l *leftCounter) count(ctx context.Context, targets []conditions.DrainTarget) (map[conditions.DrainTarget][]control.RemainingIn, error) {
-	owned := l.owners(l.loop.Serving())
+	owned := l.owners(l.loop.Snapshot().Syncs)
 	seen := make(map[proxier.FrontendAddr]source.Key)
 	found := make(map[conditions.DrainTarget]map[source.Key]*control.RemainingIn)
 	byAddr := make(map[netip.Addr][]conditions.DrainTarget) // not valid: this host

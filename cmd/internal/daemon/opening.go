@@ -11,8 +11,8 @@ import (
 
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
 	"svcproxy.dev/svcproxy/internal/awaited"
-	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/report"
 )
 
 // openPatience is how long the start, and a change of mode, wait for families to open. Those that take longer
@@ -82,9 +82,9 @@ func (o *opening) abandon() {
 }
 
 // stall returns what the opening waits for.
-func (o *opening) stall() loop.Stall {
+func (o *opening) stall() report.Stall {
 	w := o.waits.Latest()
-	return loop.Stall{Family: o.fam, Work: "start of " + o.mode + " mode", For: cmp.Or(w.For, "the kernel"), Detail: w.Detail, Since: o.began}
+	return report.Stall{Family: o.fam, Work: "start of " + o.mode + " mode", For: cmp.Or(w.For, "the kernel"), Detail: w.Detail, Since: o.began}
 }
 
 // begin opens the families that settings ask for and that are neither open nor being opened. ended is called

@@ -19,6 +19,7 @@ import (
 	"svcproxy.dev/svcproxy/proxier/healthz"
 	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/proxier/traffic"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -116,7 +117,7 @@ func start(ctx context.Context, o Options) (_ *daemon, err error) {
 	})
 
 	// What tells the network of addresses.
-	late := &lateFamilies{mode: d.mode, unsynced: func() []*policy.State { return d.loop.Unsynced(source.BGP, node.Families(fixed)) }}
+	late := &lateFamilies{mode: d.mode, unsynced: func() []*policy.State { return report.Unsynced(d.loop.Snapshot(), source.BGP, node.Families(fixed)) }}
 	neighbours := newNeighbours(d.log)
 	d.announcing = &announcing{neighbours: neighbours, noBGP: fixed.BGP.NoBGP(), Announcer: announcer.New(announcer.Config{
 		Log: d.log, BGP: fixed.BGP, Neighbours: neighbours, RouterID: d.host.routerID,
@@ -126,11 +127,12 @@ func start(ctx context.Context, o Options) (_ *daemon, err error) {
 
 	// The loop, and what looks at what it does.
 	limits := fixed.Limits.Products()
-	d.doubts = &doubter{log: d.log, find: func() []loop.Doubt { return d.loop.Doubts() }, doubtful: make(chan struct{}, 1)}
+	d.doubts = &doubter{log: d.log, find: func() []report.Doubt { return report.Doubts(d.loop.Snapshot(), nil) }, doubtful: make(chan struct{}, 1)}
 	d.loop = loop.New(loop.Config{
 		Backends: d.mode.active.proxies(), Flows: connections{}, Node: d.host.node, Reserved: node.Reserved(fixed), Limits: &limits,
 		Sources: names, MinInterval: fixed.Sync.MinInterval, LookInterval: fixed.Sync.ResyncInterval,
-		SyncTimeout: syncTimeout, Log: d.log, Listening: d.doubts.listening, Router: explain.Router,
+		SyncTimeout: syncTimeout, Log: d.log,
+		Surroundings: report.Surroundings{Details: d.keeper.Details, Listening: d.doubts.listening, Router: explain.Router},
 		OnQueued:     metrics.Queued,
 		OnSync:       d.synced,
 		OnHolds:      func(policy.Family) { d.mode.familyHolds() },
@@ -143,7 +145,7 @@ func start(ctx context.Context, o Options) (_ *daemon, err error) {
 	})
 	d.mode.loop = d.loop
 	d.mode.foreign = &foreignChanges{log: d.log, metrics: metrics, fixed: fixed, contention: disturbances(d.loop)}
-	d.http.traffic = traffic.NewCollector(connections{}, d.loop.Serving, d.log)
+	d.http.traffic = traffic.NewCollector(connections{}, func() []report.Family { return d.loop.Snapshot().Syncs }, d.log)
 	d.http.traffic.Want(wantedTraffic(fixed))
 	drained := d.keeper.Drains()
 	health.Watch(d.loop)
@@ -164,9 +166,9 @@ func start(ctx context.Context, o Options) (_ *daemon, err error) {
 	metrics.Register(d.http.traffic)
 	metrics.Follow(families...)
 	metrics.WatchCounts(counter.now, families...)
-	metrics.WatchStalls(func() []loop.Stall { return append(d.mode.stalls(), d.loop.Stalls()...) })
+	metrics.WatchStalls(func() []report.Stall { return append(d.mode.stalls(), d.loop.Stalls()...) })
 	metrics.WatchChecks(answersOf(d.checker))
-	metrics.WatchAnnounced(func() healthz.Announced { return d.announcing.counts(d.loop.Announced(nil)) })
+	metrics.WatchAnnounced(func() healthz.Announced { return d.announcing.counts(report.Announced(d.loop.Snapshot(), nil)) })
 	if faults, _ := d.settings.pending(); source.FirstError(faults) == nil {
 		metrics.Reloaded(time.Now())
 	}

@@ -15,6 +15,7 @@ import (
 	"svcproxy.dev/svcproxy/internal/wake"
 	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/report"
 )
 
 // A modeSwitch has the mode in use follow settings, and removes what other modes made.
@@ -382,7 +383,7 @@ func (sw *modeSwitch) missing() []string {
 }
 
 // stalls returns what the families that are being opened wait for.
-func (sw *modeSwitch) stalls() (list []loop.Stall) {
+func (sw *modeSwitch) stalls() (list []report.Stall) {
 	sw.mu.Lock()
 	defer sw.mu.Unlock()
 	for fam, o := range sw.active.opening {

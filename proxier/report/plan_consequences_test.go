@@ -1,4 +1,4 @@
-package loop_test
+package report_test
 
 import (
 	"fmt"
@@ -8,8 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source/file"
 )
 
@@ -130,7 +130,7 @@ func TestConsequences(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			node := &policy.Node{Name: "this-node", MarkBit: 14}
-			p := loop.ComparePlan(stateOf(t, node, tt.old), stateOf(t, node, tt.now), node, tt.fresh)
+			p := report.ComparePlan(stateOf(t, node, tt.old), stateOf(t, node, tt.now), node, tt.fresh)
 			var lines []string
 			for _, c := range p.Consequences() {
 				lines = append(lines, consequenceText(c))
@@ -151,9 +151,9 @@ func stateOf(t *testing.T, node *policy.Node, text string) *policy.State {
 	return policy.NewState(policy.IPv4, node, services)
 }
 
-func consequenceText(c loop.Consequence) string {
+func consequenceText(c report.Consequence) string {
 	words := []string{c.ServicePort.String(), string(c.Effect), c.Protocol.String()}
-	if c.Effect != loop.Forgotten {
+	if c.Effect != report.Forgotten {
 		var at []string
 		for _, f := range c.Frontends {
 			at = append(at, netip.AddrPortFrom(f.Addr, f.Port).String())
@@ -165,7 +165,7 @@ func consequenceText(c loop.Consequence) string {
 	} else {
 		words = append(words, fmt.Sprint(c.Endpoints))
 	}
-	if c.Effect == loop.Barred {
+	if c.Effect == report.Barred {
 		words = append(words, fmt.Sprint("from ", c.Sources))
 	}
 	if c.Others > 0 {
@@ -186,7 +186,7 @@ func TestConsequencesOfAddressesLeft(t *testing.T) {
 		"":                                 "default/a go-on tcp [0.0.0.0:30080] all",
 		"close_connections = \"always\"\n": "default/a closed tcp [0.0.0.0:30080] [10.1.0.1:80]",
 	} {
-		list := loop.ComparePlan(at("all", more), at("192.0.2.1/32", more), node, false).Consequences()
+		list := report.ComparePlan(at("all", more), at("192.0.2.1/32", more), node, false).Consequences()
 		if len(list) != 1 || consequenceText(list[0]) != want {
 			t.Errorf("%q: got %v, want %s", more, list, want)
 		}

@@ -1,10 +1,9 @@
-package loop
+package report
 
 import (
 	"errors"
 	"net/netip"
 	"testing"
-	"testing/synctest"
 
 	"svcproxy.dev/svcproxy/proxier/policy/policytest"
 	"svcproxy.dev/svcproxy/source"
@@ -47,7 +46,9 @@ func TestDoubtsOfAnsweringEndpoints(t *testing.T) {
 			s := policytest.Service(policytest.Endpoints(tt.endpoints...))
 			s.Forward, s.Disabled = tt.forward, tt.disabled
 			got := ""
-			for _, d := range doubts([]*source.Service{s}, Surroundings{Node: policytest.Node(), Router: tt.router}, nil) {
+			on := here(nil)
+			on.Router = tt.router
+			for _, d := range doubts([]*source.Service{s}, on) {
 				got += d.String()
 			}
 			if got != tt.want {
@@ -64,37 +65,8 @@ func TestDoubtsAskForSomeWays(t *testing.T) {
 	for i := range 2 * maxAsked {
 		s.Endpoints = append(s.Endpoints, source.Endpoint{Addr: netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})})
 	}
-	doubts([]*source.Service{s}, Surroundings{Router: func(netip.Addr) (netip.Addr, error) { asked++; return netip.Addr{}, nil }}, nil)
+	doubts([]*source.Service{s}, Snapshot{Surroundings: Surroundings{Router: func(netip.Addr) (netip.Addr, error) { asked++; return netip.Addr{}, nil }}})
 	if asked != maxAsked {
 		t.Errorf("asked for %d ways, want %d", asked, maxAsked)
 	}
-}
-
-// Status says how packets get to endpoints, and asks for the way to them each time.
-func TestStatusOfAnsweringEndpoints(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		router := netip.Addr{}
-		l := start(t, &kernel{}, func(c *Config) { c.Router = func(netip.Addr) (netip.Addr, error) { return router, nil } })
-		u := policytest.File("a", "x 10.96.0.1:80", "y 10.96.0.2:80")
-		x := *u.Services[0]
-		x.Forward = source.Forwarding{Method: source.ForwardTunnel, Tunnel: source.GUE, Port: 6080}
-		y := *u.Services[1]
-		y.Forward.Method, y.Endpoints = source.ForwardDirect, []source.Endpoint{policytest.Endpoint("10.0.0.1")}
-		u.Services = []*source.Service{&x, &y}
-		l.Apply(policytest.Set(u))
-		l.Synced("file")
-		synctest.Wait()
-		for _, warnings := range []int{0, 1} {
-			st := l.Status()
-			for i, want := range []string{"tunnel gue 6080", "direct"} {
-				if got := st.Services[i].Frontends[0].Forward; got != want {
-					t.Errorf("%s: forward %q, want %q", st.Services[i].Name, got, want)
-				}
-			}
-			if got := st.Services[1].Warnings; len(got) != warnings {
-				t.Errorf("warnings %q, want %d", got, warnings)
-			}
-			router = netip.MustParseAddr("192.0.2.254")
-		}
-	})
 }

@@ -1,8 +1,8 @@
-package loop
+package report
 
 import (
-	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"svcproxy.dev/svcproxy/proxier"
@@ -52,18 +52,18 @@ func whyAddrUnserved(a netip.Addr, r *policy.Resolved, e *proxier.PartialError) 
 	return "the kernel cannot hold it"
 }
 
-// unservedText is the error's text; e may be nil.
-func unservedText(e *proxier.PartialError) string {
+// UnservedText is the error's text; e may be nil.
+func UnservedText(e *proxier.PartialError) string {
 	if e == nil {
 		return ""
 	}
 	return e.Error()
 }
 
-// sameUnserved reports whether two errors say the same of frontends; both may be nil.
-func sameUnserved(e, o *proxier.PartialError) bool {
-	if e == nil || o == nil {
-		return e == o
-	}
-	return maps.Equal(e.Frontends, o.Frontends)
+// Lacks reports whether the kernel sends nothing to endpoints that is for an address.
+func Lacks(r *policy.Resolved, a netip.Addr, e *proxier.PartialError) bool {
+	return e != nil && !slices.ContainsFunc(r.FrontendsAt(a), func(f *policy.Frontend) bool {
+		action, _ := kernelAction(f, e)
+		return f.Outside.Action == policy.Balance && action != unservedWhole
+	})
 }

@@ -1,4 +1,4 @@
-package loop
+package report
 
 import (
 	"cmp"
@@ -37,34 +37,63 @@ func (a AnnouncedAddress) compare(o AnnouncedAddress) int {
 	return cmp.Or(a.Address.Compare(o.Address), cmp.Compare(a.Means, o.Means))
 }
 
-// Announced returns all addresses that are to be announced, those of a service whose name match
-// accepts; nil: of all. They are in order. It may be called like Status.
-func (l *Loop) Announced(match func(*source.Service) bool) []AnnouncedAddress {
-	l.mu.RLock()
-	node, families := l.node, slices.Clone(l.families)
+// An Announcer says what stands in the way of announcing. Any goroutine may call it.
+type Announcer interface {
+	// Unavailable says why nothing is announced by one of the means; empty: it is.
+	Unavailable(means source.Means) string
+
+	// Unheard says why no router gets routes of a family, where BGP is available; empty: one does.
+	Unheard(policy.Family) string
+
+	// Unanswered returns the addresses that neighbours should be told of and are not, and why.
+	Unanswered() map[netip.Addr]string
+}
+
+// Announced returns all addresses that are to be announced, those of a service that match
+// accepts; nil: of all. They are in order.
+func Announced(s *Snapshot, match func(*source.Service) bool) []AnnouncedAddress {
 	var list []policy.Subject
-	l.tracker.Services(func(s *source.Service, _ source.UnitID) {
-		if s.Announce != 0 && (match == nil || match(s)) {
-			list = append(list, l.subject(s))
+	at := make(map[source.Key]int) // of services that are announced
+	for _, svc := range s.Services {
+		if svc.Announce != 0 && (match == nil || match(svc.Service)) {
+			list = append(list, svc.Subject)
+			at[svc.Key] = 0
 		}
-	})
-	refused := l.tracker.RefusedAnnouncers(match)
-	l.mu.RUnlock()
+	}
 	slices.SortFunc(list, func(a, b policy.Subject) int { return a.Key.Compare(b.Key) })
-	sum := announcedSum{node: node, unavailable: l.unavailable(), unanswered: l.unanswered(), unheard: l.unheard(), at: make(map[policy.Announcement]*AnnouncedAddress)}
-	for _, f := range families {
-		f.addAnnounced(&sum, list)
-		for _, s := range refused {
-			sum.addRefused(f.fam, s)
+	sum := announcedSum{Snapshot: s, unavailable: make(map[source.Means]string), unheard: make(map[policy.Family]string), at: make(map[policy.Announcement]*AnnouncedAddress)}
+	for _, m := range source.EachMeans {
+		if s.Announcer == nil {
+			sum.unavailable[m] = "nothing announces by " + m.String()
+		} else if text := s.Announcer.Unavailable(m); text != "" {
+			sum.unavailable[m] = text
+		}
+	}
+	if s.Announcer != nil {
+		sum.unanswered = s.Announcer.Unanswered()
+		for _, fam := range []policy.Family{policy.IPv4, policy.IPv6} {
+			sum.unheard[fam] = s.Announcer.Unheard(fam)
+		}
+	}
+	for i := range s.Syncs {
+		f := &s.Syncs[i]
+		resolved := f.resolved(at)
+		for _, svc := range list {
+			sum.addService(f, svc, resolved[svc.Key])
+		}
+		for _, svc := range s.Unannounced {
+			if match == nil || match(svc) {
+				sum.addRefused(f.Family, svc)
+			}
 		}
 	}
 	return sum.sorted()
 }
 
 // announcedOf is Announced by service, of those that an AnnouncedAddress names.
-func (l *Loop) announcedOf(match func(*source.Service) bool) map[string][]AnnouncedAddress {
+func announcedOf(s *Snapshot, match func(*source.Service) bool) map[string][]AnnouncedAddress {
 	by := make(map[string][]AnnouncedAddress)
-	for _, a := range l.Announced(match) {
+	for _, a := range Announced(s, match) {
 		for _, key := range a.Services {
 			by[key] = append(by[key], a)
 		}
@@ -72,55 +101,22 @@ func (l *Loop) announcedOf(match func(*source.Service) bool) map[string][]Announ
 	return by
 }
 
-// unavailable says by which means nothing is announced, and why.
-func (l *Loop) unavailable() map[source.Means]string {
-	why := make(map[source.Means]string)
-	for _, m := range source.EachMeans {
-		if l.cfg.Announcer == nil {
-			why[m] = "nothing announces by " + m.String()
-		} else if text := l.cfg.Announcer.Unavailable(m); text != "" {
-			why[m] = text
-		}
-	}
-	return why
-}
-
-// unheard says of which families no router gets routes, and why.
-func (l *Loop) unheard() map[policy.Family]string {
-	if l.cfg.Announcer == nil {
-		return nil
-	}
-	return map[policy.Family]string{policy.IPv4: l.cfg.Announcer.Unheard(policy.IPv4), policy.IPv6: l.cfg.Announcer.Unheard(policy.IPv6)}
-}
-
-func (l *Loop) unanswered() map[netip.Addr]string {
-	if l.cfg.Announcer == nil {
-		return nil
-	}
-	return l.cfg.Announcer.Unanswered()
-}
-
 // An announcedSum gathers what several services say of an address.
 type announcedSum struct {
-	node        *policy.Node
+	*Snapshot
 	unavailable map[source.Means]string
 	unanswered  map[netip.Addr]string
 	unheard     map[policy.Family]string
 	at          map[policy.Announcement]*AnnouncedAddress // by address and means
 }
 
-// addAnnounced adds what a family announces of services.
-func (f *family) addAnnounced(sum *announcedSum, services []policy.Subject) {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	for _, s := range services {
-		r := f.resolved(s.Key)
-		for _, n := range announcementsOf(s, sum.node, f.fam, r) {
-			if n.Withheld == policy.NotWithheld {
-				n.Withheld = f.withholds(s.Key, n)
-			}
-			sum.add(s, n, r, f.news.unserved)
+// addService adds what a family announces of a service; r is as the family has resolved it.
+func (sum *announcedSum) addService(f *Family, s policy.Subject, r *policy.Resolved) {
+	for _, n := range announcementsOf(s, sum.Node, f.Family, r) {
+		if n.Withheld == policy.NotWithheld {
+			n.Withheld = sum.withholds(f, n, r)
 		}
+		sum.add(s, n, r, f.Unserved)
 	}
 }
 
@@ -138,15 +134,14 @@ func announcementsOf(s policy.Subject, node *policy.Node, fam policy.Family, r *
 	return list
 }
 
-// withholds returns why what a service could announce is not, as far as it is the kernel or this
-// host. The caller holds f.mu.
-func (f *family) withholds(key source.Key, n policy.Announcement) policy.Withheld {
-	switch r := f.resolved(key); {
-	case f.announcing.withheld:
+// withholds returns why what a service could announce is not, as far as it is the kernel or this host.
+func (sum *announcedSum) withholds(f *Family, n policy.Announcement, r *policy.Resolved) policy.Withheld {
+	switch {
+	case sum.Drained:
 		return policy.HostDrained
-	case slices.Contains(f.announcing.of[key], n):
+	case r != nil && slices.Contains(f.Announced[r.Key], n):
 		return policy.NotWithheld
-	case f.holds(key) && lacking(r, n.Addr, f.news.unserved):
+	case r != nil && f.holds(r.Key) && Lacks(r, n.Addr, f.Unserved):
 		return policy.KernelLacksIt
 	}
 	return policy.NotHeld
@@ -180,7 +175,7 @@ func (sum *announcedSum) add(s policy.Subject, n policy.Announcement, r *policy.
 		row.Withheld, row.Reason, row.Place = policy.NoRouter.String(), "ready, no router: "+sum.unheard[policy.FamilyOf(n.Addr)], ""
 	case why == policy.NotWithheld:
 		row.Announced, row.Withheld, row.Place = true, "", ""
-		row.Reason = inPart(s, sum.node, n.Addr, r)
+		row.Reason = inPart(s, sum.Node, n.Addr, r)
 	case first:
 		row.Withheld, row.Reason, row.Place = why.String(), sum.reason(why, s, n, r, lacks), writtenAt(s.Service)
 	}
@@ -188,7 +183,7 @@ func (sum *announcedSum) add(s policy.Subject, n policy.Announcement, r *policy.
 
 // addRefused adds a service that is not in use.
 func (sum *announcedSum) addRefused(fam policy.Family, s *source.Service) {
-	for _, n := range policy.Announcements(policy.Subject{Service: s}, sum.node, fam, nil) {
+	for _, n := range policy.Announcements(policy.Subject{Service: s}, sum.Node, fam, nil) {
 		n.Withheld = policy.Refused
 		sum.add(policy.Subject{Service: s}, n, nil, nil)
 	}
@@ -211,7 +206,7 @@ func (sum *announcedSum) reason(why policy.Withheld, s policy.Subject, n policy.
 	case policy.KernelLacksIt:
 		return whyAddrUnserved(n.Addr, r, lacks)
 	case policy.NoEndpoints, policy.NoUsable, policy.WantedUnusable, policy.AllFail:
-		return whyWithheld(s, sum.node, n.Addr, r)
+		return whyWithheld(s, sum.Node, n.Addr, r)
 	}
 	return withheldWords[why]
 }

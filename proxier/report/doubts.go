@@ -1,4 +1,4 @@
-package loop
+package report
 
 import (
 	"fmt"
@@ -45,51 +45,40 @@ func (d Doubt) Fault() source.Fault {
 // String returns the doubt without the name of the service.
 func (d Doubt) String() string { return source.Fault{Msg: d.Msg, Hint: d.Hint}.String() }
 
-// Surroundings are what DoubtsOf looks at besides the services themselves.
+// Surroundings tell what else is known of a host. Each may be nil: that is not known. They are called from any goroutine.
 type Surroundings struct {
-	Node      *policy.Node // nil: not known
-	Families  []policy.Family
-	Listeners []Listener                           // of this host
-	Router    func(netip.Addr) (netip.Addr, error) // see Config; nil: not known
+	// Details returns what else is known of the endpoints of a service in use, by source.Service.EndpointAt.
+	Details func(source.Key) map[netip.AddrPort]policy.Detail
+
+	// Announcer knows what stands in the way of announcing.
+	Announcer Announcer
+
+	// Listening returns where processes of this host listen.
+	Listening func() []Listener
+
+	// Router returns by way of which router this host reaches an address; not valid: by none.
+	Router func(netip.Addr) (netip.Addr, error)
 }
 
-// DoubtsOf returns those about the services in use, in order of their names.
-func DoubtsOf(t *claims.Tracker, in Surroundings) []Doubt {
-	var list []*source.Service
-	t.Services(func(s *source.Service, _ source.UnitID) { list = append(list, s) })
-	return doubts(list, in, nil)
-}
-
-// Doubts returns those about the services in use. It may be called from any
-// goroutine, and looks through all endpoints.
-func (l *Loop) Doubts() []Doubt { return l.doubtsOf(nil) }
-
-// doubtsOf returns those about the services that match accepts; nil: about all.
-func (l *Loop) doubtsOf(match func(*source.Service) bool) []Doubt {
-	l.mu.RLock()
-	var list []*source.Service
-	l.tracker.Services(func(s *source.Service, _ source.UnitID) { list = append(list, s) })
-	in := Surroundings{Node: l.node, Router: l.cfg.Router}
-	for _, f := range l.families {
-		in.Families = append(in.Families, f.fam)
+// details returns Details of a service of which there can be some.
+func (s *Snapshot) details(svc policy.Subject) map[netip.AddrPort]policy.Detail {
+	if s.Details == nil || len(svc.Conditions) == 0 && svc.HealthCheck == nil {
+		return nil
 	}
-	l.mu.RUnlock()
-	if l.cfg.Listening != nil {
-		in.Listeners = l.cfg.Listening()
-	}
-	return doubts(list, in, match)
+	return s.Details(svc.Key)
 }
 
-func doubts(list []*source.Service, in Surroundings, match func(*source.Service) bool) []Doubt {
-	s := newSuspicion(list, in)
-	var out []Doubt
-	for _, svc := range list {
-		if match != nil && !match(svc) {
+// Doubts returns those about the services in use that match accepts (nil: about all), in order of their names. It
+// looks through all endpoints.
+func Doubts(snap *Snapshot, match func(*source.Service) bool) (out []Doubt) {
+	s := newSuspicion(snap)
+	for _, svc := range snap.Services {
+		if match != nil && !match(svc.Service) {
 			continue
 		}
-		out = append(out, s.endpoints(svc)...)
-		out = append(out, s.listeners(svc)...)
-		out = append(out, s.answering(svc)...)
+		out = append(out, s.endpoints(svc.Service)...)
+		out = append(out, s.listeners(svc.Service)...)
+		out = append(out, s.answering(svc.Service)...)
 	}
 	slices.SortStableFunc(out, func(a, b Doubt) int { return a.Key.Compare(b.Key) })
 	return out
@@ -97,7 +86,7 @@ func doubts(list []*source.Service, in Surroundings, match func(*source.Service)
 
 // A suspicion indexes services and listeners.
 type suspicion struct {
-	Surroundings
+	*Snapshot
 	having map[netip.Addr][]*source.Service // by address
 	at     map[portOf][]Listener
 	asked  int // how many times Router was
@@ -108,16 +97,18 @@ type portOf struct {
 	port     uint16
 }
 
-func newSuspicion(list []*source.Service, in Surroundings) *suspicion {
-	s := &suspicion{Surroundings: in, having: make(map[netip.Addr][]*source.Service), at: make(map[portOf][]Listener)}
-	for _, svc := range list {
+func newSuspicion(snap *Snapshot) *suspicion {
+	s := &suspicion{Snapshot: snap, having: make(map[netip.Addr][]*source.Service), at: make(map[portOf][]Listener)}
+	for _, svc := range snap.Services {
 		for a := range svc.Addresses() {
-			s.having[a] = append(s.having[a], svc)
+			s.having[a] = append(s.having[a], svc.Service)
 		}
 	}
-	for _, l := range in.Listeners {
-		p := portOf{l.Protocol, l.Port()}
-		s.at[p] = append(s.at[p], l)
+	if snap.Listening != nil {
+		for _, l := range snap.Listening() {
+			p := portOf{l.Protocol, l.Port()}
+			s.at[p] = append(s.at[p], l)
+		}
 	}
 	return s
 }

@@ -1,12 +1,10 @@
-package loop
+package report
 
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/claims"
@@ -38,83 +36,76 @@ type AddressProblem struct {
 	Place string `json:"place,omitempty"` // where the service is written
 }
 
-// Summary counts what Status returns, and names at most so many problems, and as many
-// warnings. It may be called like Status. What it costs grows with the services by no
+// Summarize counts what StatusOf returns, and names at most so many problems, and as many
+// warnings. What it costs grows with the services by no
 // more than one look at each of their addresses, and one at each endpoint for the warnings.
-func (l *Loop) Summary(most int) Summary {
-	s := Summary{Actions: make(map[string]int)}
-	l.mu.RLock()
-	node, families, waiting := l.node, slices.Clone(l.families), strings.Join(l.unread(), ", ")
-	s.Refusals = l.tracker.Refusals()
-	l.tracker.Services(func(svc *source.Service, _ source.UnitID) {
-		s.Services++
-		s.Disabled += toInt(svc.Disabled)
-	})
-	failing := maps.Clone(l.allFail)
-	l.mu.RUnlock()
+func Summarize(s *Snapshot, most int) Summary {
+	sum := Summary{Families: familyStatuses(s), Services: len(s.Services), Actions: make(map[string]int), Refusals: s.Refusals()}
+	failing := make(map[source.Key]policy.Subject) // all endpoints of these fail their check
+	for _, svc := range s.Services {
+		sum.Disabled += toInt(svc.Disabled)
+		if len(svc.Conditions) > 0 && svc.AllFail() != "" {
+			failing[svc.Key] = svc.Subject
+		}
+	}
 	idle := smallest[idleFrontend]{most: most, compare: idleFrontend.compare}
 	warnings := smallest[serviceWarning]{most: most, compare: serviceWarning.compare}
-	for _, f := range families {
-		fs := f.status(nil)
-		fs.Waiting = waiting
-		s.Families = append(s.Families, fs)
-		f.summarize(s.Actions, failing, &idle, &warnings)
+	for i := range s.Syncs {
+		s.Syncs[i].summarize(sum.Actions, failing, &idle, &warnings)
 	}
-	for _, d := range l.Doubts() {
+	for _, d := range Doubts(s, nil) {
 		warnings.add(serviceWarning{d.Key, d.String()})
 	}
-	s.Problems, s.MoreProblems = l.explain(idle.list, node), idle.more
+	sum.Problems, sum.MoreProblems = s.explain(idle.list), idle.more
 	for _, w := range warnings.list {
-		s.Warnings = append(s.Warnings, "service "+w.key.String()+": "+w.text)
+		sum.Warnings = append(sum.Warnings, "service "+w.key.String()+": "+w.text)
 	}
-	s.MoreWarnings = warnings.more
-	return s
+	sum.MoreWarnings = warnings.more
+	return sum
 }
 
 // summarize adds what f has made of services; of the failing ones endpoints all fail their check.
-func (f *family) summarize(actions map[string]int, failing map[source.Key]policy.Subject, idle *smallest[idleFrontend], warnings *smallest[serviceWarning]) {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
+func (f *Family) summarize(actions map[string]int, failing map[source.Key]policy.Subject, idle *smallest[idleFrontend], warnings *smallest[serviceWarning]) {
 	var list []idleFrontend // of one service
-	for key, r := range f.allResolved() {
-		held := f.holding(key)
+	for _, r := range f.Resolved {
 		list = list[:0]
-		s, fails := failing[key]
+		s, fails := failing[r.Key]
 		for _, fe := range r.Frontends {
-			action, _ := actionOf(fe, held(fe), f.news.unserved)
+			action, _ := actionOf(fe, f.holdsFrontend(r.Key, fe), f.Unserved)
 			actions[action]++
 			if action != pending && (action != policy.Balance.String() || fails && s.AllFailAt(fe) != "") {
-				list = append(list, idleFrontend{fe, action, f.news.unserved, 0})
+				list = append(list, idleFrontend{fe, action, f.Unserved, 0})
 			}
 		}
 		for _, i := range runs(list, (*idleFrontend).alike, (*idleFrontend).through) {
 			idle.add(i)
 		}
 		for _, w := range r.Warnings {
-			warnings.add(serviceWarning{key, w})
+			warnings.add(serviceWarning{r.Key, w})
 		}
 	}
 }
 
 // explain says why frontends are idle.
-func (l *Loop) explain(list []idleFrontend, node *policy.Node) []AddressProblem {
-	subjects := make([]policy.Subject, len(list))
-	l.mu.RLock()
-	for i, f := range list {
-		if svc := l.tracker.InUse(f.ServicePort.Key); svc != nil {
-			subjects[i] = l.subject(svc)
+func (s *Snapshot) explain(list []idleFrontend) (out []AddressProblem) {
+	subjects := make(map[source.Key]policy.Subject, len(list))
+	for _, f := range list {
+		subjects[f.ServicePort.Key] = policy.Subject{}
+	}
+	for _, svc := range s.Services {
+		if _, wanted := subjects[svc.Key]; wanted {
+			subjects[svc.Key] = svc.Subject
 		}
 	}
-	l.mu.RUnlock()
-	var out []AddressProblem
-	for i, f := range list {
-		p := AddressProblem{Service: f.ServicePort.Key.String(), FrontendStatus: frontendStatus(f.Frontend, true, f.unserved, subjects[i], node)}
+	for _, f := range list {
+		svc := subjects[f.ServicePort.Key]
+		p := AddressProblem{Service: f.ServicePort.Key.String(), FrontendStatus: frontendStatus(f.Frontend, true, f.unserved, svc, s.Node)}
 		if f.last > 0 {
 			p.Address = portsTo(p.Address, f.last)
 		}
-		if s := subjects[i]; s.Service != nil {
-			p.Place = writtenAt(s.Service)
-			p.Reason += lastAnswer(s, l.details(s), p.FrontendStatus)
+		if svc.Service != nil {
+			p.Place = writtenAt(svc.Service)
+			p.Reason += lastAnswer(svc, s.details(svc), p.FrontendStatus)
 		}
 		out = append(out, p)
 	}

@@ -1,4 +1,4 @@
-package loop
+package report
 
 import (
 	"context"
@@ -23,6 +23,7 @@ type Connections interface {
 // Count counts what consequences of this plan are about, now. Either of the first two may
 // be nil: then what it knows is not counted.
 func (p *FamilyPlan) Count(ctx context.Context, tracking flows.Tracking, conns Connections, list []Consequence) error {
+	p.placed = p.placedAddrs()
 	about, addrs := p.about(list)
 	if len(about) == 0 {
 		return nil
@@ -39,10 +40,10 @@ func (p *FamilyPlan) Count(ctx context.Context, tracking flows.Tracking, conns C
 		}
 	}
 	if tracking != nil {
-		s := &flows.Sync{Changes: asChanges(p.before, p.after), Host: p.host, Node: p.node}
+		s := &flows.Sync{Changes: asChanges(p.Before, p.After), Host: p.Host, Node: p.Node}
 		var former map[source.Key]policy.ServiceChange
-		if !p.fresh {
-			former = asChanges(nil, p.before)
+		if !p.Fresh {
+			former = asChanges(nil, p.Before)
 		}
 		err := flows.Stale(ctx, tracking, p.Family, former, s, func(f flows.Flow) {
 			counts[proxier.Pair{FrontendAddr: proxier.FrontendAddr{Protocol: source.UDP, AddrPort: f.Dst}, Target: f.Reply}]++
@@ -87,7 +88,7 @@ func (p *FamilyPlan) frontendAddrs(c *Consequence) map[proxier.FrontendAddr]bool
 
 // addrs returns the addresses that changed frontends of a key are, or were, reached at.
 func (p *FamilyPlan) addrs(key policy.FrontendKey) []netip.Addr {
-	addrs := p.host.Addrs(&policy.Frontend{Key: key})
+	addrs := p.Host.Addrs(&policy.Frontend{Key: key})
 	return append(slices.Clip(addrs), p.placed[key]...)
 }
 

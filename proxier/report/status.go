@@ -1,4 +1,4 @@
-package loop
+package report
 
 import (
 	"cmp"
@@ -76,36 +76,21 @@ type FrontendStatus struct {
 	Forward string `json:"forward,omitempty"` // "direct", "tunnel ipip", ... where endpoints are to answer clients themselves
 }
 
-// StatusOf returns what the Loop holds, of the services that match accepts (nil: of all), and how
-// its syncs go. It may be called from any goroutine, also during a sync, and blocks one only while
-// it copies references.
-func (l *Loop) StatusOf(match func(*source.Service) bool) Status {
-	l.mu.RLock()
-	st := Status{Refusals: l.tracker.Refusals()}
-	node, families, waiting := l.node, slices.Clone(l.families), strings.Join(l.unread(), ", ")
-	var list []usedService
-	l.tracker.Services(func(s *source.Service, id source.UnitID) {
-		if match == nil || match(s) {
-			list = append(list, usedService{Subject: l.subject(s), unit: id.Name})
-		}
-	})
-	l.mu.RUnlock()
-	for _, f := range families {
-		fs := f.status(list)
-		fs.Waiting = waiting
-		st.Families = append(st.Families, fs)
-	}
-	announced := l.announcedOf(match)
+// StatusOf returns what a Loop holds, of the services that match accepts (nil: of all), and how
+// its syncs go.
+func StatusOf(s *Snapshot, match func(*source.Service) bool) Status {
+	st := Status{Families: familyStatuses(s), Refusals: s.Refusals()}
+	announced := announcedOf(s, match)
 	suspect := make(map[source.Key][]string)
-	for _, d := range l.doubtsOf(match) {
+	for _, d := range Doubts(s, match) {
 		suspect[d.Key] = append(suspect[d.Key], d.String())
 	}
-	for i := range list {
-		list[i].details = l.details(list[i].Subject)
-		s := list[i].status(node)
-		s.Warnings = append(s.Warnings, suspect[list[i].Key]...)
-		s.Announced = announced[list[i].Key.String()]
-		st.Services = append(st.Services, s)
+	for _, u := range used(s, match) {
+		u.details = s.details(u.Subject)
+		svc := u.status(s.Node)
+		svc.Warnings = append(svc.Warnings, suspect[u.Key]...)
+		svc.Announced = announced[u.Key.String()]
+		st.Services = append(st.Services, svc)
 	}
 	slices.SortFunc(st.Services, func(a, b ServiceStatus) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
@@ -124,58 +109,46 @@ type usedService struct {
 // inFamily is a service in one family.
 type inFamily struct {
 	*policy.Resolved
-	fam      policy.Family
-	held     func(*policy.Frontend) bool // by the kernel
-	unserved *proxier.PartialError
-	fails    bool // the last sync did
-	grows    bool // the kernel holds it in part, see pieces.go
+	*Family
 }
 
-// status returns how the syncs of f go, and adds what it has made of services.
-func (f *family) status(services []usedService) FamilyStatus {
-	stalls := f.stalls(stallSteps[0])
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	for i := range services {
-		key := services[i].Key
-		if r := f.resolved(key); r != nil {
-			services[i].resolved = append(services[i].resolved, inFamily{r, f.fam, f.holding(key), f.news.unserved, f.news.err != nil, f.growing[key] != nil})
+func (r *inFamily) held(fe *policy.Frontend) bool { return r.holdsFrontend(r.Key, fe) }
+
+// used returns the services that match accepts; nil: all.
+func used(s *Snapshot, match func(*source.Service) bool) (list []usedService) {
+	at := make(map[source.Key]int)
+	for _, svc := range s.Services {
+		if match == nil || match(svc.Service) {
+			at[svc.Key] = len(list)
+			list = append(list, usedService{Subject: svc.Subject, unit: svc.Unit.Name})
 		}
 	}
-	n := &f.news
-	st := FamilyStatus{Family: f.fam.String(), LastSync: n.good, Took: n.took, FailingSince: n.since, Unserved: unservedText(n.unserved)}
-	if n.err != nil {
-		st.Error = n.err.Error()
+	for i := range s.Syncs {
+		f := &s.Syncs[i]
+		for key, r := range f.resolved(at) {
+			list[at[key]].resolved = append(list[at[key]].resolved, inFamily{r, f})
+		}
 	}
-	if len(stalls) > 0 {
-		st.Stalled, st.StalledSince = stalls[0].String(), stalls[0].Since
-	}
-	return st
+	return list
 }
 
-// holds reports whether the kernel is known to hold what f has made of a service. The
-// caller holds f.mu.
-func (f *family) holds(key source.Key) bool {
-	_, changed := f.changes.Services[key]
-	return f.holdsAny() && !changed && f.growing[key] == nil
-}
-
-// holdsAny reports whether it is known what the kernel holds. The caller holds f.mu.
-func (f *family) holdsAny() bool { return f.news.synced > 0 && !f.news.unsure }
-
-// latest returns the news of f.
-func (f *family) latest() familyNews {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	return f.news
-}
-
-// alive returns now, or since when a Sync of f should have made progress.
-func (f *family) alive() time.Time {
-	if p := f.latest().working; p != nil {
-		return p.alive()
+// familyStatuses returns how the syncs of all families go.
+func familyStatuses(s *Snapshot) (list []FamilyStatus) {
+	for i := range s.Syncs {
+		f := &s.Syncs[i]
+		st := FamilyStatus{
+			Family: f.Family.String(), LastSync: f.LastSync, Took: f.Took, FailingSince: f.FailingSince,
+			Unserved: UnservedText(f.Unserved), Waiting: strings.Join(s.Waiting, ", "),
+		}
+		if f.Err != nil {
+			st.Error = f.Err.Error()
+		}
+		if len(f.Stalls) > 0 {
+			st.Stalled, st.StalledSince = f.Stalls[0].String(), f.Stalls[0].Since
+		}
+		list = append(list, st)
 	}
-	return time.Now()
+	return list
 }
 
 func (u *usedService) status(node *policy.Node) ServiceStatus {
@@ -185,16 +158,16 @@ func (u *usedService) status(node *policy.Node) ServiceStatus {
 		for _, fe := range r.Frontends {
 			held := r.held(fe)
 			n += toInt(held)
-			fs := frontendStatus(fe, held, r.unserved, u.Subject, node)
-			if fs.Action == pending && r.fails {
+			fs := frontendStatus(fe, held, r.Unserved, u.Subject, node)
+			if fs.Action == pending && r.Err != nil {
 				fs.Reason = "syncs fail, and what the kernel holds is not known"
 			}
 			fs.Endpoints = u.EndpointsOf(policy.FamilyOf(fe.Key.Addr))
 			st.Frontends = append(st.Frontends, fs)
 		}
 		st.Warnings = append(st.Warnings, r.Warnings...)
-		if r.grows {
-			st.Warnings = append(st.Warnings, fmt.Sprintf("it is large: %d of %d frontends are in the kernel (%s)", n, len(r.Frontends), r.fam))
+		if r.Unfinished[r.Key].Grows {
+			st.Warnings = append(st.Warnings, fmt.Sprintf("it is large: %d of %d frontends are in the kernel (%s)", n, len(r.Frontends), r.Family.Family))
 		}
 	}
 	st.Endpoints = u.endpointStatuses(node)

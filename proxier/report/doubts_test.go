@@ -1,12 +1,12 @@
-package loop
+package report
 
 import (
 	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
-	"testing/synctest"
 
+	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/proxier/policy/policytest"
 	"svcproxy.dev/svcproxy/source"
@@ -43,6 +43,21 @@ func heard(list ...string) []Listener {
 		out = append(out, l)
 	}
 	return out
+}
+
+// here is this host, with listeners.
+func here(listeners []Listener, families ...policy.Family) Snapshot {
+	s := Snapshot{Surroundings: Surroundings{Listening: func() []Listener { return listeners }}}
+	s.Node, s.Families = policytest.Node(), families
+	return s
+}
+
+// doubts returns those about services on a host.
+func doubts(list []*source.Service, on Snapshot) []Doubt {
+	for _, s := range list {
+		on.Services = append(on.Services, claims.UnitService{Subject: policy.Subject{Service: s}})
+	}
+	return Doubts(&on, nil)
 }
 
 func TestDoubts(t *testing.T) {
@@ -101,7 +116,7 @@ func TestDoubts(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			var got []string
-			for _, d := range doubts(tt.services, Surroundings{Node: policytest.Node(), Families: []policy.Family{policy.IPv4}, Listeners: tt.listeners}, nil) {
+			for _, d := range doubts(tt.services, here(tt.listeners, policy.IPv4)) {
 				got = append(got, fmt.Sprintf("%s: %s", d.Key, d))
 			}
 			if text := strings.Join(got, "\n"); text != tt.want {
@@ -114,7 +129,9 @@ func TestDoubts(t *testing.T) {
 // Who binds 127.0.0.1 loses a node port only where that is served too.
 func TestDoubtsOfLocalhostNodePorts(t *testing.T) {
 	node := policytest.Node(func(n *policy.Node) { n.LocalhostNodePorts = true })
-	list := doubts([]*source.Service{named("a", nodePort(30080))}, Surroundings{Node: node, Families: []policy.Family{policy.IPv4}, Listeners: heard("tcp 127.0.0.1:30080")}, nil)
+	on := here(heard("tcp 127.0.0.1:30080"), policy.IPv4)
+	on.Node = node
+	list := doubts([]*source.Service{named("a", nodePort(30080))}, on)
 	if len(list) != 1 {
 		t.Errorf("doubts %v, want one", list)
 	}
@@ -122,27 +139,10 @@ func TestDoubtsOfLocalhostNodePorts(t *testing.T) {
 
 // Of another host nothing is known but its files.
 func TestDoubtsElsewhere(t *testing.T) {
-	list := doubts([]*source.Service{named("a", policytest.Endpoints("192.0.2.1"), targetPort(80)), named("b", vips("192.0.2.1"), nodePort(30080))}, Surroundings{}, nil)
+	list := doubts([]*source.Service{named("a", policytest.Endpoints("192.0.2.1"), targetPort(80)), named("b", vips("192.0.2.1"), nodePort(30080))}, Snapshot{})
 	if len(list) != 1 || list[0].Key.Name != "a" {
 		t.Errorf("doubts %v, want one, of a", list)
 	}
-}
-
-// Status shows doubts with the service, and asks again who listens.
-func TestStatusShowsDoubts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var listeners []Listener
-		l := start(t, &kernel{}, func(c *Config) { c.Listening = func() []Listener { return listeners } })
-		l.Apply(policytest.Set(policytest.File("a", "x 192.0.2.1:22")))
-		l.Synced("file")
-		synctest.Wait()
-		for _, want := range []int{1, 2} { // that the address is one of this host is one already
-			if got := l.Status().Services[0].Warnings; len(got) != want {
-				t.Errorf("warnings %q, want %d", got, want)
-			}
-			listeners = heard("tcp 0.0.0.0:22")
-		}
-	})
 }
 
 // All of 10,000 services with ten endpoints each, on a host with 200 listeners.
@@ -161,7 +161,7 @@ func BenchmarkDoubts(b *testing.B) {
 		listeners = append(listeners, heard(fmt.Sprintf("tcp 127.0.0.1:%d", 20000+i))...)
 	}
 	for b.Loop() {
-		if got := doubts(list, Surroundings{Node: policytest.Node(), Families: []policy.Family{policy.IPv4, policy.IPv6}, Listeners: listeners}, nil); len(got) > 0 {
+		if got := doubts(list, here(listeners, policy.IPv4, policy.IPv6)); len(got) > 0 {
 			b.Fatal(got[0])
 		}
 	}
@@ -177,7 +177,7 @@ func TestDoubtsNameTheFirstOwner(t *testing.T) {
 	user := owner("user")
 	user.VIPs, user.Endpoints = nil, []source.Endpoint{{Addr: vip, Weight: 1, Ready: true, Serving: true}}
 	for _, list := range [][]*source.Service{{user, owner("a"), owner("b")}, {owner("b"), owner("a"), user}} {
-		got := doubts(list, Surroundings{}, nil)
+		got := doubts(list, Snapshot{})
 		if len(got) != 1 || !strings.Contains(got[0].Msg, `service "default/a"`) {
 			t.Errorf("got %v", got)
 		}

@@ -1,12 +1,10 @@
-package loop
+package report
 
 import (
 	"cmp"
-	"sync"
 
 	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/proxier/policy"
-	"svcproxy.dev/svcproxy/source"
 )
 
 // Counts say how many services and endpoints are how, over all families: each service once,
@@ -58,39 +56,10 @@ var worse = func() map[string]int {
 	return at
 }()
 
-// Counts counts what Status lists. It may be called from any goroutine, goes through all
-// endpoints if something has changed since it was last called, and blocks a sync only while
-// it goes through its services. The maps are not to be changed.
-func (l *Loop) Counts() Counts {
-	l.counted.mu.Lock()
-	defer l.counted.mu.Unlock()
-	if rev := l.revision.Load(); l.counted.counts.Services == nil || rev != l.counted.revision {
-		l.counted.counts, l.counted.revision = l.count(), rev
-	}
-	return l.counted.counts
-}
-
-// countsCache is what was last counted.
-type countsCache struct {
-	mu       sync.Mutex
-	revision uint64 // as it was before
-	counts   Counts
-}
-
-func (l *Loop) count() Counts {
-	c := Counts{Services: make(map[string]int), Endpoints: make(map[string]int), AllFailed: make(map[string]int), NoLocal: make(map[policy.Family]NoLocal)}
-	l.mu.RLock()
-	families := l.families
-	var list []usedService
-	l.tracker.Services(func(s *source.Service, _ source.UnitID) { list = append(list, usedService{Subject: l.subject(s)}) })
-	c.Seen = l.seen
-	for i := range l.batches {
-		c.Pending.add(l.batches[i].counts)
-	}
-	l.mu.RUnlock()
-	for _, f := range families {
-		f.status(list)
-	}
+// CountsOf counts what StatusOf lists. It goes through all endpoints.
+func CountsOf(s *Snapshot) Counts {
+	c := Counts{Services: make(map[string]int), Endpoints: make(map[string]int), AllFailed: make(map[string]int), NoLocal: make(map[policy.Family]NoLocal), Seen: s.Seen, Pending: s.Pending}
+	list := used(s, nil)
 	states := make([]int, len(policy.EndpointStates()))
 	for i := range list {
 		s := &list[i]
@@ -121,7 +90,7 @@ func (u *usedService) action() string {
 	}
 	for _, r := range u.resolved {
 		for _, f := range r.Frontends {
-			if a, _ := actionOf(f, r.held(f), r.unserved); worse[a] < worse[worst] {
+			if a, _ := actionOf(f, r.held(f), r.Unserved); worse[a] < worse[worst] {
 				worst = a
 			}
 		}
@@ -131,7 +100,7 @@ func (u *usedService) action() string {
 
 func (u *usedService) countNoLocal(counts map[policy.Family]NoLocal) {
 	for _, r := range u.resolved {
-		n := counts[r.fam]
+		n := counts[r.Family.Family]
 		var internal, external bool
 		for _, f := range r.Frontends {
 			if f.Outside.Action == policy.Drop { // except for a local policy, it would balance or reject
@@ -141,7 +110,7 @@ func (u *usedService) countNoLocal(counts map[policy.Family]NoLocal) {
 		}
 		n.Internal += toInt(internal)
 		n.External += toInt(external)
-		counts[r.fam] = n
+		counts[r.Family.Family] = n
 	}
 }
 
@@ -152,13 +121,14 @@ func toInt(b bool) int {
 	return 0
 }
 
-func (c *ChangeCounts) add(o ChangeCounts) {
+// Add adds others.
+func (c *ChangeCounts) Add(o ChangeCounts) {
 	c.Services += o.Services
 	c.Endpoints += o.Endpoints
 }
 
-// countsOf counts what changed of one service.
-func countsOf(tr claims.Transition) ChangeCounts {
+// ChangeCountsOf counts what changed of one service.
+func ChangeCountsOf(tr claims.Transition) ChangeCounts {
 	if tr.Old == nil || tr.New == nil {
 		s := cmp.Or(tr.New, tr.Old)
 		return ChangeCounts{1, toInt(s != nil && len(s.Endpoints) > 0)}
@@ -168,11 +138,4 @@ func countsOf(tr claims.Transition) ChangeCounts {
 	all := *tr.Old
 	all.Endpoints = tr.New.Endpoints
 	return ChangeCounts{toInt(!tr.Old.Equal(&without)), toInt(!tr.Old.Equal(&all))}
-}
-
-// Refusals returns the units that are not used as they stand. It may be called from any goroutine.
-func (l *Loop) Refusals() []claims.Refusal {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	return l.tracker.Refusals()
 }

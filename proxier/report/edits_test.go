@@ -1,4 +1,4 @@
-package loop
+package report
 
 import (
 	"fmt"
@@ -23,7 +23,7 @@ func TestEditsTellEverything(t *testing.T) {
 		if got := EditsOf(tr); (len(got) == 0) != same.Equal(other) && same.Key == other.Key {
 			t.Errorf("%s: edits %q", path, got)
 		}
-		if got := describe(tr); (got == "") != same.Equal(other) && same.Key == other.Key {
+		if got := Describe(tr); (got == "") != same.Equal(other) && same.Key == other.Key {
 			t.Errorf("%s: the log says %q", path, got)
 		}
 	}
@@ -83,7 +83,7 @@ func TestDescribe(t *testing.T) {
 			}
 			old, edited := now(), now()
 			tt.edit(edited)
-			if got := describe(claims.Transition{Old: old, New: edited}); got != tt.want {
+			if got := Describe(claims.Transition{Old: old, New: edited}); got != tt.want {
 				t.Errorf("got:  %s\nwant: %s", got, tt.want)
 			}
 		})
@@ -104,7 +104,7 @@ func TestEditsOfEqualNames(t *testing.T) {
 		{[]source.Endpoint{e}, []source.Endpoint{e, e}, "endpoints added: 192.0.2.1"},
 	}
 	for _, tt := range tests {
-		if got := describe(claims.Transition{Old: &source.Service{Endpoints: tt.was}, New: &source.Service{Endpoints: tt.is}}); got != tt.want {
+		if got := Describe(claims.Transition{Old: &source.Service{Endpoints: tt.was}, New: &source.Service{Endpoints: tt.is}}); got != tt.want {
 			t.Errorf("got:  %s\nwant: %s", got, tt.want)
 		}
 	}

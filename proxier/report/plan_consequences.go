@@ -1,4 +1,4 @@
-package loop
+package report
 
 import (
 	"net/netip"
@@ -101,7 +101,7 @@ func (p *FamilyPlan) leaving(port *resolvedPort, now policy.FrontendIndex) (list
 	}
 	gone, left := port.consequence(effect), port.consequence(effect)
 	closed, kept := port.consequence(Closed), port.consequence(Kept)
-	if p.fresh && effect == FlowsRemoved { // who knows no former frontend looks for no flows of it
+	if p.Fresh && effect == FlowsRemoved { // who knows no former frontend looks for no flows of it
 		gone.Effect = GoOn
 	}
 	for _, f := range port.frontends {
@@ -114,7 +114,7 @@ func (p *FamilyPlan) leaving(port *resolvedPort, now policy.FrontendIndex) (list
 			}
 			continue
 		}
-		if len(p.host.Left(f, next)) > 0 && !p.closesLeft(f) {
+		if len(p.Host.Left(f, next)) > 0 && !p.closesLeft(f) {
 			gone.Frontends = append(gone.Frontends, f.Key)
 		}
 		left.note(f.Key, slices.DeleteFunc(lostEndpoints(f, next, (*policy.Pool).Present, (*policy.Pool).Has), func(a netip.AddrPort) bool {
@@ -134,9 +134,9 @@ func (p *FamilyPlan) leaving(port *resolvedPort, now policy.FrontendIndex) (list
 // unless it is nil.
 func (p *FamilyPlan) closing(f, next *policy.Frontend) []netip.AddrPort {
 	switch {
-	case p.fresh, f.Key.Protocol == source.UDP:
+	case p.Fresh, f.Key.Protocol == source.UDP:
 		return nil
-	case next != nil && p.closesLeft(f) && len(p.host.Left(f, next)) > 0:
+	case next != nil && p.closesLeft(f) && len(p.Host.Left(f, next)) > 0:
 		return f.Endpoints()
 	case next != nil:
 		return next.NewlyClosed(f)
@@ -148,7 +148,7 @@ func (p *FamilyPlan) closing(f, next *policy.Frontend) []netip.AddrPort {
 
 // closesLeft reports whether connections to addresses that a frontend loses are closed.
 func (p *FamilyPlan) closesLeft(f *policy.Frontend) bool {
-	return !p.fresh && f.Key.Protocol != source.UDP && f.ClosesRemoved()
+	return !p.Fresh && f.Key.Protocol != source.UDP && f.ClosesRemoved()
 }
 
 // note adds endpoints of a frontend, if there are any.

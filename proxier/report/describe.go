@@ -1,4 +1,4 @@
-package loop
+package report
 
 import (
 	"fmt"
@@ -11,8 +11,8 @@ import (
 // counts them.
 const maxNamed = 5
 
-// describe describes a transition; empty if it changes nothing.
-func describe(tr claims.Transition) string {
+// Describe describes a transition; empty if it changes nothing.
+func Describe(tr claims.Transition) string {
 	switch {
 	case tr.Old == nil && tr.New == nil:
 		return ""
