@@ -23,6 +23,7 @@ var forbidden = []struct{ from, to string }{
 	{"proxier/policy", "svcproxy.dev/svcproxy/netutil"},
 	{"proxier/policy", "svcproxy.dev/svcproxy/proxier/claims"},
 	{"proxier/claims", "svcproxy.dev/svcproxy/netutil"},
+	{"proxier/announce", "svcproxy.dev/svcproxy/netutil"},
 	{"proxier/flows", "svcproxy.dev/svcproxy/netutil"},
 	{"proxier/report", "svcproxy.dev/svcproxy/netutil"},
 	{"proxier", "svcproxy.dev/svcproxy/cmd"},
@@ -52,7 +53,8 @@ var pure = []string{"svcproxy.dev/svcproxy/proxier/policy", "svcproxy.dev/svcpro
 // knows are the folders of proxier that are built on others. Backends do not know each other, except for filter.
 var knows = map[string][]string{
 	"report":     {"flows"},
-	"loop":       {"flows", "report"},
+	"announce":   {"report"},
+	"loop":       {"announce", "flows", "report"},
 	"iptables":   {"filter"},
 	"ipvs":       {"filter"},
 	"conditions": {"healthcheck"},

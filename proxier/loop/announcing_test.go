@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/announce"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/proxier/policy/policytest"
 	"svcproxy.dev/svcproxy/source"
@@ -22,7 +23,7 @@ type network struct {
 	deaf    map[policy.Family]string
 }
 
-func (n *network) Announce(_ policy.Family, changes []AnnounceChange) {
+func (n *network) Announce(_ policy.Family, changes []announce.Change) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, ch := range changes {

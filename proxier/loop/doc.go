@@ -14,7 +14,7 @@
 //	conditions               who knows of endpoints what files do not say
 //	pace, progress, stall    when a family syncs, and whether a Sync makes progress
 //	look                     comparisons beside syncs
-//	announcing               which addresses the network is told of, and when
+//	announcing               when the network is told of addresses
 //	settle                   when all families hold a change, and its line in the log
 //	held                     waiting for that
 //	nodehealth               what health check node ports answer

@@ -10,6 +10,7 @@ import (
 
 	"svcproxy.dev/svcproxy/internal/times"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/announce"
 	"svcproxy.dev/svcproxy/proxier/flows"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/proxier/report"
@@ -52,8 +53,8 @@ type family struct {
 
 	pace       pace
 	lookout    lookout
-	announcing announcing // guarded by mu
-	telling    sync.Mutex // held while the Announcer is told, so that it hears changes in their order
+	announcing announce.Ledger // guarded by mu
+	telling    sync.Mutex      // held while the Announcer is told, so that it hears changes in their order
 
 	mu   sync.RWMutex // held for writing by the goroutine while it changes state or news
 	news familyNews
@@ -79,7 +80,7 @@ func newFamily(fam policy.Family, backend proxier.Backend, node *policy.Node, cf
 	return &family{
 		fam: fam, cfg: cfg, orders: newOrders(), report: report, node: node, backend: backend,
 		questions: make(chan planQuestion), ended: make(chan struct{}), revision: new(atomic.Uint64),
-		state: policy.EmptyState(fam, node), changes: policy.NewChanges(), growing: make(map[source.Key]*growth), lookout: newLookout(), announcing: newAnnouncing(),
+		state: policy.EmptyState(fam, node), changes: policy.NewChanges(), growing: make(map[source.Key]*growth), lookout: newLookout(), announcing: announce.New(),
 		flows: flows.NewWorkers(fam, flows.Config{Tracking: cfg.Flows, Log: cfg.Log, Looked: cfg.OnFlows}),
 		full:  true, dirty: true, minimum: cfg.MinInterval, lookEvery: cfg.LookInterval,
 	}
@@ -192,7 +193,7 @@ func (f *family) set(key source.Key, svc policy.Subject, queued time.Time) (chan
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.announcing.shrink(key, r)
+	f.announcing.Shrink(key, r)
 	if !f.put(key, r, queued) {
 		return false
 	}

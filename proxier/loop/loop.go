@@ -12,6 +12,7 @@ import (
 	"svcproxy.dev/svcproxy/internal/lists"
 	"svcproxy.dev/svcproxy/internal/times"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/announce"
 	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/proxier/flows"
 	"svcproxy.dev/svcproxy/proxier/policy"
@@ -39,7 +40,7 @@ type Config struct {
 	Conditions Conditioner
 
 	// Announcer tells the network of addresses; nil: nothing does.
-	Announcer Announcer
+	Announcer announce.Announcer
 
 	// Surroundings are for those who report. Its Announcer is that of the Loop.
 	Surroundings report.Surroundings

@@ -39,7 +39,7 @@ func (f *family) snapshot() report.Family {
 	n := &f.news
 	s := report.Family{
 		Family: f.fam, Host: f.state.Host, Resolved: make([]*policy.Resolved, 0, len(f.state.Services)),
-		Announced: f.announcing.announced(), Known: f.holdsAny(), Unfinished: make(map[source.Key]report.Unfinished),
+		Announced: f.announcing.Announced(), Known: f.holdsAny(), Unfinished: make(map[source.Key]report.Unfinished),
 		LastSync: n.good, FailingSince: n.since, Took: n.took, Err: n.err, Unserved: n.unserved, Stalls: stalls,
 	}
 	for _, r := range f.allResolved() {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/announce"
 	"svcproxy.dev/svcproxy/proxier/conditions"
 	"svcproxy.dev/svcproxy/proxier/healthcheck"
 	"svcproxy.dev/svcproxy/proxier/loop"
@@ -208,8 +209,8 @@ func (s *site) ask(ctx context.Context, q healthcheck.Question) error {
 // A network is what hears of addresses.
 type network []*kernel
 
-// Announce implements loop.Announcer.
-func (n network) Announce(fam proxierpolicy.Family, changes []loop.AnnounceChange) {
+// Announce implements announce.Announcer.
+func (n network) Announce(fam proxierpolicy.Family, changes []announce.Change) {
 	k := n[slices.IndexFunc(n, func(k *kernel) bool { return k.fam == fam })]
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -224,13 +225,13 @@ func (n network) Announce(fam proxierpolicy.Family, changes []loop.AnnounceChang
 	}
 }
 
-// Unavailable implements loop.Announcer.
+// Unavailable implements announce.Announcer.
 func (n network) Unavailable(source.Means) string { return "" }
 
-// Unheard implements loop.Announcer.
+// Unheard implements announce.Announcer.
 func (n network) Unheard(proxierpolicy.Family) string { return "" }
 
-// Unanswered implements loop.Announcer.
+// Unanswered implements announce.Announcer.
 func (n network) Unanswered() map[netip.Addr]string { return nil }
 
 // judge judges what the kernel has held since it was last judged, and holds now.
