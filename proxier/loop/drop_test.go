@@ -25,12 +25,12 @@ func TestLoopTellsOfDroppedFamily(t *testing.T) {
 		k, v6 := &kernel{}, &kernel{fail: errors.New("no")}
 		l := start(t, k, func(c *Config) {
 			c.Backends[policy.IPv6] = v6
-			c.OnSync = func(r SyncResult) {
+			observe(c).synced = func(r SyncResult) {
 				if r.Family == policy.IPv6 && r.Err != nil {
 					note("failed")
 				}
 			}
-			c.OnDrop = func(fam policy.Family) { note("dropped " + fam.String()) }
+			observe(c).dropped = func(fam policy.Family) { note("dropped " + fam.String()) }
 		})
 		l.Apply(policytest.Set(policytest.File("a", "x 10.96.0.1:80")))
 		l.Synced("file")

@@ -81,7 +81,7 @@ func newFamily(fam policy.Family, backend proxier.Backend, node *policy.Node, cf
 		fam: fam, cfg: cfg, orders: newOrders(), report: report, node: node, backend: backend,
 		questions: make(chan planQuestion), ended: make(chan struct{}), revision: new(atomic.Uint64),
 		state: policy.EmptyState(fam, node), changes: policy.NewChanges(), growing: make(map[source.Key]*growth), lookout: newLookout(), announcing: announce.New(),
-		flows: flows.NewWorkers(fam, flows.Config{Tracking: cfg.Flows, Log: cfg.Log, Looked: cfg.OnFlows}),
+		flows: flows.NewWorkers(fam, flows.Config{Tracking: cfg.Flows, Log: cfg.Log, Looked: cfg.Observer.Looked}),
 		full:  true, dirty: true, minimum: cfg.MinInterval, lookEvery: cfg.LookInterval,
 	}
 }
@@ -163,9 +163,7 @@ func (f *family) absorb(o order) {
 
 // tellQueued reports that there is something to sync.
 func (f *family) tellQueued() {
-	if f.cfg.OnQueued != nil {
-		f.cfg.OnQueued(f.fam, time.Now())
-	}
+	f.cfg.Observer.Queued(f.fam, time.Now())
 }
 
 // told notes the last order that is in the State. If it changed nothing, the kernel
@@ -283,9 +281,7 @@ func (f *family) syncNow(ctx context.Context) {
 	if f.dirty || r.Err != nil { // there is another piece, or it is tried again
 		f.tellQueued()
 	}
-	if f.cfg.OnSync != nil {
-		f.cfg.OnSync(r)
-	}
+	f.cfg.Observer.Synced(r)
 	f.report()
 }
 

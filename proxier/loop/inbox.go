@@ -89,7 +89,7 @@ func (l *Loop) Reconsider(keys ...source.Key) {
 func (l *Loop) SetNode(n *policy.Node) { l.inbox.put(func(m *mail) { m.node = n }) }
 
 // SetBackends switches to other backends, for these families only. The former ones
-// remain in use until OnHolds, or OnDrop, is called for their families. A family whose backend is nil
+// remain in use until Observer.Holds, or Dropped, is called for their families. A family whose backend is nil
 // gets one by a later call.
 func (l *Loop) SetBackends(backends map[policy.Family]proxier.Backend) {
 	if backends == nil {

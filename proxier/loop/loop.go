@@ -45,16 +45,46 @@ type Config struct {
 	// Surroundings are for those who report. Its Announcer is that of the Loop.
 	Surroundings report.Surroundings
 
-	// May be nil, and must not block.
-	OnQueued     func(policy.Family, time.Time) // when there is something to sync, from a goroutine for each family
-	OnSync       func(SyncResult)               // after each sync, from a goroutine for each family
-	OnHolds      func(policy.Family)            // with a family whose backend holds everything, once for each backend
-	OnDrop       func(policy.Family)            // with a family that is no longer programmed, after its last OnSync
-	OnNodeHealth func([]NodeHealth)             // with all services that have a health check node port, when any of them changed
-	OnAccept     func([]source.Unit)            // with files that were accepted, without their services, before they are synced
-
-	OnFlows func(fam policy.Family, removed int, took time.Duration) // after each look for stale UDP flows, from goroutines of their own
+	// Observer hears what the Loop does; nil: nobody does.
+	Observer Observer
 }
+
+// An Observer hears what a Loop does. Its methods must not block. One that does not care for all embeds Unobserved.
+type Observer interface {
+	Queued(policy.Family, time.Time) // there is something to sync; from a goroutine for each family
+	Synced(SyncResult)               // after each sync, from a goroutine for each family
+	Holds(policy.Family)             // the backend of a family holds everything, once for each backend
+	Dropped(policy.Family)           // a family is no longer programmed, after its last Synced
+	NodeHealth([]NodeHealth)         // all services that have a health check node port, when any of them changed
+	Accepted([]source.Unit)          // files that were accepted, without their services, before they are synced
+
+	// Looked is called after each look for stale UDP flows, from goroutines of their own.
+	Looked(fam policy.Family, removed int, took time.Duration)
+}
+
+// Unobserved is an Observer that does nothing.
+type Unobserved struct{}
+
+// Queued implements Observer.
+func (Unobserved) Queued(policy.Family, time.Time) {}
+
+// Synced implements Observer.
+func (Unobserved) Synced(SyncResult) {}
+
+// Holds implements Observer.
+func (Unobserved) Holds(policy.Family) {}
+
+// Dropped implements Observer.
+func (Unobserved) Dropped(policy.Family) {}
+
+// NodeHealth implements Observer.
+func (Unobserved) NodeHealth([]NodeHealth) {}
+
+// Accepted implements Observer.
+func (Unobserved) Accepted([]source.Unit) {}
+
+// Looked implements Observer.
+func (Unobserved) Looked(policy.Family, int, time.Duration) {}
 
 // A SyncResult is the outcome of one Sync of one family.
 type SyncResult struct {
@@ -117,6 +147,9 @@ type runningFamily struct {
 func New(cfg Config) *Loop {
 	if cfg.Conditions == nil {
 		cfg.Conditions = noConditions{}
+	}
+	if cfg.Observer == nil {
+		cfg.Observer = Unobserved{}
 	}
 	if cfg.Announcer != nil {
 		cfg.Surroundings.Announcer = cfg.Announcer
@@ -261,8 +294,8 @@ func (l *Loop) tellClaims() {
 		}
 		l.cfg.Log.Warn(what, "unit", r.Unit.Name, "faults", len(r.Faults), "first", r.Faults[0].String())
 	}
-	if units := l.tracker.Accepted(); len(units) > 0 && l.cfg.OnAccept != nil {
-		l.cfg.OnAccept(units)
+	if units := l.tracker.Accepted(); len(units) > 0 {
+		l.cfg.Observer.Accepted(units)
 	}
 }
 
@@ -277,9 +310,7 @@ func (l *Loop) replace(ctx context.Context, backends map[policy.Family]proxier.B
 			if ctx.Err() == nil { // else it is the end of the Loop, and traffic goes on
 				f.withdrawAll()
 			}
-			if l.cfg.OnDrop != nil {
-				l.cfg.OnDrop(f.fam)
-			}
+			l.cfg.Observer.Dropped(f.fam)
 			continue
 		}
 		f.orders.put(order{backend: backends[f.fam]})

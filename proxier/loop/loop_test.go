@@ -235,6 +235,53 @@ func members[T comparable](counts map[T]int) map[T]bool {
 func (k *kernel) Plan(context.Context, *policy.State) ([]proxier.Change, error) { return nil, nil }
 func (k *kernel) Cleanup(context.Context) error                                 { return nil }
 
+// An observer calls what is not nil.
+type observer struct {
+	Unobserved
+	queued         func(policy.Family, time.Time)
+	synced         func(SyncResult)
+	holds, dropped func(policy.Family)
+	nodeHealth     func([]NodeHealth)
+}
+
+// observe returns that of a Config.
+func observe(c *Config) *observer {
+	if c.Observer == nil {
+		c.Observer = new(observer)
+	}
+	return c.Observer.(*observer)
+}
+
+func (o *observer) Queued(fam policy.Family, at time.Time) {
+	if o.queued != nil {
+		o.queued(fam, at)
+	}
+}
+
+func (o *observer) Synced(r SyncResult) {
+	if o.synced != nil {
+		o.synced(r)
+	}
+}
+
+func (o *observer) Holds(fam policy.Family) {
+	if o.holds != nil {
+		o.holds(fam)
+	}
+}
+
+func (o *observer) Dropped(fam policy.Family) {
+	if o.dropped != nil {
+		o.dropped(fam)
+	}
+}
+
+func (o *observer) NodeHealth(list []NodeHealth) {
+	if o.nodeHealth != nil {
+		o.nodeHealth(list)
+	}
+}
+
 // start runs a Loop over k inside a synctest bubble, until the test ends.
 func start(t *testing.T, k *kernel, edit ...func(*Config)) *Loop {
 	cfg := Config{
@@ -262,7 +309,7 @@ func start(t *testing.T, k *kernel, edit ...func(*Config)) *Loop {
 
 // testFamily returns a family that does not run.
 func testFamily(b proxier.Backend) *family {
-	return newFamily(policy.IPv4, b, policytest.Node(), &Config{SyncTimeout: time.Minute, Log: slog.New(slog.DiscardHandler)}, func() {})
+	return newFamily(policy.IPv4, b, policytest.Node(), &Config{SyncTimeout: time.Minute, Log: slog.New(slog.DiscardHandler), Observer: Unobserved{}}, func() {})
 }
 
 // failWith makes every Sync return err.
@@ -393,7 +440,7 @@ func TestLoopFamiliesAlone(t *testing.T) {
 		var told atomic.Int32
 		l := start(t, v4, func(c *Config) {
 			c.Backends[policy.IPv6] = v6
-			c.OnNodeHealth = func([]NodeHealth) { told.Add(1) }
+			observe(c).nodeHealth = func([]NodeHealth) { told.Add(1) }
 			c.Log = slog.New(slog.NewTextHandler(&log, nil))
 		})
 		l.Apply(policytest.Set(policytest.File("a", "x 10.96.0.1:80")))
@@ -489,7 +536,7 @@ func TestLoopRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &kernel{}
 		var results []SyncResult
-		l := start(t, k, func(c *Config) { c.OnSync = func(r SyncResult) { results = append(results, r) } })
+		l := start(t, k, func(c *Config) { observe(c).synced = func(r SyncResult) { results = append(results, r) } })
 		l.Synced("file")
 		k.expect(t, "full")
 		k.failWith(errors.New("no"))
@@ -586,7 +633,7 @@ func TestLoopLimitsPartsOfASync(t *testing.T) {
 // What hangs in the Loop itself shows too.
 func TestLoopItselfStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := start(t, &kernel{}, func(c *Config) { c.OnNodeHealth = func([]NodeHealth) { time.Sleep(time.Hour) } })
+		l := start(t, &kernel{}, func(c *Config) { observe(c).nodeHealth = func([]NodeHealth) { time.Sleep(time.Hour) } })
 		l.Synced("file")
 		time.Sleep(2 * time.Minute)
 		if stuck := time.Since(l.Alive()); stuck != time.Minute || !l.RunAlive().Equal(l.Alive()) {
@@ -649,7 +696,7 @@ func TestLoopGoesOnPastUnserved(t *testing.T) {
 		var last atomic.Pointer[SyncResult]
 		var log strings.Builder
 		l := start(t, k, func(c *Config) {
-			c.OnSync = func(r SyncResult) { last.Store(&r) }
+			observe(c).synced = func(r SyncResult) { last.Store(&r) }
 			c.Log = slog.New(slog.NewTextHandler(&log, nil))
 		})
 		l.Apply(policytest.Set(policytest.File("a", "x 10.96.0.1:80")))
@@ -729,7 +776,7 @@ func TestLoopReplacesBackends(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		old, other, v6, third := &kernel{}, &kernel{}, &kernel{}, &kernel{}
 		var told []policy.Family // from the goroutine of the Loop
-		l := start(t, old, func(c *Config) { c.OnHolds = func(fam policy.Family) { told = append(told, fam) } })
+		l := start(t, old, func(c *Config) { observe(c).holds = func(fam policy.Family) { told = append(told, fam) } })
 		expect := func(when string, v4, v6holds bool, want ...policy.Family) {
 			t.Helper()
 			synctest.Wait()
@@ -785,7 +832,7 @@ func TestLoopTriesNewBackendsAtOnce(t *testing.T) {
 func TestLoopHealth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told [][]NodeHealth
-		l := start(t, &kernel{}, func(c *Config) { c.OnNodeHealth = func(h []NodeHealth) { told = append(told, h) } })
+		l := start(t, &kernel{}, func(c *Config) { observe(c).nodeHealth = func(h []NodeHealth) { told = append(told, h) } })
 		u := policytest.File("a", "x 10.96.0.1:80")
 		u.Services[0] = policytest.Service(policytest.ExternalLocal, policytest.Endpoints("192.0.2.1", "10.0.0.2 @here", "10.0.0.3", "10.0.0.4 @here weight=0", "10.0.0.5 @here notready"))
 		u.Services[0].HealthCheckNodePort = 32000

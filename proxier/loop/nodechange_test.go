@@ -19,7 +19,7 @@ import (
 // same as if everything had been, and the same health checks.
 func TestRebaseResolvesEnough(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		cfg := Config{Node: policytest.RandomNode(t)}
+		cfg := Config{Node: policytest.RandomNode(t), Observer: Unobserved{}}
 		l, k := New(cfg), &kernel{}
 		families := []*family{newFamily(policy.IPv4, k, cfg.Node, &cfg, func() {}), newFamily(policy.IPv6, k, cfg.Node, &cfg, func() {})}
 		for range rapid.IntRange(1, 8).Draw(t, "steps") {

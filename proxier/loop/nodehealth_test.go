@@ -74,7 +74,7 @@ func TestHealthIsWhatTheKernelHolds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k, told := &kernel{}, atomic.Value{}
 		l := start(t, k, func(c *Config) {
-			c.OnNodeHealth = func(list []NodeHealth) {
+			observe(c).nodeHealth = func(list []NodeHealth) {
 				var out []string
 				for _, h := range list {
 					out = append(out, fmt.Sprintf("%s:%d=%d", h.Key.Name, h.Port, h.LocalEndpoints.IPv4))
@@ -131,7 +131,7 @@ func TestHealthFallsWhileSyncsFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k, told := &kernel{}, atomic.Value{}
 		l := start(t, k, func(c *Config) {
-			c.OnNodeHealth = func(list []NodeHealth) {
+			observe(c).nodeHealth = func(list []NodeHealth) {
 				ports := ""
 				for _, h := range list {
 					ports += fmt.Sprintf("%d=%d ", h.Port, h.LocalEndpoints.IPv4)

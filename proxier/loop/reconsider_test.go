@@ -68,7 +68,7 @@ func TestChecksReachHealthCheckNodePorts(t *testing.T) {
 		svc.HealthCheckNodePort = 32000
 		passed, failed := policytest.Conditions("10.0.0.1 passed", "10.0.0.2 passed"), policytest.Conditions("10.0.0.1 failed", "10.0.0.2 passed")
 		l, about := reconsidered(t, k, svc, passed, func(c *Config) {
-			c.OnNodeHealth = func(list []NodeHealth) { told.Store(int64(list[0].LocalEndpoints.IPv4)) }
+			observe(c).nodeHealth = func(list []NodeHealth) { told.Store(int64(list[0].LocalEndpoints.IPv4)) }
 		})
 		expect := func(when string, want int64) {
 			t.Helper()

@@ -81,7 +81,7 @@ func (l *Loop) settle() {
 	held, took := l.held()
 	begun := l.opened != 0 && held >= l.opened
 	if begun || l.first {
-		l.nodeHealth.tell(func(key source.Key, number uint64) bool { return l.holdsOf(held, key, number) }, l.cfg.OnNodeHealth)
+		l.nodeHealth.tell(func(key source.Key, number uint64) bool { return l.holdsOf(held, key, number) }, l.cfg.Observer.NodeHealth)
 	}
 	if !begun {
 		return
@@ -157,9 +157,7 @@ func (l *Loop) noteHolds() {
 		l.mu.Lock()
 		f.holds = true
 		l.mu.Unlock()
-		if l.cfg.OnHolds != nil {
-			l.cfg.OnHolds(f.fam)
-		}
+		l.cfg.Observer.Holds(f.fam)
 	}
 }
 

@@ -25,7 +25,7 @@ import (
 func TestSummaryAgreesWithStatus(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		units := policytest.RandomServices(t)
-		cfg := Config{Node: policytest.RandomNode(t), Log: slog.New(slog.DiscardHandler)}
+		cfg := Config{Node: policytest.RandomNode(t), Log: slog.New(slog.DiscardHandler), Observer: Unobserved{}}
 		knowing(randomConditions(t, units))(&cfg)
 		l, k := New(cfg), &kernel{}
 		services, _ := l.apply([]source.Changes{{Set: units}})
@@ -212,7 +212,7 @@ func TestStatusOfNotes(t *testing.T) {
 // each family; one in 5,000 rejects in one family.
 func manyServices(n int) *Loop {
 	node := policytest.Node()
-	cfg := Config{Node: node, Log: slog.New(slog.DiscardHandler)}
+	cfg := Config{Node: node, Log: slog.New(slog.DiscardHandler), Observer: Unobserved{}}
 	l, u := New(cfg), source.Unit{ID: source.UnitID{Source: "file", Name: "big.json"}}
 	for i := range n {
 		s := policytest.Service(func(s *source.Service) {

@@ -21,8 +21,8 @@ func TestLoopTriggers(t *testing.T) {
 		var causes []RepairCause
 		var queued int
 		l := start(t, v4, func(c *Config) {
-			c.OnQueued = func(policy.Family, time.Time) { queued++ }
-			c.OnSync = func(r SyncResult) {
+			observe(c).queued = func(policy.Family, time.Time) { queued++ }
+			observe(c).synced = func(r SyncResult) {
 				if r.Err == nil {
 					got, causes = append(got, r.Triggers...), append(causes, r.Repairs...)
 				}

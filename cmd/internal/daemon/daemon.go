@@ -163,24 +163,6 @@ func (d *daemon) inspectHost(ctx context.Context) {
 	removeTraces(ctx, d.log)
 }
 
-// synced is told of each sync.
-func (d *daemon) synced(r loop.SyncResult) {
-	d.http.health.Synced(r)
-	d.http.metrics.Synced(r)
-	if r.Err != nil {
-		d.http.metrics.SyncFailed(r, failureOf(d.mode.current().Mode, r.Err))
-	}
-	if !r.Queued.IsZero() && r.Err == nil {
-		d.doubts.doubt()
-	}
-}
-
-// accepted is told of files that were taken over.
-func (d *daemon) accepted(units []source.Unit) {
-	d.http.metrics.Reloaded(time.Now())
-	each(d.sources, func(s accepter) { s.Accepted(units) })
-}
-
 // use takes over settings as far as that can be done without a restart.
 func (d *daemon) use(now configs.Settings, modeMayChange bool) {
 	d.http.metrics.Reloaded(time.Now())

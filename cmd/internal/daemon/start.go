@@ -133,15 +133,7 @@ func start(ctx context.Context, o Options) (_ *daemon, err error) {
 		Sources: names, MinInterval: fixed.Sync.MinInterval, LookInterval: fixed.Sync.ResyncInterval,
 		SyncTimeout: syncTimeout, Log: d.log,
 		Surroundings: report.Surroundings{Details: d.keeper.Details, Listening: d.doubts.listening, Router: explain.Router},
-		OnQueued:     metrics.Queued,
-		OnSync:       d.synced,
-		OnHolds:      func(policy.Family) { d.mode.familyHolds() },
-		OnDrop:       health.Dropped,
-		OnNodeHealth: d.http.server.SetNodeHealth,
-		OnAccept:     d.accepted,
-		OnFlows:      metrics.FlowsLooked,
-
-		Conditions: d.keeper, Announcer: d.announcing.Announcer,
+		Conditions:   d.keeper, Announcer: d.announcing.Announcer, Observer: observer{d},
 	})
 	d.mode.loop = d.loop
 	d.mode.foreign = &foreignChanges{log: d.log, metrics: metrics, fixed: fixed, contention: disturbances(d.loop)}

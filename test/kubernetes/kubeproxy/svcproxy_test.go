@@ -52,6 +52,20 @@ func (a address) String() string {
 	return fmt.Sprintf("%s/%s", netip.AddrPortFrom(a.Addr, a.port), a.Protocol)
 }
 
+// A firstHealth is told what health check node ports answer; nothing changes after the first.
+type firstHealth struct {
+	loop.Unobserved
+	told chan []loop.NodeHealth
+}
+
+// NodeHealth implements loop.Observer.
+func (h firstHealth) NodeHealth(list []loop.NodeHealth) {
+	select {
+	case h.told <- list:
+	default: // it must not block
+	}
+}
+
 // svcproxy returns what it makes of what there is, by way of an API server.
 func svcproxy(c *cluster) (*held, error) {
 	api := httptest.NewServer(&apiServer{c})
@@ -67,12 +81,7 @@ func svcproxy(c *cluster) (*held, error) {
 	}
 	l := loop.New(loop.Config{
 		Backends: backends, Node: h.Node, Sources: []string{kubernetes.Name}, LookInterval: time.Hour, SyncTimeout: time.Hour,
-		Log: slog.New(slog.DiscardHandler), OnNodeHealth: func(list []loop.NodeHealth) {
-			select {
-			case health <- list:
-			default: // it must not block; nothing changes after the first
-			}
-		},
+		Log: slog.New(slog.DiscardHandler), Observer: firstHealth{told: health},
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
