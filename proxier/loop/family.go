@@ -302,10 +302,8 @@ func (f *family) sync(ctx context.Context) SyncResult {
 	if !r.Full {
 		delta = f.changes.Delta()
 	}
-	ctx, working, stop := f.watch(ctx, syncWork)
+	ctx, stop := f.watch(ctx, syncWork, &f.news.working)
 	defer stop()
-	f.works(working)
-	defer f.works(nil)
 	err := f.backend.Sync(ctx, f.state, delta)
 	r.Duration = time.Since(r.Start)
 	if errors.As(err, &r.Unserved) || err == nil {
@@ -316,12 +314,6 @@ func (f *family) sync(ctx context.Context) SyncResult {
 	}
 	r.Err = fmt.Errorf("syncing %s (%d services): %w", f.fam, len(f.state.Services), err)
 	return r
-}
-
-func (f *family) works(p *progress) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.news.working = p
 }
 
 // log logs a failure, and what is not served when that changes.

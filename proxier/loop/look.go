@@ -63,10 +63,8 @@ func (f *family) lookIfDue(ctx context.Context) {
 
 // compare looks at the kernel.
 func (f *family) compare(ctx context.Context, b proxier.Backend) finding {
-	limited, looking, stop := f.watch(ctx, lookWork)
+	limited, stop := f.watch(ctx, lookWork, &f.news.looking)
 	defer stop()
-	f.looks(looking)
-	defer f.looks(nil)
 	repair, err := b.Look(limited)
 	switch {
 	case err != nil && ctx.Err() == nil:
@@ -77,12 +75,6 @@ func (f *family) compare(ctx context.Context, b proxier.Backend) finding {
 		return differs
 	}
 	return asWritten
-}
-
-func (f *family) looks(p *progress) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.news.looking = p
 }
 
 // looked records the result of a look.

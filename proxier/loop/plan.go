@@ -100,10 +100,8 @@ func (f *family) answer(ctx context.Context, q planQuestion) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(q.ctx, cancel)()
-	ctx, working, stop := f.watch(ctx, planWork)
+	ctx, stop := f.watch(ctx, planWork, &f.news.working)
 	defer stop()
-	f.works(working)
-	defer f.works(nil)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

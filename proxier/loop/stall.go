@@ -53,9 +53,16 @@ func (f *family) syncStall(least time.Duration) (s report.Stall, stalled bool) {
 	return s, false
 }
 
-// watch returns a context for work of f that shows whether it makes progress. stop releases it.
-func (f *family) watch(ctx context.Context, work string) (_ context.Context, p *progress, stop func()) {
-	return watchProgress(ctx, work, f.cfg.SyncTimeout, f.stalled)
+// watch returns a context for work of f, and shows at one of its news whether that makes progress until stop is called.
+func (f *family) watch(ctx context.Context, work string, at **progress) (_ context.Context, stop func()) {
+	ctx, p, end := watchProgress(ctx, work, f.cfg.SyncTimeout, f.stalled)
+	show := func(p *progress) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		*at = p
+	}
+	show(p)
+	return ctx, func() { show(nil); end() }
 }
 
 // stalled logs that work makes no progress, and has the Loop decide how long it waits for it.
