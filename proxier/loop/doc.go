@@ -18,6 +18,6 @@
 //	settle                   when all families hold a change, and its line in the log
 //	held                     waiting for that
 //	nodehealth               what health check node ports answer
-//	triggers, repair_cause   what a sync tells of besides: when changes were made, why it repaired
-//	snapshot, counted, plan  what others ask of the Loop: package report says what it means
+//	triggers                 what a sync tells of besides: when changes were made, why it repaired
+//	snapshot, plan           what others ask of the Loop: package report says what it means
 package loop

@@ -9,6 +9,6 @@
 // A FamilyPlan is what a sync would change. Its Consequences are what that means for connections, which Count
 // counts. EditsOf says how two versions of a service differ, for plans and for the log.
 //
-// The files: snapshot and stall, what a Loop knows; status (services and families), states (endpoints), unserved (what
-// a backend could not make), announced, doubts*, summary with runs, counts, unsynced; plan*; describe and edits*.
+// The files: snapshot, what a Loop knows; status (services and families), states (endpoints), unserved (what
+// a backend could not make), announced, doubts, summary with runs, counts; plan*; describe and edits*.
 package report
