@@ -49,12 +49,6 @@ func (l *Loop) DrainHost(drained bool) {
 	}
 }
 
-func (l *Loop) hostDrained() bool {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	return l.drained
-}
-
 func (f *family) withhold(drained bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -194,15 +194,15 @@ func (l *Loop) absorb(ctx context.Context, in mail) {
 	for _, src := range in.synced {
 		l.synced[src] = true
 	}
+	if in.reserved != nil {
+		l.tracker.Reserve(*in.reserved)
+		in.changes = append(in.changes, source.Changes{}) // for what waits
+	}
 	l.mu.Unlock()
 	if in.minimum != nil {
 		l.cfg.MinInterval, l.cfg.LookInterval = *in.minimum, *in.lookEvery
 	}
 	o := order{queued: in.queued, minimum: in.minimum, lookEvery: in.lookEvery, full: in.full}
-	if in.reserved != nil {
-		l.reserve(*in.reserved)
-		in.changes = append(in.changes, source.Changes{}) // for what waits
-	}
 	o.services, o.triggers = l.apply(in.changes)
 	l.reconsider(in.reconsider, &o)
 	if in.node != nil && !in.node.Equal(l.node) {
@@ -251,13 +251,6 @@ func (l *Loop) apply(steps []source.Changes) (services map[source.Key]policy.Sub
 	l.revision.Add(1)
 	l.keep(b)
 	return services, triggers
-}
-
-// reserve takes over which ports this program listens on.
-func (l *Loop) reserve(ports []netip.AddrPort) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.tracker.Reserve(ports)
 }
 
 // rebase has the services resolved again that a changed node touches.
@@ -366,7 +359,9 @@ func (f *runningFamily) using(b proxier.Backend, from uint64) *runningFamily {
 func (l *Loop) begin(ctx context.Context, fam policy.Family, b proxier.Backend) *runningFamily {
 	f := newFamily(fam, b, l.node, &l.cfg, l.inbox.ring)
 	f.revision, f.fatal = &l.revision, l.fatal
-	f.withhold(l.hostDrained())
+	l.mu.RLock()
+	f.withhold(l.drained)
+	l.mu.RUnlock()
 	f.orders.put(order{services: l.services(), queued: time.Now(), open: l.allSynced()})
 	ctx, cancel := context.WithCancel(ctx)
 	var done sync.WaitGroup
