@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/netip"
-	"strings"
 	"time"
 
 	"svcproxy.dev/svcproxy/proxier/policy"
@@ -52,48 +51,7 @@ type PartialError struct {
 	Frontends map[policy.FrontendKey]bool
 }
 
-// action returns what the kernel does with a frontend, which is less than its action where
-// it is among e. e may be nil.
-func (e *PartialError) action(f *policy.Frontend) (action string, targets int) {
-	action, targets = f.Outside.Action.String(), len(f.Outside.Pool.Targets)
-	if e == nil || f.Outside.Action != policy.Balance {
-		return action, targets
-	}
-	switch whole, lacks := e.Frontends[f.Key]; {
-	case whole:
-		return unservedWhole, 0
-	case lacks:
-		return unservedInPart, targets
-	}
-	return action, targets
-}
-
-// The actions of a frontend that a PartialError names.
-const (
-	unservedWhole  = "unserved"
-	unservedInPart = "in part"
-)
-
-// of returns why f does not balance: what names its service, where something does.
-func (e *PartialError) of(f *policy.Frontend) string {
-	all := strings.Split(e.Error(), "\n")
-	for _, line := range all {
-		if strings.Contains(line, f.ServicePort.Key.String()) {
-			return line
-		}
-	}
-	return all[0]
-}
-
 func (e *PartialError) Error() string { return e.Err.Error() }
-
-// text is the error's text; e may be nil.
-func (e *PartialError) text() string {
-	if e == nil {
-		return ""
-	}
-	return e.Error()
-}
 
 // Unwrap returns the cause.
 func (e *PartialError) Unwrap() error { return e.Err }
@@ -142,4 +100,20 @@ type Remembered struct {
 type Object struct {
 	Name    string `json:"name"` // in the words of the kernel's tools
 	Present bool   `json:"present"`
+}
+
+type progressKey struct{}
+
+// Progressed says that a part of the work under ctx is done. A Sync or a Look may
+// take as long as it has to, but each of its parts must end within
+// loop.Config.SyncTimeout: what hangs is given up, what is merely large is not.
+func Progressed(ctx context.Context) {
+	if mark, ok := ctx.Value(progressKey{}).(func()); ok {
+		mark()
+	}
+}
+
+// WithProgress returns a context under which Progressed calls mark.
+func WithProgress(ctx context.Context, mark func()) context.Context {
+	return context.WithValue(ctx, progressKey{}, mark)
 }

@@ -4,7 +4,9 @@
 //	           who owns what      every decision     one language each
 //	                              about packets
 //
-// Package policy decides, once. A Backend only says the resulting State in its own kernel's language.
+// Package policy decides, once. A Backend only says the resulting State in its own kernel's language. Package loop
+// calls it, and this package has what the two agree on: Backend, what it may be besides, as Watcher or Retirer, and
+// PartialError. A Contention paces the repair of what other programs change.
 //
 // The words used here and in the backends:
 //
@@ -29,27 +31,4 @@
 //     The setting resync_interval is how often a look comes; Loop.Resync asks for a resync.
 //   - foreign: made or changed by another program. Contention: it goes on doing so.
 //   - mirror: what a backend knows the kernel to hold.
-//
-// The files, in the order in which a change travels:
-//
-//	inbox, loop              what the Loop is told; its goroutine
-//	orders, family           what the Loop sends to a family; its goroutine and State
-//	pieces                   large services, which a family changes piece by piece
-//	nodechange               which services a change of this host touches
-//	conditions               who knows of endpoints what files do not say
-//	backend, optional        what a backend must do, and may do
-//	pace, progress, stall    when a family syncs, and whether a Sync makes progress
-//	look, contention         comparisons beside syncs; repairs paced
-//	announce, announcing, announced  which addresses the network is told of, when, and who asks
-//	unsynced                 families that are yet to announce what an earlier run did
-//	settle, describe, edits  when all families hold a change, and its line in the log
-//	held                     waiting for that
-//	flows, flowtable         flows and connections that a change made stale
-//	closing                  what a change of a frontend means for its connections
-//	health, doubts*, serving, snapshot, status, summary, runs  what others ask of the Loop
-//	states                   the state of each endpoint in a word, for people
-//	triggers, repair_cause   what a sync tells of besides: when changes were made, why it repaired
-//	counts                   how many services and endpoints are how, for metrics
-//	plan*                    what a sync would change, and what that means for connections
-//	tally                    what a cleanup removed
 package proxier

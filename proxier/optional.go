@@ -2,8 +2,8 @@ package proxier
 
 import (
 	"context"
+	"iter"
 	"net/netip"
-	"time"
 
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
@@ -46,14 +46,6 @@ type Warner interface {
 	Warnings() []string
 }
 
-// A delayer is a backend that needs a Sync at a certain time, such as at the end of a
-// deadline. Zero: none.
-type delayer interface{ NextDue() time.Time }
-
-// A rechecker is a backend that may rely on the kernel's notifications. After Recheck
-// it compares everything nevertheless.
-type rechecker interface{ Recheck() }
-
 // A Piecer is a backend that says how a large change is cut in pieces.
 type Piecer interface {
 	// PieceSize returns about how many elements of sets, or rules, one Sync is to change of a large service.
@@ -66,13 +58,6 @@ type Piecer interface {
 	// frontends of a pool must change at once.
 	SharesPool(f *policy.Frontend) bool
 }
-
-// aPiecer stands for a backend that is none.
-type aPiecer struct{}
-
-func (aPiecer) PieceSize() int                   { return 5_000 }
-func (aPiecer) Slots(p *policy.Pool) int         { return len(p.Targets) }
-func (aPiecer) SharesPool(*policy.Frontend) bool { return true }
 
 // A Counter is a Backend whose kernel subsystem counts connections by itself.
 type Counter interface {
@@ -88,6 +73,22 @@ type Counter interface {
 type FrontendAddr struct {
 	Protocol source.Protocol
 	netip.AddrPort
+}
+
+// FrontendAddrs yields where packets to services are sent to, a node port at each address of the host that
+// serves it, with the service.
+func FrontendAddrs(host *policy.Host, services iter.Seq[*policy.Resolved]) iter.Seq2[FrontendAddr, *policy.Resolved] {
+	return func(yield func(FrontendAddr, *policy.Resolved) bool) {
+		for r := range services {
+			for _, f := range r.Frontends {
+				for _, a := range host.Addrs(f) {
+					if !yield(FrontendAddr{f.Key.Protocol, netip.AddrPortFrom(a, f.Key.Port)}, r) {
+						return
+					}
+				}
+			}
+		}
+	}
 }
 
 // A Pair is where packets were sent to, and the endpoint that got them.

@@ -19,7 +19,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/cmd/internal/node"
 	"svcproxy.dev/svcproxy/configs"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/file"
 )
@@ -73,7 +73,7 @@ const checkGC = 50
 func (p *program) check(ctx context.Context, stdin io.Reader, paths []string, asJSON bool, flags *configs.Flags) error {
 	c := p.checker(flags)
 	c.Stdin = stdin
-	c.Host = func(s configs.Settings) proxier.Surroundings {
+	c.Host = func(s configs.Settings) report.Snapshot {
 		host, _ := node.Surroundings(s) // without rights to look, warnings are fewer
 		return host
 	}

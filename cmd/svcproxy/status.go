@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/cmd/internal/control"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/report"
 )
 
 // watchEvery is how often status --watch asks.
@@ -161,7 +161,7 @@ func (q *statusQuestion) writeServices(ctx context.Context, c *control.Client, w
 }
 
 // order sorts services. It is an error that none is meant by a name.
-func (q *statusQuestion) order(list []proxier.ServiceStatus) error {
+func (q *statusQuestion) order(list []report.ServiceStatus) error {
 	if lost := control.Missing(q.which, list); lost != "" {
 		return errors.New(lost)
 	}

@@ -11,16 +11,16 @@ import (
 	"testing"
 
 	"svcproxy.dev/svcproxy/cmd/internal/control"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/conditions"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 )
 
 // serveStatus answers as a daemon would that has these services.
-func serveStatus(t *testing.T, dir string, services ...proxier.ServiceStatus) {
+func serveStatus(t *testing.T, dir string, services ...report.ServiceStatus) {
 	t.Helper()
 	var asked atomic.Int64
-	selected := func(query url.Values) (list []proxier.ServiceStatus, err error) {
+	selected := func(query url.Values) (list []report.ServiceStatus, err error) {
 		which, err := control.SelectionOf(query)
 		for _, s := range services {
 			if which.Matches(source.Key{Namespace: s.Namespace, Name: s.Name}, s.Labels) {
@@ -30,10 +30,10 @@ func serveStatus(t *testing.T, dir string, services ...proxier.ServiceStatus) {
 		return list, err
 	}
 	r := new(control.Routes)
-	control.Get(r, "/v1/services", func(_ context.Context, q url.Values) ([]proxier.ServiceStatus, error) { return selected(q) })
+	control.Get(r, "/v1/services", func(_ context.Context, q url.Values) ([]report.ServiceStatus, error) { return selected(q) })
 	control.Get(r, "/v1/status", func(_ context.Context, q url.Values) (control.Status, error) {
 		list, err := selected(q)
-		return control.Status{Loop: proxier.Status{Services: list}}, err
+		return control.Status{Loop: report.Status{Services: list}}, err
 	})
 	control.Get(r, control.DrainPath, func(context.Context, url.Values) ([]conditions.Drained, error) { return nil, nil })
 	control.Get(r, "/v1/summary", func(_ context.Context, q url.Values) (control.Summary, error) {
@@ -56,10 +56,10 @@ func serveRoutes(t *testing.T, dir string, r *control.Routes) {
 	t.Cleanup(func() { cancel(); <-done })
 }
 
-func service(name, action, reason string) proxier.ServiceStatus {
-	return proxier.ServiceStatus{Namespace: "default", Name: name, Place: name + ".toml:1:1",
-		Frontends: []proxier.FrontendStatus{{Address: "10.96.0.1:80/tcp", Kind: "vip", Action: action, Reason: reason, Targets: 1, Endpoints: 1}},
-		Endpoints: []proxier.EndpointStatus{{Address: "10.0.0.1", State: "ready", Weight: 1}}}
+func service(name, action, reason string) report.ServiceStatus {
+	return report.ServiceStatus{Namespace: "default", Name: name, Place: name + ".toml:1:1",
+		Frontends: []report.FrontendStatus{{Address: "10.96.0.1:80/tcp", Kind: "vip", Action: action, Reason: reason, Targets: 1, Endpoints: 1}},
+		Endpoints: []report.EndpointStatus{{Address: "10.0.0.1", State: "ready", Weight: 1}}}
 }
 
 func TestStatus(t *testing.T) {

@@ -23,6 +23,9 @@ var forbidden = []struct{ from, to string }{
 	{"proxier/policy", "svcproxy.dev/svcproxy/netutil"},
 	{"proxier/policy", "svcproxy.dev/svcproxy/proxier/claims"},
 	{"proxier/claims", "svcproxy.dev/svcproxy/netutil"},
+	{"proxier/announce", "svcproxy.dev/svcproxy/netutil"},
+	{"proxier/flows", "svcproxy.dev/svcproxy/netutil"},
+	{"proxier/report", "svcproxy.dev/svcproxy/netutil"},
 	{"proxier", "svcproxy.dev/svcproxy/cmd"},
 	{"proxier", "svcproxy.dev/svcproxy/configs"},
 	{"proxier", "svcproxy.dev/svcproxy/source/file"},
@@ -47,22 +50,28 @@ var forbidden = []struct{ from, to string }{
 // pure are the packages that decide, or compare, which all others of proxier may know.
 var pure = []string{"svcproxy.dev/svcproxy/proxier/policy", "svcproxy.dev/svcproxy/proxier/claims", "svcproxy.dev/svcproxy/proxier/looks"}
 
-// onFilter are the backends that are built on proxier/filter. Else no folder of
-// proxier knows another: backends do not know each other.
-var onFilter = []string{"proxier/iptables", "proxier/ipvs"}
+// knows are the folders of proxier that are built on others. Backends do not know each other, except for filter.
+var knows = map[string][]string{
+	"report":     {"flows"},
+	"announce":   {"report"},
+	"loop":       {"announce", "flows", "report"},
+	"iptables":   {"filter"},
+	"ipvs":       {"filter"},
+	"conditions": {"healthcheck"},
+	"healthz":    {"loop", "report"},
+	"traffic":    {"report"},
 
-// onChecks is built on proxier/healthcheck, and is no backend.
-const onChecks = "proxier/conditions"
+	"backendtest": {"loop"},
+}
 
 // knowsAnother reports whether a file of a folder of proxier imports another one.
 func knowsAnother(path, imported string) bool {
 	if !within(path, "proxier") || strings.Count(path, "/") < 2 || !strings.HasPrefix(imported, "svcproxy.dev/svcproxy/proxier/") {
 		return false
 	}
-	own := strings.Join(strings.Split(path, "/")[:2], "/")
-	return !within(imported, "svcproxy.dev/svcproxy/"+own) && !slices.Contains(pure, imported) &&
-		!(slices.Contains(onFilter, own) && within(imported, "svcproxy.dev/svcproxy/proxier/filter")) &&
-		!(own == onChecks && imported == "svcproxy.dev/svcproxy/proxier/healthcheck")
+	own := strings.Split(path, "/")[1]
+	return !within(imported, "svcproxy.dev/svcproxy/proxier/"+own) && !slices.Contains(pure, imported) &&
+		!slices.ContainsFunc(knows[own], func(other string) bool { return within(imported, "svcproxy.dev/svcproxy/proxier/"+other) })
 }
 
 func TestImportsGoOneWay(t *testing.T) {
@@ -82,7 +91,7 @@ func TestImportsGoOneWay(t *testing.T) {
 			if knowsAnother(path, imported) {
 				t.Errorf("%s imports %s: backends do not know each other", path, imported)
 			}
-			if filepath.Dir(path) == "proxier" && within(imported, "svcproxy.dev/svcproxy/netutil") {
+			if (filepath.Dir(path) == "proxier" || within(path, "proxier/loop")) && within(imported, "svcproxy.dev/svcproxy/netutil") {
 				t.Errorf("%s imports %s: policy knows no kernel", path, imported)
 			}
 			if strings.HasPrefix(imported, "k8s.io/") && !within(path, "source/kubernetes") {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -16,7 +17,7 @@ import (
 // in the namespace.
 type looping[B Backend] struct {
 	*Host[B]
-	*proxier.Loop
+	*loop.Loop
 	calls chan func()
 	after func(st *policy.State, took time.Duration) error // of each Sync
 	syncs int
@@ -33,7 +34,7 @@ func (h *Host[B]) loop(piece int, after func(*policy.State, time.Duration) error
 		}{inOrder[B]{l}, p}
 	}
 	local := Addr(h.Family, "external", 99)
-	l.Loop = proxier.NewLoop(proxier.Config{
+	l.Loop = loop.New(loop.Config{
 		Backends: map[policy.Family]proxier.Backend{h.Family: b}, Sources: []string{"file"}, Piece: piece,
 		Node:         &policy.Node{Name: "here", Addrs: []netip.Addr{local}, NodePortAddrs: []netip.Addr{local}, MarkBit: 14},
 		LookInterval: time.Hour, SyncTimeout: time.Minute, Log: slog.New(slog.DiscardHandler),

@@ -314,10 +314,10 @@ func (t *Tracker) Services(visit func(*source.Service, source.UnitID)) {
 }
 
 // RefusedAnnouncers returns the services of refused units that are not in use, and would be announced.
-func (t *Tracker) RefusedAnnouncers(match func(*source.Service) bool) (list []*source.Service) {
+func (t *Tracker) RefusedAnnouncers() (list []*source.Service) {
 	for _, u := range slices.SortedFunc(maps.Values(t.refused), (*unit).compare) {
 		for _, s := range u.wanted {
-			if s.Announce != 0 && (match == nil || match(s)) && t.InUse(s.Key) == nil {
+			if s.Announce != 0 && t.InUse(s.Key) == nil {
 				list = append(list, s)
 			}
 		}

@@ -3,7 +3,7 @@
 // policy.Conditions of these, and keeps them in the state directory: a restart changes
 // nothing of them.
 //
-//	healthcheck.Checker --Report--> Keeper --Reconsider--> proxier.Loop --Use, Conditions--> Keeper
+//	healthcheck.Checker --Report--> Keeper --Reconsider--> loop.Loop --Use, Conditions--> Keeper
 //
 // What of it an endpoint is used for is decided in policy.Resolve, not here.
 //

@@ -27,11 +27,11 @@ type Config struct {
 	StateDir   string // of the file that a restart reads
 	Log        *slog.Logger
 	Checker    Checker                  // calls Keeper.Report on each change of a state
-	Reconsider func(keys ...source.Key) // proxier.Loop.Reconsider
-	OnNode     func(drained bool)       // proxier.Loop.DrainHost
+	Reconsider func(keys ...source.Key) // loop.Loop.Reconsider
+	OnNode     func(drained bool)       // loop.Loop.DrainHost
 }
 
-// A Keeper knows the Conditions of all services. It implements proxier.Conditioner. Run and
+// A Keeper knows the Conditions of all services. It implements loop.Conditioner. Run and
 // Keep have to run for it to be of use.
 type Keeper struct {
 	cfg     Config
@@ -72,7 +72,7 @@ func New(cfg Config) *Keeper {
 	return k
 }
 
-// Use implements proxier.Conditioner.
+// Use implements loop.Conditioner.
 func (k *Keeper) Use(key source.Key, svc *source.Service) policy.Conditions {
 	now := time.Now()
 	k.mu.Lock()
@@ -93,7 +93,7 @@ func (k *Keeper) Use(key source.Key, svc *source.Service) policy.Conditions {
 	return s.known
 }
 
-// Conditions implements proxier.Conditioner.
+// Conditions implements loop.Conditioner.
 func (k *Keeper) Conditions(key source.Key) policy.Conditions {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -103,7 +103,7 @@ func (k *Keeper) Conditions(key source.Key) policy.Conditions {
 	return nil
 }
 
-// Details implements proxier.Conditioner.
+// Details returns what else is known of the endpoints of a service in use, for report.Surroundings.
 func (k *Keeper) Details(key source.Key) map[netip.AddrPort]policy.Detail {
 	k.mu.Lock()
 	defer k.mu.Unlock()

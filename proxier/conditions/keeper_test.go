@@ -15,8 +15,8 @@ import (
 	"go.uber.org/goleak"
 
 	"svcproxy.dev/svcproxy/internal/logtest"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/healthcheck"
+	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -66,7 +66,7 @@ type host struct {
 	mu      sync.Mutex
 	calls   [][]source.Key // of Reconsider
 	node    chan bool      // what OnNode was told
-	loop    *proxier.Loop  // that is told as well; nil: none
+	loop    *loop.Loop     // that is told as well; nil: none
 }
 
 // run starts a Keeper in a state directory, in a bubble.

@@ -14,6 +14,7 @@ import (
 
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/healthcheck"
+	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -253,7 +254,7 @@ func loseUplink(t *testing.T, count int, killed bool, stay int) {
 // runLoop starts a Keeper and a Loop that have one service.
 func runLoop(t *testing.T, dir string, kernel *recorder, svc *source.Service) (h *host, stop func()) {
 	h = run(t, dir)
-	l := proxier.NewLoop(proxier.Config{
+	l := loop.New(loop.Config{
 		Backends: map[policy.Family]proxier.Backend{policy.IPv4: kernel}, Node: &policy.Node{Name: "here"}, Sources: []string{"file"},
 		LookInterval: time.Hour, SyncTimeout: time.Minute, Log: slog.New(slog.DiscardHandler), Conditions: h,
 	})

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"slices"
 
 	"svcproxy.dev/svcproxy/netutil/conntrack"
 	"svcproxy.dev/svcproxy/netutil/xtables"
@@ -43,8 +42,7 @@ func (d *difference) forwarding(h *layout.Actual) forwarding {
 // adopt marks the connections that st's frontends have balanced.
 func (k *Kernel) adopt(ctx context.Context, st *policy.State) error {
 	ours := map[proxier.FrontendAddr]bool{}
-	serving := proxier.NewServing(st.Family, st.Host, slices.Collect(maps.Values(st.Services))...)
-	for at := range serving.FrontendAddrs() {
+	for at := range proxier.FrontendAddrs(&st.Host, maps.Values(st.Services)) {
 		ours[at] = true
 	}
 	_, err := conntrack.Mark(ctx, k.tool.IPv6, st.Host.Mark(), func(c conntrack.Connection) bool {

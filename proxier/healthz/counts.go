@@ -6,14 +6,14 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 )
 
 // Counts say how many there are of what.
 type Counts struct {
-	Loop  proxier.Counts
+	Loop  report.Counts
 	Files map[source.FileState]int
 
 	Faults, Warnings int
@@ -97,13 +97,13 @@ func (c counted) Collect(ch chan<- prometheus.Metric) {
 	tell(faultsDesc, n.Faults)
 	tell(warningsDesc, n.Warnings)
 	tell(heldDesc, n.Held)
-	for _, a := range proxier.ServiceActions() {
+	for _, a := range report.ServiceActions() {
 		tell(servicesDesc, n.Loop.Services[a], word(a))
 	}
 	for _, s := range policy.EndpointStates() {
 		tell(endpointsDesc, n.Loop.Endpoints[s], word(s))
 	}
-	for _, a := range proxier.AllFailedSettings() {
+	for _, a := range report.AllFailedSettings() {
 		tell(failedDesc, n.Loop.AllFailed[a], a)
 	}
 	for _, kind := range []string{DrainedEndpoints, DrainedNode} {

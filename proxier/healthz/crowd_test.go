@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
@@ -25,7 +25,7 @@ func TestProbesAreAnswered(t *testing.T) {
 	own := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), freePort(t))
 	s := serve(t, own.String(), NewHealth())
 	check := netip.AddrPortFrom(own.Addr(), freePort(t))
-	s.SetNodeHealth([]proxier.NodeHealth{{Port: check.Port(), LocalEndpoints: policy.PerFamily{IPv4: 1}}})
+	s.SetNodeHealth([]loop.NodeHealth{{Port: check.Port(), LocalEndpoints: policy.PerFamily{IPv4: 1}}})
 	s.SetNode(&policy.Node{NodePortAddrs: []netip.Addr{check.Addr()}})
 	for what, says := range map[string]string{
 		"nothing":        "",

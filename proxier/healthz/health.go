@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/times"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
@@ -17,7 +17,7 @@ import (
 // of 30 s, which is our resync_interval.
 const timeout = time.Minute
 
-// A Loop is what Health needs of proxier.Loop.
+// A Loop is what Health needs of loop.Loop.
 type Loop interface {
 	Ready() <-chan struct{}
 	Alive() time.Time
@@ -53,7 +53,7 @@ func (h *Health) Watch(l Loop) {
 }
 
 // Synced takes the result of one sync.
-func (h *Health) Synced(r proxier.SyncResult) {
+func (h *Health) Synced(r loop.SyncResult) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if r.Err == nil {
@@ -84,10 +84,10 @@ func (h *Health) Dropped(fam policy.Family) {
 func (h *Health) Healthy() bool { return h.look(time.Now()).Healthy }
 
 // look returns what there is to say, but of the node.
-func (h *Health) look(now time.Time) report {
+func (h *Health) look(now time.Time) healthReport {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	r := report{CurrentTime: now.UTC(), Healthy: true, Status: map[string]familyReport{}}
+	r := healthReport{CurrentTime: now.UTC(), Healthy: true, Status: map[string]familyReport{}}
 	for fam, t := range h.updated {
 		r.Status[fam.Title()] = familyReport{LastUpdated: t.UTC(), Healthy: true}
 		r.LastUpdated = times.Later(r.LastUpdated, t.UTC())
@@ -173,10 +173,10 @@ type drainReport struct {
 	Since  time.Time `json:"since"`
 }
 
-// A report is the body of /healthz and /livez, that of kube-proxy. nodeEligible is
+// A healthReport is the body of /healthz and /livez, that of kube-proxy. nodeEligible is
 // in /healthz only; it is true on every host that no Kubernetes node object says
 // otherwise of, and /healthz fails where it is not, or where the host is drained.
-type report struct {
+type healthReport struct {
 	LastUpdated  time.Time               `json:"lastUpdated"`
 	CurrentTime  time.Time               `json:"currentTime"`
 	NodeEligible *bool                   `json:"nodeEligible,omitempty"`

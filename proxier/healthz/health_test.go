@@ -10,7 +10,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
@@ -29,12 +29,12 @@ func TestHealthy(t *testing.T) {
 	failed := errors.New("no")
 	type step struct {
 		after  time.Duration // since the step before
-		result *proxier.SyncResult
+		result *loop.SyncResult
 		queued time.Duration // before now; 0: a resync
 		want   bool
 	}
-	ok4, bad4 := &proxier.SyncResult{Family: policy.IPv4}, &proxier.SyncResult{Family: policy.IPv4, Err: failed}
-	ok6 := &proxier.SyncResult{Family: policy.IPv6}
+	ok4, bad4 := &loop.SyncResult{Family: policy.IPv4}, &loop.SyncResult{Family: policy.IPv4, Err: failed}
+	ok6 := &loop.SyncResult{Family: policy.IPv6}
 	tests := []struct {
 		name  string
 		steps []step
@@ -93,9 +93,9 @@ func TestDroppedFamilyIsHealthy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := NewHealth()
 		for _, fam := range []policy.Family{policy.IPv4, policy.IPv6} {
-			h.Synced(proxier.SyncResult{Family: fam, Start: time.Now()})
+			h.Synced(loop.SyncResult{Family: fam, Start: time.Now()})
 		}
-		h.Synced(proxier.SyncResult{Family: policy.IPv6, Start: time.Now(), Err: errors.New("no")})
+		h.Synced(loop.SyncResult{Family: policy.IPv6, Start: time.Now(), Err: errors.New("no")})
 		time.Sleep(timeout)
 		if h.Healthy() {
 			t.Error("healthy although IPv6 has been failing for so long")
@@ -125,8 +125,8 @@ func TestStuckLoopIsUnhealthy(t *testing.T) {
 func TestHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // starts at 2000-01-01 00:00 UTC
 		h, m := NewHealth(), NewMetrics("v1")
-		loop := &fakeLoop{ready: make(chan struct{})}
-		h.Watch(loop)
+		l := &fakeLoop{ready: make(chan struct{})}
+		h.Watch(l)
 		handler := Handlers("a", "", h, m)["a"]
 		check := func(path string, code int, body string) {
 			t.Helper()
@@ -137,24 +137,24 @@ func TestHandler(t *testing.T) {
 			}
 		}
 		check("/readyz", 503, "not ready: waiting for the first complete sync\n")
-		close(loop.ready)
+		close(l.ready)
 		check("/readyz", 200, "ok\n")
 		check("/healthz", 200, `{"lastUpdated":"2000-01-01T00:00:00Z","currentTime":"2000-01-01T00:00:00Z","nodeEligible":true,"healthy":true}`)
 
-		h.Synced(proxier.SyncResult{Family: policy.IPv4, Start: time.Now(), Duration: time.Second})
-		h.Synced(proxier.SyncResult{Family: policy.IPv4, Start: time.Now(), Err: errors.New("no")})
+		h.Synced(loop.SyncResult{Family: policy.IPv4, Start: time.Now(), Duration: time.Second})
+		h.Synced(loop.SyncResult{Family: policy.IPv4, Start: time.Now(), Err: errors.New("no")})
 		time.Sleep(timeout)
 		four := `"status":{"IPv4":{"lastUpdated":"2000-01-01T00:00:01Z","healthy":false}}}`
 		check("/healthz", 503, `{"lastUpdated":"2000-01-01T00:00:01Z","currentTime":"2000-01-01T00:01:00Z","nodeEligible":true,"healthy":false,`+four)
 		check("/livez", 503, `{"lastUpdated":"2000-01-01T00:00:01Z","currentTime":"2000-01-01T00:01:00Z","healthy":false,`+four)
 		check("/livez?exclude=sync", 200, `{"lastUpdated":"2000-01-01T00:01:00Z","currentTime":"2000-01-01T00:01:00Z","healthy":true,`+four)
-		loop.alive = time.Now().Add(-timeout)
+		l.alive = time.Now().Add(-timeout)
 		check("/livez?exclude=sync", 503, `{"lastUpdated":"2000-01-01T00:00:01Z","currentTime":"2000-01-01T00:01:00Z","healthy":false,`+four)
-		loop.alive = time.Now()
-		h.Synced(proxier.SyncResult{Family: policy.IPv6, Start: time.Now()})
+		l.alive = time.Now()
+		h.Synced(loop.SyncResult{Family: policy.IPv6, Start: time.Now()})
 		both := strings.TrimSuffix(four, "}}") + `,"IPv6":{"lastUpdated":"2000-01-01T00:01:00Z","healthy":true}}}`
 		check("/livez", 503, `{"lastUpdated":"2000-01-01T00:01:00Z","currentTime":"2000-01-01T00:01:00Z","healthy":false,`+both)
-		h.Synced(proxier.SyncResult{Family: policy.IPv4, Start: time.Now()})
+		h.Synced(loop.SyncResult{Family: policy.IPv4, Start: time.Now()})
 		h.SetEligible(false)
 		check("/healthz", 503, `{"lastUpdated":"2000-01-01T00:01:00Z","currentTime":"2000-01-01T00:01:00Z","nodeEligible":false,"healthy":true,`+
 			`"status":{"IPv4":{"lastUpdated":"2000-01-01T00:01:00Z","healthy":true},"IPv6":{"lastUpdated":"2000-01-01T00:01:00Z","healthy":true}}}`)

@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
@@ -101,14 +101,14 @@ func (m *Metrics) Follow(families ...policy.Family) {
 		for _, g := range []*prometheus.GaugeVec{m.last, m.lastQueued, m.unserved} {
 			g.WithLabelValues(fam)
 		}
-		for _, c := range proxier.RepairCauses() {
+		for _, c := range loop.RepairCauses() {
 			m.repairs.WithLabelValues(fam, string(c))
 		}
 	}
 }
 
 // Synced counts one sync.
-func (m *Metrics) Synced(r proxier.SyncResult) {
+func (m *Metrics) Synced(r loop.SyncResult) {
 	fam, secs := r.Family.Title(), r.Duration.Seconds()
 	m.duration.WithLabelValues(fam).Observe(secs)
 	if r.Full {
@@ -137,7 +137,7 @@ func (m *Metrics) Synced(r proxier.SyncResult) {
 
 // SyncFailed counts a failed sync under kube-proxy's names too. why is RestoreFailed or
 // NftablesSync; anything else is counted by Synced alone.
-func (m *Metrics) SyncFailed(r proxier.SyncResult, why string) {
+func (m *Metrics) SyncFailed(r loop.SyncResult, why string) {
 	fam := r.Family.Title()
 	if c := m.ofMode[why]; c != nil {
 		c.WithLabelValues(fam).Inc()

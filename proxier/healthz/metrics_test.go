@@ -12,8 +12,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -22,14 +23,14 @@ func TestMetrics(t *testing.T) {
 	m.Follow(policy.IPv4)
 	start := time.Unix(1000, 0)
 	m.Queued(policy.IPv4, start.Add(-time.Second))
-	m.Synced(proxier.SyncResult{
+	m.Synced(loop.SyncResult{
 		Family: policy.IPv4, Full: true, Start: start, Duration: 2 * time.Second,
 		Triggers: []time.Time{start.Add(-time.Second), start.Add(-time.Minute), start.Add(time.Hour)},
-		Repairs:  []proxier.RepairCause{proxier.Foreign, proxier.Difference},
+		Repairs:  []loop.RepairCause{loop.Foreign, loop.Difference},
 	})
-	failed := proxier.SyncResult{
+	failed := loop.SyncResult{
 		Family: policy.IPv4, Start: start.Add(time.Minute), Duration: time.Second, Err: errors.New("no"),
-		Triggers: []time.Time{start}, Repairs: []proxier.RepairCause{proxier.Foreign},
+		Triggers: []time.Time{start}, Repairs: []loop.RepairCause{loop.Foreign},
 	}
 	for _, why := range []string{RestoreFailed, NftablesSync, ""} {
 		m.Synced(failed)
@@ -41,11 +42,11 @@ func TestMetrics(t *testing.T) {
 	m.Reloaded(start)
 	m.WatchCounts(func() Counts {
 		return Counts{
-			Loop: proxier.Counts{
+			Loop: report.Counts{
 				Services: map[string]int{"balance": 3, "in part": 1}, Endpoints: map[string]int{"ready": 5, "weight 0": 2, "slow start": 1},
 				AllFailed: map[string]int{"use_all": 4},
-				NoLocal:   map[policy.Family]proxier.NoLocal{policy.IPv4: {Internal: 1, External: 2}},
-				Seen:      proxier.ChangeCounts{Services: 6, Endpoints: 7}, Pending: proxier.ChangeCounts{Services: 1, Endpoints: 2},
+				NoLocal:   map[policy.Family]report.NoLocal{policy.IPv4: {Internal: 1, External: 2}},
+				Seen:      report.ChangeCounts{Services: 6, Endpoints: 7}, Pending: report.ChangeCounts{Services: 1, Endpoints: 2},
 			},
 			Files: map[source.FileState]int{source.Accepted: 2, source.Stale: 1, source.Held: 3, source.RolledBack: 4}, Faults: 3, Warnings: 4, Held: 5,
 			Drains: map[string]int{DrainedEndpoints: 3}, OldestDrain: map[string]time.Time{DrainedEndpoints: time.Unix(900, 0)}, Flows: 10, MaxFlows: 100, DroppedNew: new(uint64(20)),
@@ -230,8 +231,8 @@ func all(t *testing.T) map[string][]string {
 	m.Watch("kubernetes", func() source.Status { return source.Status{Connection: &source.Connection{}} })
 	m.WatchProblems("file", func() map[string]bool { return map[string]bool{"watch": true} })
 	m.WatchChecks(func() []CheckAnswers { return []CheckAnswers{{Type: "tcp", Outcome: "passed"}} })
-	m.WatchStalls(func() []proxier.Stall {
-		return []proxier.Stall{{Family: policy.IPv6, Work: "sync", For: "ip6tables-restore"}}
+	m.WatchStalls(func() []report.Stall {
+		return []report.Stall{{Family: policy.IPv6, Work: "sync", For: "ip6tables-restore"}}
 	})
 	m.WatchAnnounced(func() Announced { return Announced{Sessions: []AnnounceSession{{Peer: "192.0.2.254"}}} })
 	families, err := m.registry.Gather()

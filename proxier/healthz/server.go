@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/wake"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
@@ -33,12 +33,12 @@ type Server struct {
 	health *Health
 	log    *slog.Logger
 	wake   chan struct{} // has room for one
-	failed func(proxier.NodeHealth, string)
+	failed func(loop.NodeHealth, string)
 
 	nodeConns, checkConns *crowd // those of health check ports leave the node's alone
 
 	mu     sync.Mutex
-	checks map[uint16]proxier.NodeHealth // by port
+	checks map[uint16]loop.NodeHealth // by port
 	host   *policy.Node
 	faults map[string]string // listen address -> why it could not be bound
 
@@ -51,18 +51,18 @@ type Server struct {
 func NewServer(node map[string]http.Handler, h *Health, log *slog.Logger) *Server {
 	return &Server{
 		node: node, health: h, log: log,
-		wake: make(chan struct{}, 1), failed: func(proxier.NodeHealth, string) {},
+		wake: make(chan struct{}, 1), failed: func(loop.NodeHealth, string) {},
 		nodeConns: newCrowd(), checkConns: newCrowd(),
 		host: &policy.Node{}, open: map[string]*http.Server{}, faults: map[string]string{},
 	}
 }
 
 // OnFailure has f told, before Run, of each service whose port cannot be bound, and why.
-func (s *Server) OnFailure(f func(proxier.NodeHealth, string)) { s.failed = f }
+func (s *Server) OnFailure(f func(loop.NodeHealth, string)) { s.failed = f }
 
 // SetNodeHealth replaces the services that are answered for.
-func (s *Server) SetNodeHealth(checks []proxier.NodeHealth) {
-	m := make(map[uint16]proxier.NodeHealth, len(checks))
+func (s *Server) SetNodeHealth(checks []loop.NodeHealth) {
+	m := make(map[uint16]loop.NodeHealth, len(checks))
 	for _, c := range checks {
 		m[c.Port] = c
 	}

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/pace"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -98,7 +98,7 @@ func TestServiceAnswers(t *testing.T) {
 		}
 	}
 	set := func(endpoints policy.PerFamily) {
-		s.SetNodeHealth([]proxier.NodeHealth{{
+		s.SetNodeHealth([]loop.NodeHealth{{
 			Key: source.Key{Namespace: "shop", Name: "web"}, Port: port, LocalEndpoints: endpoints,
 		}})
 	}
@@ -115,7 +115,7 @@ func TestServiceAnswers(t *testing.T) {
 	set(policy.PerFamily{IPv6: 2}) // IPv4 still has none
 	check(503, "0", "0", "true")
 	set(policy.PerFamily{IPv4: 1})
-	health.Synced(proxier.SyncResult{Family: policy.IPv4, Err: errors.New("no"), Start: time.Now().Add(-timeout)})
+	health.Synced(loop.SyncResult{Family: policy.IPv4, Err: errors.New("no"), Start: time.Now().Add(-timeout)})
 	check(503, "1", "1", "false")
 }
 
@@ -124,7 +124,7 @@ func TestListenersFollow(t *testing.T) {
 	s := serve(t, "", NewHealth())
 	one, two := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2")
 	kept, gone := freePort(t), freePort(t)
-	checks := []proxier.NodeHealth{{Port: kept}, {Port: gone}}
+	checks := []loop.NodeHealth{{Port: kept}, {Port: gone}}
 	s.SetNode(&policy.Node{NodePortAddrs: []netip.Addr{one}})
 	s.SetNodeHealth(checks)
 	up := func(a netip.Addr, port uint16) bool {
@@ -201,9 +201,9 @@ func TestServerTellsOfFailure(t *testing.T) {
 	port := netip.MustParseAddrPort(taken.Addr().String()).Port()
 	s := NewServer(nil, NewHealth(), slog.New(slog.DiscardHandler))
 	var told []string
-	s.OnFailure(func(c proxier.NodeHealth, why string) { told = append(told, c.Key.Name+" "+why) })
+	s.OnFailure(func(c loop.NodeHealth, why string) { told = append(told, c.Key.Name+" "+why) })
 	s.SetNode(&policy.Node{NodePortAddrs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}})
-	s.SetNodeHealth([]proxier.NodeHealth{{Key: source.Key{Namespace: "default", Name: "web"}, Port: port}})
+	s.SetNodeHealth([]loop.NodeHealth{{Key: source.Key{Namespace: "default", Name: "web"}, Port: port}})
 	for range 2 {
 		if s.reconcile(t.Context(), s.wanted()) {
 			t.Fatal("a port that is taken was bound")
@@ -219,7 +219,7 @@ func TestHeard(t *testing.T) {
 	const good, bad = "127.0.0.1:1", "127.0.0.2:1"
 	s := NewServer(map[string]http.Handler{good: http.NewServeMux(), bad: http.NewServeMux()}, NewHealth(), slog.New(slog.DiscardHandler))
 	s.SetNode(&policy.Node{NodePortAddrs: []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("::1")}})
-	s.SetNodeHealth([]proxier.NodeHealth{{Port: 30000}, {Port: 30001}})
+	s.SetNodeHealth([]loop.NodeHealth{{Port: 30000}, {Port: 30001}})
 	s.setFaults(map[string]string{bad: "x", "127.0.0.1:30001": "x", "[::1]:30001": "x", "[::1]:30000": "x"})
 	for address, want := range map[string]string{good: "[" + good + " health check node port 30000]", bad: "[health check node port 30000]", "": "[health check node port 30000]"} {
 		if got := fmt.Sprint(s.Heard(address)); got != want {

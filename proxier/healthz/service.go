@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"strconv"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
@@ -30,7 +30,7 @@ func (s *Server) serveService(w http.ResponseWriter, port uint16, fam policy.Fam
 	check, ok := s.checks[port]
 	s.mu.Unlock()
 	if !ok { // between the removal of the service and that of its listener
-		check = proxier.NodeHealth{Port: port}
+		check = loop.NodeHealth{Port: port}
 	}
 	local, healthy, drain := check.LocalEndpoints.Of(fam), s.health.Healthy(), s.health.drain()
 	weight := local

@@ -5,11 +5,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/report"
 )
 
 // WatchStalls has the work that makes no progress asked for each time that metrics are.
-func (m *Metrics) WatchStalls(stalls func() []proxier.Stall) {
+func (m *Metrics) WatchStalls(stalls func() []report.Stall) {
 	m.registry.MustRegister(collector{[]*prometheus.Desc{stalledDesc}, func(ch chan<- prometheus.Metric) {
 		for _, s := range stalls() {
 			ch <- prometheus.MustNewConstMetric(stalledDesc, prometheus.GaugeValue, time.Since(s.Since).Seconds(), s.Family.Title(), s.Work, s.For)

@@ -51,6 +51,17 @@ func (f *Frontend) Closed() []netip.AddrPort {
 	return slices.DeleteFunc(lists.Sorted(slices.Concat(f.Outside.Pool.Closed, f.Local.Pool.Closed)), f.Has)
 }
 
+// NewlyClosed returns the endpoints whose connections are to be closed where f replaces another frontend.
+// Whether those of an endpoint that was removed are is for the service as it is now.
+func (f *Frontend) NewlyClosed(was *Frontend) []netip.AddrPort {
+	before := was.Closed()
+	list := slices.DeleteFunc(f.Closed(), func(a netip.AddrPort) bool { return lists.InSorted(before, a) })
+	if !f.ClosesRemoved() {
+		return list
+	}
+	return lists.Sorted(append(list, slices.DeleteFunc(was.Endpoints(), f.Has)...))
+}
+
 // Dead returns the endpoints that may not answer any more.
 func (f *Frontend) Dead() []netip.AddrPort { return lists.Sorted(append(f.Down(), f.Closed()...)) }
 

@@ -9,6 +9,7 @@ import (
 
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -36,7 +37,7 @@ type line struct {
 }
 
 // begin begins a reading of these services.
-func (b *book) begin(serving []proxier.Serving) {
+func (b *book) begin(serving []report.Family) {
 	if b.services == nil {
 		b.services = make(map[source.Key]*account)
 	}
@@ -45,7 +46,7 @@ func (b *book) begin(serving []proxier.Serving) {
 	}
 	b.addrs = make(map[proxier.FrontendAddr]*account)
 	for i := range serving {
-		for _, r := range serving[i].Services {
+		for _, r := range serving[i].Resolved {
 			a := b.account(r.Key)
 			a.resolved = append(a.resolved, r)
 		}

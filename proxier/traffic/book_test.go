@@ -9,6 +9,7 @@ import (
 
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -43,8 +44,8 @@ func service(name, vip string, endpoints ...netip.AddrPort) *policy.Resolved {
 	return r
 }
 
-func serving(services ...*policy.Resolved) []proxier.Serving {
-	return []proxier.Serving{proxier.NewServing(policy.IPv4, policy.Host{NodePortAddrs: []netip.Addr{node}}, services...)}
+func serving(services ...*policy.Resolved) []report.Family {
+	return []report.Family{{Family: policy.IPv4, Host: policy.Host{NodePortAddrs: []netip.Addr{node}}, Resolved: services}}
 }
 
 // A seen is what one reading finds.

@@ -11,6 +11,7 @@ import (
 
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/report"
 )
 
 const (
@@ -51,7 +52,7 @@ type Follower interface {
 // owns the book.
 type Collector struct {
 	kernel  Kernel
-	serving func() []proxier.Serving
+	serving func() []report.Family
 	log     *slog.Logger
 
 	asks   chan ask
@@ -73,7 +74,7 @@ type ask struct {
 }
 
 // NewCollector returns a Collector of what serving returns.
-func NewCollector(kernel Kernel, serving func() []proxier.Serving, log *slog.Logger) *Collector {
+func NewCollector(kernel Kernel, serving func() []report.Family, log *slog.Logger) *Collector {
 	return &Collector{kernel: kernel, serving: serving, log: log, asks: make(chan ask), wanted: make(chan Wanted, 1)}
 }
 
@@ -270,9 +271,9 @@ func (s *session) readEvents() {
 }
 
 // readFamily books what there is of a family.
-func (s *session) readFamily(ctx context.Context, f *proxier.Serving) error {
-	if f.Counter != nil {
-		return f.Counter.Count(ctx, addrs(f), s.book.there)
+func (s *session) readFamily(ctx context.Context, f *report.Family) error {
+	if counter, ok := f.Backend.(proxier.Counter); ok {
+		return counter.Count(ctx, addrs(f), s.book.there)
 	}
 	return s.kernel.Connections(ctx, f.Family, func(c Connection) {
 		n := proxier.Count{Packets: c.Packets, Bytes: c.Bytes}
@@ -283,7 +284,7 @@ func (s *session) readFamily(ctx context.Context, f *proxier.Serving) error {
 	})
 }
 
-func addrs(f *proxier.Serving) []proxier.FrontendAddr {
+func addrs(f *report.Family) []proxier.FrontendAddr {
 	var list []proxier.FrontendAddr
 	for p := range f.FrontendAddrs() {
 		list = append(list, p)
@@ -292,7 +293,7 @@ func addrs(f *proxier.Serving) []proxier.FrontendAddr {
 }
 
 // follow has events counted where a family needs that. serving may be nil.
-func (s *session) follow(ctx context.Context, serving []proxier.Serving) {
+func (s *session) follow(ctx context.Context, serving []report.Family) {
 	if packets := s.kernel.CountsPackets(); packets != s.packets {
 		s.unfollow() // now it matters, or no longer, when connections end
 		s.packets = packets
@@ -305,7 +306,10 @@ func (s *session) follow(ctx context.Context, serving []proxier.Serving) {
 		serving = s.serving()
 	}
 	// There is no family yet when a daemon starts: one that counts by itself tells later.
-	needed := len(serving) == 0 || slices.ContainsFunc(serving, func(f proxier.Serving) bool { return f.Counter == nil })
+	needed := len(serving) == 0 || slices.ContainsFunc(serving, func(f report.Family) bool {
+		_, counts := f.Backend.(proxier.Counter)
+		return !counts
+	})
 	switch {
 	case !needed:
 		s.unfollow()

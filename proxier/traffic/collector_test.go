@@ -18,6 +18,7 @@ import (
 
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -105,11 +106,11 @@ type rig struct {
 }
 
 // collect runs test with a Collector, in a bubble.
-func collect(t *testing.T, k *fakeKernel, families []proxier.Serving, test func(r *rig)) {
-	collectFrom(t, k, func() []proxier.Serving { return families }, test)
+func collect(t *testing.T, k *fakeKernel, families []report.Family, test func(r *rig)) {
+	collectFrom(t, k, func() []report.Family { return families }, test)
 }
 
-func collectFrom(t *testing.T, k *fakeKernel, families func() []proxier.Serving, test func(r *rig)) {
+func collectFrom(t *testing.T, k *fakeKernel, families func() []report.Family, test func(r *rig)) {
 	synctest.Test(t, func(t *testing.T) {
 		k.broken, k.events = make(chan error), make(chan Event)
 		c := NewCollector(k, families, slog.New(slog.DiscardHandler))
@@ -181,9 +182,9 @@ func TestCountedAlways(t *testing.T) {
 // What is told between two readings does not grow with what is no service's, and none of
 // a service's is lost.
 func TestForeignPairsAreDropped(t *testing.T) {
-	var families []proxier.Serving
+	var families []report.Family
 	var mu sync.Mutex
-	get := func() []proxier.Serving { mu.Lock(); defer mu.Unlock(); return families }
+	get := func() []report.Family { mu.Lock(); defer mu.Unlock(); return families }
 	s := &session{Collector: NewCollector(newFakeKernel(), get, slog.New(slog.DiscardHandler))}
 	s.read(t.Context())
 	mu.Lock()
@@ -228,10 +229,10 @@ func TestRelieved(t *testing.T) {
 
 // When a daemon starts, there is no family at first.
 func TestCountedFromTheStart(t *testing.T) {
-	var families []proxier.Serving
+	var families []report.Family
 	var mu sync.Mutex
-	get := func() []proxier.Serving { mu.Lock(); defer mu.Unlock(); return families }
-	set := func(f []proxier.Serving) { mu.Lock(); defer mu.Unlock(); families = f }
+	get := func() []report.Family { mu.Lock(); defer mu.Unlock(); return families }
+	set := func(f []report.Family) { mu.Lock(); defer mu.Unlock(); families = f }
 	collectFrom(t, newFakeKernel(), get, func(r *rig) {
 		r.Want(Wanted{Always: true})
 		synctest.Wait()
@@ -242,7 +243,7 @@ func TestCountedFromTheStart(t *testing.T) {
 			r.Errorf("%+v, want 6 connections", got.Services)
 		}
 		counting := serving(service("web", "10.96.0.10", one))
-		counting[0].Counter = countingBackend{}
+		counting[0].Backend = countingBackend{}
 		set(counting)
 		time.Sleep(2 * time.Second)
 		r.report()
@@ -329,7 +330,7 @@ func (countingBackend) Count(_ context.Context, addrs []proxier.FrontendAddr, ea
 
 func TestBackendThatCounts(t *testing.T) {
 	families := serving(service("web", "10.96.0.10", one))
-	families[0].Counter = countingBackend{}
+	families[0].Backend = countingBackend{}
 	collect(t, newFakeKernel(), families, func(r *rig) {
 		r.wantFigures(r.report(), 2, 20, 0) // the VIP and the node port
 		if r.kernel.follows+r.kernel.readings > 0 {
@@ -355,25 +356,25 @@ func TestCounted(t *testing.T) {
 	web, dns := service("web", "10.96.0.10", one), service("dns", "10.96.0.53", two)
 	collect(t, newFakeKernel(), serving(dns, web), func(r *rig) {
 		q := Query{Names: []string{"web"}, Endpoints: true}
-		if report, err := r.Counted(r.Context(), q); !report.Time.IsZero() || err != nil || r.kernel.readings > 0 {
-			r.Errorf("without need: %v, error %v, %d readings", report, err, r.kernel.readings)
+		if counted, err := r.Counted(r.Context(), q); !counted.Time.IsZero() || err != nil || r.kernel.readings > 0 {
+			r.Errorf("without need: %v, error %v, %d readings", counted, err, r.kernel.readings)
 		}
 		r.Want(Wanted{Always: true, Services: 5})
 		synctest.Wait()
 		r.begins(6)
 		time.Sleep(metricAge + time.Second)
-		report, err := r.Counted(r.Context(), q)
+		counted, err := r.Counted(r.Context(), q)
 		if err != nil {
 			r.Fatal(err)
 		}
-		status := func(name string, endpoint netip.AddrPort) proxier.ServiceStatus {
-			return proxier.ServiceStatus{Namespace: "default", Name: name, Endpoints: []proxier.EndpointStatus{{Address: endpoint.Addr().String()}}}
+		status := func(name string, endpoint netip.AddrPort) report.ServiceStatus {
+			return report.ServiceStatus{Namespace: "default", Name: name, Endpoints: []report.EndpointStatus{{Address: endpoint.Addr().String()}}}
 		}
-		want := []proxier.ServiceStatus{status("dns", two), status("web", one)}
-		list := []proxier.ServiceStatus{status("dns", two), status("web", one)}
-		report.AddTo(list)
+		want := []report.ServiceStatus{status("dns", two), status("web", one)}
+		list := []report.ServiceStatus{status("dns", two), status("web", one)}
+		counted.AddTo(list)
 		active := uint64(1)
-		want[1].Traffic = &proxier.TrafficStatus{ConnectionRate: 1, Active: 1}
+		want[1].Traffic = &report.TrafficStatus{ConnectionRate: 1, Active: 1}
 		want[1].Endpoints[0].Active = &active
 		if diff := cmp.Diff(want, list); diff != "" {
 			r.Errorf("(-want +got):\n%s", diff)

@@ -23,7 +23,7 @@ import (
 	"slices"
 	"time"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -127,7 +127,7 @@ func (q *Query) compare(a, b *Service) int {
 }
 
 // AddTo adds traffic to the status of services, as far as r has it.
-func (r *Report) AddTo(list []proxier.ServiceStatus) {
+func (r *Report) AddTo(list []report.ServiceStatus) {
 	counted := make(map[source.Key]*Service, len(r.Services))
 	for i := range r.Services {
 		counted[r.Services[i].Key()] = &r.Services[i]
@@ -139,8 +139,8 @@ func (r *Report) AddTo(list []proxier.ServiceStatus) {
 	}
 }
 
-func (s *Service) addTo(st *proxier.ServiceStatus) {
-	st.Traffic = &proxier.TrafficStatus{ConnectionRate: s.ConnectionRate, Active: s.Active}
+func (s *Service) addTo(st *report.ServiceStatus) {
+	st.Traffic = &report.TrafficStatus{ConnectionRate: s.ConnectionRate, Active: s.Active}
 	active := make(map[string]uint64, len(s.Endpoints))
 	for _, e := range s.Endpoints {
 		active[e.Address.Addr().String()] += e.Active

@@ -16,8 +16,10 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/announce"
 	"svcproxy.dev/svcproxy/proxier/conditions"
 	"svcproxy.dev/svcproxy/proxier/healthcheck"
+	"svcproxy.dev/svcproxy/proxier/loop"
 	proxierpolicy "svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/test/policy"
@@ -51,7 +53,7 @@ type site struct {
 
 // A run is the program from a start to its end.
 type run struct {
-	loop   *proxier.Loop
+	loop   *loop.Loop
 	keeper *conditions.Keeper
 	stop   func() error
 }
@@ -90,7 +92,7 @@ func (s *site) start(reading time.Duration) {
 		k.mu.Unlock()
 		backends[k.fam] = &backend{kernel: k}
 	}
-	r.loop = proxier.NewLoop(proxier.Config{
+	r.loop = loop.New(loop.Config{
 		Backends: backends, Node: program.Node(&s.host), Sources: []string{files, objects}, MinInterval: 100 * time.Millisecond,
 		LookInterval: lookInterval, SyncTimeout: syncTimeout, Piece: s.piece, Log: log, Conditions: r.keeper, Announcer: network(s.kernels),
 	})
@@ -207,8 +209,8 @@ func (s *site) ask(ctx context.Context, q healthcheck.Question) error {
 // A network is what hears of addresses.
 type network []*kernel
 
-// Announce implements proxier.Announcer.
-func (n network) Announce(fam proxierpolicy.Family, changes []proxier.AnnounceChange) {
+// Announce implements announce.Announcer.
+func (n network) Announce(fam proxierpolicy.Family, changes []announce.Change) {
 	k := n[slices.IndexFunc(n, func(k *kernel) bool { return k.fam == fam })]
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -223,13 +225,13 @@ func (n network) Announce(fam proxierpolicy.Family, changes []proxier.AnnounceCh
 	}
 }
 
-// Unavailable implements proxier.Announcer.
+// Unavailable implements announce.Announcer.
 func (n network) Unavailable(source.Means) string { return "" }
 
-// Unheard implements proxier.Announcer.
+// Unheard implements announce.Announcer.
 func (n network) Unheard(proxierpolicy.Family) string { return "" }
 
-// Unanswered implements proxier.Announcer.
+// Unanswered implements announce.Announcer.
 func (n network) Unanswered() map[netip.Addr]string { return nil }
 
 // judge judges what the kernel has held since it was last judged, and holds now.

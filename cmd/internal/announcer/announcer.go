@@ -12,7 +12,7 @@ import (
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/internal/times"
 	"svcproxy.dev/svcproxy/internal/wake"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/announce"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -40,7 +40,7 @@ type Config struct {
 	Late func(context.Context) []policy.Family
 }
 
-// An Announcer tells the network of addresses. It implements proxier.Announcer.
+// An Announcer tells the network of addresses. It implements announce.Announcer.
 type Announcer struct {
 	cfg      Config
 	wake     chan struct{} // room for one
@@ -74,10 +74,10 @@ func New(cfg Config) *Announcer {
 	return &Announcer{cfg: cfg, wake: make(chan struct{}, 1), began: now, settings: cfg.BGP, routes: newRoutes(), since: now}
 }
 
-var _ proxier.Announcer = (*Announcer)(nil)
+var _ announce.Announcer = (*Announcer)(nil)
 
-// Announce implements proxier.Announcer.
-func (a *Announcer) Announce(fam policy.Family, changes []proxier.AnnounceChange) {
+// Announce implements announce.Announcer.
+func (a *Announcer) Announce(fam policy.Family, changes []announce.Change) {
 	a.mu.Lock()
 	a.routes.apply(changes, time.Now())
 	a.progress.announced++
@@ -90,25 +90,25 @@ func (a *Announcer) Announce(fam policy.Family, changes []proxier.AnnounceChange
 const maxLogged = 10
 
 // log says what is announced from now on, and what is not any more.
-func (a *Announcer) log(fam policy.Family, changes []proxier.AnnounceChange) {
+func (a *Announcer) log(fam policy.Family, changes []announce.Change) {
 	groups := []struct {
 		level slog.Level
 		what  string
-		has   func(proxier.AnnounceChange) bool
+		has   func(announce.Change) bool
 	}{
-		{slog.LevelInfo, "addresses announced", func(c proxier.AnnounceChange) bool { return c.Means != 0 }},
-		{slog.LevelInfo, "addresses withdrawn, as asked for", func(c proxier.AnnounceChange) bool { return c.Means == 0 && c.Wanted }},
-		{slog.LevelWarn, "addresses withdrawn: they cannot be used here", func(c proxier.AnnounceChange) bool { return c.Means == 0 && !c.Wanted }},
+		{slog.LevelInfo, "addresses announced", func(c announce.Change) bool { return c.Means != 0 }},
+		{slog.LevelInfo, "addresses withdrawn, as asked for", func(c announce.Change) bool { return c.Means == 0 && c.Wanted }},
+		{slog.LevelWarn, "addresses withdrawn: they cannot be used here", func(c announce.Change) bool { return c.Means == 0 && !c.Wanted }},
 	}
 	for _, g := range groups {
-		list := slices.DeleteFunc(slices.Clone(changes), func(c proxier.AnnounceChange) bool { return !g.has(c) })
+		list := slices.DeleteFunc(slices.Clone(changes), func(c announce.Change) bool { return !g.has(c) })
 		if len(list) > 0 {
 			a.cfg.Log.Log(context.Background(), g.level, g.what, "family", fam, "addresses", named(list))
 		}
 	}
 }
 
-func named(list []proxier.AnnounceChange) string {
+func named(list []announce.Change) string {
 	var names []string
 	for _, c := range list[:min(len(list), maxLogged)] {
 		names = append(names, c.Addr.String())
@@ -119,7 +119,7 @@ func named(list []proxier.AnnounceChange) string {
 	return fmt.Sprint(names)
 }
 
-// Unavailable implements proxier.Announcer.
+// Unavailable implements announce.Announcer.
 func (a *Announcer) Unavailable(means source.Means) string {
 	if means == source.L2 {
 		if a.cfg.Neighbours == nil {
@@ -135,7 +135,7 @@ func (a *Announcer) Unavailable(means source.Means) string {
 	return source.Printable(a.why)
 }
 
-// Unanswered implements proxier.Announcer.
+// Unanswered implements announce.Announcer.
 func (a *Announcer) Unanswered() map[netip.Addr]string {
 	if a.cfg.Neighbours == nil {
 		return nil

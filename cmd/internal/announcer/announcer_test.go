@@ -19,7 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"svcproxy.dev/svcproxy/configs"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/announce"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -161,12 +161,12 @@ func begin(t *testing.T, w *wire, b configs.BGP, edit ...func(*Config)) (a *Anno
 	return a, func() { close(go0) }, end
 }
 
-func change(addr string, m source.Means, how ...proxier.Loss) []proxier.AnnounceChange {
-	c := proxier.AnnounceChange{Addr: netip.MustParseAddr(addr), Means: m}
+func change(addr string, m source.Means, how ...announce.Loss) []announce.Change {
+	c := announce.Change{Addr: netip.MustParseAddr(addr), Means: m}
 	if len(how) > 0 {
 		c.Loss = how[0]
 	}
-	return []proxier.AnnounceChange{c}
+	return []announce.Change{c}
 }
 
 // Nothing is told before the first complete sync, and then all at once.
@@ -199,7 +199,7 @@ func TestEndBeforeReady(t *testing.T) {
 
 // What is wanted while the kernel serves is marked first, everything else goes at once.
 func TestShutdownBeforeWithdrawal(t *testing.T) {
-	drained, removed := proxier.Loss{Wanted: true, Serves: true}, proxier.Loss{Wanted: true}
+	drained, removed := announce.Loss{Wanted: true, Serves: true}, announce.Loss{Wanted: true}
 	synctest.Test(t, func(t *testing.T) {
 		w := &wire{}
 		a, ready, _ := begin(t, w, bgpTo(configs.BGPPeer{Address: peerAddr}))
@@ -259,7 +259,7 @@ func TestDrainedAtStop(t *testing.T) {
 		a.Announce(policy.IPv4, change("203.0.113.1", source.BGP))
 		a.Announce(policy.IPv4, change("203.0.113.2", source.BGP))
 		ready()
-		a.Announce(policy.IPv4, change("203.0.113.1", 0, proxier.Loss{Wanted: true, Serves: true}))
+		a.Announce(policy.IPv4, change("203.0.113.1", 0, announce.Loss{Wanted: true, Serves: true}))
 		w.expect(t, "open 64512 192.0.2.1 map[192.0.2.254:]", "routes 203.0.113.1! 203.0.113.2")
 		end()
 		w.expect(t, "routes 203.0.113.2", "stop graceful=true")
@@ -378,11 +378,11 @@ func TestNeighbours(t *testing.T) {
 func TestLog(t *testing.T) {
 	var out bytes.Buffer
 	a := New(Config{Log: slog.New(slog.NewTextHandler(&out, nil))})
-	var list []proxier.AnnounceChange
+	var list []announce.Change
 	for i := range 12 {
-		list = append(list, proxier.AnnounceChange{Addr: netip.AddrFrom4([4]byte{203, 0, 113, byte(i)}), Means: source.BGP})
+		list = append(list, announce.Change{Addr: netip.AddrFrom4([4]byte{203, 0, 113, byte(i)}), Means: source.BGP})
 	}
-	list = append(list, change("203.0.113.98", 0, proxier.Loss{Wanted: true})...)
+	list = append(list, change("203.0.113.98", 0, announce.Loss{Wanted: true})...)
 	list = append(list, change("203.0.113.99", 0)...)
 	a.Announce(policy.IPv4, list)
 	var got []string

@@ -1,4 +1,4 @@
-// Package announcer tells the network of the addresses that proxier.Loop hands to it: routers by a
+// Package announcer tells the network of the addresses that loop.Loop hands to it: routers by a
 // Speaker of BGP, neighbours by ARP and neighbour discovery.
 //
 // Nothing is told before the first complete sync: a router that kept routes over a restart takes

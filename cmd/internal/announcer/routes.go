@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/times"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/announce"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -31,7 +31,7 @@ func newRoutes() routes {
 }
 
 // apply takes over changes as of now.
-func (r *routes) apply(changes []proxier.AnnounceChange, now time.Time) {
+func (r *routes) apply(changes []announce.Change, now time.Time) {
 	for _, ch := range changes {
 		was := r.means[ch.Addr]
 		if r.means[ch.Addr] = ch.Means; ch.Means == 0 {

@@ -50,7 +50,7 @@ func (s *Session) withheld(fam policy.Family) string {
 	return s.IPv4.Withheld
 }
 
-// Unheard implements proxier.Announcer. Of a session that is established it says what is in the way.
+// Unheard implements announce.Announcer. Of a session that is established it says what is in the way.
 func (a *Announcer) Unheard(fam policy.Family) string {
 	why := ""
 	for _, s := range a.sessions(false) { // it must not block

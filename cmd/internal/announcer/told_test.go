@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/configs"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/announce"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -42,7 +42,7 @@ func TestTold(t *testing.T) {
 		}
 		told("the first", 0, time.Second/2)
 		w.expect(t, opened, "routes 203.0.113.1")
-		a.Announce(policy.IPv4, change("203.0.113.1", 0, proxier.Loss{Wanted: true, Serves: true}))
+		a.Announce(policy.IPv4, change("203.0.113.1", 0, announce.Loss{Wanted: true, Serves: true}))
 		told("a drain", 1, 0)
 		told("and nothing new", 1, 0)
 		w.expect(t, "routes 203.0.113.1!")

@@ -17,8 +17,8 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/node"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/internal/trust"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/claims"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/file"
 )
@@ -44,7 +44,7 @@ type Checker struct {
 
 	// Host returns what a daemon with these settings finds on this host, which is where
 	// files of ConfigDir are for; nil: that is not known.
-	Host func(configs.Settings) proxier.Surroundings
+	Host func(configs.Settings) report.Snapshot
 
 	// ModeInUse returns the mode of the daemon that reads ConfigDir; empty, also where it is nil: not known.
 	ModeInUse func() string
@@ -122,7 +122,7 @@ type setting struct {
 	others   []file.File
 	itself   *file.File // the file that the others are beside, if it was found there
 	settings configs.Settings
-	host     proxier.Surroundings // where files of the configuration directory matter; else nothing
+	host     report.Snapshot // where files of the configuration directory matter; else nothing
 
 	dir      string        // the configuration directory, where it matters; else empty
 	accepted []source.Unit // last good versions of its files
@@ -285,7 +285,8 @@ func (in setting) doubts(t *claims.Tracker, files ...file.File) []source.Fault {
 		}
 	}
 	var faults []source.Fault
-	for _, d := range proxier.DoubtsOf(t, in.host) {
+	in.host.Services = t.Snapshot().Services
+	for _, d := range report.Doubts(&in.host, nil) {
 		if of[d.Key] {
 			faults = append(faults, d.Fault())
 		}

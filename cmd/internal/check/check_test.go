@@ -14,8 +14,8 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/sources"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/internal/filetest"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/file"
 )
@@ -271,11 +271,12 @@ func TestListeners(t *testing.T) {
 		}
 	}
 	c := checker(dir, "")
-	c.Host = func(configs.Settings) proxier.Surroundings {
-		return proxier.Surroundings{
-			Node: &policy.Node{Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.9")}}, Families: []policy.Family{policy.IPv4},
-			Listeners: []proxier.Listener{{Protocol: source.TCP, AddrPort: netip.MustParseAddrPort("0.0.0.0:22")}},
+	c.Host = func(configs.Settings) (around report.Snapshot) {
+		around.Node, around.Families = &policy.Node{Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.9")}}, []policy.Family{policy.IPv4}
+		around.Listening = func() []report.Listener {
+			return []report.Listener{{Protocol: source.TCP, AddrPort: netip.MustParseAddrPort("0.0.0.0:22")}}
 		}
+		return around
 	}
 	const want = `a.toml:3:9: warning: service "default/a": a process of this host listens on 0.0.0.0:22/tcp, and becomes unreachable at 192.0.2.9:22/tcp; your sshd becomes unreachable here`
 	compare(t, dir, []string{want}, c.Path(dir).Faults)

@@ -8,21 +8,21 @@ import (
 	"strings"
 
 	"svcproxy.dev/svcproxy/cmd/internal/announcer"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/report"
 )
 
 // Announced is what the network is told of.
 type Announced struct {
-	Sessions  []announcer.Session        `json:"bgp_sessions,omitempty"` // with routers
-	Addresses []proxier.AnnouncedAddress `json:"announced,omitempty"`    // that are to be announced
+	Sessions  []announcer.Session       `json:"bgp_sessions,omitempty"` // with routers
+	Addresses []report.AnnouncedAddress `json:"announced,omitempty"`    // that are to be announced
 }
 
 // An AnnouncedSummary is Announced in short.
 type AnnouncedSummary struct {
-	Sessions []announcer.Session        `json:"bgp_sessions,omitempty"` // those that are down first
-	Count    map[string]int             `json:"announced,omitempty"`    // addresses, by means
-	Withheld []proxier.AnnouncedAddress `json:"withheld,omitempty"`     // that are not announced
-	Left     int                        `json:"withheld_left_out,omitempty"`
+	Sessions []announcer.Session       `json:"bgp_sessions,omitempty"` // those that are down first
+	Count    map[string]int            `json:"announced,omitempty"`    // addresses, by means
+	Withheld []report.AnnouncedAddress `json:"withheld,omitempty"`     // that are not announced
+	Left     int                       `json:"withheld_left_out,omitempty"`
 }
 
 // summary returns a in short, with at most so many addresses.
@@ -36,7 +36,7 @@ func (a *Announced) summary(most int) AnnouncedSummary {
 			s.Withheld = append(s.Withheld, row)
 		}
 	}
-	slices.SortStableFunc(s.Withheld, func(x, y proxier.AnnouncedAddress) int { return cmp.Compare(toInt(x.Unheard()), toInt(y.Unheard())) })
+	slices.SortStableFunc(s.Withheld, func(x, y report.AnnouncedAddress) int { return cmp.Compare(toInt(x.Unheard()), toInt(y.Unheard())) })
 	s.Withheld = first(s.Withheld, most, &s.Left)
 	return s
 }
@@ -105,12 +105,12 @@ func (t *table) session(x announcer.Session) {
 	t.row(append(cells, x.Why())...)
 }
 
-func (t *table) withheld(a proxier.AnnouncedAddress) {
+func (t *table) withheld(a report.AnnouncedAddress) {
 	t.row("  "+a.Address.String(), a.Means, "NOT", strings.TrimSpace(a.Reason+" "+bracketed(a.Place)))
 }
 
 // announcedRows writes a row for each address, and why it is not announced.
-func (t *table) announcedRows(list []proxier.AnnouncedAddress) {
+func (t *table) announcedRows(list []report.AnnouncedAddress) {
 	if len(list) == 0 {
 		return
 	}

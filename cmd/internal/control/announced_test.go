@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/cmd/internal/announcer"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/report"
 )
 
 // A status names sessions that are down as problems, and addresses that are not announced with the reason.
@@ -19,7 +19,7 @@ func TestSummaryOfAnnounced(t *testing.T) {
 			{Peer: netip.MustParseAddr("192.0.2.254"), AS: 64500, State: "established", Since: now.Add(-72 * time.Hour), IPv4: announcer.SessionRoutes{Announced: 3}, Notice: "sends many routes"},
 			{Peer: netip.MustParseAddr("2001:db8::1"), AS: 64501, State: "active", Since: now.Add(-time.Minute), LastError: "the peer is AS 64502"},
 		},
-		Addresses: []proxier.AnnouncedAddress{
+		Addresses: []report.AnnouncedAddress{
 			{Address: netip.MustParseAddr("203.0.113.1"), Means: "bgp", Announced: true},
 			{Address: netip.MustParseAddr("203.0.113.0"), Means: "bgp", Withheld: "no_router", Reason: "ready, no router: no session is established"},
 			{Address: netip.MustParseAddr("203.0.113.2"), Means: "bgp", Withheld: "none_usable", Reason: "no usable endpoint: 2 not ready\x1b", Place: "web.toml:3:1"},
@@ -27,7 +27,7 @@ func TestSummaryOfAnnounced(t *testing.T) {
 		},
 	}}
 	text := func(most int) string {
-		s := Summarize(st, proxier.Summary{}, most)
+		s := Summarize(st, report.Summary{}, most)
 		var b strings.Builder
 		if err := s.WriteTable(&b, now); err != nil {
 			t.Fatal(err)
@@ -51,7 +51,7 @@ ANNOUNCED  1 address by bgp, 3 not
 	if got := text(1); !strings.Contains(got, "1 address by bgp, 3 not") || !strings.Contains(got, "and 2 more: svcproxy status --problems") {
 		t.Errorf("with one address:\n%s", got)
 	}
-	if s := Summarize(st, proxier.Summary{}, Few); !strings.Contains(s.Trouble(), "bgp 2001:db8::1 DOWN active") {
+	if s := Summarize(st, report.Summary{}, Few); !strings.Contains(s.Trouble(), "bgp 2001:db8::1 DOWN active") {
 		t.Error(s.Trouble())
 	}
 	for i := range 60 {
@@ -64,13 +64,13 @@ ANNOUNCED  1 address by bgp, 3 not
 
 // A service shows what becomes of its addresses in the network, and all of it is in the wide table.
 func TestAnnouncedOfServices(t *testing.T) {
-	rows := []proxier.AnnouncedAddress{
+	rows := []report.AnnouncedAddress{
 		{Address: netip.MustParseAddr("203.0.113.1"), Means: "bgp", Announced: true},
 		{Address: netip.MustParseAddr("203.0.113.2"), Means: "bgp", Withheld: "disabled", Reason: "enabled = false"},
 	}
 	const want = "ANNOUNCED    BY   STATE\n203.0.113.1  bgp  announced\n203.0.113.2  bgp  NOT  enabled = false\n"
 	var b strings.Builder
-	if err := WriteServices(&b, []proxier.ServiceStatus{{Name: "web", Announced: rows}}, time.Time{}); err != nil || !strings.HasSuffix(b.String(), want) {
+	if err := WriteServices(&b, []report.ServiceStatus{{Name: "web", Announced: rows}}, time.Time{}); err != nil || !strings.HasSuffix(b.String(), want) {
 		t.Errorf("%v:\n%s", err, b.String())
 	}
 	b.Reset()

@@ -6,8 +6,8 @@ import (
 	"path/filepath"
 	"time"
 
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/conditions"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -21,7 +21,7 @@ type Status struct {
 
 	Settings Settings             `json:"settings"`
 	Sources  []source.Status      `json:"sources"`
-	Loop     proxier.Status       `json:"loop"`
+	Loop     report.Status        `json:"loop"`
 	Drains   []conditions.Drained `json:"drains,omitempty"` // that of this host first
 	Announced
 	Warnings []string       `json:"warnings,omitempty"`        // of the host and of listeners

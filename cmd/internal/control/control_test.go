@@ -18,7 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -183,7 +183,7 @@ func TestOtherVersionAnswers(t *testing.T) {
 func TestJSONKeys(t *testing.T) {
 	b, err := json.Marshal(Status{Faults: []source.Fault{{
 		Pos: source.Position{File: "svcproxy.toml", Line: 1, Col: 8}, Msg: "m", Hint: "h", Warning: true,
-	}}, Loop: proxier.Status{}})
+	}}, Loop: report.Status{}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -215,19 +215,19 @@ var sample = Status{
 			{Pos: source.Position{File: "d.toml", Line: 1, Col: 1}, Msg: "taken"},
 		}},
 	}}},
-	Loop: proxier.Status{
-		Families: []proxier.FamilyStatus{
+	Loop: report.Status{
+		Families: []report.FamilyStatus{
 			{Family: "ipv4", LastSync: now.Add(-3 * time.Second), Took: 12345678, Unserved: "service default/web:http: no such scheduler"},
 			{Family: "ipv6", Error: "iptables-restore: line 2\nfailed", FailingSince: now.Add(-time.Minute)},
 		},
-		Services: []proxier.ServiceStatus{{
+		Services: []report.ServiceStatus{{
 			Namespace: "default", Name: "web", Unit: "/etc/svcproxy/a.toml",
-			Frontends: []proxier.FrontendStatus{
+			Frontends: []report.FrontendStatus{
 				{Address: "10.96.0.10:80/tcp", Kind: "vip", Action: "balance", Targets: 1, Endpoints: 2},
 				{Address: "node-port:30080/tcp", Kind: "node-port", Action: "drop", Endpoints: 2,
 					Reason: "policy local: no endpoint on this node; usable elsewhere: 1"},
 			},
-			Endpoints: []proxier.EndpointStatus{
+			Endpoints: []report.EndpointStatus{
 				{Address: "192.168.10.11:8080", Local: true, State: "ready", Weight: 1},
 				{Address: "192.168.10.12:8080", State: "weight 0"},
 			},

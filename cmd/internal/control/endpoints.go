@@ -8,15 +8,15 @@ import (
 	"strings"
 	"time"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/report"
 )
 
 // endpoints writes a row for each endpoint of services; named: behind the name of its service.
 // Since when and why it is so has columns where one of them has more to tell than its file does.
-func (t *table) endpoints(services []proxier.ServiceStatus, named bool) {
+func (t *table) endpoints(services []report.ServiceStatus, named bool) {
 	head := []string{"ENDPOINT", "STATE", "WEIGHT", "WHERE"}
-	more := slices.ContainsFunc(services, func(s proxier.ServiceStatus) bool { return slices.ContainsFunc(s.Endpoints, observed) })
-	counted := slices.ContainsFunc(services, func(s proxier.ServiceStatus) bool { return s.Traffic != nil })
+	more := slices.ContainsFunc(services, func(s report.ServiceStatus) bool { return slices.ContainsFunc(s.Endpoints, observed) })
+	counted := slices.ContainsFunc(services, func(s report.ServiceStatus) bool { return s.Traffic != nil })
 	if counted {
 		head = append(head, "ACTIVE")
 	}
@@ -39,12 +39,12 @@ func (t *table) endpoints(services []proxier.ServiceStatus, named bool) {
 }
 
 // observed reports whether more is known of an endpoint than its file says.
-func observed(e proxier.EndpointStatus) bool {
+func observed(e report.EndpointStatus) bool {
 	return e.Check != nil || e.Drain != nil || e.Tier > 0 || e.Share > 0 || e.MaxConnections > 0
 }
 
 // endpoint returns the cells of a row.
-func (t *table) endpoint(e proxier.EndpointStatus, counted, more bool) []string {
+func (t *table) endpoint(e report.EndpointStatus, counted, more bool) []string {
 	where := "remote"
 	if e.Local {
 		where = "local"
@@ -60,7 +60,7 @@ func (t *table) endpoint(e proxier.EndpointStatus, counted, more bool) []string 
 }
 
 // active returns how many connections an endpoint has.
-func active(e proxier.EndpointStatus) string {
+func active(e report.EndpointStatus) string {
 	if e.Active == nil {
 		return "-"
 	}
@@ -68,7 +68,7 @@ func active(e proxier.EndpointStatus) string {
 }
 
 // stateWord returns the state as people read it.
-func stateWord(e proxier.EndpointStatus) string {
+func stateWord(e report.EndpointStatus) string {
 	switch e.State {
 	case "down":
 		return "DOWN"
@@ -79,7 +79,7 @@ func stateWord(e proxier.EndpointStatus) string {
 }
 
 // since returns for how long the state has been so, and of a drain for how long it may last.
-func (t *table) since(e proxier.EndpointStatus) string {
+func (t *table) since(e report.EndpointStatus) string {
 	text := age(t.now, e.Since)
 	if e.Drain != nil && !e.Drain.Until.IsZero() {
 		text += ", " + t.left(e.Drain.Until)
@@ -96,7 +96,7 @@ func (t *table) left(until time.Time) string {
 
 // why returns who drains an endpoint, its tier, how many connections it gets at most, and what its
 // check last answered.
-func (t *table) why(e proxier.EndpointStatus) string {
+func (t *table) why(e report.EndpointStatus) string {
 	var parts []string
 	if d := e.Drain; d != nil {
 		parts = append(parts, because("drained by "+d.By, d.Reason))
@@ -114,7 +114,7 @@ func (t *table) why(e proxier.EndpointStatus) string {
 }
 
 // lastAnswer returns what a check last answered: "tcp 0.3 ms", "tcp: connection refused, 2s ago".
-func (t *table) lastAnswer(c *proxier.CheckStatus) string {
+func (t *table) lastAnswer(c *report.CheckStatus) string {
 	switch {
 	case c.Asked.IsZero():
 		return c.Type + ": not asked yet"

@@ -8,23 +8,23 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/conditions"
 	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 )
 
 // checked is a service with an endpoint in each state that more is known of than its file says.
 // Its texts are hostile.
-func checked() proxier.ServiceStatus {
-	check := func(took time.Duration, err string) *proxier.CheckStatus {
-		return &proxier.CheckStatus{Type: "tcp", Asked: now.Add(-2 * time.Second), Took: took, Error: err}
+func checked() report.ServiceStatus {
+	check := func(took time.Duration, err string) *report.CheckStatus {
+		return &report.CheckStatus{Type: "tcp", Asked: now.Add(-2 * time.Second), Took: took, Error: err}
 	}
 	day := now.Add(-74 * time.Hour)
-	return proxier.ServiceStatus{
+	return report.ServiceStatus{
 		Namespace: "default", Name: "web", Place: "web.toml:1:1",
-		Frontends: []proxier.FrontendStatus{{Address: "10.96.0.10:80/tcp", Kind: "vip", Action: "balance", Targets: 2, Endpoints: 9}},
-		Endpoints: []proxier.EndpointStatus{
+		Frontends: []report.FrontendStatus{{Address: "10.96.0.10:80/tcp", Kind: "vip", Action: "balance", Targets: 2, Endpoints: 9}},
+		Endpoints: []report.EndpointStatus{
 			{Address: "192.168.10.11", State: "up", Weight: 1, Since: day, Check: check(340*time.Microsecond, "")},
 			{Address: "192.168.10.12", State: "down", Weight: 1, Since: now.Add(-12 * time.Second), Check: check(2*time.Second, "connect timed out\x1b[2J")},
 			{Address: "192.168.10.13", State: "draining", Weight: 1, Since: now.Add(-2 * time.Minute), Check: check(12*time.Millisecond, ""),
@@ -32,7 +32,7 @@ func checked() proxier.ServiceStatus {
 			{Address: "192.168.10.14", State: "draining", Weight: 1, Since: day, Drain: &policy.Drain{By: "root", At: day, Until: now}},
 			{Address: "192.168.10.15", State: "slow start", Share: 40, Weight: 1, Since: now.Add(-4 * time.Second), Check: check(time.Millisecond, "")},
 			{Address: "192.168.10.16", State: "backup", Tier: 1, Weight: 1, MaxConnections: 2000, Since: day, Check: check(9999*time.Microsecond, "")},
-			{Address: "192.168.10.17", State: "checking", Weight: 1, Check: &proxier.CheckStatus{Type: "tcp"}},
+			{Address: "192.168.10.17", State: "checking", Weight: 1, Check: &report.CheckStatus{Type: "tcp"}},
 			{Address: "192.168.10.18", State: "disabled", Weight: 1},
 			{Address: "192.168.10.19", State: "up", Weight: 1, Since: day, Check: check(time.Second, "connection refused")},
 		},
@@ -41,9 +41,9 @@ func checked() proxier.ServiceStatus {
 
 // Each endpoint has its state in a word, since when, and why.
 func TestWriteCheckedServices(t *testing.T) {
-	off := proxier.ServiceStatus{Namespace: "default", Name: "off", Unit: "off.toml", Disabled: true, Endpoints: []proxier.EndpointStatus{{Address: "192.168.10.11", State: "disabled", Weight: 1}}}
+	off := report.ServiceStatus{Namespace: "default", Name: "off", Unit: "off.toml", Disabled: true, Endpoints: []report.EndpointStatus{{Address: "192.168.10.11", State: "disabled", Weight: 1}}}
 	var b strings.Builder
-	check(t, WriteServices(&b, []proxier.ServiceStatus{checked(), off}, now))
+	check(t, WriteServices(&b, []report.ServiceStatus{checked(), off}, now))
 	want := `
 SERVICE  default/web  (web.toml:1:1)
 ADDRESS            KIND  READY  ACTION
@@ -74,9 +74,9 @@ ENDPOINT       STATE     WEIGHT  WHERE
 
 // How packets get to endpoints stands with what becomes of them.
 func TestWriteForward(t *testing.T) {
-	f := proxier.FrontendStatus{Address: "10.96.0.10:80/tcp", Kind: "vip", Action: "balance", Targets: 1, Endpoints: 1, Forward: "tunnel ipip"}
+	f := report.FrontendStatus{Address: "10.96.0.10:80/tcp", Kind: "vip", Action: "balance", Targets: 1, Endpoints: 1, Forward: "tunnel ipip"}
 	var b strings.Builder
-	check(t, WriteServices(&b, []proxier.ServiceStatus{{Namespace: "default", Name: "web", Frontends: []proxier.FrontendStatus{f}}}, now))
+	check(t, WriteServices(&b, []report.ServiceStatus{{Namespace: "default", Name: "web", Frontends: []report.FrontendStatus{f}}}, now))
 	if want := "10.96.0.10:80/tcp  vip   1/1    balance  tunnel ipip\n"; !strings.Contains(b.String(), want) {
 		t.Errorf("got\n%swant %s", b.String(), want)
 	}
@@ -84,10 +84,10 @@ func TestWriteForward(t *testing.T) {
 
 // So does that not everybody may use an address.
 func TestWriteRestricted(t *testing.T) {
-	balances := proxier.FrontendStatus{Address: "10.96.0.10:80/tcp", Kind: "vip", Action: "balance", Targets: 1, Endpoints: 1, Restricted: true}
-	rejects := proxier.FrontendStatus{Address: "10.96.0.11:80/tcp", Kind: "vip", Action: "reject", Reason: "no endpoints", Restricted: true}
+	balances := report.FrontendStatus{Address: "10.96.0.10:80/tcp", Kind: "vip", Action: "balance", Targets: 1, Endpoints: 1, Restricted: true}
+	rejects := report.FrontendStatus{Address: "10.96.0.11:80/tcp", Kind: "vip", Action: "reject", Reason: "no endpoints", Restricted: true}
 	var b strings.Builder
-	check(t, WriteServices(&b, []proxier.ServiceStatus{{Namespace: "default", Name: "web", Frontends: []proxier.FrontendStatus{balances, rejects}}}, now))
+	check(t, WriteServices(&b, []report.ServiceStatus{{Namespace: "default", Name: "web", Frontends: []report.FrontendStatus{balances, rejects}}}, now))
 	for _, want := range []string{"balance  restricted\n", "REJECTS  restricted  no endpoints\n"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("got\n%swant %s", b.String(), want)
@@ -97,10 +97,10 @@ func TestWriteRestricted(t *testing.T) {
 
 // A service none of whose endpoints passes is a problem though it serves, and a disabled one is none.
 func TestSummaryOfAllDown(t *testing.T) {
-	f := proxier.FrontendStatus{Address: "10.96.0.10:80/tcp", Kind: "vip", Action: "balance", Targets: 2, AllFailed: "use_all",
+	f := report.FrontendStatus{Address: "10.96.0.10:80/tcp", Kind: "vip", Action: "balance", Targets: 2, AllFailed: "use_all",
 		Reason: "no endpoint passes its check, so those that fail are used: 2 (192.168.10.12: connect timed out)"}
-	loop := proxier.Summary{Services: 5, Disabled: 2, Actions: map[string]int{"balance": 3}, Problems: []proxier.AddressProblem{{Service: "default/web", FrontendStatus: f, Place: "web.toml:1:1"}}}
-	s := Summarize(Status{Healthy: true, Ready: true}, loop, Few)
+	sum := report.Summary{Services: 5, Disabled: 2, Actions: map[string]int{"balance": 3}, Problems: []report.AddressProblem{{Service: "default/web", FrontendStatus: f, Place: "web.toml:1:1"}}}
+	s := Summarize(Status{Healthy: true, Ready: true}, sum, Few)
 	if got, want := s.Trouble(), "1 problem, the first: default/web 10.96.0.10:80/tcp ALL DOWN "+f.Reason+" (web.toml:1:1)"; got != want {
 		t.Errorf("trouble: %s\nwant     %s", got, want)
 	}
@@ -109,12 +109,12 @@ func TestSummaryOfAllDown(t *testing.T) {
 	if want := "5 services (2 disabled), 3 addresses serve"; !strings.Contains(b.String(), want) {
 		t.Errorf("no %q in\n%s", want, b.String())
 	}
-	web := proxier.ServiceStatus{Namespace: "default", Name: "web", Frontends: []proxier.FrontendStatus{f}}
-	if why, pending := verdict([]proxier.ServiceStatus{web}); pending || why != "default/web 10.96.0.10:80/tcp ALL DOWN "+f.Reason {
+	web := report.ServiceStatus{Namespace: "default", Name: "web", Frontends: []report.FrontendStatus{f}}
+	if why, pending := verdict([]report.ServiceStatus{web}); pending || why != "default/web 10.96.0.10:80/tcp ALL DOWN "+f.Reason {
 		t.Errorf("check: %q, pending %v", why, pending)
 	}
-	off := proxier.ServiceStatus{Namespace: "default", Name: "off", Disabled: true}
-	if why, _ := verdict([]proxier.ServiceStatus{off}); why != "default/off is disabled" {
+	off := report.ServiceStatus{Namespace: "default", Name: "off", Disabled: true}
+	if why, _ := verdict([]report.ServiceStatus{off}); why != "default/off is disabled" {
 		t.Errorf("check of a disabled service: %q", why)
 	}
 	if got := action(f); got != "ALL DOWN  "+f.Reason {
@@ -141,7 +141,7 @@ func TestDrains(t *testing.T) {
 		{Target: conditions.DrainTarget{Addr: netip.MustParseAddr("192.168.10.12"), Service: source.Key{Namespace: "default", Name: "web"}}, Drain: policy.Drain{By: "root", At: now.Add(-time.Hour)}},
 	}}
 	const first = `this host, by alice for 2m0s: disk\x1b[2J, 13m0s left`
-	s := Summarize(st, proxier.Summary{}, Few)
+	s := Summarize(st, report.Summary{}, Few)
 	var b strings.Builder
 	check(t, s.WriteTable(&b, now))
 	if want := "DRAINS  2  " + first + "; and 1 more: svcproxy status -o wide\n"; !strings.HasSuffix(b.String(), want) {
@@ -160,10 +160,10 @@ func TestDrains(t *testing.T) {
 // Connections have a place where they are counted.
 func TestWriteServicesWithTraffic(t *testing.T) {
 	n := uint64(1041)
-	endpoints := []proxier.EndpointStatus{{Address: "10.0.0.1", Weight: 1, State: "ready", Active: &n}, {Address: "10.0.0.2", Weight: 1, State: "ready", Active: new(uint64)}}
-	web := proxier.ServiceStatus{Namespace: "default", Name: "web", Endpoints: endpoints, Traffic: &proxier.TrafficStatus{ConnectionRate: 140.04, Active: n}}
+	endpoints := []report.EndpointStatus{{Address: "10.0.0.1", Weight: 1, State: "ready", Active: &n}, {Address: "10.0.0.2", Weight: 1, State: "ready", Active: new(uint64)}}
+	web := report.ServiceStatus{Namespace: "default", Name: "web", Endpoints: endpoints, Traffic: &report.TrafficStatus{ConnectionRate: 140.04, Active: n}}
 	var b strings.Builder
-	check(t, WriteServices(&b, []proxier.ServiceStatus{web}, time.Unix(1, 0)))
+	check(t, WriteServices(&b, []report.ServiceStatus{web}, time.Unix(1, 0)))
 	want := `SERVICE  default/web
 TRAFFIC  140.0 connections/s, 1,041 active
 ADDRESS  KIND  READY  ACTION

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -13,10 +13,10 @@ import (
 type Selection = source.Selection
 
 // Missing says which patterns of a selection mean none of some services; empty: each means some.
-func Missing(which Selection, list []proxier.ServiceStatus) string {
+func Missing(which Selection, list []report.ServiceStatus) string {
 	lost := slices.DeleteFunc(slices.Clone(which), func(pattern string) bool {
 		one := Selection{pattern}
-		return slices.ContainsFunc(list, func(s proxier.ServiceStatus) bool {
+		return slices.ContainsFunc(list, func(s report.ServiceStatus) bool {
 			return one.Matches(source.Key{Namespace: s.Namespace, Name: s.Name}, s.Labels)
 		})
 	})

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/conditions"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -24,10 +24,10 @@ type Summary struct {
 
 	Settings Settings `json:"settings"`
 
-	Services  int                    `json:"services"`
-	Disabled  int                    `json:"disabled_services,omitempty"` // of those, by their files
-	Addresses map[string]int         `json:"addresses"`                   // by their action, as in a Status
-	Families  []proxier.FamilyStatus `json:"families"`
+	Services  int                   `json:"services"`
+	Disabled  int                   `json:"disabled_services,omitempty"` // of those, by their files
+	Addresses map[string]int        `json:"addresses"`                   // by their action, as in a Status
+	Families  []report.FamilyStatus `json:"families"`
 
 	Files    map[source.FileState]int `json:"files"`                  // how many, by state
 	Broken   []source.FileStatus      `json:"broken_files,omitempty"` // not used as they stand
@@ -39,7 +39,7 @@ type Summary struct {
 
 	Announced AnnouncedSummary `json:"announced,omitzero"`
 
-	Everything []proxier.ServiceStatus `json:"all_services,omitempty"` // where they are few, see MaxListed
+	Everything []report.ServiceStatus `json:"all_services,omitempty"` // where they are few, see MaxListed
 }
 
 // Left says how much is left out of a Summary.
@@ -93,15 +93,15 @@ func MostOf(query url.Values) (int, error) {
 }
 
 // Services returns the services of a selection, by name.
-func (c *Client) Services(ctx context.Context, which Selection) ([]proxier.ServiceStatus, error) {
-	var list []proxier.ServiceStatus
+func (c *Client) Services(ctx context.Context, which Selection) ([]report.ServiceStatus, error) {
+	var list []report.ServiceStatus
 	err := c.Ask(ctx, "/v1/services", queryOf(which), &list)
 	return list, err
 }
 
 // Summarize makes a Summary of a Status without services, and of what is known of those. It
 // names at most so many problems, see Few.
-func Summarize(st Status, loop proxier.Summary, most int) Summary {
+func Summarize(st Status, loop report.Summary, most int) Summary {
 	s := Summary{
 		Version: st.Version, PID: st.PID, Started: st.Started, Ready: st.Ready, Healthy: st.Healthy, Settings: st.Settings,
 		Services: loop.Services, Disabled: loop.Disabled, Addresses: loop.Actions, Families: loop.Families,
@@ -141,7 +141,7 @@ func (s *Summary) files(sources []source.Status) {
 }
 
 // problems returns those of the daemon, its sources and the host, the most pressing first.
-func (st *Status) problems(families []proxier.FamilyStatus) (list []Problem) {
+func (st *Status) problems(families []report.FamilyStatus) (list []Problem) {
 	if !st.Healthy {
 		list = append(list, Problem{Subject: "svcproxy", State: "UNHEALTHY", Reason: "a change has waited too long for a sync"})
 	}
@@ -160,7 +160,7 @@ func (st *Status) problems(families []proxier.FamilyStatus) (list []Problem) {
 	return list
 }
 
-func familyProblems(f proxier.FamilyStatus) (list []Problem) {
+func familyProblems(f report.FamilyStatus) (list []Problem) {
 	add := func(state, reason string) {
 		list = append(list, Problem{Subject: f.Family, State: state, Reason: reason})
 	}
@@ -196,7 +196,7 @@ func sourceProblems(src source.Status) (list []Problem) {
 }
 
 // addressProblems are those of services.
-func addressProblems(in []proxier.AddressProblem) (list []Problem) {
+func addressProblems(in []report.AddressProblem) (list []Problem) {
 	for _, p := range in {
 		list = append(list, Problem{Subject: p.Service, Address: p.Address, State: actionWord(p.Action), Reason: p.Reason, Place: p.Place})
 	}
@@ -204,7 +204,7 @@ func addressProblems(in []proxier.AddressProblem) (list []Problem) {
 }
 
 // serves reports whether an address serves as it should.
-func serves(f proxier.FrontendStatus) bool { return f.Action == "balance" && f.AllFailed == "" }
+func serves(f report.FrontendStatus) bool { return f.Action == "balance" && f.AllFailed == "" }
 
 // actionWord says what becomes of packets to an address that does not serve as it should.
 func actionWord(action string) string {
@@ -284,9 +284,9 @@ func grouped(n int) string {
 }
 
 // lastSync returns the family whose sync ended last.
-func (s *Summary) lastSync() proxier.FamilyStatus {
+func (s *Summary) lastSync() report.FamilyStatus {
 	if len(s.Families) == 0 {
-		return proxier.FamilyStatus{}
+		return report.FamilyStatus{}
 	}
-	return slices.MaxFunc(s.Families, func(a, b proxier.FamilyStatus) int { return a.LastSync.Compare(b.LastSync) })
+	return slices.MaxFunc(s.Families, func(a, b report.FamilyStatus) int { return a.LastSync.Compare(b.LastSync) })
 }

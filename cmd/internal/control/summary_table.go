@@ -9,7 +9,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -177,11 +177,11 @@ func (t *table) more(n int) {
 }
 
 // addresses writes a row for each address of services, and why it does not serve.
-func (t *table) addresses(services []proxier.ServiceStatus) {
+func (t *table) addresses(services []report.ServiceStatus) {
 	t.row("SERVICE", "ADDRESS", "KIND", "READY", "ACTION")
 	for _, s := range services {
 		name := s.Namespace + "/" + s.Name
-		for _, f := range proxier.Runs(s.Frontends) {
+		for _, f := range report.Runs(s.Frontends) {
 			t.row(name, f.Address, f.Kind, fmt.Sprintf("%d/%d", f.Targets, f.Endpoints), action(f))
 		}
 		if len(s.Frontends) == 0 {
@@ -191,7 +191,7 @@ func (t *table) addresses(services []proxier.ServiceStatus) {
 }
 
 // noAddress says why a service has no frontends.
-func noAddress(s proxier.ServiceStatus) string {
+func noAddress(s report.ServiceStatus) string {
 	if s.Disabled {
 		return "disabled"
 	}
@@ -199,7 +199,7 @@ func noAddress(s proxier.ServiceStatus) string {
 }
 
 // action returns what becomes of packets to an address, and why.
-func action(f proxier.FrontendStatus) string {
+func action(f report.FrontendStatus) string {
 	restricted := ""
 	if f.Restricted {
 		restricted = "restricted"
@@ -216,7 +216,7 @@ func spaced(words ...string) string {
 }
 
 // WriteServices writes services for people, as of now: their addresses, and for each of them its endpoints.
-func WriteServices(w io.Writer, services []proxier.ServiceStatus, now time.Time) error {
+func WriteServices(w io.Writer, services []report.ServiceStatus, now time.Time) error {
 	t := newTable(w, now)
 	for i, s := range services {
 		if i > 0 {
@@ -244,16 +244,16 @@ func WriteServices(w io.Writer, services []proxier.ServiceStatus, now time.Time)
 	return t.end()
 }
 
-func (t *table) service(s proxier.ServiceStatus) {
+func (t *table) service(s report.ServiceStatus) {
 	t.row("ADDRESS", "KIND", "READY", "ACTION")
-	for _, f := range proxier.Runs(s.Frontends) {
+	for _, f := range report.Runs(s.Frontends) {
 		t.row(f.Address, f.Kind, fmt.Sprintf("%d/%d", f.Targets, f.Endpoints), action(f))
 	}
 	if len(s.Frontends) == 0 {
 		t.row("-", "-", "-", noAddress(s))
 	}
 	t.line("")
-	t.endpoints([]proxier.ServiceStatus{s}, false)
+	t.endpoints([]report.ServiceStatus{s}, false)
 	if len(s.Endpoints) == 0 {
 		t.row("-", "no endpoints", "-", "-")
 	}
@@ -261,7 +261,7 @@ func (t *table) service(s proxier.ServiceStatus) {
 }
 
 // WriteAddresses writes a row for each address of services.
-func WriteAddresses(w io.Writer, services []proxier.ServiceStatus) error {
+func WriteAddresses(w io.Writer, services []report.ServiceStatus) error {
 	t := newTable(w, time.Time{})
 	t.addresses(services)
 	return t.end()

@@ -15,19 +15,19 @@ import (
 
 	"svcproxy.dev/svcproxy/cmd/internal/announcer"
 	"svcproxy.dev/svcproxy/internal/pace"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/conditions"
 	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 )
 
 // of10000 is what a loop tells of 10,000 services, two addresses of which do not serve.
-var of10000 = proxier.Summary{
+var of10000 = report.Summary{
 	Services: 10_000, Actions: map[string]int{"balance": 19_998, "reject": 1, "drop": 1},
 	Families: sample.Loop.Families[:1],
-	Problems: []proxier.AddressProblem{
-		{Service: "default/web", FrontendStatus: proxier.FrontendStatus{Address: "[fd00:96::10]:80/tcp", Kind: "vip", Action: "reject", Reason: "no IPv6 endpoint"}, Place: "web.toml:1:1"},
-		{Service: "prod/svc-777", FrontendStatus: proxier.FrontendStatus{Address: "10.96.3.28:80/tcp", Kind: "vip", Action: "drop", Reason: "policy local: no endpoint on this node; usable elsewhere: 2"}, Place: "\x1b[2Jbig.json:3307:1"},
+	Problems: []report.AddressProblem{
+		{Service: "default/web", FrontendStatus: report.FrontendStatus{Address: "[fd00:96::10]:80/tcp", Kind: "vip", Action: "reject", Reason: "no IPv6 endpoint"}, Place: "web.toml:1:1"},
+		{Service: "prod/svc-777", FrontendStatus: report.FrontendStatus{Address: "10.96.3.28:80/tcp", Kind: "vip", Action: "drop", Reason: "policy local: no endpoint on this node; usable elsewhere: 2"}, Place: "\x1b[2Jbig.json:3307:1"},
 	},
 	Warnings: []string{"service default/web: 10.96.0.10 is on eth0"},
 }
@@ -64,15 +64,15 @@ NEEDS A RESTART  mode
 // much more there is.
 func TestSummaryIsOneScreen(t *testing.T) {
 	st := Status{Healthy: true, Restart: []string{"mode"}, Drains: make([]conditions.Drained, 100), Sources: []source.Status{{Source: "file"}}}
-	loop := proxier.Summary{Services: 5000, Actions: map[string]int{"reject": 5000}, MoreProblems: 4994, MoreWarnings: 94}
+	sum := report.Summary{Services: 5000, Actions: map[string]int{"reject": 5000}, MoreProblems: 4994, MoreWarnings: 94}
 	for i := range 100 {
 		f := source.FileStatus{Path: fmt.Sprintf("%d.toml", i), State: source.Refused}
 		f.Faults = []source.Fault{{Msg: "one"}, {Msg: "two"}, {Msg: "odd", Warning: true}}
 		st.Sources[0].Files = append(st.Sources[0].Files, f)
 		st.Warnings = append(st.Warnings, "host")
 	}
-	loop.Problems, loop.Warnings = make([]proxier.AddressProblem, Few), make([]string, Few)
-	s := Summarize(st, loop, Few)
+	sum.Problems, sum.Warnings = make([]report.AddressProblem, Few), make([]string, Few)
+	s := Summarize(st, sum, Few)
 	var b strings.Builder
 	check(t, s.WriteTable(&b, now))
 	lines := strings.Split(b.String(), "\n")
@@ -88,7 +88,7 @@ func TestSummaryIsOneScreen(t *testing.T) {
 
 // Where there is little, all of it is shown.
 func TestSummaryOfFew(t *testing.T) {
-	s := Summarize(Status{Healthy: true, Ready: true}, proxier.Summary{Services: 2, Actions: map[string]int{"balance": 1, "drop": 1}}, Few)
+	s := Summarize(Status{Healthy: true, Ready: true}, report.Summary{Services: 2, Actions: map[string]int{"balance": 1, "drop": 1}}, Few)
 	s.Everything = sample.Loop.Services
 	var b strings.Builder
 	check(t, s.WriteTable(&b, now))
@@ -108,7 +108,7 @@ func TestWriteServices(t *testing.T) {
 	web.Place = "a.toml:3:1"
 	web.Description, web.Labels = "The shop, and its \x1b[2Jfront end", map[string]string{"team": "web", "example.com/tier": ""}
 	var b strings.Builder
-	check(t, WriteServices(&b, []proxier.ServiceStatus{web, idle}, now))
+	check(t, WriteServices(&b, []report.ServiceStatus{web, idle}, now))
 	want := `
 SERVICE  default/web  (a.toml:3:1)
 ABOUT    The shop, and its \x1b[2Jfront end
@@ -136,13 +136,13 @@ ENDPOINT  STATE         WEIGHT  WHERE
 
 // Ports of a range have a row, with names and in the list of all.
 func TestRowsOfRanges(t *testing.T) {
-	s := proxier.ServiceStatus{Namespace: "default", Name: "media"}
+	s := report.ServiceStatus{Namespace: "default", Name: "media"}
 	for n := range 100 {
-		s.Frontends = append(s.Frontends, proxier.FrontendStatus{Address: fmt.Sprintf("203.0.113.20:%d/udp", 20000+n), Kind: "external", Action: "balance", Targets: 1, Endpoints: 1})
+		s.Frontends = append(s.Frontends, report.FrontendStatus{Address: fmt.Sprintf("203.0.113.20:%d/udp", 20000+n), Kind: "external", Action: "balance", Targets: 1, Endpoints: 1})
 	}
 	var b strings.Builder
-	check(t, WriteServices(&b, []proxier.ServiceStatus{s}, now))
-	check(t, WriteAddresses(&b, []proxier.ServiceStatus{s}))
+	check(t, WriteServices(&b, []report.ServiceStatus{s}, now))
+	check(t, WriteAddresses(&b, []report.ServiceStatus{s}))
 	if row := "203.0.113.20:20000-20099/udp  external  1/1    balance\n"; strings.Count(b.String(), row) != 2 || strings.Count(b.String(), "203.0.113.20") != 2 {
 		t.Errorf("services\n%s", b.String())
 	}
@@ -150,41 +150,41 @@ func TestRowsOfRanges(t *testing.T) {
 
 // Everything that hinders is trouble, and nothing else.
 func TestTrouble(t *testing.T) {
-	fine := func() (Status, proxier.Summary) {
+	fine := func() (Status, report.Summary) {
 		return Status{Ready: true, Healthy: true, Sources: []source.Status{{
 			Source: "file", Warnings: []string{"web.yaml is not read"}, Notes: 1,
 			Files: []source.FileStatus{{Path: "a.toml", State: source.Accepted, Faults: []source.Fault{{Msg: "no address", Warning: true}}}},
-		}}}, proxier.Summary{Services: 1, Actions: map[string]int{"balance": 1}, Warnings: []string{"odd"}}
+		}}}, report.Summary{Services: 1, Actions: map[string]int{"balance": 1}, Warnings: []string{"odd"}}
 	}
 	for _, tt := range []struct {
 		name string
-		edit func(*Status, *proxier.Summary)
+		edit func(*Status, *report.Summary)
 		want string
 	}{
-		{"only warnings", func(*Status, *proxier.Summary) {}, ""},
-		{"restart", func(st *Status, _ *proxier.Summary) { st.Restart = []string{"mode"} }, ""},
-		{"starting", func(st *Status, _ *proxier.Summary) { st.Ready = false }, "the first sync is not complete"},
-		{"unhealthy", func(st *Status, _ *proxier.Summary) { st.Healthy = false }, "1 problem, the first: svcproxy UNHEALTHY a change has waited too long for a sync"},
-		{"sync", func(_ *Status, l *proxier.Summary) {
-			l.Families = []proxier.FamilyStatus{{Family: "ipv6", Error: "no\nmemory", FailingSince: now}}
+		{"only warnings", func(*Status, *report.Summary) {}, ""},
+		{"restart", func(st *Status, _ *report.Summary) { st.Restart = []string{"mode"} }, ""},
+		{"starting", func(st *Status, _ *report.Summary) { st.Ready = false }, "the first sync is not complete"},
+		{"unhealthy", func(st *Status, _ *report.Summary) { st.Healthy = false }, "1 problem, the first: svcproxy UNHEALTHY a change has waited too long for a sync"},
+		{"sync", func(_ *Status, l *report.Summary) {
+			l.Families = []report.FamilyStatus{{Family: "ipv6", Error: "no\nmemory", FailingSince: now}}
 		}, `1 problem, the first: ipv6 SYNC FAILS since 2026-01-02T03:04:05Z: no\nmemory`},
-		{"stalled", func(_ *Status, l *proxier.Summary) {
-			l.Families = []proxier.FamilyStatus{{Family: "ipv6", Stalled: "the sync waits for ip6tables-restore", StalledSince: now}}
+		{"stalled", func(_ *Status, l *report.Summary) {
+			l.Families = []report.FamilyStatus{{Family: "ipv6", Stalled: "the sync waits for ip6tables-restore", StalledSince: now}}
 		}, "1 problem, the first: ipv6 STALLED since 2026-01-02T03:04:05Z: the sync waits for ip6tables-restore"},
-		{"waiting", func(_ *Status, l *proxier.Summary) {
-			l.Families = []proxier.FamilyStatus{{Family: "ipv6", Waiting: "kubernetes"}}
+		{"waiting", func(_ *Status, l *report.Summary) {
+			l.Families = []report.FamilyStatus{{Family: "ipv6", Waiting: "kubernetes"}}
 		}, "1 problem, the first: ipv6 WAITS for source kubernetes"},
-		{"settings", func(st *Status, _ *proxier.Summary) { st.Faults = []source.Fault{{Msg: "unknown key"}} }, "1 problem, the first: settings STALE unknown key"},
-		{"source", func(st *Status, _ *proxier.Summary) { st.Sources[0].Notes = 0 }, "1 problem, the first: source file web.yaml is not read"},
-		{"connection", func(st *Status, _ *proxier.Summary) {
+		{"settings", func(st *Status, _ *report.Summary) { st.Faults = []source.Fault{{Msg: "unknown key"}} }, "1 problem, the first: settings STALE unknown key"},
+		{"source", func(st *Status, _ *report.Summary) { st.Sources[0].Notes = 0 }, "1 problem, the first: source file web.yaml is not read"},
+		{"connection", func(st *Status, _ *report.Summary) {
 			st.Sources[0].Connection = &source.Connection{Server: "https://a", Error: "refused"}
 		}, "1 problem, the first: source file https://a DISCONNECTED refused"},
-		{"object", func(st *Status, _ *proxier.Summary) {
+		{"object", func(st *Status, _ *report.Summary) {
 			st.Sources[0].Objects = []source.FileStatus{{Path: "default/web", Faults: []source.Fault{{Msg: "taken"}}}}
 		}, "1 problem, the first: default/web REFUSED taken"},
-		{"host", func(st *Status, _ *proxier.Summary) { st.Warnings = []string{"forwarding is off"} }, "1 problem, the first: host forwarding is off"},
-		{"stale file", func(st *Status, _ *proxier.Summary) { st.Sources[0].Files[0].State = source.Stale }, "1 file not used as it stands, see svcproxy status"},
-		{"addresses", func(_ *Status, l *proxier.Summary) { l.Problems, l.MoreProblems = of10000.Problems[:1], 2 },
+		{"host", func(st *Status, _ *report.Summary) { st.Warnings = []string{"forwarding is off"} }, "1 problem, the first: host forwarding is off"},
+		{"stale file", func(st *Status, _ *report.Summary) { st.Sources[0].Files[0].State = source.Stale }, "1 file not used as it stands, see svcproxy status"},
+		{"addresses", func(_ *Status, l *report.Summary) { l.Problems, l.MoreProblems = of10000.Problems[:1], 2 },
 			"3 problems, the first: default/web [fd00:96::10]:80/tcp REJECTS no IPv6 endpoint (web.toml:1:1)"},
 	} {
 		st, loop := fine()
@@ -197,8 +197,8 @@ func TestTrouble(t *testing.T) {
 }
 
 func TestSelection(t *testing.T) {
-	web := proxier.ServiceStatus{Namespace: "default", Name: "web", Labels: map[string]string{"team": "front", "example.com/tier": ""}}
-	shop := proxier.ServiceStatus{Namespace: "prod", Name: "web-2", Labels: map[string]string{"team": "back"}}
+	web := report.ServiceStatus{Namespace: "default", Name: "web", Labels: map[string]string{"team": "front", "example.com/tier": ""}}
+	shop := report.ServiceStatus{Namespace: "prod", Name: "web-2", Labels: map[string]string{"team": "back"}}
 	for _, tt := range []struct {
 		patterns  string
 		web, shop bool
@@ -209,7 +209,7 @@ func TestSelection(t *testing.T) {
 		{"tier=*", false, false}, {"team=bac? web", true, true}, {"*=front", false, false},
 	} {
 		s := Selection(strings.Fields(tt.patterns))
-		matches := func(st proxier.ServiceStatus) bool {
+		matches := func(st report.ServiceStatus) bool {
 			return s.Matches(source.Key{Namespace: st.Namespace, Name: st.Name}, st.Labels)
 		}
 		if matches(web) != tt.web || matches(shop) != tt.shop {
@@ -222,7 +222,7 @@ func TestSelection(t *testing.T) {
 			t.Errorf("%q crosses the socket as %q, %v", s, back, err)
 		}
 	}
-	if got := Missing(Selection{"web", "x*", "team=fr*", "prod/*", "team=back"}, []proxier.ServiceStatus{web}); got != "no service is x*, or prod/*, or team=back" {
+	if got := Missing(Selection{"web", "x*", "team=fr*", "prod/*", "team=back"}, []report.ServiceStatus{web}); got != "no service is x*, or prod/*, or team=back" {
 		t.Errorf("missing %q", got)
 	}
 	for _, bad := range []string{"=x", "*=x", "a b=x", "team=[", "team=\x1b["} {
@@ -238,18 +238,18 @@ func TestSelection(t *testing.T) {
 }
 
 func TestSortServices(t *testing.T) {
-	service := func(name, unit string, frontends, idle, ready, notReady int) (s proxier.ServiceStatus) {
+	service := func(name, unit string, frontends, idle, ready, notReady int) (s report.ServiceStatus) {
 		s.Name, s.Unit = name, unit
 		for i := range frontends {
-			s.Frontends = append(s.Frontends, proxier.FrontendStatus{Action: map[bool]string{true: "reject", false: "balance"}[i < idle]})
+			s.Frontends = append(s.Frontends, report.FrontendStatus{Action: map[bool]string{true: "reject", false: "balance"}[i < idle]})
 		}
 		for i := range ready + notReady {
-			s.Endpoints = append(s.Endpoints, proxier.EndpointStatus{State: map[bool]string{true: "ready", false: "not ready"}[i < ready]})
+			s.Endpoints = append(s.Endpoints, report.EndpointStatus{State: map[bool]string{true: "ready", false: "not ready"}[i < ready]})
 		}
 		return s
 	}
 	for key, want := range map[string]string{"name": "abcd", "addresses": "badc", "endpoints": "cbad", "ready": "dbca", "problems": "dabc", "file": "dcba"} {
-		list := []proxier.ServiceStatus{
+		list := []report.ServiceStatus{
 			service("d", "1", 2, 2, 0, 0), service("c", "2", 1, 0, 3, 2), service("b", "3", 3, 0, 1, 2), service("a", "4", 2, 0, 2, 0),
 		}
 		check(t, SortServices(list, key))
@@ -277,13 +277,13 @@ func TestCheck(t *testing.T) {
 		"read": {"unread", "unread", "balance"}, // the daemon starts
 	}
 	r := sampleRoutes()
-	Get(r, "/v1/services", func(_ context.Context, query url.Values) (list []proxier.ServiceStatus, err error) {
+	Get(r, "/v1/services", func(_ context.Context, query url.Values) (list []report.ServiceStatus, err error) {
 		asked++
 		which, err := SelectionOf(query)
 		for name, actions := range services {
-			s := proxier.ServiceStatus{Namespace: "default", Name: name, Announced: []proxier.AnnouncedAddress{{Means: "bgp", Withheld: "no_router"}}} // of no interest to a track script
+			s := report.ServiceStatus{Namespace: "default", Name: name, Announced: []report.AnnouncedAddress{{Means: "bgp", Withheld: "no_router"}}} // of no interest to a track script
 			if n := len(actions); n > 0 {
-				s.Frontends = []proxier.FrontendStatus{{Address: "a", Action: actions[min(asked, n)-1]}}
+				s.Frontends = []report.FrontendStatus{{Address: "a", Action: actions[min(asked, n)-1]}}
 			}
 			unread := len(s.Frontends) > 0 && s.Frontends[0].Action == "unread"
 			if which.Matches(source.Key{Namespace: "default", Name: name}, nil) && !unread {

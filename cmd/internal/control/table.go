@@ -11,7 +11,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -85,7 +85,7 @@ func (t *table) head(st *Status) {
 		cmp.Or(strings.Join(st.Settings.NodePortAddresses, ", "), "no address")))
 }
 
-func (t *table) syncs(families []proxier.FamilyStatus) {
+func (t *table) syncs(families []report.FamilyStatus) {
 	t.line("")
 	t.row("FAMILY", "LAST SYNC", "TOOK", "STATE")
 	for _, f := range families {
@@ -120,8 +120,8 @@ func (t *table) files(st *Status) {
 }
 
 // services writes a row for each address of services, with labels where one of them has some.
-func (t *table) services(services []proxier.ServiceStatus) {
-	labelled := slices.ContainsFunc(services, func(s proxier.ServiceStatus) bool { return len(s.Labels) > 0 })
+func (t *table) services(services []report.ServiceStatus) {
+	labelled := slices.ContainsFunc(services, func(s report.ServiceStatus) bool { return len(s.Labels) > 0 })
 	row := func(labels string, cells ...string) {
 		if labelled {
 			cells = slices.Insert(cells, len(cells)-1, labels)

@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/report"
 )
 
 func TestWriteTable(t *testing.T) {
@@ -60,7 +60,7 @@ func TestLabelsInTable(t *testing.T) {
 	web.Labels = map[string]string{"a": "1", "b": "2", "c": "3", "d": "4", "e": "5"}
 	var b strings.Builder
 	tab := newTable(&b, now)
-	tab.services([]proxier.ServiceStatus{web, sample.Loop.Services[1]})
+	tab.services([]report.ServiceStatus{web, sample.Loop.Services[1]})
 	check(t, tab.end())
 	want := `
 SERVICE       ADDRESS              KIND       ACTION   TARGETS  ENDPOINTS  LABELS                  FROM

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"time"
 
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/conditions"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -74,7 +74,7 @@ func (c *Client) leaves(ctx context.Context) (string, error) {
 
 // verdict returns why not all services serve, and whether that may be so only
 // because changes are on their way to the kernel.
-func verdict(list []proxier.ServiceStatus) (why string, pending bool) {
+func verdict(list []report.ServiceStatus) (why string, pending bool) {
 	for i := range list {
 		for _, f := range list[i].Frontends {
 			if serves(f) {
@@ -96,7 +96,7 @@ func verdict(list []proxier.ServiceStatus) (why string, pending bool) {
 }
 
 // idleReason says why a service has no address that serves.
-func idleReason(s proxier.ServiceStatus) string {
+func idleReason(s report.ServiceStatus) string {
 	if s.Disabled {
 		return "is disabled"
 	}

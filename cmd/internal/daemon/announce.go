@@ -3,9 +3,9 @@ package daemon
 import (
 	"svcproxy.dev/svcproxy/cmd/internal/announcer"
 	"svcproxy.dev/svcproxy/configs"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/healthz"
 	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/report"
 )
 
 // announcing is what tells the network of addresses.
@@ -25,7 +25,7 @@ func (a *announcing) use(b configs.BGP) (decides bool) {
 }
 
 // counts returns what the network is told of, for metrics.
-func (a *announcing) counts(list []proxier.AnnouncedAddress) healthz.Announced {
+func (a *announcing) counts(list []report.AnnouncedAddress) healthz.Announced {
 	n := healthz.Announced{Addresses: make(map[string]int), Withheld: make(map[healthz.Withheld]int)}
 	for _, one := range list {
 		if one.Announced {

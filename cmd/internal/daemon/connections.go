@@ -9,6 +9,7 @@ import (
 	"svcproxy.dev/svcproxy/netutil/conntrack"
 	"svcproxy.dev/svcproxy/netutil/sysctl"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/flows"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/proxier/traffic"
 	"svcproxy.dev/svcproxy/source"
@@ -17,19 +18,19 @@ import (
 // connections is connection tracking as the Loop, a plan, drains and a Collector of traffic need it.
 type connections struct{}
 
-func (connections) Prune(ctx context.Context, fam policy.Family, q proxier.FlowQuery, judge func(proxier.Flow) proxier.Verdict) (int, error) {
+func (connections) Prune(ctx context.Context, fam policy.Family, q flows.Query, judge func(flows.Flow) flows.Verdict) (int, error) {
 	asked := conntrack.Query{Protocol: uint8(q.Protocol), From: q.From, To: q.To, At: q.At}
 	return conntrack.Prune(ctx, fam == policy.IPv6, asked, func(f conntrack.Flow) conntrack.Verdict {
-		return verdicts[judge(proxier.Flow(f))]
+		return verdicts[judge(flows.Flow(f))]
 	})
 }
 
 var verdicts = [...]conntrack.Verdict{
-	proxier.KeepFlow: conntrack.Keep, proxier.RemoveFlow: conntrack.Remove,
-	proxier.MoveFlow: conntrack.Move, proxier.ReopenFlow: conntrack.Reopen,
+	flows.Keep: conntrack.Keep, flows.Remove: conntrack.Remove,
+	flows.Move: conntrack.Move, flows.Reopen: conntrack.Reopen,
 }
 
-func (connections) Challenge(fam policy.Family, removed []proxier.Flow) error {
+func (connections) Challenge(fam policy.Family, removed []flows.Flow) error {
 	list := make([]challenge.Connection, len(removed))
 	for i, f := range removed {
 		list[i] = challenge.Connection{Client: f.Src, Server: f.Dst}

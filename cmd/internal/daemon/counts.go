@@ -15,10 +15,10 @@ import (
 	"svcproxy.dev/svcproxy/internal/lately"
 	"svcproxy.dev/svcproxy/netutil/sysctl"
 	"svcproxy.dev/svcproxy/netutil/xtables"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/conditions"
 	"svcproxy.dev/svcproxy/proxier/healthcheck"
 	"svcproxy.dev/svcproxy/proxier/healthz"
+	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -38,7 +38,7 @@ const (
 
 // A counter counts what metrics and systemd are told.
 type counter struct {
-	loop     *proxier.Loop
+	loop     *loop.Loop
 	keeper   *conditions.Keeper
 	doubts   *doubter
 	settings *settings.Watcher
@@ -80,7 +80,7 @@ func (c *counter) count() healthz.Counts {
 	if total, err := hostsetup.Dropped(); err == nil {
 		n.DroppedNew = &total
 	}
-	refusals := c.loop.Refusals()
+	refusals := c.loop.Snapshot().Refusals()
 	sources.Each(c.sources, func(s sources.Holder) { n.Held += s.Held() })
 	for _, s := range c.sources {
 		st := sources.AsUsed(known(s), refusals)

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/healthz"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -19,14 +19,14 @@ func TestStatusText(t *testing.T) {
 		want string
 	}{
 		{"nothing", healthz.Counts{}, "0 services, no problems"},
-		{"well", healthz.Counts{Loop: proxier.Counts{Services: map[string]int{"balance": 1, "drop": 1}}}, "2 services, no problems"},
-		{"one", healthz.Counts{Loop: proxier.Counts{Services: map[string]int{"reject": 1}}, Held: 1}, "1 service, 1 service refuses, 1 change is held"},
+		{"well", healthz.Counts{Loop: report.Counts{Services: map[string]int{"balance": 1, "drop": 1}}}, "2 services, no problems"},
+		{"one", healthz.Counts{Loop: report.Counts{Services: map[string]int{"reject": 1}}, Held: 1}, "1 service, 1 service refuses, 1 change is held"},
 		{"checks and drains", healthz.Counts{
-			Loop:   proxier.Counts{Services: map[string]int{"balance": 1, "disabled": 1}, AllFailed: map[string]int{"use_all": 1, "refuse": 1}},
+			Loop:   report.Counts{Services: map[string]int{"balance": 1, "disabled": 1}, AllFailed: map[string]int{"use_all": 1, "refuse": 1}},
 			Drains: map[string]int{healthz.DrainedNode: 1, healthz.DrainedEndpoints: 3},
 		}, "2 services, 1 service uses endpoints that all fail their check, 1 drain of this host"},
 		{"all", healthz.Counts{
-			Loop:  proxier.Counts{Services: map[string]int{"balance": 10, "reject": 2, "unserved": 3, "in part": 4, "pending": 5}},
+			Loop:  report.Counts{Services: map[string]int{"balance": 10, "reject": 2, "unserved": 3, "in part": 4, "pending": 5}},
 			Files: map[source.FileState]int{source.Accepted: 7, source.Refused: 8, source.Stale: 9}, SettingsFaults: 2,
 		}, "24 services, 3 services cannot be made, 2 services refuse, 4 services are served in part, 5 services are not synced yet, " +
 			"8 files are refused, 9 files are stale, 2 faults in svcproxy.toml"},

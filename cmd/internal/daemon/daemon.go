@@ -18,9 +18,9 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/sources"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/netutil/links"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/conditions"
 	"svcproxy.dev/svcproxy/proxier/healthcheck"
+	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -56,7 +56,7 @@ type daemon struct {
 	mode     *modeswitch.Switch
 	sources  []source.Source // that settings ask for
 	features []*hostsetup.FeatureWarner
-	loop     *proxier.Loop
+	loop     *loop.Loop
 
 	checker    *healthcheck.Checker
 	keeper     *conditions.Keeper
@@ -151,7 +151,7 @@ func (d *daemon) inspectHost(ctx context.Context) {
 
 // A sink counts what services need of this host, on their way to the Loop.
 type sink struct {
-	*proxier.Loop
+	*loop.Loop
 	features []*hostsetup.FeatureWarner
 }
 
@@ -160,24 +160,6 @@ func (s sink) Apply(ch source.Changes) {
 		f.Apply(ch)
 	}
 	s.Loop.Apply(ch)
-}
-
-// synced is told of each sync.
-func (d *daemon) synced(r proxier.SyncResult) {
-	d.http.health.Synced(r)
-	d.http.metrics.Synced(r)
-	if r.Err != nil {
-		d.http.metrics.SyncFailed(r, failureOf(d.mode.Current().Mode, r.Err))
-	}
-	if !r.Queued.IsZero() && r.Err == nil {
-		d.doubts.doubt()
-	}
-}
-
-// accepted is told of files that were taken over.
-func (d *daemon) accepted(units []source.Unit) {
-	d.http.metrics.Reloaded(time.Now())
-	sources.Each(d.sources, func(s sources.Accepter) { s.Accepted(units) })
 }
 
 // use takes over settings as far as that can be done without a restart.

@@ -10,7 +10,7 @@ import (
 
 	"svcproxy.dev/svcproxy/cmd/internal/node"
 	"svcproxy.dev/svcproxy/internal/wake"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/report"
 )
 
 const (
@@ -28,7 +28,7 @@ const (
 // A doubter logs what nobody can have meant.
 type doubter struct {
 	log  *slog.Logger
-	find func() []proxier.Doubt // as Loop.Doubts
+	find func() []report.Doubt // as report.Doubts
 
 	doubtful chan struct{} // services or addresses have changed
 	deaf     sync.Once     // where processes listen is not known, and the log says so
@@ -40,7 +40,7 @@ func (d *doubter) count() int { return int(d.known.Load()) }
 
 // listening returns where processes of this host listen. That this is not known
 // costs warnings only, and is told once.
-func (d *doubter) listening() []proxier.Listener {
+func (d *doubter) listening() []report.Listener {
 	list, err := node.Listeners()
 	if err != nil {
 		d.deaf.Do(func() {
@@ -56,7 +56,7 @@ func (d *doubter) doubt() { wake.Once(d.doubtful) }
 // tell logs what is new among the doubts about services after each change,
 // until ctx ends.
 func (d *doubter) tell(ctx context.Context) {
-	var told []proxier.Doubt
+	var told []report.Doubt
 	wait := func(t time.Duration) bool {
 		select {
 		case <-ctx.Done():
@@ -84,12 +84,12 @@ func (d *doubter) tell(ctx context.Context) {
 }
 
 // note logs those that are not among the ones already told.
-func (d *doubter) note(now, told []proxier.Doubt) {
-	known := make(map[proxier.Doubt]bool, len(told))
+func (d *doubter) note(now, told []report.Doubt) {
+	known := make(map[report.Doubt]bool, len(told))
 	for _, t := range told {
 		known[t] = true
 	}
-	news := slices.DeleteFunc(slices.Clone(now), func(n proxier.Doubt) bool { return known[n] })
+	news := slices.DeleteFunc(slices.Clone(now), func(n report.Doubt) bool { return known[n] })
 	for i, n := range news {
 		if i == maxDoubts {
 			d.log.Warn("more such warnings are in svcproxy status", "warnings", len(news)-i)

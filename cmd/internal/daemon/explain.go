@@ -11,6 +11,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/explain"
 	"svcproxy.dev/svcproxy/cmd/internal/modeswitch"
 	"svcproxy.dev/svcproxy/cmd/internal/sources"
+	"svcproxy.dev/svcproxy/proxier/report"
 )
 
 // explainTime is how long the host may take to tell of its rules and routes.
@@ -33,9 +34,10 @@ func (r *reporter) addExplain(routes *control.Routes) {
 			return nil, fmt.Errorf("waiting for another question: %w", ctx.Err())
 		}
 		mode := r.mode.Current().Mode
-		w := explain.NewWorld(r.loop.Snapshot(), mode)
-		w.Places, w.Details = r.rules.EndpointPlaces, r.loop.Details
-		w.Announced = r.loop.Announced(nil)
+		now := r.loop.Snapshot()
+		w := explain.NewWorld(now.Snapshot, mode)
+		w.Places, w.Details = r.rules.EndpointPlaces, now.Details
+		w.Announced = report.Announced(now, nil)
 		for _, s := range r.sources {
 			w.AddFaults(s.Status())
 		}

@@ -19,8 +19,8 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/settings"
 	"svcproxy.dev/svcproxy/cmd/internal/sources"
 	"svcproxy.dev/svcproxy/configs"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/file"
 )
@@ -43,7 +43,7 @@ func (r *reporter) plan(ctx context.Context, _ url.Values) (*plan.Report, error)
 	}
 	in := r.mode.Current()
 	report := &plan.Report{Against: "what the kernel holds", Mode: in.Name}
-	refusals := r.loop.Refusals()
+	refusals := r.loop.Snapshot().Refusals()
 	for _, s := range r.sources {
 		st := sources.AsUsed(s.Status(), refusals)
 		for _, f := range st.Files {
@@ -68,7 +68,7 @@ func faultsOf(f source.FileStatus) []source.Fault {
 
 // planSetting returns what consequences depend on in a mode.
 func planSetting(ctx context.Context, m modes.Mode, s configs.Settings) plan.Setting {
-	return plan.Setting{Drains: m.Drains, Drain: m.DrainTimeoutUnder(s), Count: func(p *proxier.FamilyPlan, list []proxier.Consequence) error {
+	return plan.Setting{Drains: m.Drains, Drain: m.DrainTimeoutUnder(s), Count: func(p *report.FamilyPlan, list []report.Consequence) error {
 		ctx, cancel := context.WithTimeout(ctx, planCountTime)
 		defer cancel()
 		return p.Count(ctx, connections{}, connections{}, list)
@@ -131,14 +131,14 @@ func (p Planner) compare(ctx context.Context, in *modeswitch.Active, s configs.S
 	reading := plan.LastGood(rules, node.Reserved(s), p.ConfigDir, p.StateDir)
 	r.Mode, r.Faults, r.Unreadable = in.Name, reading.Faults, reading.Unreadable
 	r.Errors = append(r.Errors, in.Missing()...)
-	var families []*proxier.FamilyPlan
+	var families []*report.FamilyPlan
 	for _, fam := range node.Families(s) {
 		b := in.Backends[fam]
 		if b == nil {
 			continue
 		}
 		after := policy.NewState(fam, n, reading.After)
-		f := proxier.ComparePlan(policy.NewState(fam, n, reading.Before), after, n, true)
+		f := report.ComparePlan(policy.NewState(fam, n, reading.Before), after, n, true)
 		f.Objects, f.Err = b.Plan(ctx, after)
 		families = append(families, f)
 	}

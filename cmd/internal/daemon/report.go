@@ -13,9 +13,9 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/sources"
 	"svcproxy.dev/svcproxy/cmd/internal/top"
 	"svcproxy.dev/svcproxy/cmd/internal/trace"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/conditions"
 	"svcproxy.dev/svcproxy/proxier/healthz"
+	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/proxier/traffic"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/file"
@@ -31,7 +31,7 @@ type reporter struct {
 	rules     file.Rules // in the mode that is in use
 	mode      *modeswitch.Switch
 	sources   []source.Source
-	loop      *proxier.Loop
+	loop      *loop.Loop
 	keeper    *conditions.Keeper
 	announcer *announcer.Announcer
 	traffic   *traffic.Collector

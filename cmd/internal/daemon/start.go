@@ -18,11 +18,12 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/settings"
 	"svcproxy.dev/svcproxy/cmd/internal/sources"
 	"svcproxy.dev/svcproxy/configs"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/conditions"
 	"svcproxy.dev/svcproxy/proxier/healthcheck"
 	"svcproxy.dev/svcproxy/proxier/healthz"
+	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/proxier/traffic"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -58,7 +59,7 @@ func start(ctx context.Context, o Options) (_ *daemon, err error) {
 	d.mode, err = modeswitch.Open(ctx, modeswitch.Config{
 		Log: d.log, StateDir: o.StateDir, Fixed: fixed, Settings: d.settings.Current, Tell: line.setMode,
 		Changed: func() { sources.Each(d.sources, sources.Revalidator.Revalidate) }, // modes differ in what they can do
-		Foreign: metrics.Disturbed, Loop: func() *proxier.Loop { return d.loop },
+		Foreign: metrics.Disturbed, Loop: func() *loop.Loop { return d.loop },
 	})
 	if err != nil {
 		return nil, err
@@ -96,7 +97,7 @@ func start(ctx context.Context, o Options) (_ *daemon, err error) {
 		}
 		sources.Each([]source.Source{s}, func(s sources.Troubled) { metrics.WatchProblems(t.Name, s.Problems) })
 	}
-	d.http.server.OnFailure(func(c proxier.NodeHealth, why string) {
+	d.http.server.OnFailure(func(c loop.NodeHealth, why string) {
 		if c.InCluster {
 			sources.Each(d.sources, func(s sources.HealthTeller) { s.HealthPortFailed(c.Key, c.Port, why) })
 		}
@@ -123,29 +124,22 @@ func start(ctx context.Context, o Options) (_ *daemon, err error) {
 	d.announcing = &announcing{neighbours: neighbours, noBGP: fixed.BGP.NoBGP(), Announcer: announcer.New(announcer.Config{
 		Log: d.log, BGP: fixed.BGP, Neighbours: neighbours, RouterID: d.host.RouterID,
 		Late: func(ctx context.Context) []policy.Family {
-			return d.mode.Late(ctx, d.loop.Unsynced(source.BGP, node.Families(fixed)))
+			return d.mode.Late(ctx, report.Unsynced(d.loop.Snapshot(), source.BGP, node.Families(fixed)))
 		},
 		Open: func(b configs.BGP, peers announcer.Peers) (announcer.Speaker, error) { return openBGP(d.log, b, peers) },
 	})}
 
 	// The loop, and what looks at what it does.
 	limits := fixed.Limits.Products()
-	d.doubts = &doubter{log: d.log, find: func() []proxier.Doubt { return d.loop.Doubts() }, doubtful: make(chan struct{}, 1)}
-	d.loop = proxier.NewLoop(proxier.Config{
+	d.doubts = &doubter{log: d.log, find: func() []report.Doubt { return report.Doubts(d.loop.Snapshot(), nil) }, doubtful: make(chan struct{}, 1)}
+	d.loop = loop.New(loop.Config{
 		Backends: d.mode.Backends(), Flows: connections{}, Node: here, Reserved: node.Reserved(fixed), Limits: &limits,
 		Sources: names, MinInterval: fixed.Sync.MinInterval, LookInterval: fixed.Sync.ResyncInterval,
-		SyncTimeout: syncTimeout, Log: d.log, Listening: d.doubts.listening, Router: explain.Router,
-		OnQueued:     metrics.Queued,
-		OnSync:       d.synced,
-		OnHolds:      func(policy.Family) { d.mode.FamilyHolds() },
-		OnDrop:       health.Dropped,
-		OnNodeHealth: d.http.server.SetNodeHealth,
-		OnAccept:     d.accepted,
-		OnFlows:      metrics.FlowsLooked,
-
-		Conditions: d.keeper, Announcer: d.announcing.Announcer,
+		SyncTimeout: syncTimeout, Log: d.log,
+		Surroundings: report.Surroundings{Details: d.keeper.Details, Listening: d.doubts.listening, Router: explain.Router},
+		Conditions:   d.keeper, Announcer: d.announcing.Announcer, Observer: observer{d},
 	})
-	d.http.traffic = traffic.NewCollector(connections{}, d.loop.Serving, d.log)
+	d.http.traffic = traffic.NewCollector(connections{}, func() []report.Family { return d.loop.Snapshot().Syncs }, d.log)
 	d.http.traffic.Want(wantedTraffic(fixed))
 	drained := d.keeper.Drains()
 	health.Watch(d.loop)
@@ -166,9 +160,9 @@ func start(ctx context.Context, o Options) (_ *daemon, err error) {
 	metrics.Register(d.http.traffic)
 	metrics.Follow(families...)
 	metrics.WatchCounts(counter.now, families...)
-	metrics.WatchStalls(func() []proxier.Stall { return append(d.mode.Stalls(), d.loop.Stalls()...) })
+	metrics.WatchStalls(func() []report.Stall { return append(d.mode.Stalls(), d.loop.Stalls()...) })
 	metrics.WatchChecks(answersOf(d.checker))
-	metrics.WatchAnnounced(func() healthz.Announced { return d.announcing.counts(d.loop.Announced(nil)) })
+	metrics.WatchAnnounced(func() healthz.Announced { return d.announcing.counts(report.Announced(d.loop.Snapshot(), nil)) })
 	if faults, _ := d.settings.Pending(); source.FirstError(faults) == nil {
 		metrics.Reloaded(time.Now())
 	}

@@ -6,22 +6,23 @@ import (
 
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/cmd/internal/sources"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/claims"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 )
 
 // status returns what the daemon knows of itself, without what is not known before ctx ends. Of services it has
 // those that match accepts; nil: all.
 func (r *reporter) status(ctx context.Context, match func(*source.Service) bool) control.Status {
-	loop := r.loop.StatusOf(match)
-	st := r.about(ctx, loop.Families, loop.Refusals)
-	st.Loop, st.Announced.Addresses = loop, r.loop.Announced(match)
+	s := r.loop.Snapshot()
+	services := report.StatusOf(s, match)
+	st := r.about(ctx, services.Families, services.Refusals)
+	st.Loop, st.Announced.Addresses = services, report.Announced(s, match)
 	return st
 }
 
 // about is status without the loop's own, of which it is given these parts.
-func (r *reporter) about(ctx context.Context, families []proxier.FamilyStatus, refusals []claims.Refusal) control.Status {
+func (r *reporter) about(ctx context.Context, families []report.FamilyStatus, refusals []claims.Refusal) control.Status {
 	st := control.Status{
 		Version: r.version, PID: os.Getpid(), Started: r.started,
 		Ready: r.health.Ready(), Healthy: r.health.Healthy(), Settings: r.inUse(families),
@@ -44,7 +45,7 @@ func (r *reporter) warnings(ctx context.Context) (list []string) {
 }
 
 // inUse returns which settings are in use.
-func (r *reporter) inUse(families []proxier.FamilyStatus) control.Settings {
+func (r *reporter) inUse(families []report.FamilyStatus) control.Settings {
 	n := r.host.Current()
 	s := control.Settings{
 		ConfigDir: r.configDir, Mode: r.mode.Current().Name, NodeName: n.Name, Zone: n.Zone,

@@ -5,7 +5,7 @@ import (
 	"net/url"
 
 	"svcproxy.dev/svcproxy/cmd/internal/control"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -18,12 +18,12 @@ func (r *reporter) addStatus(routes *control.Routes) {
 		}
 		return r.status(ctx, match), nil
 	})
-	control.Get(routes, "/v1/services", func(ctx context.Context, query url.Values) ([]proxier.ServiceStatus, error) {
+	control.Get(routes, "/v1/services", func(ctx context.Context, query url.Values) ([]report.ServiceStatus, error) {
 		match, err := matcher(query)
 		if err != nil {
 			return nil, err
 		}
-		list := r.loop.StatusOf(match).Services
+		list := report.StatusOf(r.loop.Snapshot(), match).Services
 		if match != nil {
 			r.addTraffic(ctx, query["name"], list)
 		}
@@ -49,16 +49,17 @@ func matcher(query url.Values) (func(*source.Service) bool, error) {
 
 // summary returns what is known in short, with at most so many problems.
 func (r *reporter) summary(ctx context.Context, most int) control.Summary {
-	loop := r.loop.Summary(most)
-	about := r.about(ctx, loop.Families, loop.Refusals)
-	about.Announced.Addresses = r.loop.Announced(nil)
-	s := control.Summarize(about, loop, most)
+	snap := r.loop.Snapshot()
+	services := report.Summarize(snap, most)
+	about := r.about(ctx, services.Families, services.Refusals)
+	about.Announced.Addresses = report.Announced(snap, nil)
+	s := control.Summarize(about, services, most)
 	addresses := 0
-	for _, n := range loop.Actions {
+	for _, n := range services.Actions {
 		addresses += n
 	}
-	if addresses <= control.MaxListed && loop.Services <= control.MaxListed {
-		s.Everything = r.loop.StatusOf(nil).Services
+	if addresses <= control.MaxListed && services.Services <= control.MaxListed {
+		s.Everything = report.StatusOf(snap, nil).Services
 	}
 	return s
 }

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/loop"
 )
 
 // A systemd tells systemd what it wants to know of a service.
@@ -16,7 +16,7 @@ type systemd struct {
 	notify  func(state string)
 	watch   time.Duration // it wants a sign of life this often; 0: never
 	line    *statusLine
-	loop    *proxier.Loop
+	loop    *loop.Loop
 	counter *counter
 }
 

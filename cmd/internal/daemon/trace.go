@@ -26,7 +26,7 @@ func (r *reporter) traceNames(_ context.Context, q url.Values) (*trace.Names, er
 			return nil, fmt.Errorf("address to trace: %w", err)
 		}
 	}
-	n := trace.NamesOf(r.loop.Snapshot(), only)
+	n := trace.NamesOf(r.loop.Snapshot().Snapshot, only)
 	n.Mode, n.Revision = mode, now
 	return n, nil
 }

@@ -8,7 +8,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/cmd/internal/top"
 	"svcproxy.dev/svcproxy/configs"
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/proxier/traffic"
 )
 
@@ -27,7 +27,7 @@ func (r *reporter) answerTop(ctx context.Context, values url.Values) (traffic.Re
 		return traffic.Report{}, err
 	}
 	if q.Names.Labels() {
-		q.Labels = r.loop.Labels()
+		q.Labels = report.Labels(r.loop.Snapshot())
 	}
 	return r.traffic.Report(ctx, q, topAge)
 }
@@ -36,12 +36,12 @@ func (r *reporter) answerTop(ctx context.Context, values url.Values) (traffic.Re
 const trafficTime = 200 * time.Millisecond
 
 // addTraffic adds what is counted of services to their status, where it is always counted and at hand.
-func (r *reporter) addTraffic(ctx context.Context, which control.Selection, list []proxier.ServiceStatus) {
+func (r *reporter) addTraffic(ctx context.Context, which control.Selection, list []report.ServiceStatus) {
 	ctx, cancel := context.WithTimeout(ctx, trafficTime)
 	defer cancel()
 	q := traffic.Query{Names: which, Endpoints: true, Limit: traffic.MaxLimit}
 	if which.Labels() {
-		q.Labels = r.loop.Labels()
+		q.Labels = report.Labels(r.loop.Snapshot())
 	}
 	report, err := r.traffic.Counted(ctx, q)
 	if err == nil && !report.Time.IsZero() {

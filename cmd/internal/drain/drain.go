@@ -17,6 +17,7 @@ import (
 	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/proxier/conditions"
 	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -29,10 +30,9 @@ type Keeper interface {
 	Drains() *conditions.Drains
 }
 
-// A Loop is what draining needs of proxier.Loop.
+// A Loop is what draining needs of loop.Loop.
 type Loop interface {
-	Snapshot() claims.Snapshot
-	Serving() []proxier.Serving
+	Snapshot() *report.Snapshot
 	Ready() <-chan struct{}
 	Held(ctx context.Context, fam policy.Family) error
 }

@@ -12,10 +12,10 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/cmd/internal/control"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/proxier/conditions"
 	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -71,9 +71,19 @@ func (l *heldLoop) DrainHost(drained bool) { l.host = append(l.host, drained) }
 
 func (l *heldLoop) Ready() <-chan struct{} { return l.ready }
 
-func (l *heldLoop) Snapshot() (s claims.Snapshot) {
+func (l *heldLoop) Snapshot() *report.Snapshot {
+	s := new(report.Snapshot)
 	for _, svc := range l.services {
 		s.Services = append(s.Services, claims.UnitService{Subject: policy.Subject{Service: svc}})
+	}
+	for _, fam := range []policy.Family{policy.IPv4, policy.IPv6} {
+		f := report.Family{Family: fam}
+		for _, svc := range l.services {
+			if r := policy.Resolve(svc, nil, &policy.Node{}, fam); r != nil {
+				f.Resolved = append(f.Resolved, r)
+			}
+		}
+		s.Syncs = append(s.Syncs, f)
 	}
 	return s
 }
@@ -86,19 +96,6 @@ func (l *heldLoop) Held(ctx context.Context, fam policy.Family) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-}
-
-func (l *heldLoop) Serving() (list []proxier.Serving) {
-	for _, fam := range []policy.Family{policy.IPv4, policy.IPv6} {
-		var all []*policy.Resolved
-		for _, svc := range l.services {
-			if r := policy.Resolve(svc, nil, &policy.Node{}, fam); r != nil {
-				all = append(all, r)
-			}
-		}
-		list = append(list, proxier.NewServing(fam, policy.Host{}, all...))
-	}
-	return list
 }
 
 // newHeldLoop returns a loop with the services web and dns at the endpoints 192.0.2.1 and .2, and fd00::1.

@@ -14,6 +14,7 @@ import (
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/conditions"
 	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -167,7 +168,7 @@ func (l *leftCounter) begin(t conditions.DrainTarget) {
 		return // connections to all endpoints count, and are remembered when they are seen
 	}
 	addrs := make(map[proxier.FrontendAddr]source.Key)
-	for _, s := range l.Loop.Serving() {
+	for _, s := range l.Loop.Snapshot().Syncs {
 		var last *policy.Resolved
 		has := false
 		for p, r := range s.FrontendAddrs() {
@@ -225,7 +226,7 @@ func (o owners) of(t conditions.DrainTarget) (key source.Key, ok bool) {
 }
 
 // owners returns who has and had each frontend address.
-func (l *leftCounter) owners(serving []proxier.Serving) map[proxier.FrontendAddr]owners {
+func (l *leftCounter) owners(serving []report.Family) map[proxier.FrontendAddr]owners {
 	owned := make(map[proxier.FrontendAddr]owners)
 	l.mu.Lock()
 	for p, key := range l.former {
@@ -242,7 +243,7 @@ func (l *leftCounter) owners(serving []proxier.Serving) map[proxier.FrontendAddr
 
 // count looks at the kernel.
 func (l *leftCounter) count(ctx context.Context, targets []conditions.DrainTarget) (map[conditions.DrainTarget][]control.RemainingIn, error) {
-	owned := l.owners(l.Loop.Serving())
+	owned := l.owners(l.Loop.Snapshot().Syncs)
 	seen := make(map[proxier.FrontendAddr]source.Key)
 	found := make(map[conditions.DrainTarget]map[source.Key]*control.RemainingIn)
 	byAddr := make(map[netip.Addr][]conditions.DrainTarget) // not valid: this host

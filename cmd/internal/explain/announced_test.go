@@ -5,14 +5,14 @@ import (
 	"strings"
 	"testing"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 )
 
 // The first step says whether the network is told of the address that is asked about.
 func TestAnnounced(t *testing.T) {
 	w := world(service())
-	w.Announced = []proxier.AnnouncedAddress{
+	w.Announced = []report.AnnouncedAddress{
 		{Address: addr("198.51.100.7"), Means: "bgp", Announced: true},
 		{Address: addr("198.51.100.7"), Means: "l2", Reason: "no link of this host answers for it"},
 		{Address: addr("198.51.100.8"), Means: "bgp", Reason: "no endpoints"},

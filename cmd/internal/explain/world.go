@@ -9,9 +9,9 @@ import (
 	"strconv"
 
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -24,7 +24,7 @@ type World struct {
 	Unread  []string // what is wrong with files, for whose sake services may be missing
 
 	// Announced are the addresses that services ask to be announced; without a daemon: none.
-	Announced []proxier.AnnouncedAddress
+	Announced []report.AnnouncedAddress
 
 	// Places returns where the endpoints of a service stand, in their order; nil, also as
 	// what it returns: not known.

@@ -11,8 +11,8 @@ import (
 
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
 	"svcproxy.dev/svcproxy/internal/awaited"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/report"
 )
 
 // EndPatience is how long a program, or a disk, that does not answer can keep svcproxy from ending,
@@ -86,9 +86,9 @@ func (o *opening) abandon() {
 }
 
 // stall returns what the opening waits for.
-func (o *opening) stall() proxier.Stall {
+func (o *opening) stall() report.Stall {
 	w := o.waits.Latest()
-	return proxier.Stall{Family: o.fam, Work: "start of " + o.mode + " mode", For: cmp.Or(w.For, "the kernel"), Detail: w.Detail, Since: o.began}
+	return report.Stall{Family: o.fam, Work: "start of " + o.mode + " mode", For: cmp.Or(w.For, "the kernel"), Detail: w.Detail, Since: o.began}
 }
 
 // begin opens the families that settings ask for and that are neither open nor being opened. ended is called

@@ -14,7 +14,9 @@ import (
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/internal/wake"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/report"
 )
 
 // A Config is what a Switch is made of.
@@ -28,7 +30,7 @@ type Config struct {
 	Foreign  func(policy.Family)     // another program has changed what is ours
 
 	// Loop returns what uses the backends. It is not called before Follow.
-	Loop func() *proxier.Loop
+	Loop func() *loop.Loop
 }
 
 // A Switch has the mode in use follow settings, and removes what other modes made.
@@ -390,7 +392,7 @@ func (sw *Switch) Missing() []string {
 }
 
 // Stalls returns what the families that are being opened wait for.
-func (sw *Switch) Stalls() (list []proxier.Stall) {
+func (sw *Switch) Stalls() (list []report.Stall) {
 	sw.mu.Lock()
 	defer sw.mu.Unlock()
 	for fam, o := range sw.active.opening {

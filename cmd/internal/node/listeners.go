@@ -7,37 +7,40 @@ import (
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/netutil/links"
 	"svcproxy.dev/svcproxy/netutil/sockets"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 )
 
 // Listeners returns where processes of this host listen, as far as it tells.
-func Listeners() ([]proxier.Listener, error) {
+func Listeners() ([]report.Listener, error) {
 	list, err := sockets.Listeners()
-	out := make([]proxier.Listener, len(list))
+	out := make([]report.Listener, len(list))
 	for i, l := range list {
-		out[i] = proxier.Listener{Protocol: source.Protocol(l.Protocol), AddrPort: l.AddrPort, Both: l.DualStack, Own: l.Own}
+		out[i] = report.Listener{Protocol: source.Protocol(l.Protocol), AddrPort: l.AddrPort, Both: l.DualStack, Own: l.Own}
 	}
 	return out, err
 }
 
 // Surroundings returns what a daemon with these settings would find on this host,
-// which may run: where that listens is left out.
-func Surroundings(s configs.Settings) (proxier.Surroundings, error) {
+// which may run: where that listens is left out. It has no services.
+func Surroundings(s configs.Settings) (report.Snapshot, error) {
 	addrs, err := links.Addrs()
 	if err != nil {
-		return proxier.Surroundings{}, err
+		return report.Snapshot{}, err
 	}
 	list, err := Listeners()
 	if err != nil {
-		return proxier.Surroundings{}, err
+		return report.Snapshot{}, err
 	}
 	reserved := Reserved(s)
-	list = slices.DeleteFunc(list, func(l proxier.Listener) bool {
+	list = slices.DeleteFunc(list, func(l report.Listener) bool {
 		return l.Protocol == source.TCP && slices.ContainsFunc(reserved, func(r netip.AddrPort) bool { return r.Port() == l.Port() })
 	})
-	return proxier.Surroundings{Node: Build(s, addrs), Families: Families(s), Listeners: list}, nil
+	var around report.Snapshot
+	around.Node, around.Families = Build(s, addrs), Families(s)
+	around.Listening = func() []report.Listener { return list }
+	return around, nil
 }
 
 // Families returns those that settings ask for.

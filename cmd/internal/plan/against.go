@@ -11,6 +11,7 @@ import (
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/file"
 )
@@ -36,7 +37,7 @@ func (a Against) Report() *Report {
 	r.Mode, r.Settings = m.Name, settingsEdits(old, now)
 	reading := Directories(a.Rules(old), a.Rules(now), node.Reserved(now), a.Old, a.New)
 	r.Faults, r.Unreadable = append(r.Faults, reading.Faults...), r.Unreadable || reading.Unreadable
-	var families []*proxier.FamilyPlan
+	var families []*report.FamilyPlan
 	for _, fam := range []policy.Family{policy.IPv4, policy.IPv6} {
 		if p := compare(fam, old, now, reading); p != nil {
 			families = append(families, p)
@@ -97,7 +98,7 @@ func settingsLines(s configs.Settings) (list []Edit) {
 }
 
 // compare returns what changes of a family; nil where neither settings have it.
-func compare(fam policy.Family, old, now configs.Settings, r *Reading) *proxier.FamilyPlan {
+func compare(fam policy.Family, old, now configs.Settings, r *Reading) *report.FamilyPlan {
 	was, is := slices.Contains(node.Families(old), fam), slices.Contains(node.Families(now), fam)
 	if !was && !is {
 		return nil
@@ -109,7 +110,7 @@ func compare(fam policy.Family, old, now configs.Settings, r *Reading) *proxier.
 		return policy.NewState(fam, node.Build(s, nil), services)
 	}
 	before, after := state(old, was, r.Before), state(now, is, r.After)
-	p := proxier.ComparePlan(before, after, node.Build(now, nil), false)
+	p := report.ComparePlan(before, after, node.Build(now, nil), false)
 	p.Objects, p.Err = objects(before, after, old, now)
 	return p
 }

@@ -18,6 +18,7 @@ import (
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/decode"
 )
@@ -58,7 +59,7 @@ type Edit struct {
 type Consequence struct {
 	Service     string   `json:"service"` // with the name of the port
 	Protocol    string   `json:"protocol"`
-	Effect      string   `json:"effect"`              // as proxier.Effect; "cut": connections end at once
+	Effect      string   `json:"effect"`              // as report.Effect; "cut": connections end at once
 	Frontends   []string `json:"frontends,omitempty"` // as status writes them
 	Endpoints   []string `json:"endpoints,omitempty"` // none: all
 	Others      int      `json:"others,omitempty"`    // of "forgotten": endpoints that keep their clients
@@ -79,11 +80,11 @@ type Setting struct {
 	Drain  time.Duration // after this
 
 	// Count counts connections; nil: nobody can.
-	Count func(*proxier.FamilyPlan, []proxier.Consequence) error
+	Count func(*report.FamilyPlan, []report.Consequence) error
 }
 
 // Fill adds what changes: services as sources have them, and what families make of it.
-func (r *Report) Fill(edits []claims.Transition, families []*proxier.FamilyPlan, in Setting) {
+func (r *Report) Fill(edits []claims.Transition, families []*report.FamilyPlan, in Setting) {
 	r.Services, r.Consequences, r.Objects = []Service{}, []Consequence{}, []Object{}
 	for _, tr := range edits {
 		r.Services = append(r.Services, serviceOf(tr))
@@ -107,7 +108,7 @@ func (r *Report) Fill(edits []claims.Transition, families []*proxier.FamilyPlan,
 	}
 }
 
-func consequenceOf(c proxier.Consequence, in Setting) Consequence {
+func consequenceOf(c report.Consequence, in Setting) Consequence {
 	out := Consequence{Service: c.ServicePort.String(), Protocol: c.Protocol.String(), Effect: string(c.Effect), Others: c.Others}
 	for _, f := range c.Frontends {
 		out.Frontends = append(out.Frontends, frontendText(f))
@@ -121,7 +122,7 @@ func consequenceOf(c proxier.Consequence, in Setting) Consequence {
 	if c.Counted {
 		out.Connections = &c.Count
 	}
-	if c.Effect == proxier.GoOn && in.Drains && c.Protocol != source.UDP {
+	if c.Effect == report.GoOn && in.Drains && c.Protocol != source.UDP {
 		if out.AtMost = decode.ShortDuration(in.Drain); in.Drain == 0 {
 			out.Effect, out.AtMost = "cut", ""
 		}
@@ -147,8 +148,8 @@ func (c *Consequence) Text() string {
 		now = fmt.Sprintf(" (%d now)", *c.Connections)
 	}
 	proto := strings.ToUpper(c.Protocol)
-	switch proxier.Effect(c.Effect) {
-	case proxier.GoOn:
+	switch report.Effect(c.Effect) {
+	case report.GoOn:
 		if c.Protocol == "udp" {
 			return "UDP flows to " + at + " stay where they are until they time out" + now
 		}
@@ -158,18 +159,18 @@ func (c *Consequence) Text() string {
 		return fmt.Sprintf("established %s connections to %s go on%s", proto, at, now)
 	case "cut":
 		return fmt.Sprintf("established %s connections to %s are cut%s", proto, at, now)
-	case proxier.Closed:
+	case report.Closed:
 		return fmt.Sprintf("established %s connections to %s are closed%s", proto, at, now)
-	case proxier.FlowsRemoved:
+	case report.FlowsRemoved:
 		return "UDP flows to " + at + " are removed" + now
-	case proxier.Predating:
+	case report.Predating:
 		return "UDP flows to " + at + " from before it served are removed" + now
-	case proxier.Barred:
+	case report.Barred:
 		if len(c.Sources) == 0 {
 			return fmt.Sprintf("new %s connections to %s are dropped: nobody is admitted", proto, at)
 		}
 		return fmt.Sprintf("new %s connections to %s are dropped unless they are from %s", proto, at, named(c.Sources))
-	case proxier.Kept:
+	case report.Kept:
 		return at + " keeps its connections and gets no new ones" + now
 	}
 	if len(c.Endpoints) == 0 {

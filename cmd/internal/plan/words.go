@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/claims"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/decode"
 )
@@ -131,7 +131,7 @@ func (d *diff) affinity(old, now time.Duration) {
 
 // healthCheck notes the keys of two health checks that differ; of one that comes or goes the type.
 func (d *diff) healthCheck(old, now *source.HealthCheck) {
-	was, is := proxier.CheckWords(old), proxier.CheckWords(now)
+	was, is := report.CheckWords(old), report.CheckWords(now)
 	for i := range was {
 		d.value("health_check."+was[i].Key, was[i].Value, is[i].Value)
 		if (old == nil) != (now == nil) {

@@ -10,6 +10,7 @@ import (
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -113,32 +114,32 @@ func TestConsequenceText(t *testing.T) {
 	endpoint, at := netip.MustParseAddrPort("192.0.2.1:80"), policy.FrontendKey{Addr: netip.MustParseAddr("10.96.0.1"), Protocol: source.UDP, Port: 53}
 	node := policy.FrontendKey{Addr: netip.IPv4Unspecified(), Protocol: source.TCP, Port: 30080, Kind: policy.NodePort}
 	for _, tt := range []struct {
-		c    proxier.Consequence
+		c    report.Consequence
 		in   Setting
 		want string
 	}{
-		{proxier.Consequence{Protocol: source.TCP, Effect: proxier.GoOn, Endpoints: []netip.AddrPort{endpoint}}, Setting{},
+		{report.Consequence{Protocol: source.TCP, Effect: report.GoOn, Endpoints: []netip.AddrPort{endpoint}}, Setting{},
 			"established TCP connections to 192.0.2.1:80 go on"},
-		{proxier.Consequence{Protocol: source.TCP, Effect: proxier.GoOn, Frontends: []policy.FrontendKey{node}, Counted: true, Count: 7}, Setting{Drains: true, Drain: time.Minute},
+		{report.Consequence{Protocol: source.TCP, Effect: report.GoOn, Frontends: []policy.FrontendKey{node}, Counted: true, Count: 7}, Setting{Drains: true, Drain: time.Minute},
 			"established TCP connections to node port 30080/tcp go on for 1m at most (7 now)"},
-		{proxier.Consequence{Protocol: source.SCTP, Effect: proxier.GoOn, Endpoints: []netip.AddrPort{endpoint}}, Setting{Drains: true},
+		{report.Consequence{Protocol: source.SCTP, Effect: report.GoOn, Endpoints: []netip.AddrPort{endpoint}}, Setting{Drains: true},
 			"established SCTP connections to 192.0.2.1:80 are cut"},
-		{proxier.Consequence{Protocol: source.UDP, Effect: proxier.GoOn, Frontends: []policy.FrontendKey{at}}, Setting{Drains: true},
+		{report.Consequence{Protocol: source.UDP, Effect: report.GoOn, Frontends: []policy.FrontendKey{at}}, Setting{Drains: true},
 			"UDP flows to 10.96.0.1:53/udp stay where they are until they time out"},
-		{proxier.Consequence{Protocol: source.UDP, Effect: proxier.FlowsRemoved, Frontends: []policy.FrontendKey{at}, Counted: true}, Setting{},
+		{report.Consequence{Protocol: source.UDP, Effect: report.FlowsRemoved, Frontends: []policy.FrontendKey{at}, Counted: true}, Setting{},
 			"UDP flows to 10.96.0.1:53/udp are removed (0 now)"},
-		{proxier.Consequence{Protocol: source.UDP, Effect: proxier.Predating, Frontends: []policy.FrontendKey{at}}, Setting{},
+		{report.Consequence{Protocol: source.UDP, Effect: report.Predating, Frontends: []policy.FrontendKey{at}}, Setting{},
 			"UDP flows to 10.96.0.1:53/udp from before it served are removed"},
-		{proxier.Consequence{Protocol: source.TCP, Effect: proxier.Closed, Endpoints: []netip.AddrPort{endpoint}, Counted: true, Count: 7}, Setting{},
+		{report.Consequence{Protocol: source.TCP, Effect: report.Closed, Endpoints: []netip.AddrPort{endpoint}, Counted: true, Count: 7}, Setting{},
 			"established TCP connections to 192.0.2.1:80 are closed (7 now)"},
-		{proxier.Consequence{Protocol: source.TCP, Effect: proxier.Kept, Endpoints: []netip.AddrPort{endpoint}}, Setting{},
+		{report.Consequence{Protocol: source.TCP, Effect: report.Kept, Endpoints: []netip.AddrPort{endpoint}}, Setting{},
 			"192.0.2.1:80 keeps its connections and gets no new ones"},
-		{proxier.Consequence{Protocol: source.TCP, Effect: proxier.Barred, Frontends: []policy.FrontendKey{node}, Sources: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}, Setting{},
+		{report.Consequence{Protocol: source.TCP, Effect: report.Barred, Frontends: []policy.FrontendKey{node}, Sources: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}, Setting{},
 			"new TCP connections to node port 30080/tcp are dropped unless they are from 10.0.0.0/8"},
-		{proxier.Consequence{Protocol: source.UDP, Effect: proxier.Barred, Frontends: []policy.FrontendKey{at}}, Setting{},
+		{report.Consequence{Protocol: source.UDP, Effect: report.Barred, Frontends: []policy.FrontendKey{at}}, Setting{},
 			"new UDP connections to 10.96.0.1:53/udp are dropped: nobody is admitted"},
-		{proxier.Consequence{Protocol: source.TCP, Effect: proxier.Forgotten}, Setting{}, "session affinity: all clients get any endpoint"},
-		{proxier.Consequence{Protocol: source.TCP, Effect: proxier.Forgotten, Endpoints: []netip.AddrPort{endpoint}, Others: 3}, Setting{},
+		{report.Consequence{Protocol: source.TCP, Effect: report.Forgotten}, Setting{}, "session affinity: all clients get any endpoint"},
+		{report.Consequence{Protocol: source.TCP, Effect: report.Forgotten, Endpoints: []netip.AddrPort{endpoint}, Others: 3}, Setting{},
 			"session affinity: clients of 192.0.2.1:80 get another endpoint; 3 others keep theirs"},
 	} {
 		c := consequenceOf(tt.c, tt.in)

@@ -353,3 +353,15 @@ func RandomStep(t *rapid.T) source.Changes {
 	}
 	return ch
 }
+
+// DNS is a service of one UDP port, 53, which endpoints have at 5353 and the node at 30053.
+func DNS(edit ...func(*source.Service)) *source.Service {
+	s := Service(edit...)
+	s.Ports = []source.Port{{Protocol: source.UDP, Port: 53, TargetPort: 5353, NodePort: 30053}}
+	return s
+}
+
+// Closing sets close_connections.
+func Closing(c source.CloseConnections) func(*source.Service) {
+	return func(s *source.Service) { s.CloseConnections = c }
+}

@@ -3,7 +3,7 @@
 // and packets from every kind of source to every address must fare alike, except for
 // the differences that docs/kubernetes.md names.
 //
-//	                ┌─► source/kubernetes ─► proxier.Loop ─► State ──┐
+//	                ┌─► source/kubernetes ─► loop.Loop ─► State ─────┐
 //	random objects ─┤                                                ├─► the same packets
 //	                └─► pkg/proxy/iptables ─► rules, as restored ────┘
 package kubeproxy

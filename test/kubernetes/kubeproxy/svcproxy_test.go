@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/kubernetes"
@@ -31,7 +32,7 @@ import (
 type held struct {
 	*policy.Node
 	families map[policy.Family]*state
-	checks   map[source.Key]proxier.NodeHealth
+	checks   map[source.Key]loop.NodeHealth
 }
 
 // A state is what one backend was given.
@@ -51,6 +52,20 @@ func (a address) String() string {
 	return fmt.Sprintf("%s/%s", netip.AddrPortFrom(a.Addr, a.port), a.Protocol)
 }
 
+// A firstHealth is told what health check node ports answer; nothing changes after the first.
+type firstHealth struct {
+	loop.Unobserved
+	told chan []loop.NodeHealth
+}
+
+// NodeHealth implements loop.Observer.
+func (h firstHealth) NodeHealth(list []loop.NodeHealth) {
+	select {
+	case h.told <- list:
+	default: // it must not block
+	}
+}
+
 // svcproxy returns what it makes of what there is, by way of an API server.
 func svcproxy(c *cluster) (*held, error) {
 	api := httptest.NewServer(&apiServer{c})
@@ -58,33 +73,28 @@ func svcproxy(c *cluster) (*held, error) {
 	defer api.CloseClientConnections()
 	h := &held{Node: c.proxierNode(), families: map[policy.Family]*state{}}
 	src := kubernetes.New(kubernetes.Options{APIServer: api.URL, NodeName: nodeName})
-	health := make(chan []proxier.NodeHealth, 1)
+	health := make(chan []loop.NodeHealth, 1)
 	backends := map[policy.Family]proxier.Backend{}
 	for _, f := range families {
 		h.families[f.Family] = &state{}
 		backends[f.Family] = &backend{state: h.families[f.Family]}
 	}
-	loop := proxier.NewLoop(proxier.Config{
+	l := loop.New(loop.Config{
 		Backends: backends, Node: h.Node, Sources: []string{kubernetes.Name}, LookInterval: time.Hour, SyncTimeout: time.Hour,
-		Log: slog.New(slog.DiscardHandler), OnNodeHealth: func(list []proxier.NodeHealth) {
-			select {
-			case health <- list:
-			default: // it must not block; nothing changes after the first
-			}
-		},
+		Log: slog.New(slog.DiscardHandler), Observer: firstHealth{told: health},
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
-	wg.Go(func() { _ = loop.Run(ctx) })
-	wg.Go(func() { _ = src.Run(ctx, loop) })
+	wg.Go(func() { _ = l.Run(ctx) })
+	wg.Go(func() { _ = src.Run(ctx, l) })
 	defer wg.Wait()
 	defer cancel()
 	select {
-	case <-loop.Ready():
+	case <-l.Ready():
 	case <-time.After(2 * time.Minute):
 		return nil, fmt.Errorf("not ready: %+v", src.Status())
 	}
-	h.checks = map[source.Key]proxier.NodeHealth{}
+	h.checks = map[source.Key]loop.NodeHealth{}
 	for _, check := range <-health {
 		h.checks[check.Key] = check
 	}

@@ -1,0 +1,92 @@
+package loop
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"svcproxy.dev/svcproxy/internal/awaited"
+	"svcproxy.dev/svcproxy/internal/times"
+	"svcproxy.dev/svcproxy/proxier"
+)
+
+// errStuck is the cause when a Sync or a Look was given up.
+var errStuck = errors.New("no progress for too long")
+
+// A progress watches over one piece of work.
+type progress struct {
+	work    string                      // as in Stall
+	limit   time.Duration               // of each part
+	stalled func(p *progress, step int) // is called each time that a part has taken one of stallSteps
+	waits   *awaited.Record
+
+	mu     sync.Mutex
+	marked time.Time   // when the present part began
+	timer  *time.Timer // ends the work
+	steps  *time.Timer // calls stalled
+	step   int         // of stallSteps, the next
+	ended  bool
+}
+
+// After the first step a part that has not ended is reported, after the last one nobody waits for its family:
+// all of 10,000 services take some 10 s with iptables-nft.
+var stallSteps = []time.Duration{2 * time.Second, 15 * time.Second}
+
+// watchProgress returns a context for work of which each part may take limit. It
+// ends, with the cause errStuck, when a part takes longer. stop releases it.
+func watchProgress(ctx context.Context, work string, limit time.Duration, stalled func(*progress, int)) (_ context.Context, p *progress, stop func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	p = &progress{work: work, limit: limit, stalled: stalled, marked: time.Now()}
+	ctx, p.waits = awaited.Watch(ctx)
+	p.mu.Lock() // takeStep uses what is set here
+	p.timer = time.AfterFunc(limit, func() { cancel(errStuck) })
+	p.steps = time.AfterFunc(stallSteps[0], p.takeStep)
+	p.mu.Unlock()
+	return proxier.WithProgress(ctx, p.mark), p, func() {
+		p.end()
+		cancel(context.Canceled)
+	}
+}
+
+func (p *progress) mark() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ended {
+		return
+	}
+	p.marked, p.step = time.Now(), 0
+	p.timer.Reset(p.limit)
+	p.steps.Reset(stallSteps[0])
+}
+
+func (p *progress) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ended = true
+	p.timer.Stop()
+	p.steps.Stop()
+}
+
+// takeStep calls stalled, and comes again at the next step.
+func (p *progress) takeStep() {
+	p.mu.Lock()
+	step, ended := p.step, p.ended
+	if p.step++; p.step < len(stallSteps) && !ended {
+		p.steps.Reset(time.Until(p.marked.Add(stallSteps[p.step])))
+	}
+	p.mu.Unlock()
+	if !ended {
+		p.stalled(p, step)
+	}
+}
+
+// alive returns now, or when the part that is overdue should have ended.
+func (p *progress) alive() time.Time { return times.Earlier(time.Now(), p.since().Add(p.limit)) }
+
+// since returns when the present part began.
+func (p *progress) since() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.marked
+}
