@@ -10,6 +10,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/cmd/internal/modeswitch"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/flows"
 )
 
 func (p *program) cleanupCommand() *cobra.Command {
@@ -35,6 +36,9 @@ daemon write everything again.`,
 			}
 			ctx, removed := proxier.WithTally(cmd.Context())
 			err := modeswitch.Cleanup(ctx, p.dirs.state, cmd.ErrOrStderr())
+			if err == nil {
+				err = flows.Forget(p.dirs.run)
+			}
 			return errors.Join(err, p.tellRemoved(removed.Lines(), err))
 		},
 	}

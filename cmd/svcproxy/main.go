@@ -97,7 +97,7 @@ or the daemon could not be reached.`,
 	fs := root.PersistentFlags()
 	fs.StringVar(&p.dirs.config, "config-dir", "/etc/svcproxy", "directory of svcproxy.toml and the service files")
 	fs.StringVar(&p.dirs.state, "state-dir", "/var/lib/svcproxy", "directory of what must survive a restart")
-	fs.StringVar(&p.dirs.run, "run-dir", "/run/svcproxy", "directory of the control socket")
+	fs.StringVar(&p.dirs.run, "run-dir", "/run/svcproxy", "directory of the control socket and of what holds until the next boot")
 	root.AddCommand(p.runCommand(), p.checkCommand(), p.planCommand(), p.statusCommand(), p.explainCommand(), p.topCommand(), p.traceCommand(), p.cleanupCommand(),
 		p.drainCommand(), p.undrainCommand(),
 		p.historyCommand(), p.rollbackCommand(), p.confirmCommand(), p.applyCommand(),

@@ -47,8 +47,11 @@ var forbidden = []struct{ from, to string }{
 	{"vmtests/internal", "svcproxy.dev/svcproxy/vmtests/guest"},
 }
 
-// pure are the packages that decide, or compare, which all others of proxier may know.
-var pure = []string{"svcproxy.dev/svcproxy/proxier/policy", "svcproxy.dev/svcproxy/proxier/claims", "svcproxy.dev/svcproxy/proxier/looks"}
+// common are the packages that decide, or compare, and the file of records, which all others of proxier may know.
+var common = []string{
+	"svcproxy.dev/svcproxy/proxier/policy", "svcproxy.dev/svcproxy/proxier/claims", "svcproxy.dev/svcproxy/proxier/looks",
+	"svcproxy.dev/svcproxy/proxier/bootrecord",
+}
 
 // knows are the folders of proxier that are built on others. Backends do not know each other, except for filter.
 var knows = map[string][]string{
@@ -70,7 +73,7 @@ func knowsAnother(path, imported string) bool {
 		return false
 	}
 	own := strings.Split(path, "/")[1]
-	return !within(imported, "svcproxy.dev/svcproxy/proxier/"+own) && !slices.Contains(pure, imported) &&
+	return !within(imported, "svcproxy.dev/svcproxy/proxier/"+own) && !slices.Contains(common, imported) &&
 		!slices.ContainsFunc(knows[own], func(other string) bool { return within(imported, "svcproxy.dev/svcproxy/proxier/"+other) })
 }
 

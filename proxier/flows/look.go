@@ -13,7 +13,7 @@ import (
 type look struct {
 	at      time.Duration // when, since the worker's epoch; 0: at once
 	done    int           // how many times it was done already
-	all     bool          // Tracking of all frontends
+	all     bool          // flows of all frontends
 	changed map[netip.AddrPort]frontendChange
 }
 
@@ -21,10 +21,11 @@ type look struct {
 type frontendChange struct {
 	appeared bool // a frontend has come here, or refused flows until now
 	whole    bool // any flow to it may be stale
+	past     bool // it went at some time before, its endpoints are not known: what was translated was ours
 
 	// Endpoints, sorted: those that a frontend had, whose flows may be stale, and of these those whose
 	// connections are closed, and those that may not answer any more. Where the frontend is gone, only
-	// Tracking to these were ours.
+	// flows to these were ours.
 	former, closed, dead []netip.AddrPort
 }
 
@@ -54,7 +55,7 @@ func (l *look) note(at netip.AddrPort, c frontendChange) {
 	}
 	had := l.changed[at]
 	l.changed[at] = frontendChange{
-		appeared: c.appeared || had.appeared, whole: c.whole || had.whole,
+		appeared: c.appeared || had.appeared, whole: c.whole || had.whole, past: c.past || had.past,
 		former: both(c.former, had.former), closed: both(c.closed, had.closed), dead: both(c.dead, had.dead),
 	}
 }

@@ -39,6 +39,19 @@ func (t *table) synced(s *Sync) *look {
 	return l
 }
 
+// notePast notes the flows of frontends that went before this start.
+func (t *table) notePast(l *look, past map[netip.AddrPort]struct{}) {
+	for at := range past {
+		addrs := []netip.Addr{at.Addr()}
+		if at.Addr().IsUnspecified() {
+			addrs = t.host.Addrs(&policy.Frontend{Key: policy.FrontendKey{Kind: policy.NodePort}})
+		}
+		for _, a := range addrs {
+			l.note(netip.AddrPortFrom(a, at.Port()), frontendChange{past: true})
+		}
+	}
+}
+
 // update applies changes, and returns which flows may now be at a wrong endpoint.
 func (t *table) update(changes map[source.Key]policy.ServiceChange, host policy.Host, node *policy.Node) *look {
 	l := &look{all: t.node == nil || !t.host.Equal(&host)}
@@ -177,7 +190,7 @@ func (t *table) standing(l *look, fl Flow) standing {
 		return isClosed
 	case addressed != nil || nodePort != nil:
 		return t.fit(fl, addressed, nodePort)
-	case lists.InSorted(was.former, fl.Reply):
+	case lists.InSorted(was.former, fl.Reply), was.past && fl.Reply != fl.Dst:
 		return strays
 	}
 	return fits

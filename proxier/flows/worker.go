@@ -68,9 +68,10 @@ type Worker struct {
 	epoch time.Time     // looks wait for multiples of time since then
 	wake  chan struct{} // room for one
 
-	mu    sync.Mutex // never held while Tracking works
-	table *table
-	looks []*look // to be done; at most one at any time
+	mu     sync.Mutex // never held while Tracking works
+	table  *table
+	record *record
+	looks  []*look // to be done; at most one at any time
 
 	// Of Run alone.
 	rested time.Time     // no look before
@@ -82,6 +83,7 @@ type Worker struct {
 // A Config configures Workers.
 type Config struct {
 	Tracking Tracking // nil: there are none
+	RunDir   string   // where to record to which frontends flows may be tracked; empty: nowhere
 	Log      *slog.Logger
 	Looked   func(fam policy.Family, removed int, took time.Duration) // is called after each look for UDP flows; may be nil
 }
@@ -98,13 +100,28 @@ func NewWorkers(fam policy.Family, cfg Config) (list []*Worker) {
 }
 
 func newWorker(fam policy.Family, proto source.Protocol, cfg Config) *Worker {
-	return &Worker{cfg: cfg, fam: fam, proto: proto, epoch: time.Now(), wake: make(chan struct{}, 1), table: newTable(proto)}
+	return &Worker{
+		cfg: cfg, fam: fam, proto: proto, epoch: time.Now(), wake: make(chan struct{}, 1),
+		table: newTable(proto), record: readRecord(cfg.RunDir, fam, proto, cfg.Log),
+	}
+}
+
+// Expect takes what a Sync is about to change.
+func (w *Worker) Expect(changes map[source.Key]policy.ServiceChange) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.record.expect(changes, w.table)
 }
 
 // Synced takes what a successful Sync changed. It does not block.
 func (w *Worker) Synced(s *Sync) {
 	w.mu.Lock()
+	first := w.table.node == nil
 	l := w.table.synced(s)
+	w.record.synced(s.Changes, w.table)
+	if first {
+		w.table.notePast(l, w.record.past)
+	}
 	if l.all || len(l.changed) > 0 {
 		w.add(l)
 	}
@@ -210,6 +227,17 @@ func (w *Worker) look(ctx context.Context, l *look) {
 		w.later(l, secondLook)
 	case seen.awaited > 0:
 		w.later(l, max(awaitLook, awaitShare*took))
+	default:
+		w.settled()
+	}
+}
+
+// settled notes what has been looked for, if that is all.
+func (w *Worker) settled() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.looks) == 0 {
+		w.record.settled(w.table)
 	}
 }
 

@@ -35,24 +35,41 @@ type worker struct {
 }
 
 func startWorker(t *testing.T, number int) *worker {
-	w := &worker{track: &flowstest.Tracking{}, held: make(map[source.Key]*policy.Resolved)}
+	w, stop := startWorkerIn(t, "", &flowstest.Tracking{}, number)
+	t.Cleanup(stop)
+	return w
+}
+
+// startWorkerIn starts a worker whose record is in dir.
+func startWorkerIn(t *testing.T, dir string, track *flowstest.Tracking, number int) (w *worker, stop func()) {
+	w = &worker{track: track, held: make(map[source.Key]*policy.Resolved)}
 	w.Worker = flows.NewWorkers(policy.IPv4, flows.Config{
-		Tracking: w.track, Log: slog.New(slog.NewTextHandler(&w.log, nil)),
+		Tracking: track, RunDir: dir, Log: slog.New(slog.NewTextHandler(&w.log, nil)),
 		Looked: func(_ policy.Family, n int, _ time.Duration) { w.deleted += n },
 	})[number]
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() { w.Run(ctx) })
-	t.Cleanup(func() { cancel(); wg.Wait() })
-	return w
+	return w, func() { cancel(); wg.Wait() }
 }
 
 // dns tells the worker that a service was synced.
 func (w *worker) dns(n int, endpoints ...string) {
+	key, r := resolveDNS(n, endpoints...)
+	w.set(key, r)
+}
+
+func resolveDNS(n int, endpoints ...string) (source.Key, *policy.Resolved) {
 	s := policytest.DNS(policytest.Endpoints(endpoints...))
 	s.VIPs, s.Ports[0].NodePort = []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 0, byte(n)})}, 0
 	s.Name = fmt.Sprint("dns-", n)
-	w.set(s.Key, policy.Resolve(s, nil, policytest.Node(), policy.IPv4))
+	return s.Key, policy.Resolve(s, nil, policytest.Node(), policy.IPv4)
+}
+
+// expect tells the worker that a service of dns is about to be synced.
+func (w *worker) expect(n int, endpoints ...string) {
+	key, r := resolveDNS(n, endpoints...)
+	w.Expect(map[source.Key]policy.ServiceChange{key: {New: r}})
 }
 
 // gone tells the worker that a service of dns is gone.
@@ -63,7 +80,9 @@ func (w *worker) gone(n int) {
 func (w *worker) set(key source.Key, now *policy.Resolved) {
 	ch := policy.ServiceChange{Old: w.held[key], New: now}
 	w.held[key] = now
-	w.Synced(&flows.Sync{Changes: map[source.Key]policy.ServiceChange{key: ch}, Host: policytest.Node().Host(policy.IPv4), Node: policytest.Node()})
+	changes := map[source.Key]policy.ServiceChange{key: ch}
+	w.Expect(changes)
+	w.Synced(&flows.Sync{Changes: changes, Host: policytest.Node().Host(policy.IPv4), Node: policytest.Node()})
 }
 
 func toDNS(n int, endpoint string) flowstest.Flow {

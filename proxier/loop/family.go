@@ -81,7 +81,7 @@ func newFamily(fam policy.Family, backend proxier.Backend, node *policy.Node, cf
 		fam: fam, cfg: cfg, orders: newOrders(), report: report, node: node, backend: backend,
 		questions: make(chan planQuestion), ended: make(chan struct{}), revision: new(atomic.Uint64),
 		state: policy.EmptyState(fam, node), changes: policy.NewChanges(), growing: make(map[source.Key]*growth), lookout: newLookout(), announcing: announce.New(),
-		flows: flows.NewWorkers(fam, flows.Config{Tracking: cfg.Flows, Log: cfg.Log, Looked: cfg.Observer.Looked}),
+		flows: flows.NewWorkers(fam, flows.Config{Tracking: cfg.Flows, RunDir: cfg.RunDir, Log: cfg.Log, Looked: cfg.Observer.Looked}),
 		full:  true, dirty: true, minimum: cfg.MinInterval, lookEvery: cfg.LookInterval,
 	}
 }
@@ -297,6 +297,9 @@ func (f *family) tellFlows(all bool) {
 func (f *family) sync(ctx context.Context) SyncResult {
 	r := SyncResult{Family: f.fam, Full: f.full || f.news.err != nil, Start: time.Now(), Triggers: f.triggers, Repairs: f.causes}
 	f.grow(r.Full)
+	for _, w := range f.flows {
+		w.Expect(f.changes.Services)
+	}
 	r.Queued = f.queued
 	var delta *policy.Delta
 	if !r.Full {

@@ -24,6 +24,7 @@ import (
 type Config struct {
 	Backends map[policy.Family]proxier.Backend // one for each family to program; nil: it follows by SetBackends
 	Flows    flows.Tracking                    // nil: UDP flows are left alone
+	RunDir   string                            // where to record to which services flows may be tracked; empty: nowhere
 	Node     *policy.Node
 	Reserved []netip.AddrPort // TCP ports this program itself listens on
 	Limits   *source.Products // of all services together; nil: none

@@ -41,6 +41,7 @@ var samePortGroups = []group{{
 			e.apply(t, s)
 		}})},
 		{name: "file is deleted and comes back", run: testSamePort(sameChange{gone: true, do: deleteFile})},
+		{name: "file is deleted while nothing runs", run: testSamePort(sameChange{gone: true, do: deleteFileWhileStopped})},
 		{name: "queries under way", run: testQueriesUnderWay},
 		{name: "half-closed and removed", run: testHalfClosed(removeVictim)},
 		{name: "half-closed and drained", run: testHalfClosed(drainVictim)},
@@ -90,6 +91,20 @@ func deleteFile(t *testing.T, e *env, _ Service) {
 	if err := e.daemon.RemoveFile(e.name() + ".json"); err != nil {
 		t.Fatal(err)
 	}
+	e.hasGone(t)
+}
+
+// deleteFileWhileStopped does so while no daemon runs.
+func deleteFileWhileStopped(t *testing.T, e *env, _ Service) {
+	if err := errors.Join(e.daemon.Stop(), e.daemon.RemoveFile(e.name()+".json"), e.daemon.Start()); err != nil {
+		t.Fatal(err)
+	}
+	e.hasGone(t)
+}
+
+// hasGone waits until the service of the case has gone everywhere.
+func (e *env) hasGone(t *testing.T) {
+	t.Helper()
 	gone := e.sameAddresses()
 	for i := range gone {
 		if gone[i].want = e.givenUp(); gone[i].port == e.nodePort() {
