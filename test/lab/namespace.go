@@ -45,13 +45,37 @@ type Namespace struct {
 	links  *netlink.Handle
 }
 
+// shareDir makes the directory of namespaces a mount of its own, as ip-netns(8) does for its first namespace: those that
+// are there before that cannot be removed after it.
+var shareDir = sync.OnceValue(func() error {
+	if err := os.MkdirAll(namespaceDir, 0o755); err != nil {
+		return err
+	}
+	dir, err := os.Open(namespaceDir)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil { // labs of other processes do the same
+		return err
+	}
+	share := func() error { return unix.Mount("", namespaceDir, "none", unix.MS_SHARED|unix.MS_REC, "") }
+	if share() == nil {
+		return nil // it is one
+	}
+	return errors.Join(unix.Mount(namespaceDir, namespaceDir, "none", unix.MS_BIND|unix.MS_REC, ""), share())
+})
+
 // newNamespace makes a namespace with its loopback up.
 func newNamespace(name string) (*Namespace, error) {
 	ns := &Namespace{Name: name}
-	err := onThread(func() (err error) {
-		ns.handle, err = netns.NewNamed(name)
-		return err
-	})
+	err := shareDir()
+	if err == nil {
+		err = onThread(func() (err error) {
+			ns.handle, err = netns.NewNamed(name)
+			return err
+		})
+	}
 	if err == nil {
 		ns.links, err = netlink.NewHandleAt(ns.handle)
 	}
