@@ -36,7 +36,7 @@ daemon write everything again.`,
 			}
 			ctx, removed := proxier.WithTally(cmd.Context())
 			err := modeswitch.Cleanup(ctx, p.dirs.state, cmd.ErrOrStderr())
-			if err == nil {
+			if err == nil && !force { // a daemon that runs needs it
 				err = flows.Forget(p.dirs.run)
 			}
 			return errors.Join(err, p.tellRemoved(removed.Lines(), err))

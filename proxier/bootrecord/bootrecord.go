@@ -41,6 +41,9 @@ type File struct {
 
 const unknown = -1
 
+// maxPending is how many bytes are kept to write the next lines.
+const maxPending = 64 << 10
+
 // maxOutdated is how many outdated lines, some 60 bytes each, never cause a rewrite.
 const maxOutdated = 1000
 
@@ -103,7 +106,9 @@ func (f *File) Write(live int, all func() []byte) error {
 			err = f.replace(live, all())
 		}
 	}
-	f.pending = f.pending[:0]
+	if f.pending = f.pending[:0]; cap(f.pending) > maxPending {
+		f.pending = nil
+	}
 	if f.stale = err != nil; f.stale {
 		f.size = unknown
 	}

@@ -14,6 +14,7 @@ type look struct {
 	at      time.Duration // when, since the worker's epoch; 0: at once
 	done    int           // how many times it was done already
 	all     bool          // flows of all frontends
+	past    bool          // of frontends that went unseen, too
 	changed map[netip.AddrPort]frontendChange
 }
 
@@ -21,7 +22,7 @@ type look struct {
 type frontendChange struct {
 	appeared bool // a frontend has come here, or refused flows until now
 	whole    bool // any flow to it may be stale
-	past     bool // it went at some time before, its endpoints are not known: what was translated was ours
+	past     bool // it went unseen, and its endpoints are not known: what was translated is taken for ours
 
 	// Endpoints, sorted: those that a frontend had, whose flows may be stale, and of these those whose
 	// connections are closed, and those that may not answer any more. Where the frontend is gone, only
@@ -31,7 +32,7 @@ type frontendChange struct {
 
 // merge adds what o looks for.
 func (l *look) merge(o *look) {
-	l.all = l.all || o.all
+	l.all, l.past = l.all || o.all, l.past || o.past
 	l.done = min(l.done, o.done)
 	for at, p := range o.changed {
 		l.note(at, p)
@@ -72,4 +73,28 @@ func both(a, b []netip.AddrPort) []netip.AddrPort {
 func (l *look) about(at netip.AddrPort) bool {
 	_, named := l.changed[at]
 	return l.all || named
+}
+
+// names reports whether flows to a frontend may be looked for; node ports have the unspecified address.
+func (l *look) names(at netip.AddrPort) bool {
+	if l.about(at) || !at.Addr().IsUnspecified() {
+		return l.about(at)
+	}
+	for a := range l.changed {
+		if a.Port() == at.Port() {
+			return true
+		}
+	}
+	return false
+}
+
+// forgetPast leaves out frontends that went unseen.
+func (l *look) forgetPast() {
+	l.past = false
+	for at, c := range l.changed {
+		if c.past {
+			c.past = false
+			l.changed[at] = c
+		}
+	}
 }

@@ -108,29 +108,42 @@ func (r *record) expect(changes map[source.Key]policy.ServiceChange, t *table) {
 	r.write(t)
 }
 
-// synced takes over which frontends the kernel had, and has.
-func (r *record) synced(changes map[source.Key]policy.ServiceChange, t *table) {
+// synced takes over which frontends the kernel had, and has. It returns those that have gone and that the table never had:
+// a Sync that failed may have made them.
+func (r *record) synced(changes map[source.Key]policy.ServiceChange, t *table) (unseen []netip.AddrPort) {
 	for at := range r.coming {
-		r.past[at] = struct{}{}
+		if t.frontends[at] == nil {
+			r.past[at] = struct{}{}
+			unseen = append(unseen, at)
+		}
+	}
+	if len(r.coming) > 0 {
+		r.coming = make(map[netip.AddrPort]struct{}) // gives memory back, too
 	}
 	for _, ch := range changes {
 		for _, f := range ofProtocol(ch.Old, t.proto) {
-			r.past[f.AddrPort()] = struct{}{}
+			if at := f.AddrPort(); t.frontends[at] == nil {
+				r.past[at] = struct{}{}
+			}
 		}
 	}
-	maps.DeleteFunc(r.past, func(at netip.AddrPort, _ struct{}) bool { return t.frontends[at] != nil })
-	r.coming = make(map[netip.AddrPort]struct{}) // gives memory back, too
+	if len(r.past) == 0 {
+		r.past = make(map[netip.AddrPort]struct{})
+	}
+	return unseen
 }
 
-// settled notes that the flows of all that have gone were looked for.
-func (r *record) settled(t *table) {
+// settled notes that the flows of those that have gone were looked for, except where a look is to come.
+func (r *record) settled(t *table, looks []*look) {
 	if len(r.past) == 0 {
 		return
 	}
 	for at := range r.past {
-		r.file.Note(wordGone, at)
+		if !slices.ContainsFunc(looks, func(l *look) bool { return l.names(at) }) {
+			r.file.Note(wordGone, at)
+			delete(r.past, at)
+		}
 	}
-	r.past = make(map[netip.AddrPort]struct{})
 	r.write(t)
 }
 

@@ -95,3 +95,45 @@ func TestRecordThatCannotBeWritten(t *testing.T) {
 		}
 	})
 }
+
+// Where another program translates packets to what a frontend had, its flows go on after some looks.
+func TestPastEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir, track := t.TempDir(), &flowstest.Tracking{}
+		w, stop := startWorkerIn(t, dir, track, overUDP)
+		w.dns(1, "10.0.0.1")
+		w.dns(2, "10.0.0.2")
+		time.Sleep(time.Minute)
+		stop()
+
+		others := toDNS(1, "10.9.0.1")
+		track.Set(func() { track.Flows, track.Back = []flowstest.Flow{others}, []flowstest.Flow{others} })
+		w, stop = startWorkerIn(t, dir, track, overUDP)
+		w.dns(2, "10.0.0.2")
+		time.Sleep(time.Minute)
+		track.Set(func() { track.Flows, track.Back = []flowstest.Flow{others}, nil })
+		w.dns(2, "10.0.0.3")
+		time.Sleep(time.Minute)
+		track.Expect(t, others)
+		stop()
+		if text, err := os.ReadFile(filepath.Join(dir, "flows-ipv4-udp.journal")); err != nil || !strings.Contains(string(text), "gone 10.96.0.1:53") {
+			t.Errorf("recorded is %q, %v", text, err)
+		}
+	})
+}
+
+// A frontend that a failed Sync may have made, and that goes before the next one, is looked for.
+func TestFrontendThatCameAndWentUnseen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		track := &flowstest.Tracking{}
+		w, stop := startWorkerIn(t, t.TempDir(), track, overUDP)
+		w.dns(1, "10.0.0.1")
+		time.Sleep(time.Minute)
+		w.expect(3, "10.0.0.3")
+		track.Set(func() { track.Flows = []flowstest.Flow{toDNS(3, "10.0.0.3"), toDNS(1, "10.0.0.1")} })
+		w.dns(1, "10.0.0.1")
+		time.Sleep(time.Minute)
+		track.Expect(t, toDNS(1, "10.0.0.1"))
+		stop()
+	})
+}

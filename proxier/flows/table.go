@@ -39,15 +39,17 @@ func (t *table) synced(s *Sync) *look {
 	return l
 }
 
-// notePast notes the flows of frontends that went before this start.
-func (t *table) notePast(l *look, past map[netip.AddrPort]struct{}) {
-	for at := range past {
+// notePast notes the flows of frontends that went unseen: before this start, or between two Syncs of which the first failed.
+// Node ports are looked for on all addresses of this host.
+func (t *table) notePast(l *look, past []netip.AddrPort) {
+	for _, at := range past {
 		addrs := []netip.Addr{at.Addr()}
 		if at.Addr().IsUnspecified() {
-			addrs = t.host.Addrs(&policy.Frontend{Key: policy.FrontendKey{Kind: policy.NodePort}})
+			addrs = t.node.Addrs
 		}
 		for _, a := range addrs {
 			l.note(netip.AddrPortFrom(a, at.Port()), frontendChange{past: true})
+			l.past = true
 		}
 	}
 }
@@ -126,7 +128,7 @@ func (t *table) query(l *look) (q Query) {
 	for at, c := range l.changed {
 		q.To = append(q.To, at)
 		q.At = append(q.At, c.former...)
-		whole = whole || c.whole
+		whole = whole || c.whole || c.past
 		if t.proto == source.UDP && (c.appeared || l.done > 0) && t.foreign(at) {
 			q.From = append(q.From, at)
 		}

@@ -3,6 +3,7 @@ package flows
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -30,6 +31,9 @@ const (
 	halfOpenLooks = 3
 	graceLooks    = 4
 )
+
+// Flows to frontends that went unseen are looked for pastLooks times: what is translated there later may be another program's.
+const pastLooks = 3
 
 // An association of SCTP whose endpoint has left is looked at every awaitLook until it ends, or more rarely, so that
 // this takes at most one part in awaitShare of a processor.
@@ -74,10 +78,11 @@ type Worker struct {
 	looks  []*look // to be done; at most one at any time
 
 	// Of Run alone.
-	rested time.Time     // no look before
-	ended  time.Time     // the last look
-	worked time.Duration // how long looks took, less the time between them
-	retry  time.Duration // wait after the last error
+	pastLooks int           // how many were at frontends that went unseen
+	rested    time.Time     // no look before
+	ended     time.Time     // the last look
+	worked    time.Duration // how long looks took, less the time between them
+	retry     time.Duration // wait after the last error
 }
 
 // A Config configures Workers.
@@ -118,10 +123,11 @@ func (w *Worker) Synced(s *Sync) {
 	w.mu.Lock()
 	first := w.table.node == nil
 	l := w.table.synced(s)
-	w.record.synced(s.Changes, w.table)
+	past := w.record.synced(s.Changes, w.table)
 	if first {
-		w.table.notePast(l, w.record.past)
+		past = slices.Collect(maps.Keys(w.record.past))
 	}
+	w.table.notePast(l, past)
 	if l.all || len(l.changed) > 0 {
 		w.add(l)
 	}
@@ -220,6 +226,11 @@ func (w *Worker) look(ctx context.Context, l *look) {
 	}
 	w.retry = 0
 	l.done++
+	if l.past {
+		if w.pastLooks++; w.pastLooks%pastLooks == 0 {
+			l.forgetPast()
+		}
+	}
 	switch {
 	case l.done == 1 || n > 0:
 		w.later(l, secondLook)
@@ -227,18 +238,10 @@ func (w *Worker) look(ctx context.Context, l *look) {
 		w.later(l, secondLook)
 	case seen.awaited > 0:
 		w.later(l, max(awaitLook, awaitShare*took))
-	default:
-		w.settled()
 	}
-}
-
-// settled notes what has been looked for, if that is all.
-func (w *Worker) settled() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.looks) == 0 {
-		w.record.settled(w.table)
-	}
+	w.record.settled(w.table, w.looks)
 }
 
 // rest has the worker pause after a look that began at start, if looks took too long of late.

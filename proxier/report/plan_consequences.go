@@ -101,9 +101,6 @@ func (p *FamilyPlan) leaving(port *resolvedPort, now policy.FrontendIndex) (list
 	}
 	gone, left := port.consequence(effect), port.consequence(effect)
 	closed, kept := port.consequence(Closed), port.consequence(Kept)
-	if p.Fresh && effect == FlowsRemoved { // who knows no former frontend looks for no flows of it
-		gone.Effect = GoOn
-	}
 	for _, f := range port.frontends {
 		next := now.Find(f)
 		ends := p.closing(f, next)

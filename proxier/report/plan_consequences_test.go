@@ -66,7 +66,7 @@ func TestConsequences(t *testing.T) {
 		},
 		{
 			name: "a UDP service went while nobody worked", old: service("a", "udp", vip, "", one), now: "services = []", fresh: true,
-			want: "default/a go-on udp [10.96.0.1:80] all",
+			want: "default/a removed udp [10.96.0.1:80] all",
 		},
 		{name: "a service without endpoints goes", old: service("a", "udp", vip, sticky), now: "services = []"},
 		{
