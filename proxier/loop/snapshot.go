@@ -4,6 +4,8 @@ import (
 	"slices"
 	"sync"
 
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
@@ -21,15 +23,45 @@ func (l *Loop) Snapshot() *report.Snapshot {
 		s.Pending.Add(l.batches[i].counts)
 	}
 	s.Node, s.Unannounced = l.node, l.tracker.RefusedAnnouncers()
-	families := slices.Clone(l.families)
+	families, backends := l.programming()
 	l.mu.RUnlock()
-	for _, f := range families {
-		now := f.snapshot()
-		now.Backend = f.wanted
-		s.Families, s.Syncs = append(s.Families, f.fam), append(s.Syncs, now)
-		s.Resolved = append(s.Resolved, now.Resolved...)
+	s.Syncs = syncs(families, backends)
+	for _, now := range s.Syncs {
+		s.Families, s.Resolved = append(s.Families, now.Family), append(s.Resolved, now.Resolved...)
 	}
 	return s
+}
+
+// Syncs returns what a Snapshot has of the families, for those who ask often.
+func (l *Loop) Syncs() []report.Family {
+	l.mu.RLock()
+	families, backends := l.programming()
+	l.mu.RUnlock()
+	return syncs(families, backends)
+}
+
+// programming returns the families, and the backend that each is to have. The caller holds l.mu.
+func (l *Loop) programming() (families []*runningFamily, backends []proxier.Backend) {
+	for _, f := range l.families {
+		families, backends = append(families, f), append(backends, f.wanted)
+	}
+	return families, backends
+}
+
+func syncs(families []*runningFamily, backends []proxier.Backend) (list []report.Family) {
+	for i, f := range families {
+		now := f.snapshot()
+		now.Backend = backends[i]
+		list = append(list, now)
+	}
+	return list
+}
+
+// Refusals returns the units that are not used as they stand, without the work of a Snapshot.
+func (l *Loop) Refusals() []claims.Refusal {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.tracker.Refusals()
 }
 
 // snapshot returns what f holds.

@@ -80,7 +80,7 @@ func (c *counter) count() healthz.Counts {
 	if total, err := hostsetup.Dropped(); err == nil {
 		n.DroppedNew = &total
 	}
-	refusals := c.loop.Snapshot().Refusals()
+	refusals := c.loop.Refusals()
 	sources.Each(c.sources, func(s sources.Holder) { n.Held += s.Held() })
 	for _, s := range c.sources {
 		st := sources.AsUsed(known(s), refusals)

@@ -43,7 +43,7 @@ func (r *reporter) plan(ctx context.Context, _ url.Values) (*plan.Report, error)
 	}
 	in := r.mode.Current()
 	report := &plan.Report{Against: "what the kernel holds", Mode: in.Name}
-	refusals := r.loop.Snapshot().Refusals()
+	refusals := r.loop.Refusals()
 	for _, s := range r.sources {
 		st := sources.AsUsed(s.Status(), refusals)
 		for _, f := range st.Files {

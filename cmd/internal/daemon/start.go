@@ -139,7 +139,7 @@ func start(ctx context.Context, o Options) (_ *daemon, err error) {
 		Surroundings: report.Surroundings{Details: d.keeper.Details, Listening: d.doubts.listening, Router: explain.Router},
 		Conditions:   d.keeper, Announcer: d.announcing.Announcer, Observer: observer{d},
 	})
-	d.http.traffic = traffic.NewCollector(connections{}, func() []report.Family { return d.loop.Snapshot().Syncs }, d.log)
+	d.http.traffic = traffic.NewCollector(connections{}, d.loop.Syncs, d.log)
 	d.http.traffic.Want(wantedTraffic(fixed))
 	drained := d.keeper.Drains()
 	health.Watch(d.loop)

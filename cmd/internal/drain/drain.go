@@ -33,6 +33,7 @@ type Keeper interface {
 // A Loop is what draining needs of loop.Loop.
 type Loop interface {
 	Snapshot() *report.Snapshot
+	Syncs() []report.Family
 	Ready() <-chan struct{}
 	Held(ctx context.Context, fam policy.Family) error
 }

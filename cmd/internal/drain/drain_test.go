@@ -71,6 +71,8 @@ func (l *heldLoop) DrainHost(drained bool) { l.host = append(l.host, drained) }
 
 func (l *heldLoop) Ready() <-chan struct{} { return l.ready }
 
+func (l *heldLoop) Syncs() []report.Family { return l.Snapshot().Syncs }
+
 func (l *heldLoop) Snapshot() *report.Snapshot {
 	s := new(report.Snapshot)
 	for _, svc := range l.services {

@@ -168,7 +168,7 @@ func (l *leftCounter) begin(t conditions.DrainTarget) {
 		return // connections to all endpoints count, and are remembered when they are seen
 	}
 	addrs := make(map[proxier.FrontendAddr]source.Key)
-	for _, s := range l.Loop.Snapshot().Syncs {
+	for _, s := range l.Loop.Syncs() {
 		var last *policy.Resolved
 		has := false
 		for p, r := range s.FrontendAddrs() {
@@ -243,7 +243,7 @@ func (l *leftCounter) owners(serving []report.Family) map[proxier.FrontendAddr]o
 
 // count looks at the kernel.
 func (l *leftCounter) count(ctx context.Context, targets []conditions.DrainTarget) (map[conditions.DrainTarget][]control.RemainingIn, error) {
-	owned := l.owners(l.Loop.Snapshot().Syncs)
+	owned := l.owners(l.Loop.Syncs())
 	seen := make(map[proxier.FrontendAddr]source.Key)
 	found := make(map[conditions.DrainTarget]map[source.Key]*control.RemainingIn)
 	byAddr := make(map[netip.Addr][]conditions.DrainTarget) // not valid: this host
