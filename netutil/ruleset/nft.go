@@ -137,6 +137,12 @@ func (m *machine) step(name string, e expression) {
 		reg, op, data := e.number(unix.NFTA_CMP_SREG), e.number(unix.NFTA_CMP_OP), e.data(unix.NFTA_CMP_DATA)
 		m.compares(reg, op, data)
 		m.require(m.read(reg, len(data)).compare(op, data))
+	case name == "byteorder":
+		m.swap(e)
+	case name == "numgen":
+		m.load(e.number(unix.NFTA_NG_DREG), unknown(4), operand{name: name})
+	case name == "hash":
+		m.load(e.number(unix.NFTA_HASH_DREG), unknown(4), operand{name: name})
 	case name == "range":
 		m.inRange(e)
 	case name == "lookup":
@@ -209,7 +215,20 @@ func (m *machine) bitwise(e expression) {
 	for i := range min(len(v.data), len(mask), len(xor)) {
 		out.data[i], out.known[i] = v.data[i]&mask[i]^xor[i], v.known[i]|^mask[i]
 	}
-	m.load(e.number(unix.NFTA_BITWISE_DREG), out, operand{m.names[offset(from)].name, mask})
+	m.load(e.number(unix.NFTA_BITWISE_DREG), out, operand{name: m.names[offset(from)].name, mask: mask})
+}
+
+// swap loads numbers in the other order of bytes.
+func (m *machine) swap(e expression) {
+	from, size := e.number(unix.NFTA_BYTEORDER_SREG), int(e.number(unix.NFTA_BYTEORDER_SIZE))
+	v := m.read(from, int(e.number(unix.NFTA_BYTEORDER_LEN)))
+	for at := 0; size > 0 && at+size <= len(v.data); at += size {
+		slices.Reverse(v.data[at : at+size])
+		slices.Reverse(v.known[at : at+size])
+	}
+	o := m.names[offset(from)]
+	o.swapped = !o.swapped
+	m.load(e.number(unix.NFTA_BYTEORDER_DREG), v, o)
 }
 
 func (m *machine) inRange(e expression) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -34,8 +35,26 @@ func (m *machine) payload(e expression) {
 		m.load(e.number(unix.NFTA_PAYLOAD_DREG), header.slice(at, n), o)
 		return
 	}
-	m.say(o.name, "set", m.names[offset(e.number(unix.NFTA_PAYLOAD_SREG))].text())
-	m.done.Rewrites = m.done.Rewrites || name != ""
+	from := e.number(unix.NFTA_PAYLOAD_SREG)
+	m.say(o.name, "set", m.names[offset(from)].text())
+	m.done.Rewrites = m.done.Rewrites || m.packet.changes(base, at, m.read(from, n))
+}
+
+// changes reports whether a field may get another value by what is written at a place of a header: some rules write
+// what is beside the field that they name, too.
+func (p *Packet) changes(base uint32, at int, v value) bool {
+	for _, f := range p.fields() {
+		for i := range v.data {
+			j := at + i - f.at
+			if f.base != base || j < 0 || j >= f.size {
+				continue
+			}
+			if f.data == nil || v.known[i] != 0xff || v.data[i] != f.data[j] {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // A field is a part of a packet's headers.
@@ -43,6 +62,7 @@ type field struct {
 	base uint32
 	at   int
 	name string
+	size int
 	data []byte // nil: not known
 }
 
@@ -60,9 +80,9 @@ func (p *Packet) fields() []field {
 	}
 	const network, transport = unix.NFT_PAYLOAD_NETWORK_HEADER, unix.NFT_PAYLOAD_TRANSPORT_HEADER
 	return []field{
-		{network, protocol, family + "protocol", []byte{p.Protocol}},
-		{network, src, family + "saddr", p.Src.AsSlice()}, {network, dst, family + "daddr", p.Dst.AsSlice()},
-		{transport, 0, "th sport", port(p.SrcPort)}, {transport, 2, "th dport", port(p.DstPort)},
+		{network, protocol, family + "protocol", 1, []byte{p.Protocol}},
+		{network, src, family + "saddr", p.Src.BitLen() / 8, p.Src.AsSlice()}, {network, dst, family + "daddr", p.Src.BitLen() / 8, p.Dst.AsSlice()},
+		{transport, 0, "th sport", 2, port(p.SrcPort)}, {transport, 2, "th dport", 2, port(p.DstPort)},
 	}
 }
 
@@ -164,14 +184,19 @@ func (m *machine) fib(e expression) {
 
 // An operand is what was loaded into a register, in words.
 type operand struct {
-	name string
-	mask []byte
+	name    string
+	mask    []byte
+	swapped bool // numbers are in the order of the network, to be compared by size
 }
 
 func (o operand) text() string { return cmp.Or(o.name, "?") }
 
 // value prints a value of the operand.
 func (o operand) value(b []byte) string {
+	if o.swapped {
+		b = slices.Clone(b)
+		slices.Reverse(b)
+	}
 	protocol := map[string]string{"6": "tcp", "17": "udp", "132": "sctp", "1": "icmp"}
 	switch family, part, _ := strings.Cut(o.name, " "); {
 	case part == "saddr" || part == "daddr":
