@@ -311,6 +311,9 @@ func (n *Nemesis) removeRule() error {
 	}
 	family := pick(n.r, "ip", "ip6")
 	out, err := n.Node.Run("nft", "list", "table", family, "svcproxy")
+	if err != nil && strings.Contains(err.Error(), "No such file") {
+		return nil // others have removed it, or another mode is in use
+	}
 	if err != nil {
 		return err
 	}
