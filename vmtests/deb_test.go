@@ -156,7 +156,7 @@ func (s *site) change(t *testing.T, version, kind string, install ...string) {
 // testRemove: without the package, traffic goes on.
 func (s *site) testRemove(t *testing.T) {
 	s.must(t, "dpkg", "-r", "svcproxy")
-	s.gone(t, "/etc/svcproxy", "/var/lib/svcproxy")
+	s.gone(t, "/etc/svcproxy", "/run/svcproxy", "/var/lib/svcproxy")
 	s.reaches(t, "one", "two")
 }
 

@@ -39,6 +39,6 @@ func (s *site) testDowngradeRPM(t *testing.T) {
 // testErase: without the package, traffic goes on. There is no purge.
 func (s *site) testErase(t *testing.T) {
 	s.must(t, "rpm", "-e", "svcproxy")
-	s.gone(t, "/etc/svcproxy", "/var/lib/svcproxy")
+	s.gone(t, "/etc/svcproxy", "/run/svcproxy", "/var/lib/svcproxy")
 	s.reaches(t, "one", "two")
 }
