@@ -118,7 +118,7 @@ var statements = map[string]Verdict{
 	"redir": {Kind: Translate, To: "this host"}, "tproxy": {Kind: Translate, To: "a process of this host"},
 }
 
-// step evaluates one expression. One that is not understood may match, and load anything.
+// step evaluates one expression. An expression that it does not know may match, and may load any value.
 func (m *machine) step(name string, e expression) {
 	switch v, simple := statements[name]; {
 	case name == "counter":

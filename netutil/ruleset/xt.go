@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// targets are the targets of iptables that do more than go on. One that is not here may be a chain.
+// targets are the targets of iptables that do more than continue. Any other name may be that of a chain.
 var targets = map[string]Verdict{
 	"ACCEPT": {Kind: Accept}, "DROP": {Kind: Drop}, "REJECT": {Kind: Reject}, "RETURN": {Kind: Return},
 	"DNAT": translated, "REDIRECT": translated, "TPROXY": translated, "NETMAP": translated,

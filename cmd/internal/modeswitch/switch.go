@@ -421,7 +421,7 @@ func (sw *Switch) Warnings() (list []string) {
 
 // warnOfSysctls says which settings of the kernel keep traffic from flowing, and did
 // not when it was last called: others change them, and an ip_vs that was removed and
-// reloaded has the kernel's defaults. It is of the goroutine of Follow.
+// reloaded has the kernel's defaults. Only the goroutine of Follow uses it.
 func (sw *Switch) warnOfSysctls() {
 	now := hostsetup.VerifySysctls(sw.Settings(), sw.Current().Mode)
 	for _, w := range now {

@@ -167,7 +167,7 @@ func endpointOf(s *reader.Service, p proxyServer) (source.Endpoint, bool) {
 	return e, true
 }
 
-// addParams takes over what is of the whole service, and notes what is left out.
+// addParams takes over the parameters of the whole service, and notes those that are left out.
 func addParams(s *reader.Service, p proxyServer) {
 	if d, err := haproxyTime(p.params["slowstart"]); err == nil {
 		s.SlowStart = min(d, source.MaxSlowStart)
