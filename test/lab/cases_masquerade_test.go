@@ -45,6 +45,7 @@ var masqueradeGroups = []group{
 		cases: []testCase{
 			{name: "WireGuard", run: othersMark(0xca6c)},
 			{name: "Mullvad", run: othersMark(0x6d6f6c65)},
+			{name: "none leaves with ours", run: testOwnMark},
 		},
 	},
 }
@@ -126,7 +127,7 @@ func othersMark(mark uint32) func(*testing.T, *env) {
 // endpoints themselves that leave with the mark.
 func (e *env) markAll(t *testing.T, mark uint32) {
 	t.Helper()
-	table := fmt.Sprintf(`table inet marks {
+	e.marks(t, fmt.Sprintf(`
 	counter ipv4 { }
 	counter ipv6 { }
 	chain forwarded { type filter hook prerouting priority mangle; meta mark set %[1]d; }
@@ -135,9 +136,40 @@ func (e *env) markAll(t *testing.T, mark uint32) {
 		type filter hook postrouting priority 300
 		ct state new ct status ! dnat meta mark %[1]d tcp dport 8080 meta nfproto ipv4 counter name ipv4
 		ct state new ct status ! dnat meta mark %[1]d tcp dport 8080 meta nfproto ipv6 counter name ipv6
+	}`, mark))
+}
+
+// testOwnMark: a packet that is masqueraded has lost our bit of its mark when it leaves, for a
+// tunnel would copy the mark to its outer packet, which would then be taken for one of ours.
+func testOwnMark(t *testing.T, e *env) {
+	e.carry(t, "lo", strayAddr)
+	e.apply(t, e.everywhere(at(e.Local[0], e.Remote[0])...))
+	e.marks(t, fmt.Sprintf(`
+	counter cleared { }
+	counter with { }
+	chain left {
+		type filter hook postrouting priority 300
+		tcp flags & (syn | ack) == syn tcp dport 8080 meta mark & %[1]d == 0 counter name cleared
+		tcp dport 8080 meta mark & %[1]d != 0 counter name with
+	}`, 1<<14)) // masquerade_bit, as no setting says otherwise
+	both := by(e.Local[0], e.Remote[0])
+	e.expect(t, check{from: e.Client, to: e.vip(1), want: both.masked()}, check{from: e.Node, source: strayAddr, to: e.vip(1), want: both.masked()})
+	e.expect(t, e.outsideAddresses(e.Client, both.masked())...)
+	e.expect(t, e.everyAddress(e.Local[0], both.masked())...)
+	cleared, err := e.Node.Run("nft", "list", "counter", "inet", "marks", "cleared")
+	if err != nil || !strings.Contains(cleared, "packets") || strings.Contains(cleared, "packets 0 ") {
+		t.Errorf("first packets that left without our bit: %v\n%s", err, cleared)
 	}
-}`, mark)
-	if err := nft(e.Node, table); err != nil {
+	with, err := e.Node.Run("nft", "list", "counter", "inet", "marks", "with")
+	if err != nil || !strings.Contains(with, "packets 0 ") {
+		t.Errorf("packets that left with our bit: %v\n%s", err, with)
+	}
+}
+
+// marks adds a table of another program while the case lasts.
+func (e *env) marks(t *testing.T, chains string) {
+	t.Helper()
+	if err := nft(e.Node, "table inet marks {"+chains+"\n}"); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
