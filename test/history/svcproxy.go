@@ -282,7 +282,7 @@ func (p *Svcproxy) hostFaults() Lane {
 		{Name: "another mode", Do: p.changeMode},
 		{Name: "SIGHUP", Do: func(n *Nemesis) error { return p.Signal(unix.SIGHUP) }},
 		{Name: "tables removed", Modes: nftables, Do: func(n *Nemesis) error {
-			return n.damage("delete table ip svcproxy\ndelete table ip6 svcproxy")
+			return n.remove("delete table ip svcproxy", "delete table ip6 svcproxy")
 		}},
 		{Name: "one rule removed", Modes: "tables", Do: (*Nemesis).removeRule},
 		{Name: "virtual servers removed", Modes: ipvs, Do: func(n *Nemesis) error {
@@ -294,7 +294,7 @@ func (p *Svcproxy) hostFaults() Lane {
 		{Name: "addresses removed", Modes: ipvs, Do: func(n *Nemesis) error {
 			defer n.Damage().Over()
 			_, err := n.Node.Run("ip", "addr", "flush", "dev", "svcproxy0")
-			return err
+			return unlessMissing(err)
 		}},
 		{Name: "foreign drop first", Modes: "iptables", Do: p.foreignDrop},
 		{Name: "disk full", Do: p.fillDisk},
@@ -311,11 +311,8 @@ func (n *Nemesis) removeRule() error {
 	}
 	family := pick(n.r, "ip", "ip6")
 	out, err := n.Node.Run("nft", "list", "table", family, "svcproxy")
-	if err != nil && strings.Contains(err.Error(), "No such file") {
-		return nil // others have removed it, or another mode is in use
-	}
 	if err != nil {
-		return err
+		return unlessMissing(err)
 	}
 	var maps []string
 	for line := range strings.Lines(out) {
@@ -326,9 +323,23 @@ func (n *Nemesis) removeRule() error {
 	if len(maps) == 0 {
 		return nil
 	}
-	err = n.damage("flush map " + family + " svcproxy " + pick(n.r, maps...))
-	if err != nil && strings.Contains(err.Error(), "No such file") {
-		return nil // svcproxy has replaced it meanwhile
+	return n.remove("flush map " + family + " svcproxy " + pick(n.r, maps...))
+}
+
+// remove does each of these, by a script of nft, to what is svcproxy's.
+func (n *Nemesis) remove(scripts ...string) error {
+	var errs []error
+	for _, script := range scripts {
+		errs = append(errs, unlessMissing(n.damage(script)))
+	}
+	return errors.Join(errs...)
+}
+
+// unlessMissing returns err, unless it says that something of svcproxy's is not there: other damage has removed it and it is
+// not repaired yet, svcproxy has replaced it, or another mode is in use.
+func unlessMissing(err error) error {
+	if err != nil && (strings.Contains(err.Error(), "No such file") || strings.Contains(err.Error(), "does not exist")) {
+		return nil
 	}
 	return err
 }
