@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"reflect"
 	"strconv"
 	"strings"
 	"time"
@@ -216,4 +217,11 @@ func checkRestart(d time.Duration) error {
 		return fmt.Errorf("graceful restart %v: want 1s to 4095s, in whole seconds, or 0s for none", d)
 	}
 	return nil
+}
+
+// sameSession reports whether a session with p does for o too.
+func (p Peer) sameSession(o Peer) bool {
+	p.Communities, p.MED, p.LocalPreference = nil, 0, 0
+	o.Communities, o.MED, o.LocalPreference = nil, 0, 0
+	return reflect.DeepEqual(p, o)
 }

@@ -16,13 +16,15 @@ func (p PeerState) Announced() int { return p.IPv4.Announced + p.IPv6.Announced 
 func (s *Speaker) LogTrouble(err error) { s.logTrouble(err) }
 
 // SetSettle sets how long a change of routes waits for a session, before Run.
-func (s *Speaker) SetSettle(d time.Duration) { s.settle = d }
+func (s *Speaker) SetSettle(d time.Duration) { s.table.settle = d }
 
 // SetListAddrs sets how the addresses of an interface are listed, before Run.
-func (s *Speaker) SetListAddrs(f func(netlink.Link, int) ([]netlink.Addr, error)) { s.listAddrs = f }
+func (s *Speaker) SetListAddrs(f func(netlink.Link, int) ([]netlink.Addr, error)) {
+	s.table.listAddrs = f
+}
 
 // SetMostReceived sets how many routes of a router are kept, before Run.
-func (s *Speaker) SetMostReceived(n int) { s.mostReceived = n }
+func (s *Speaker) SetMostReceived(n int) { s.sessions.mostReceived = n }
 
 // SetOpenPatience sets how long a router has to answer an OPEN, before Run.
-func (s *Speaker) SetOpenPatience(d time.Duration) { s.openPatience = d }
+func (s *Speaker) SetOpenPatience(d time.Duration) { s.sessions.openPatience = d }

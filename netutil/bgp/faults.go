@@ -196,3 +196,54 @@ func endWords(was State, reason api.PeerState_DisconnectReason, ourAS uint32) st
 	}
 	return ""
 }
+
+// placeholder stands for attributes that are not kept.
+var placeholder = bgp.NewPathAttributeOrigin(bgp.BGP_ORIGIN_ATTR_TYPE_INCOMPLETE)
+
+// nobodys are routes that stand for those that are not kept. They are refused like all others.
+var nobodys = [families]bgp.PathNLRI{mustNLRI("0.0.0.0/32"), mustNLRI("::/128")}
+
+func mustNLRI(prefix string) bgp.PathNLRI {
+	nlri, err := bgp.NewIPAddrPrefix(netip.MustParsePrefix(prefix))
+	if err != nil {
+		panic(err) // both are prefixes
+	}
+	return bgp.PathNLRI{NLRI: nlri}
+}
+
+// strip takes from an UPDATE what GoBGP would keep of it although all of its routes are refused: large attributes and, where
+// the peer is full, the routes. GoBGP has no setting for that. It logs each UPDATE just before it makes routes of it, with the slices that it is about to read.
+// Withdrawn routes stay, and so does what validation and the next hop need.
+func strip(r slog.Record, full bool) {
+	r.Attrs(func(a slog.Attr) bool {
+		switch list := a.Value.Any().(type) {
+		case []bgp.PathAttributeInterface:
+			stripAttributes(list, full)
+		case []bgp.PathNLRI:
+			if full && a.Key == "nlri" {
+				for i := range list {
+					list[i] = nobodys[ipv4]
+				}
+			}
+		}
+		return true
+	})
+}
+
+func stripAttributes(list []bgp.PathAttributeInterface, full bool) {
+	for i, a := range list {
+		switch a := a.(type) {
+		case *bgp.PathAttributeOrigin, *bgp.PathAttributeNextHop, *bgp.PathAttributeMpUnreachNLRI:
+		case *bgp.PathAttributeMpReachNLRI:
+			if full && len(a.Value) > 0 {
+				f := ipv4
+				if a.AFI == bgp.AFI_IP6 {
+					f = ipv6
+				}
+				a.Value = []bgp.PathNLRI{nobodys[f]}
+			}
+		default:
+			list[i] = placeholder
+		}
+	}
+}

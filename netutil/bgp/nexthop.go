@@ -40,34 +40,17 @@ type none string
 
 func (n none) Error() string { return string(n) }
 
-// lookUp returns the next hops to all peers. Those that cannot be found out now stay as they are, and are the error.
-func (s *Speaker) lookUp() (map[netip.Addr][families]hop, error) {
-	var errs []error
-	hops := map[netip.Addr][families]hop{}
-	for _, p := range s.cfg.Peers {
-		s.mu.Lock()
-		extended := s.sessions[p.Address].extended
-		s.mu.Unlock()
-		found, err := s.nextHops(p, extended)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("BGP: looking for the next hop of %v: %w", p.Address, err))
-		}
-		if known, ok := s.hops[p.Address]; ok && err != nil {
-			found = known
-		}
-		hops[p.Address] = found
-	}
-	return hops, errors.Join(errs...)
-}
+// An addrLister lists the addresses of an interface of a family.
+type addrLister func(link netlink.Link, family int) ([]netlink.Addr, error)
 
 // nextHops returns the next hops to a peer. It asks the kernel for the route to it,
 // so the result may change; an error is that it could not be found out. extended reports
 // whether the peer takes IPv4 routes with IPv6 next hops.
-func (s *Speaker) nextHops(p Peer, extended bool) (hops [families]hop, err error) {
+func (list addrLister) nextHops(p Peer, extended bool) (hops [families]hop, err error) {
 	own := familyOf(p.Address)
 	other := 1 - own
 	hops[own] = hop{self: true}
-	addr, err := s.towards(p, other)
+	addr, err := list.towards(p, other)
 	switch {
 	case err == nil:
 		hops[other] = hop{addr: addr}
@@ -83,18 +66,18 @@ func (s *Speaker) nextHops(p Peer, extended bool) (hops [families]hop, err error
 }
 
 // towards returns the address of a family on the interface by which the peer is reached.
-func (s *Speaker) towards(p Peer, family int) (netip.Addr, error) {
+func (list addrLister) towards(p Peer, family int) (netip.Addr, error) {
 	link, err := interfaceTo(p)
 	if err != nil {
 		return netip.Addr{}, err
 	}
-	list, err := links.Retry(func() ([]netlink.Addr, error) {
-		return s.listAddrs(link, [families]int{unix.AF_INET, unix.AF_INET6}[family])
+	addrs, err := links.Retry(func() ([]netlink.Addr, error) {
+		return list(link, [families]int{unix.AF_INET, unix.AF_INET6}[family])
 	})
 	if err != nil {
 		return netip.Addr{}, fmt.Errorf("listing the addresses of %s: %w", link.Attrs().Name, err)
 	}
-	addr, ok := best(list)
+	addr, ok := best(addrs)
 	if !ok {
 		return netip.Addr{}, none(fmt.Sprintf("no %s address on %s, the interface towards the peer", familyNames[family], link.Attrs().Name))
 	}

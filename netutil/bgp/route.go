@@ -39,8 +39,8 @@ func newRoutes(list []Route) (routes, error) {
 }
 
 // diff returns what to announce, newly or with other attributes, and what to withdraw, so that have becomes want.
-func diff(have, want routes) (announce routes, withdraw []netip.Prefix) {
-	announce = routes{}
+func diff(have, want routes) (announce, withdraw routes) {
+	announce, withdraw = routes{}, routes{}
 	for p, shutdown := range want {
 		if was, ok := have[p]; !ok || was != shutdown {
 			announce[p] = shutdown
@@ -48,7 +48,7 @@ func diff(have, want routes) (announce routes, withdraw []netip.Prefix) {
 	}
 	for p := range have {
 		if _, ok := want[p]; !ok {
-			withdraw = append(withdraw, p)
+			withdraw[p] = false
 		}
 	}
 	return announce, withdraw

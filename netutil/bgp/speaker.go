@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -25,7 +24,6 @@ const look = 5 * time.Second
 type Speaker struct {
 	cfg     Config // with defaults
 	wake    chan struct{}
-	changes chan struct{}
 	stop    chan struct{} // closed by Stop
 	started chan struct{} // closed when Run is called
 	ended   chan struct{} // closed when it has returned
@@ -33,24 +31,14 @@ type Speaker struct {
 	stopOnce sync.Once
 	graceful bool // read when stop is closed
 
-	mu       sync.Mutex
-	sessions map[netip.Addr]*session
-	want     routes              // nil: SetRoutes has not been called
-	peers    []Peer              // of the last SetPeers, with defaults; nil: they are in use
-	keys     map[netip.Addr]bool // addresses of all peers that have ever had a password
-	server   *server.BgpServer
-	ending   bool // what GoBGP reports is of our own doing
+	sessions *sessions
+
+	mu     sync.Mutex
+	want   routes // nil: SetRoutes has not been called
+	server *server.BgpServer
 
 	// Of the goroutine of Run.
-	settle    time.Duration // tests have another, listAddrs too, and the limits
-	listAddrs func(netlink.Link, int) ([]netlink.Addr, error)
-
-	mostReceived int
-	openPatience time.Duration
-
-	have    routes
-	hops    map[netip.Addr][families]hop
-	stale   bool                // policies are of other peers
+	table   *table
 	trouble string              // as logged
 	many    map[netip.Addr]bool // peers of which it is logged that they send many routes
 }
@@ -61,15 +49,11 @@ func New(cfg Config) (*Speaker, error) {
 		return nil, fmt.Errorf("BGP: %w", err)
 	}
 	s := &Speaker{
-		cfg: cfg.withDefaults(), settle: settle, listAddrs: netlink.AddrList, mostReceived: MostReceived, openPatience: openPatience,
-		have: routes{}, sessions: map[netip.Addr]*session{}, keys: map[netip.Addr]bool{},
-		wake: make(chan struct{}, 1), changes: make(chan struct{}, 1), stop: make(chan struct{}),
+		cfg: cfg.withDefaults(), wake: make(chan struct{}, 1), stop: make(chan struct{}),
 		started: make(chan struct{}), ended: make(chan struct{}),
 	}
-	for _, p := range s.cfg.Peers {
-		s.sessions[p.Address] = &session{peer: p, state: Idle, since: time.Now()}
-	}
-	s.noteKeys(s.cfg.Peers)
+	s.sessions = newSessions(s.cfg, s.wake)
+	s.table = &table{settle: settle, listAddrs: netlink.AddrList, stop: s.stop, have: routes{}}
 	return s, nil
 }
 
@@ -87,6 +71,20 @@ func (s *Speaker) SetRoutes(list []Route) error {
 	s.mu.Unlock()
 	wake.Once(s.wake)
 	return nil
+}
+
+// SetPeers replaces the peers, also while the speaker runs. Sessions with those that stay as they are go on, and a change of
+// communities, MED or local preference needs no new session. The session with a peer that is left out ends, and the peer removes the
+// routes at once. SetPeers reports false, and changes nothing, where only another speaker can keep routes or sessions: graceful restart is
+// used and the session with a peer is established that needs a new one, or a peer has no password that once had one, also where it was left
+// out meanwhile. It does not wait for anything.
+func (s *Speaker) SetPeers(list []Peer) (bool, error) {
+	cfg := s.cfg
+	cfg.Peers = list
+	if err := cfg.Validate(); err != nil {
+		return false, fmt.Errorf("BGP: %w", err)
+	}
+	return s.sessions.offer(cfg.withDefaults().Peers), nil
 }
 
 // Stop ends Run, and returns when it has returned. With graceful, and with peers that agreed to
@@ -111,7 +109,7 @@ func (s *Speaker) Run(ctx context.Context) error {
 	defer close(s.ended)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	quiet := slog.New(newTap(s.cfg.Log.Handler(), s.note, s.isFull))
+	quiet := slog.New(newTap(s.cfg.Log.Handler(), s.sessions.note, s.sessions.isFull))
 	srv := server.NewBgpServer(server.LoggerOption(quiet, nil))
 	go srv.Serve()
 	if err := s.start(ctx, srv); err != nil {
@@ -132,8 +130,8 @@ func (s *Speaker) start(ctx context.Context, srv *server.BgpServer) error {
 	if err := srv.StartBgp(ctx, &api.StartBgpRequest{Global: s.cfg.global()}); err != nil {
 		return fmt.Errorf("BGP: listening at port %d: %w", s.cfg.ListenPort, err)
 	}
-	hops, _ := s.lookUp() // reconcile looks again, and tells what is wrong
-	if err := s.useHops(ctx, srv, hops); err != nil {
+	hops, _ := s.table.lookUp(s.sessions) // reconcile looks again, and tells what is wrong
+	if err := s.table.useHops(ctx, srv, s.sessions, hops); err != nil {
 		return err
 	}
 	for _, a := range assignments() {
@@ -141,7 +139,7 @@ func (s *Speaker) start(ctx context.Context, srv *server.BgpServer) error {
 			return fmt.Errorf("BGP: assigning policy %s: %w", a.Policies[0].Name, err)
 		}
 	}
-	events := server.WatchEventMessageCallbacks{OnPeerUpdate: s.onPeer}
+	events := server.WatchEventMessageCallbacks{OnPeerUpdate: s.sessions.onPeer}
 	if err := srv.WatchEvent(ctx, events, server.WatchPeer()); err != nil {
 		return fmt.Errorf("BGP: watching peers: %w", err)
 	}
@@ -195,49 +193,42 @@ func (s *Speaker) reconcile(ctx context.Context, srv *server.BgpServer) error {
 	if want == nil {
 		return nil
 	}
-	return errors.Join(s.usePeers(ctx, srv), s.setPolicies(ctx, srv), s.setRoutes(ctx, srv, want), s.closeLost(ctx, srv), s.open(ctx, srv))
+	return errors.Join(s.usePeers(ctx, srv), s.table.setPolicies(ctx, srv, s.sessions), s.setRoutes(ctx, srv, want), s.closeLost(ctx, srv), s.open(ctx, srv))
 }
 
-// setPolicies looks up the next hops, and makes GoBGP use them.
-func (s *Speaker) setPolicies(ctx context.Context, srv *server.BgpServer) error {
-	hops, err := s.lookUp()
-	return errors.Join(err, s.useHops(ctx, srv, hops))
-}
-
-// useHops makes GoBGP use next hops that have changed, also for routes that were announced with others.
-func (s *Speaker) useHops(ctx context.Context, srv *server.BgpServer, hops map[netip.Addr][families]hop) error {
-	if s.hops != nil && !s.stale && maps.Equal(hops, s.hops) {
+// usePeers makes the peers those of the last SetPeers. What fails is tried again.
+func (s *Speaker) usePeers(ctx context.Context, srv *server.BgpServer) error {
+	list := s.sessions.offered()
+	if list == nil {
 		return nil
 	}
-	if err := srv.SetPolicies(ctx, policies(s.cfg.Peers, hops)); err != nil {
-		return fmt.Errorf("BGP: setting policies: %w", err)
+	gone := func(ses *session) bool { return ses.open && !slices.ContainsFunc(list, ses.peer.sameSession) }
+	if err := s.remove(ctx, srv, s.sessions.which(gone)); err != nil {
+		return err
 	}
-	first := s.hops == nil
-	s.hops, s.stale = hops, false
-	s.mu.Lock()
-	for addr, h := range hops {
-		s.sessions[addr].hops = h
-	}
-	s.mu.Unlock()
-	if first {
-		return nil
-	}
-	out := &api.ResetPeerRequest{Address: "all", Soft: true, Direction: api.ResetPeerRequest_DIRECTION_OUT}
-	if err := srv.ResetPeer(ctx, out); err != nil {
-		return fmt.Errorf("BGP: announcing again with other next hops: %w", err)
-	}
+	s.sessions.use(list)
+	s.table.stale = true
 	return nil
+}
+
+// setRoutes makes GoBGP hold routes, and opens sessions again that may have missed a change.
+func (s *Speaker) setRoutes(ctx context.Context, srv *server.BgpServer, want routes) error {
+	missed, err := s.table.setRoutes(ctx, srv, want)
+	if err != nil {
+		return err
+	}
+	return s.remove(ctx, srv, s.sessions.which(func(ses *session) bool { return slices.Contains(missed, ses.peer.Address) }))
 }
 
 // open makes GoBGP hold sessions with peers that it does not have.
 func (s *Speaker) open(ctx context.Context, srv *server.BgpServer) error {
 	var errs []error
-	for _, p := range s.which(func(ses *session) bool { return !ses.open }) {
+	for _, p := range s.sessions.which(func(ses *session) bool { return !ses.open }) {
 		if err := srv.AddPeer(ctx, &api.AddPeerRequest{Peer: s.cfg.neighbor(p)}); err != nil {
 			errs = append(errs, fmt.Errorf("BGP: opening the session with %v: %w", p.Address, err))
 			continue
 		}
-		s.setOpen(p, true)
+		s.sessions.setOpen(p, true)
 	}
 	return errors.Join(errs...)
 }
@@ -248,61 +239,32 @@ func (s *Speaker) open(ctx context.Context, srv *server.BgpServer) error {
 // seconds in which it takes none, and looks at it only after them: a router whose hold time is shorter has closed it by then,
 // again and again.
 func (s *Speaker) closeLost(ctx context.Context, srv *server.BgpServer) error {
+	return s.remove(ctx, srv, s.sessions.which((*session).takeLost))
+}
+
+// remove makes GoBGP forget peers, which open has it learn again.
+func (s *Speaker) remove(ctx context.Context, srv *server.BgpServer, peers []Peer) error {
 	var errs []error
-	for _, p := range s.which((*session).takeLost) {
-		errs = append(errs, s.remove(ctx, srv, p))
+	for _, p := range peers {
+		if err := srv.DeletePeer(ctx, &api.DeletePeerRequest{Address: p.Address.String()}); err != nil {
+			errs = append(errs, fmt.Errorf("BGP: closing the session with %v: %w", p.Address, err))
+			continue
+		}
+		s.sessions.setOpen(p, false)
 	}
 	return errors.Join(errs...)
 }
 
-// remove makes GoBGP forget a peer, which open has it learn again.
-func (s *Speaker) remove(ctx context.Context, srv *server.BgpServer, p Peer) error {
-	if err := srv.DeletePeer(ctx, &api.DeletePeerRequest{Address: p.Address.String()}); err != nil {
-		return fmt.Errorf("BGP: closing the session with %v: %w", p.Address, err)
-	}
-	s.setOpen(p, false)
-	return nil
-}
-
-// takeLost reports, once, whether a session was lost and is not there again.
-func (ses *session) takeLost() bool {
-	lost := ses.lost && ses.state == Idle
-	ses.lost = false
-	return lost
-}
-
-func (s *Speaker) which(f func(*session) bool) (peers []Peer) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, p := range s.cfg.Peers {
-		if f(s.sessions[p.Address]) {
-			peers = append(peers, p)
-		}
-	}
-	return peers
-}
-
-func (s *Speaker) setOpen(p Peer, open bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.sessions[p.Address].open = open
-}
-
 // end stops GoBGP and waits for its goroutines.
 func (s *Speaker) end(srv *server.BgpServer, graceful bool) {
+	s.sessions.end()
 	s.mu.Lock()
-	s.ending, s.server = true, nil
+	s.server = nil
 	s.mu.Unlock()
 	// The only error is that it does not run, and then it is as it should be.
 	_ = srv.StopBgp(context.Background(), &api.StopBgpRequest{AllowGracefulRestart: graceful})
 	srv.Stop() // what StopBgp leaves: the server for BFD, which is not used and has a goroutine
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, ses := range s.sessions {
-		if ses.state != Idle {
-			ses.enter(Idle, time.Now())
-		}
-	}
+	s.sessions.idle()
 }
 
 // tellChanges calls OnChange until ctx ends.
@@ -312,27 +274,53 @@ func (s *Speaker) tellChanges(ctx context.Context, done chan<- struct{}) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-s.changes:
+		case <-s.sessions.changes:
 		}
-		changed := s.takeChanged()
+		changed := s.sessions.which((*session).takeChanged)
 		if s.cfg.OnChange == nil {
 			continue
 		}
 		for _, st := range s.State() {
-			if slices.Contains(changed, st.Address) {
+			if slices.ContainsFunc(changed, func(p Peer) bool { return p.Address == st.Address }) {
 				s.cfg.OnChange(st)
 			}
 		}
 	}
 }
 
-func (s *Speaker) takeChanged() (changed []netip.Addr) {
+// State returns the state of each peer, in the order of Config.Peers.
+func (s *Speaker) State() []PeerState { return s.sessions.state(s.counts(true)) }
+
+// Brief is State without numbers of routes and Notice. It waits for nothing, however busy sessions are.
+func (s *Speaker) Brief() []PeerState { return s.sessions.state(nil) }
+
+// counts asks GoBGP for the numbers of routes; none while it does not run. Those of announced
+// routes, which take longer, only if they are wanted.
+func (s *Speaker) counts(announced bool) map[netip.Addr][families]Family {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	for addr, ses := range s.sessions {
-		if ses.changed {
-			changed, ses.changed = append(changed, addr), false
+	srv := s.server
+	s.mu.Unlock()
+	if srv == nil {
+		return nil
+	}
+	return ofPeers(srv, announced, countsOf)
+}
+
+// logReceived logs which peers send many routes when that begins, and when it is over.
+func (s *Speaker) logReceived() {
+	many := map[netip.Addr]bool{}
+	list := s.sessions.state(s.counts(false))
+	s.sessions.noteFull(list)
+	for _, p := range list {
+		log := s.cfg.Log.With("peer", p.Address, "as", p.AS)
+		if p.Notice != "" {
+			many[p.Address] = true
+			if !s.many[p.Address] {
+				log.Warn("a router "+p.Notice, "routes", p.Refused())
+			}
+		} else if s.many[p.Address] {
+			log.Info(fmt.Sprintf("a router sends fewer than %d routes again", ManyReceived), "routes", p.Refused())
 		}
 	}
-	return changed
+	s.many = many
 }

@@ -27,27 +27,24 @@ func TestEndIsLoggedEarly(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			peer := Peer{Address: netip.MustParseAddr("192.0.2.254"), AS: 64500}
-			s := &Speaker{
-				cfg:      Config{AS: 64512, Peers: []Peer{peer}, Log: slog.New(slog.DiscardHandler)},
-				sessions: map[netip.Addr]*session{peer.Address: {peer: peer, state: tt.told}},
-				changes:  make(chan struct{}, 1), wake: make(chan struct{}, 1),
-			}
+			s := newSessions(Config{AS: 64512, Peers: []Peer{peer}, Log: slog.New(slog.DiscardHandler)}, make(chan struct{}, 1))
+			s.byPeer[peer.Address].state = tt.told
 			begin := time.Now()
 			s.note(peer.Address, message{text: textReceived, code: 6, subcode: 2})
 			enter(s, peer, bgp.BGP_FSM_OPENCONFIRM, begin.Add(tt.comes))
 			enter(s, peer, bgp.BGP_FSM_ESTABLISHED, begin.Add(tt.comes))
-			if st := s.Brief()[0]; st.State != Established || st.LastError != "" {
+			if st := s.state(nil)[0]; st.State != Established || st.LastError != "" {
 				t.Errorf("with a session: %+v", st)
 			}
 			enter(s, peer, bgp.BGP_FSM_IDLE, begin.Add(tt.ends))
-			if st := s.Brief()[0]; st.State != Idle || st.LastError != tt.want {
+			if st := s.state(nil)[0]; st.State != Idle || st.LastError != tt.want {
 				t.Errorf("at its end: %+v; want %q", st, tt.want)
 			}
 		})
 	}
 }
 
-func enter(s *Speaker, p Peer, state bgp.FSMState, at time.Time) {
+func enter(s *sessions, p Peer, state bgp.FSMState, at time.Time) {
 	e := &apiutil.WatchEventMessage_PeerEvent{Type: apiutil.PEER_EVENT_STATE}
 	e.Peer.State.NeighborAddress, e.Peer.State.SessionState = p.Address, state
 	e.Peer.State.DisconnectReason = api.PeerState_DISCONNECT_REASON_NOTIFICATION_RECEIVED

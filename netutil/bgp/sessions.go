@@ -1,0 +1,245 @@
+package bgp
+
+import (
+	"log/slog"
+	"net/netip"
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/osrg/gobgp/v4/pkg/apiutil"
+
+	"svcproxy.dev/svcproxy/internal/wake"
+)
+
+// sessions are what is known of all peers, as GoBGP reports it. Its methods may be called from any goroutine.
+type sessions struct {
+	as      uint32
+	restart bool // peers are asked to keep routes
+	log     *slog.Logger
+	wake    chan struct{} // of the speaker
+	changes chan struct{} // sessions have changed
+
+	mostReceived int
+	openPatience time.Duration
+
+	mu     sync.Mutex
+	byPeer map[netip.Addr]*session
+	peers  []Peer              // in use; changed by the goroutine of Run only
+	next   []Peer              // of the last SetPeers, with defaults; nil: they are in use
+	keys   map[netip.Addr]bool // addresses of all peers that have ever had a password
+	ending bool                // what GoBGP reports is of our own doing
+}
+
+// newSessions returns those of a speaker with a configuration with defaults.
+func newSessions(cfg Config, wake chan struct{}) *sessions {
+	s := &sessions{
+		as: cfg.AS, restart: cfg.GracefulRestart > 0, log: cfg.Log, wake: wake, changes: make(chan struct{}, 1),
+		mostReceived: MostReceived, openPatience: openPatience, keys: map[netip.Addr]bool{},
+	}
+	s.use(cfg.Peers)
+	s.noteKeys(cfg.Peers)
+	return s
+}
+
+// note records a fault that GoBGP logged.
+func (s *sessions) note(peer netip.Addr, m message) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ses := s.byPeer[peer.Unmap()]
+	if ses == nil || s.ending {
+		return
+	}
+	if ses.asked = (time.Time{}); m.text == textOpenSent {
+		ses.asked = time.Now()
+		return
+	}
+	if ses.state == Established && m.attempt() {
+		return
+	}
+	ses.fault(m.words(s.as, ses.peer))
+	if ses.state != Established && !m.attempt() {
+		ses.early = ses.err
+	}
+	s.announceChange(ses)
+}
+
+// announceChange has OnChange called.
+func (s *sessions) announceChange(ses *session) {
+	ses.changed = true
+	wake.Once(s.changes)
+}
+
+// onPeer records a change of state that GoBGP reports.
+func (s *sessions) onPeer(e *apiutil.WatchEventMessage_PeerEvent, at time.Time) {
+	if e.Type != apiutil.PEER_EVENT_STATE {
+		return
+	}
+	st := e.Peer.State
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ses := s.byPeer[st.NeighborAddress.Unmap()]
+	if ses == nil || s.ending || ses.state == states[st.SessionState] {
+		return
+	}
+	was := ses.state
+	words := endWords(was, st.DisconnectReason, s.as)
+	if words == "" && was == Established && ses.endedEarly(at) {
+		words = ses.early.text
+	}
+	if words != "" && !ses.explains {
+		ses.fault(words)
+	}
+	ses.enter(states[st.SessionState], at)
+	if ses.state == OpenConfirm || ses.state == Established {
+		ses.agree(st.RemoteCap)
+	}
+	s.logChange(ses, was)
+	s.announceChange(ses)
+	wake.Once(s.wake)
+}
+
+// logChange logs that a session is there, or is no longer.
+func (s *sessions) logChange(ses *session, was State) {
+	log := s.log.With("peer", ses.peer.Address, "as", ses.peer.AS)
+	switch {
+	case ses.state == Established:
+		log.Info("BGP session established")
+	case was == Established:
+		log.Warn("BGP session lost", "err", ses.err.text)
+	}
+}
+
+// each calls f with each session, in the order of the peers.
+func (s *sessions) each(f func(*session)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.peers {
+		f(s.byPeer[p.Address])
+	}
+}
+
+func (s *sessions) state(counts map[netip.Addr][families]Family) (out []PeerState) {
+	s.each(func(ses *session) { out = append(out, ses.export(counts[ses.peer.Address], s.openPatience)) })
+	return out
+}
+
+// isFull reports whether no more routes of a peer are to be kept.
+func (s *sessions) isFull(peer netip.Addr) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ses := s.byPeer[peer]
+	return ses != nil && ses.full
+}
+
+// noteFull notes of which peers no more routes are to be kept.
+func (s *sessions) noteFull(list []PeerState) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range list {
+		if ses := s.byPeer[p.Address]; ses != nil {
+			ses.full = p.Refused() >= s.mostReceived
+		}
+	}
+}
+
+func (s *sessions) which(f func(*session) bool) (peers []Peer) {
+	s.each(func(ses *session) {
+		if f(ses) {
+			peers = append(peers, ses.peer)
+		}
+	})
+	return peers
+}
+
+func (s *sessions) setOpen(p Peer, open bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.byPeer[p.Address].open = open
+}
+
+// offer notes what the peers are to be, and reports whether they can be without another speaker.
+func (s *sessions) offer(list []Peer) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range list {
+		if s.keepsKey(p) || s.keepsRoutes(p) {
+			return false
+		}
+	}
+	s.next = list
+	s.noteKeys(list)
+	wake.Once(s.wake)
+	return true
+}
+
+// keepsKey reports whether the listening socket of GoBGP has a key for a peer without a password: it never loses one.
+func (s *sessions) keepsKey(p Peer) bool { return p.Password == "" && s.keys[p.Address] }
+
+// keepsRoutes reports whether a peer, which needs a new session, would lose routes that it keeps for another speaker.
+func (s *sessions) keepsRoutes(p Peer) bool {
+	ses := s.byPeer[p.Address]
+	return ses != nil && !ses.peer.sameSession(p) && s.restart && ses.state == Established
+}
+
+// noteKeys notes to which addresses GoBGP is given a key.
+func (s *sessions) noteKeys(peers []Peer) {
+	for _, p := range peers {
+		if p.Password != "" {
+			s.keys[p.Address] = true
+		}
+	}
+}
+
+// offered returns the peers of the last SetPeers; nil: they are in use.
+func (s *sessions) offered() []Peer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.next
+}
+
+// use makes the peers those of a list.
+func (s *sessions) use(list []Peer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	byPeer := make(map[netip.Addr]*session)
+	for _, p := range list {
+		ses := s.byPeer[p.Address]
+		if ses == nil || !ses.peer.sameSession(p) {
+			ses = &session{state: Idle, since: time.Now()}
+		}
+		ses.peer = p
+		byPeer[p.Address] = ses
+	}
+	s.peers, s.byPeer = list, byPeer
+	if reflect.DeepEqual(s.next, list) { // else there was another SetPeers
+		s.next = nil
+	}
+}
+
+// extended reports whether a peer takes IPv4 routes with IPv6 next hops.
+func (s *sessions) extended(peer netip.Addr) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.byPeer[peer].extended
+}
+
+func (s *sessions) setHops(hops map[netip.Addr][families]hop) {
+	s.each(func(ses *session) { ses.hops = hops[ses.peer.Address] })
+}
+
+// end has what GoBGP reports from now on ignored.
+func (s *sessions) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ending = true
+}
+
+// idle records that there are no sessions any more.
+func (s *sessions) idle() {
+	s.each(func(ses *session) {
+		if ses.state != Idle {
+			ses.enter(Idle, time.Now())
+		}
+	})
+}
