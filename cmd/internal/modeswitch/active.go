@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
@@ -14,12 +15,14 @@ import (
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/report"
 )
 
 // An Active is a mode that is open: in use, or left for another one and not yet gone.
 type Active struct {
 	modes.Mode
-	Backends map[policy.Family]modes.Backend // those in use are added to with Switch.mu held
+	mu       sync.Mutex
+	Backends map[policy.Family]modes.Backend // those in use are added to with mu held
 	opening  map[policy.Family]*opening      // the same
 	lacks    map[policy.Family]error         // why families could not be opened when last tried; the same
 	Why      string                          // it was chosen
@@ -110,13 +113,6 @@ func (am *Active) Close() error {
 	return errors.Join(errs...)
 }
 
-func openFamily(ctx context.Context, m modes.Mode, fam policy.Family, c modes.OpenConfig) (modes.Backend, error) {
-	if err := supported(fam); err != nil {
-		return nil, err
-	}
-	return m.Open(ctx, fam, c)
-}
-
 // leave removes what a mode made of a family from the kernel, now that next holds
 // everything of it. It is called again until all is gone.
 func (am *Active) leave(ctx context.Context, fam policy.Family, next *Active) error {
@@ -204,6 +200,8 @@ func (am *Active) leavingText() string {
 
 // modeWarnings says what of the settings a mode does not do, and what its backends warn of.
 func modeWarnings(s configs.Settings, am *Active) []string {
+	am.mu.Lock()
+	defer am.mu.Unlock()
 	var list []string
 	for _, b := range am.Backends {
 		if w, warns := b.(proxier.Warner); warns {
@@ -214,9 +212,103 @@ func modeWarnings(s configs.Settings, am *Active) []string {
 	return append(s.WarnOfMode(am.Mode.Mode), list...)
 }
 
-// tellFlowtable has the log say that a mode has no flow table, where settings ask for one.
-func (sw *Switch) tellFlowtable(am *Active) {
-	if len(sw.Fixed.WarnOfMode(am.Mode.Mode)) > 0 {
-		sw.Log.Warn("the settings ask for a flowtable, which this mode does not have", "mode", am.Name)
+// begin opens the families that settings ask for and that are neither open nor being opened. ended is called
+// when one is, or cannot be.
+func (am *Active) begin(ctx context.Context, c modes.OpenConfig, families []policy.Family, ended func()) {
+	am.mu.Lock()
+	defer am.mu.Unlock()
+	for _, fam := range families {
+		if am.Backends[fam] == nil && am.opening[fam] == nil {
+			am.opening[fam] = beginOpening(ctx, am.Mode, fam, c, ended)
+		}
 	}
+}
+
+// await waits until no family is being opened any more, but not for long: after the end of ctx for EndPatience.
+func (am *Active) await(ctx context.Context, patience time.Duration) {
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	defer context.AfterFunc(ctx, func() { timer.Reset(min(patience, EndPatience)) })()
+	for _, o := range am.opening {
+		select {
+		case <-o.done:
+		case <-timer.C:
+			return
+		}
+	}
+}
+
+// collect takes over the families that were opened, which it returns, and why others cannot be.
+func (am *Active) collect() (opened map[policy.Family]modes.Backend, failed bool) {
+	am.mu.Lock()
+	defer am.mu.Unlock()
+	opened = make(map[policy.Family]modes.Backend)
+	for fam, o := range am.opening {
+		if !o.ended() {
+			continue
+		}
+		delete(am.opening, fam)
+		delete(am.lacks, fam)
+		if o.err != nil {
+			am.lacks[fam], failed = o.err, true
+			continue
+		}
+		opened[fam] = o.backend
+	}
+	maps.Copy(am.Backends, opened)
+	return opened, failed
+}
+
+// giveUp gives up the families that are being opened.
+func (am *Active) giveUp() {
+	am.mu.Lock()
+	defer am.mu.Unlock()
+	for fam, o := range am.opening {
+		am.lacks[fam] = o.stall()
+		delete(am.opening, fam)
+		o.abandon()
+	}
+}
+
+// Missing returns which families are left out or not open yet, and why.
+func (am *Active) Missing() (list []string) {
+	am.mu.Lock()
+	defer am.mu.Unlock()
+	for _, fam := range slices.Sorted(maps.Keys(am.lacks)) {
+		if !am.opensLong(fam) {
+			list = append(list, fmt.Sprintf("%s is left out: %v", fam, am.lacks[fam]))
+		}
+	}
+	for _, fam := range slices.Sorted(maps.Keys(am.opening)) {
+		if am.opensLong(fam) {
+			list = append(list, fmt.Sprintf("%s is not in use yet: %v", fam, am.opening[fam].stall()))
+		}
+	}
+	return list
+}
+
+// stalls returns what the families that are being opened wait for.
+func (am *Active) stalls() (list []report.Stall) {
+	am.mu.Lock()
+	defer am.mu.Unlock()
+	for fam, o := range am.opening {
+		if am.opensLong(fam) {
+			list = append(list, o.stall())
+		}
+	}
+	return list
+}
+
+// opensLong reports whether a family has been opening for so long that this is a problem.
+func (am *Active) opensLong(fam policy.Family) bool {
+	o := am.opening[fam]
+	return o != nil && time.Since(o.began) >= openingTold
+}
+
+// opened returns the active mode of that name; nil: none is open.
+func opened(open []*Active, mode string) *Active {
+	if i := slices.IndexFunc(open, func(am *Active) bool { return am.Name == mode }); i >= 0 {
+		return open[i]
+	}
+	return nil
 }

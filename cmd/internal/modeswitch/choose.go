@@ -4,18 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
-	"svcproxy.dev/svcproxy/cmd/internal/journal"
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
 	"svcproxy.dev/svcproxy/cmd/internal/node"
-	"svcproxy.dev/svcproxy/cmd/internal/trace"
 	"svcproxy.dev/svcproxy/configs"
-	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // Choose opens the mode that settings ask for, or the first that works, and waits for no family longer than DecidePatience.
@@ -82,19 +76,6 @@ func suits(ctx context.Context, m modes.Mode, c modes.OpenConfig) (*Active, erro
 	return am, nil
 }
 
-// supported tries whether the kernel has a family: IPv6 may be left out of it, or be disabled at boot.
-func supported(fam policy.Family) error {
-	domain := unix.AF_INET
-	if fam == policy.IPv6 {
-		domain = unix.AF_INET6
-	}
-	fd, err := unix.Socket(domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("this kernel does not have it: %w", err)
-	}
-	return unix.Close(fd)
-}
-
 // WouldUse returns the mode that a daemon would take. What it opens for that it closes again.
 func WouldUse(ctx context.Context, s configs.Settings) (modes.Mode, error) {
 	if s.Mode != configs.Auto {
@@ -105,15 +86,6 @@ func WouldUse(ctx context.Context, s configs.Settings) (modes.Mode, error) {
 		return modes.Mode{}, err
 	}
 	return in.Mode, in.Close()
-}
-
-// Cleanup removes what any mode may have left in the kernel, of both families.
-// The state directory says what of IPVS is ours; stderr gets warnings.
-func Cleanup(ctx context.Context, stateDir string, stderr io.Writer) error {
-	log, _ := journal.NewLog(stderr, configs.Default().Log)
-	all := remnants(func(string, policy.Family) bool { return false })
-	left := remove(ctx, modes.OpenConfig{Settings: configs.Default(), StateDir: stateDir, Log: log}, all)
-	return errors.Join(errorOf(left), trace.Remove(ctx))
 }
 
 // setBySettings is why a mode is used that settings name.

@@ -4,13 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
+	"svcproxy.dev/svcproxy/cmd/internal/journal"
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
 	"svcproxy.dev/svcproxy/cmd/internal/node"
+	"svcproxy.dev/svcproxy/cmd/internal/trace"
+	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
@@ -65,56 +70,66 @@ func cleanUp(ctx context.Context, m modes.Mode, fam policy.Family, c modes.OpenC
 	return errors.Join(b.Cleanup(ctx), b.Close())
 }
 
-// uses reports whether a mode of open has its objects in a family: then they are no remnant.
-func (sw *Switch) uses(open []*Active) func(mode string, fam policy.Family) bool {
-	return func(mode string, fam policy.Family) bool {
-		return slices.ContainsFunc(open, func(am *Active) bool {
-			if am.leaving[fam] {
-				return mode == am.Name
-			}
-			return (mode == am.Name || mode == am.RulesOf) && slices.Contains(node.Families(sw.Fixed), fam)
-		})
-	}
+// leavings are what is to be removed from the kernel: what earlier runs left, and modes that are left for another one.
+type leavings struct {
+	Config
+	open []*Active // all but the last are to be removed; no two of a mode, which share what they made
+	left []remnant
+
+	mu       sync.Mutex
+	problems []string // what cannot be removed yet, and why
 }
 
-// findLeftovers returns what an earlier run with another mode or other families may
+// current returns the mode in use.
+func (l *leavings) current() *Active { return l.open[len(l.open)-1] }
+
+// uses reports whether a mode that is open has its objects in a family: then they are no remnant.
+func (l *leavings) uses(mode string, fam policy.Family) bool {
+	return slices.ContainsFunc(l.open, func(am *Active) bool {
+		if am.leaving[fam] {
+			return mode == am.Name
+		}
+		return (mode == am.Name || mode == am.RulesOf) && slices.Contains(node.Families(l.Fixed), fam)
+	})
+}
+
+// find finds what an earlier run with another mode or other families may
 // have left in the kernel, after the first complete sync: make before break. A
 // mode that is left for a while, for connections to end, is open now.
-func (sw *Switch) findLeftovers(ctx context.Context, open []*Active) ([]*Active, []remnant) {
+func (l *leavings) find(ctx context.Context) {
 	for _, m := range modes.All {
-		if former := sw.leftDraining(ctx, m, open); former != nil {
-			open = append([]*Active{former}, open...)
+		if former := l.leftDraining(ctx, m); former != nil {
+			l.open = append([]*Active{former}, l.open...)
 		}
 	}
-	return open, remnants(sw.uses(open))
+	l.left = remnants(l.uses)
 }
 
-// removeLeftovers removes what has not come into use again, of families that the mode
-// in use holds or that are not in use, and returns what may still be there. It logs what is new.
-func (sw *Switch) removeLeftovers(ctx context.Context, open []*Active, left []remnant) []remnant {
-	if len(left) == 0 {
-		return nil
+// remove removes what has not come into use again, of families that the mode
+// in use holds or that are not in use. It logs what is new.
+func (l *leavings) remove(ctx context.Context) {
+	if len(l.left) == 0 {
+		return
 	}
-	before, inUse := errorOf(left), sw.uses(open)
-	left = slices.DeleteFunc(left, func(r remnant) bool { return inUse(r.mode.Name, r.fam) })
-	due, later := sw.divide(left, open[len(open)-1])
-	left = append(later, remove(ctx, sw.openConfig(sw.Fixed), due)...)
-	err := errorOf(left)
+	before := errorOf(l.left)
+	l.left = slices.DeleteFunc(l.left, func(r remnant) bool { return l.uses(r.mode.Name, r.fam) })
+	due, later := l.divide()
+	l.left = append(later, remove(ctx, l.openConfig(l.Fixed), due)...)
+	err := errorOf(l.left)
 	switch {
 	case ctx.Err() != nil:
-	case len(left) == 0:
-		sw.Log.Info("nothing is left in the kernel of what an earlier run made in another mode")
+	case len(l.left) == 0:
+		l.Log.Info("nothing is left in the kernel of what an earlier run made in another mode")
 	case err != nil && (before == nil || before.Error() != err.Error()):
-		sw.Log.Warn("objects of an earlier run may be left in the kernel: removing them is tried again and again", "err", err)
+		l.Log.Warn("objects of an earlier run may be left in the kernel: removing them is tried again and again", "err", err)
 	}
-	return left
 }
 
 // divide tells remnants that can be removed now from those of families that are in
 // use and not yet held by another mode.
-func (sw *Switch) divide(left []remnant, current *Active) (due, later []remnant) {
-	for _, r := range left {
-		if slices.Contains(node.Families(sw.Fixed), r.fam) && !sw.holdsAll(current, r.fam) {
+func (l *leavings) divide() (due, later []remnant) {
+	for _, r := range l.left {
+		if slices.Contains(node.Families(l.Fixed), r.fam) && !l.holdsAll(l.current(), r.fam) {
 			later = append(later, r)
 		} else {
 			due = append(due, r)
@@ -125,48 +140,54 @@ func (sw *Switch) divide(left []remnant, current *Active) (due, later []remnant)
 
 // tellMode says which mode is in use and what others still have in the kernel: to
 // systemd, and to status where something cannot be removed.
-func (sw *Switch) tellMode(open []*Active, left []remnant) {
-	last := open[len(open)-1]
-	text := last.Name + " mode"
+func (l *leavings) tellMode() {
+	text := l.current().Name + " mode"
 	var problems []string
-	for _, am := range open[:len(open)-1] {
+	for _, am := range l.open[:len(l.open)-1] {
 		text += am.leavingText()
 		for _, fam := range slices.Sorted(maps.Keys(am.failed)) {
 			problems = append(problems, fmt.Sprintf("objects of the former mode may be left in the kernel: %s mode, %s: %s", am.Name, fam, am.failed[fam]))
 		}
 	}
-	if len(left) > 0 {
+	if len(l.left) > 0 {
 		text += "; removing what an earlier run may have left of others"
 	}
-	if err := errorOf(left); err != nil {
+	if err := errorOf(l.left); err != nil {
 		problems = append(problems, "objects of an earlier run may be left in the kernel: "+strings.ReplaceAll(err.Error(), "\n", "; "))
 	}
-	sw.mu.Lock()
-	sw.left = problems
-	sw.mu.Unlock()
-	sw.Tell(text)
+	l.mu.Lock()
+	l.problems = problems
+	l.mu.Unlock()
+	l.Tell(text)
+}
+
+// warnings says what cannot be removed yet, and why.
+func (l *leavings) warnings() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.problems
 }
 
 // leftDraining returns a mode as it was left by an earlier run, so that its connections
 // can end, and lets go of the families that the mode in use holds. Nil: it is open,
 // cannot be opened, or has nothing to wait for; then all of it can be removed.
-func (sw *Switch) leftDraining(ctx context.Context, m modes.Mode, open []*Active) *Active {
-	if !m.Drains || opened(open, m.Name) != nil {
+func (l *leavings) leftDraining(ctx context.Context, m modes.Mode) *Active {
+	if !m.Drains || opened(l.open, m.Name) != nil {
 		return nil
 	}
-	c := sw.openConfig(sw.Fixed)
+	c := l.openConfig(l.Fixed)
 	c.Leaving = true
 	am, err := openAll(ctx, m, c, DecidePatience)
 	if err != nil {
 		return nil
 	}
-	for _, fam := range node.Families(sw.Fixed) {
-		if sw.holdsAll(sw.active, fam) {
+	for _, fam := range node.Families(l.Fixed) {
+		if l.holdsAll(l.current(), fam) {
 			am.leaving[fam] = true
 		}
 	}
 	for _, fam := range am.due() {
-		err = errors.Join(err, am.leave(ctx, fam, sw.active))
+		err = errors.Join(err, am.leave(ctx, fam, l.current()))
 	}
 	if am.isGone() || err != nil {
 		_ = am.Close() // Cleanup comes next
@@ -175,47 +196,55 @@ func (sw *Switch) leftDraining(ctx context.Context, m modes.Mode, open []*Active
 	return am
 }
 
+// Cleanup removes what any mode may have left in the kernel, of both families.
+// The state directory says what of IPVS is ours; stderr gets warnings.
+func Cleanup(ctx context.Context, stateDir string, stderr io.Writer) error {
+	log, _ := journal.NewLog(stderr, configs.Default().Log)
+	all := remnants(func(string, policy.Family) bool { return false })
+	left := remove(ctx, modes.OpenConfig{Settings: configs.Default(), StateDir: stateDir, Log: log}, all)
+	return errors.Join(errorOf(left), trace.Remove(ctx))
+}
+
 // RetireInterval is how often a mode that is leaving is asked whether its
 // connections have ended.
 var RetireInterval = 5 * time.Second
 
 // leaveFormer retires the modes before the last of open in the families of which
 // that holds everything now.
-func (sw *Switch) leaveFormer(ctx context.Context, open []*Active) []*Active {
-	last := open[len(open)-1]
-	for _, fam := range node.Families(sw.Fixed) {
-		if !sw.holdsAll(last, fam) {
+func (l *leavings) leaveFormer(ctx context.Context) {
+	for _, fam := range node.Families(l.Fixed) {
+		if !l.holdsAll(l.current(), fam) {
 			continue
 		}
-		for _, former := range open[:len(open)-1] {
+		for _, former := range l.open[:len(l.open)-1] {
 			former.leaving[fam] = true
 		}
 	}
-	return sw.retire(ctx, open)
+	l.retire(ctx)
 }
 
 // retire removes what former modes made, except for the last of open, of the families
-// that the last holds everything of. It returns open without those that are gone.
-func (sw *Switch) retire(ctx context.Context, open []*Active) []*Active {
-	last := open[len(open)-1]
-	return slices.DeleteFunc(open, func(am *Active) bool {
+// that the last holds everything of.
+func (l *leavings) retire(ctx context.Context) {
+	last := l.current()
+	l.open = slices.DeleteFunc(l.open, func(am *Active) bool {
 		if am == last {
 			return false
 		}
 		for _, fam := range am.due() {
-			sw.noteLeaving(ctx, am, fam, am.leave(ctx, fam, last))
+			l.noteLeaving(ctx, am, fam, am.leave(ctx, fam, last))
 		}
 		if !am.isGone() {
 			return false
 		}
-		sw.closeMode(am)
-		sw.Log.Info("removed what the former mode made", "mode", am.Name)
+		l.closeMode(am)
+		l.Log.Info("removed what the former mode made", "mode", am.Name)
 		return true
 	})
 }
 
 // noteLeaving keeps why a mode cannot be removed yet, and logs it when that is new.
-func (sw *Switch) noteLeaving(ctx context.Context, am *Active, fam policy.Family, err error) {
+func (l *leavings) noteLeaving(ctx context.Context, am *Active, fam policy.Family, err error) {
 	if ctx.Err() != nil {
 		return
 	}
@@ -225,6 +254,6 @@ func (sw *Switch) noteLeaving(ctx context.Context, am *Active, fam policy.Family
 		return
 	}
 	if am.failed[fam] = err.Error(); am.failed[fam] != was {
-		sw.Log.Warn("objects of the former mode may be left in the kernel: removing them is tried again and again", "mode", am.Name, "family", fam, "err", err)
+		l.Log.Warn("objects of the former mode may be left in the kernel: removing them is tried again and again", "mode", am.Name, "family", fam, "err", err)
 	}
 }

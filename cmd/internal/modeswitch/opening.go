@@ -5,9 +5,9 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
-	"slices"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
 	"svcproxy.dev/svcproxy/internal/awaited"
@@ -91,75 +91,22 @@ func (o *opening) stall() report.Stall {
 	return report.Stall{Family: o.fam, Work: "start of " + o.mode + " mode", For: cmp.Or(w.For, "the kernel"), Detail: w.Detail, Since: o.began}
 }
 
-// begin opens the families that settings ask for and that are neither open nor being opened. ended is called
-// when one is, or cannot be.
-func (am *Active) begin(ctx context.Context, c modes.OpenConfig, families []policy.Family, ended func()) {
-	for _, fam := range families {
-		if am.Backends[fam] == nil && am.opening[fam] == nil {
-			am.opening[fam] = beginOpening(ctx, am.Mode, fam, c, ended)
-		}
+func openFamily(ctx context.Context, m modes.Mode, fam policy.Family, c modes.OpenConfig) (modes.Backend, error) {
+	if err := supported(fam); err != nil {
+		return nil, err
 	}
+	return m.Open(ctx, fam, c)
 }
 
-// await waits until no family is being opened any more, but not for long: after the end of ctx for EndPatience.
-func (am *Active) await(ctx context.Context, patience time.Duration) {
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
-	defer context.AfterFunc(ctx, func() { timer.Reset(min(patience, EndPatience)) })()
-	for _, o := range am.opening {
-		select {
-		case <-o.done:
-		case <-timer.C:
-			return
-		}
+// supported tries whether the kernel has a family: IPv6 may be left out of it, or be disabled at boot.
+func supported(fam policy.Family) error {
+	domain := unix.AF_INET
+	if fam == policy.IPv6 {
+		domain = unix.AF_INET6
 	}
-}
-
-// collect takes over the families that were opened, which it returns, and why others cannot be.
-func (am *Active) collect() (opened map[policy.Family]modes.Backend, failed bool) {
-	opened = make(map[policy.Family]modes.Backend)
-	for fam, o := range am.opening {
-		if !o.ended() {
-			continue
-		}
-		delete(am.opening, fam)
-		delete(am.lacks, fam)
-		if o.err != nil {
-			am.lacks[fam], failed = o.err, true
-			continue
-		}
-		opened[fam] = o.backend
+	fd, err := unix.Socket(domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("this kernel does not have it: %w", err)
 	}
-	maps.Copy(am.Backends, opened)
-	return opened, failed
-}
-
-// giveUp gives up the families that are being opened.
-func (am *Active) giveUp() {
-	for fam, o := range am.opening {
-		am.lacks[fam] = o.stall()
-		delete(am.opening, fam)
-		o.abandon()
-	}
-}
-
-// Missing returns which families are left out or not open yet, and why.
-func (am *Active) Missing() (list []string) {
-	for _, fam := range slices.Sorted(maps.Keys(am.lacks)) {
-		if !am.opensLong(fam) {
-			list = append(list, fmt.Sprintf("%s is left out: %v", fam, am.lacks[fam]))
-		}
-	}
-	for _, fam := range slices.Sorted(maps.Keys(am.opening)) {
-		if am.opensLong(fam) {
-			list = append(list, fmt.Sprintf("%s is not in use yet: %v", fam, am.opening[fam].stall()))
-		}
-	}
-	return list
-}
-
-// opensLong reports whether a family has been opening for so long that this is a problem.
-func (am *Active) opensLong(fam policy.Family) bool {
-	o := am.opening[fam]
-	return o != nil && time.Since(o.began) >= openingTold
+	return unix.Close(fd)
 }

@@ -3,7 +3,6 @@ package modeswitch
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -14,29 +13,15 @@ import (
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/internal/wake"
 	"svcproxy.dev/svcproxy/proxier"
-	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/proxier/report"
 )
 
-// A Config is what a Switch is made of.
-type Config struct {
-	Log      *slog.Logger
-	StateDir string
-	Fixed    configs.Settings        // as they were at start
-	Settings func() configs.Settings // in use
-	Tell     func(modes string)      // shows in systemctl status which modes are in use
-	Changed  func()                  // another mode is in use
-	Foreign  func(policy.Family)     // another program has changed what is ours
-
-	// Loop returns what uses the backends. It is not called before Follow.
-	Loop func() *loop.Loop
-}
-
 // A Switch has the mode in use follow settings, and removes what other modes made.
 type Switch struct {
 	Config
-	contention map[disturbance]*proxier.Contention
+	*repairs
+	leavings *leavings
 
 	wanted    chan configs.Settings // the mode changed in these
 	holds     chan struct{}         // a family holds everything in its mode now
@@ -48,9 +33,8 @@ type Switch struct {
 	served  map[policy.Family]bool // what the kernel had of families when Late was first asked for them
 
 	mu     sync.Mutex
-	active *Active  // in use
-	err    error    // why it is not what settings ask for
-	left   []string // what other modes made and cannot be removed yet, and why
+	active *Active // in use
+	err    error   // why it is not what settings ask for
 }
 
 // A choice is the mode that auto takes, or why there is none.
@@ -62,10 +46,9 @@ type choice struct {
 // Open opens the mode to begin with, as far as that takes no longer than OpenPatience.
 func Open(ctx context.Context, c Config) (_ *Switch, err error) {
 	sw := &Switch{
-		Config: c, wanted: make(chan configs.Settings, 1), holds: make(chan struct{}, 1),
+		Config: c, repairs: newRepairs(c), leavings: &leavings{Config: c}, wanted: make(chan configs.Settings, 1), holds: make(chan struct{}, 1),
 		opened: make(chan struct{}, 1), loopEnded: make(chan struct{}), served: make(map[policy.Family]bool),
 	}
-	sw.contention = sw.disturbances()
 	if sw.active, err = sw.openWithin(ctx, sw.Fixed); err != nil {
 		return nil, err
 	}
@@ -116,10 +99,6 @@ func presumed(s configs.Settings) *Active {
 	return am
 }
 
-func (sw *Switch) openConfig(s configs.Settings) modes.OpenConfig {
-	return modes.OpenConfig{Settings: s, StateDir: sw.StateDir, Log: sw.Log}
-}
-
 // Follow removes what earlier runs left and changes the mode when settings
 // do, one change at a time, until ctx ends: make before break. The new mode holds
 // everything of a family before what the former one made of it is removed; one
@@ -129,15 +108,15 @@ func (sw *Switch) openConfig(s configs.Settings) modes.OpenConfig {
 func (sw *Switch) Follow(ctx context.Context) error {
 	sw.sysctls = hostsetup.VerifySysctls(sw.Fixed, sw.active.Mode)
 	sw.watch(ctx, sw.active)
-	open := []*Active{sw.active} // all but the last are to be removed; no two of a mode, which share what they made
-	var left []remnant
+	former := sw.leavings
+	former.open = []*Active{sw.active}
 	ready := sw.Loop().Ready() // nil: it is
 	again, more := time.NewTicker(RetireInterval), time.NewTicker(MissingInterval)
 	defer again.Stop()
 	defer more.Stop()
 	for {
 		if ready == nil {
-			sw.tellMode(open, left)
+			former.tellMode()
 		}
 		wanted := sw.wanted
 		if sw.choosing != nil {
@@ -146,72 +125,64 @@ func (sw *Switch) Follow(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			<-sw.loopEnded
-			for _, am := range open {
+			for _, am := range former.open {
 				sw.closeMode(am)
 			}
 			return nil
 		case <-ready:
 			ready = nil
-			open, left = sw.leaveEarlier(ctx, open)
+			former.find(ctx)
+			former.tellMode()
+			former.remove(ctx)
 		case c := <-sw.choosing:
-			open = sw.useChoice(ctx, open, c)
+			sw.useChoice(ctx, c)
 		case <-sw.opened:
-			if err := sw.useOpened(ctx, open[len(open)-1]); err != nil {
+			if err := sw.useOpened(ctx, former.current()); err != nil {
 				return err
 			}
 		case s := <-wanted:
-			open = sw.changeMode(ctx, open, s)
+			sw.changeMode(ctx, s)
 		case <-sw.holds:
-			open = sw.leaveFormer(ctx, open)
-			left = sw.removeLeftovers(ctx, open, left)
+			former.leaveFormer(ctx)
+			former.remove(ctx)
 		case <-again.C:
-			open = sw.retire(ctx, open)
+			former.retire(ctx)
 		case <-more.C:
-			left = sw.removeLeftovers(ctx, open, left)
+			former.remove(ctx)
 			sw.warnOfSysctls()
 			if s, failed := sw.failed(); failed {
-				open = sw.changeMode(ctx, open, s)
+				sw.changeMode(ctx, s)
 			}
-			if len(open) == 1 && len(open[0].lacks) > 0 { // no change of mode is under way
-				sw.tryMissing(ctx, open[0])
+			if am := former.current(); len(former.open) == 1 && len(am.lacks) > 0 { // no change of mode is under way
+				sw.tryMissing(ctx, am)
 			}
 		}
 	}
 }
 
-// leaveEarlier begins to remove what earlier runs left. It returns the modes that are
-// then open, the last one in use, and what could not be removed.
-func (sw *Switch) leaveEarlier(ctx context.Context, open []*Active) ([]*Active, []remnant) {
-	open, left := sw.findLeftovers(ctx, open)
-	sw.tellMode(open, left)
-	return open, sw.removeLeftovers(ctx, open, left)
-}
-
 // changeMode goes on with the mode of s. It stays with the present one where that cannot be.
-func (sw *Switch) changeMode(ctx context.Context, open []*Active, s configs.Settings) []*Active {
-	last := open[len(open)-1]
+func (sw *Switch) changeMode(ctx context.Context, s configs.Settings) {
+	open := sw.leavings.open
+	last := sw.leavings.current()
 	am, err := sw.openWanted(ctx, open, s)
 	if news := sw.noteError(err); err != nil && news {
 		sw.Log.Error("the mode cannot be changed: it stays", "wanted", s.Mode, "err", err)
 	}
 	if err != nil || am == last {
-		return open
+		return
 	}
-	sw.mu.Lock()
 	last.giveUp()
-	sw.mu.Unlock()
 	am.stop()
 	clear(am.leaving)
 	clear(am.rulesGone)
 	clear(am.gone)
 	clear(am.failed)
-	open = append(slices.DeleteFunc(open, func(o *Active) bool { return o == am }), am)
+	sw.leavings.open = append(slices.DeleteFunc(open, func(o *Active) bool { return o == am }), am)
 	sw.Log.Info("changing mode", "to", am.Name, "why", am.Why)
 	sw.begin(ctx, am)
 	// The loop calls OnHolds once for each backend. If the settings left this mode and came back to it before the loop took
 	// over the backends of the mode in between, its backends hold everything already, and OnHolds is not called again.
 	sw.FamilyHolds()
-	return open
 }
 
 // begin begins to use a mode. Of one that was leaving nobody listened to changes.
@@ -229,29 +200,26 @@ func (sw *Switch) begin(ctx context.Context, am *Active) {
 }
 
 // useChoice begins to use the mode that auto takes, now that this is known. The one that was presumed has nothing.
-func (sw *Switch) useChoice(ctx context.Context, open []*Active, c choice) []*Active {
+func (sw *Switch) useChoice(ctx context.Context, c choice) {
 	sw.choosing = nil
 	if news := sw.noteError(c.err); c.err != nil {
 		if news {
 			sw.Log.Error("no mode can be opened: trying again", "err", c.err)
 		}
-		return open
+		return
 	}
 	sw.Log.Info("mode chosen", "mode", c.am.Name, "why", c.am.Why)
 	sw.begin(ctx, c.am)
-	return []*Active{c.am}
+	sw.leavings.open = []*Active{c.am}
 }
 
 // useOpened begins to use the families of a mode that have been opened meanwhile. It fails if none is in use, and none
 // is being opened any more.
 func (sw *Switch) useOpened(ctx context.Context, am *Active) error {
-	sw.mu.Lock()
 	before := am.Missing()
 	opened, failed := am.collect()
 	now := am.Missing()
-	ended := failed && len(am.opening) == 0
-	sw.mu.Unlock()
-	if ended {
+	if failed && len(am.opening) == 0 {
 		if err := am.works(); err != nil {
 			return err
 		}
@@ -291,34 +259,9 @@ func (sw *Switch) openWanted(ctx context.Context, open []*Active, s configs.Sett
 	return had, nil
 }
 
-// opened returns the active mode of that name; nil: none is open.
-func opened(open []*Active, mode string) *Active {
-	if i := slices.IndexFunc(open, func(am *Active) bool { return am.Name == mode }); i >= 0 {
-		return open[i]
-	}
-	return nil
-}
-
 // FamilyHolds wakes Follow, which then removes what other modes made of each family that the mode in use holds
 // completely. It does not block.
 func (sw *Switch) FamilyHolds() { wake.Once(sw.holds) }
-
-// holdsAll reports whether everything of a family is in the kernel by am, which is in
-// use. A family that its mode cannot have waits for the others.
-func (sw *Switch) holdsAll(am *Active, fam policy.Family) bool {
-	if b := am.Backends[fam]; b != nil {
-		return sw.Loop().Holds(fam, b)
-	}
-	if am.opening[fam] != nil || len(am.Backends) == 0 {
-		return false
-	}
-	for fam, b := range am.Backends {
-		if !sw.Loop().Holds(fam, b) {
-			return false
-		}
-	}
-	return true
-}
 
 // noteError keeps for status why the mode that settings ask for is not in use; nil: it
 // is. It reports whether that is new.
@@ -344,19 +287,8 @@ func (sw *Switch) failed() (s configs.Settings, failed bool) {
 // at as often.
 var MissingInterval = 30 * time.Second
 
-func (sw *Switch) closeMode(am *Active) {
-	sw.mu.Lock()
-	am.giveUp()
-	sw.mu.Unlock()
-	if err := am.Close(); err != nil {
-		sw.Log.Warn("closing a mode", "mode", am.Name, "err", err)
-	}
-}
-
 // tryMissing begins to open families that could not be opened so far.
 func (sw *Switch) tryMissing(ctx context.Context, am *Active) {
-	sw.mu.Lock()
-	defer sw.mu.Unlock()
 	s := sw.Settings()
 	am.begin(ctx, sw.openConfig(s), node.Families(s), func() { wake.Once(sw.opened) })
 }
@@ -385,23 +317,10 @@ func (sw *Switch) Current() *Active {
 }
 
 // Missing says which families the mode in use leaves out.
-func (sw *Switch) Missing() []string {
-	sw.mu.Lock()
-	defer sw.mu.Unlock()
-	return sw.active.Missing()
-}
+func (sw *Switch) Missing() []string { return sw.Current().Missing() }
 
 // Stalls returns what the families that are being opened wait for.
-func (sw *Switch) Stalls() (list []report.Stall) {
-	sw.mu.Lock()
-	defer sw.mu.Unlock()
-	for fam, o := range sw.active.opening {
-		if sw.active.opensLong(fam) {
-			list = append(list, o.stall())
-		}
-	}
-	return list
-}
+func (sw *Switch) Stalls() []report.Stall { return sw.Current().stalls() }
 
 // Warnings says why the mode in use is not the one that settings ask for, and what
 // it does not do of what they ask for, and what others have left.
@@ -416,7 +335,7 @@ func (sw *Switch) Warnings() (list []string) {
 	if err := used.Check(); err != nil {
 		list = append(list, err.Error())
 	}
-	return slices.Concat(list, modeWarnings(used, sw.active), sw.left)
+	return slices.Concat(list, modeWarnings(used, sw.active), sw.leavings.warnings())
 }
 
 // warnOfSysctls says which settings of the kernel keep traffic from flowing, and did
