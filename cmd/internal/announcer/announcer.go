@@ -1,6 +1,7 @@
 package announcer
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -42,36 +43,34 @@ type Config struct {
 
 // An Announcer tells the network of addresses. It implements announce.Announcer.
 type Announcer struct {
-	cfg      Config
-	wake     chan struct{} // room for one
-	began    time.Time
-	speakers sync.WaitGroup
+	cfg     Config
+	wake    chan struct{} // room for one
+	began   time.Time
+	routers *routers
 
-	// Of the goroutine of Run.
-	used  configs.BGP     // by the Speaker
-	tryAt time.Time       // when one that failed is tried again
-	late  []policy.Family // that routes are held back for
-
-	logged string                // why there is no Speaker, until one has worked for a while
-	known  map[netip.Addr]secret // passwords, of routers that settings name
-	readAt time.Time             // when passwords that cannot be read are read again
+	late []policy.Family // that routes are held back for; of the goroutine of Run
 
 	mu       sync.Mutex
 	settings configs.BGP
 	again    bool // passwords may have changed
 	routes   routes
 	progress progress
-	running  *running            // nil: there is no Speaker
-	why      string              // there is none, though settings ask for one
-	since    time.Time           // so
-	heldBack string              // why the Speaker is told no routes yet
-	unusable map[netip.Addr]lack // passwords that cannot be read, as logged; another map for each change
+	heldBack string // why the Speaker is told no routes yet
+}
+
+// progress is how far the network has been told of what is announced. Announcer.mu guards it.
+type progress struct {
+	works     bool          // Run tells
+	announced uint64        // calls of Announce
+	told      uint64        // of these
+	more      chan struct{} // closed when told grows, or Run ends
 }
 
 // New returns an Announcer. Run has to run for it to be of use.
 func New(cfg Config) *Announcer {
-	now := time.Now()
-	return &Announcer{cfg: cfg, wake: make(chan struct{}, 1), began: now, settings: cfg.BGP, routes: newRoutes(), since: now}
+	now, work := time.Now(), make(chan struct{}, 1)
+	r := &routers{cfg: cfg, wake: work, passwords: passwords{log: cfg.Log}, since: now}
+	return &Announcer{cfg: cfg, wake: work, began: now, routers: r, settings: cfg.BGP, routes: newRoutes()}
 }
 
 var _ announce.Announcer = (*Announcer)(nil)
@@ -128,11 +127,13 @@ func (a *Announcer) Unavailable(means source.Means) string {
 		return ""
 	}
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	if why := a.settings.NoBGP(); why != "" {
+	why := a.settings.NoBGP()
+	a.mu.Unlock()
+	if why != "" {
 		return why
 	}
-	return source.Printable(a.why)
+	_, why, _ = a.routers.inUse()
+	return source.Printable(why)
 }
 
 // Unanswered implements announce.Announcer.
@@ -141,6 +142,52 @@ func (a *Announcer) Unanswered() map[netip.Addr]string {
 		return nil
 	}
 	return a.cfg.Neighbours.Unanswered()
+}
+
+// Unheard implements announce.Announcer. Of a session that is established it says what is in the way.
+func (a *Announcer) Unheard(fam policy.Family) string {
+	why := ""
+	for _, s := range a.sessions(false) { // it must not block
+		text := s.withheld(fam)
+		if text == "" {
+			return ""
+		}
+		if why == "" || s.Up() {
+			why = text
+		}
+	}
+	return why
+}
+
+// Sessions returns those with all routers that settings name, in their order.
+func (a *Announcer) Sessions() []Session { return a.sessions(true) }
+
+func (a *Announcer) sessions(numbers bool) []Session {
+	a.mu.Lock()
+	b, heldBack := a.settings, a.heldBack
+	a.mu.Unlock()
+	run, why, since := a.routers.inUse()
+	unusable := a.routers.passwords.lacks()
+	known := make(map[netip.Addr]Session)
+	if run != nil {
+		for _, s := range run.speaker.Sessions(numbers) {
+			s.LastError = source.Printable(cmp.Or(s.LastError, heldBack))
+			known[s.Peer] = s
+		}
+	}
+	if b.AS == 0 {
+		return nil
+	}
+	list := make([]Session, 0, len(b.Peers))
+	for _, p := range b.Peers {
+		s, some := known[p.Address]
+		if !some {
+			s = Session{Peer: p.Address, AS: p.AS, State: "idle", Since: since, LastError: why}
+		}
+		s.noteLack(unusable[p.Address])
+		list = append(list, s)
+	}
+	return list
 }
 
 // Use takes over other settings. Those of routers end no session with others where the Speaker can change them. Others but
@@ -163,7 +210,7 @@ func (a *Announcer) Reload() {
 
 // Run tells the network once ready is closed, until ctx ends, and then does what on_stop says.
 func (a *Announcer) Run(ctx context.Context, ready <-chan struct{}) {
-	defer a.speakers.Wait()
+	defer a.routers.speakers.Wait()
 	select {
 	case <-ctx.Done():
 		return // routers have kept what an earlier run told them
@@ -174,7 +221,11 @@ func (a *Announcer) Run(ctx context.Context, ready <-chan struct{}) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		next := times.Due(a.speak(ctx), a.tell(ctx, time.Now()))
+		a.mu.Lock()
+		want, again := a.settings, a.again
+		a.again = false
+		a.mu.Unlock()
+		next := times.Due(a.routers.speak(ctx, want, again), a.tell(ctx, time.Now()))
 		if next.IsZero() {
 			next = time.Now().Add(time.Hour)
 		}
@@ -191,9 +242,7 @@ func (a *Announcer) Run(ctx context.Context, ready <-chan struct{}) {
 
 // tell tells all that is to be told, and returns when that changes by itself; zero: it does not.
 func (a *Announcer) tell(ctx context.Context, now time.Time) time.Time {
-	a.mu.Lock()
-	run := a.running
-	a.mu.Unlock()
+	run, _, _ := a.routers.inUse()
 	again := a.holdBack(ctx, run, now) // first: a family that is not late has announced what it has
 	a.mu.Lock()
 	list, next := a.routes.byBGP(now)
@@ -222,9 +271,10 @@ func (a *Announcer) set(run *running, list []Route) {
 // stop ends what there is.
 func (a *Announcer) stop() {
 	a.mu.Lock()
-	run, how := a.running, a.settings.OnStop
+	how := a.settings.OnStop
 	list, _ := a.routes.byBGP(time.Now())
 	a.mu.Unlock()
+	run, _, _ := a.routers.inUse()
 	if run == nil {
 		return
 	}
@@ -246,4 +296,40 @@ func (a *Announcer) stop() {
 		time.Sleep(stopTime)
 	}
 	run.speaker.Stop(how != "withdraw")
+}
+
+// Told waits until all that was announced before has been handed to the Speaker and to neighbours, as far as
+// these are told of anything, and returns how many routes are marked now, to be withdrawn. The
+// error is the cause of the end of ctx.
+func (a *Announcer) Told(ctx context.Context) (marked int, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for want := a.progress.announced; a.progress.works && a.progress.told < want; {
+		more := a.progress.more
+		a.mu.Unlock()
+		select {
+		case <-more:
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		}
+		if a.mu.Lock(); err != nil {
+			return 0, err
+		}
+	}
+	if run, _, _ := a.routers.inUse(); run == nil {
+		return 0, nil
+	}
+	return len(a.routes.going), nil
+}
+
+// noteTold notes that so much has been told, and whether Run goes on.
+func (a *Announcer) noteTold(told uint64, works bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	p := &a.progress
+	p.told, p.works = told, works
+	if p.more != nil {
+		close(p.more)
+	}
+	p.more = make(chan struct{})
 }

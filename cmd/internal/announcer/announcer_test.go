@@ -303,9 +303,7 @@ func TestSpeakerFollowsSettings(t *testing.T) {
 		more.AS = 64513
 		a.Use(more)
 		w.expect(t, "stop graceful=true", "open 64513 192.0.2.1 map[192.0.2.254:]", "routes 203.0.113.1 203.0.113.2")
-		a.mu.Lock()
-		run := a.running
-		a.mu.Unlock()
+		run, _, _ := a.routers.inUse()
 		run.speaker.(*speaker).crash <- errors.New("out of memory")
 		synctest.Wait()
 		if got := a.Unavailable(source.BGP); got != "BGP ended: out of memory" {

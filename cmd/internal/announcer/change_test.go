@@ -28,9 +28,9 @@ func TestRoutersChange(t *testing.T) {
 		if s := a.Sessions(); len(s) != 1 || s[0].Peer != second.Address || !s[0].Up() {
 			t.Errorf("sessions %+v", s)
 		}
-		a.mu.Lock()
-		a.running.speaker.(*speaker).stiff = true
-		a.mu.Unlock()
+		a.routers.mu.Lock()
+		a.routers.running.speaker.(*speaker).stiff = true
+		a.routers.mu.Unlock()
 		a.Use(bgpTo(first))
 		w.expect(t, "stop graceful=true", "open 64512 192.0.2.1 map[192.0.2.254:]", "routes ")
 		longer := bgpTo(first)
@@ -46,14 +46,14 @@ func TestRoutersChangeAtTheEnd(t *testing.T) {
 		w := &wire{}
 		first, second := configs.BGPPeer{Address: peerAddr, AS: 1}, configs.BGPPeer{Address: netip.MustParseAddr("192.0.2.253"), AS: 1}
 		a := New(Config{Log: slog.New(slog.DiscardHandler), BGP: bgpTo(first), Open: w.open, RouterID: func() netip.Addr { return peerAddr }})
-		a.speak(t.Context())
+		a.routers.speak(t.Context(), a.settings, false)
 		w.expect(t, "open 64512 192.0.2.254 map[192.0.2.254:]")
-		a.running.speaker.(*speaker).crash <- errors.New("out of memory")
+		a.routers.running.speaker.(*speaker).crash <- errors.New("out of memory")
 		synctest.Wait()
 		a.Use(bgpTo(first, second))
-		a.speak(t.Context())
+		a.routers.speak(t.Context(), a.settings, false)
 		w.expect(t, "open 64512 192.0.2.254 map[192.0.2.253: 192.0.2.254:]")
 		a.stop()
-		a.speakers.Wait()
+		a.routers.speakers.Wait()
 	})
 }

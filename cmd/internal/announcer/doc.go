@@ -5,12 +5,10 @@
 // the first set for all there is. A route that is withdrawn because people want it, while the
 // kernel goes on serving, is first marked for graceful shutdown (RFC 8326).
 //
-//	announcer   the goroutine: what is told when
+//	announcer   the goroutine: what is told when, and waiting until it is
 //	routes      what is to be told
 //	holdback    why the first routes wait
-//	told        waiting until it is
-//	speaker     the Speaker, which settings can replace
-//	change      other routers for the one that runs
+//	speaker     the Speaker, which settings replace or give other routers
 //	password    passwords of routers, and those that cannot be read now
 //	session     what is known of sessions
 package announcer

@@ -29,7 +29,7 @@ func (a *Announcer) holdBack(ctx context.Context, run *running, now time.Time) (
 	if run == nil || run.told {
 		return again
 	}
-	kept := a.used.GracefulRestart
+	kept := a.routers.used.GracefulRestart
 	end := a.began.Add(kept - min(kept/2, lead))
 	var late []policy.Family
 	if a.cfg.Late != nil && now.Before(end) {

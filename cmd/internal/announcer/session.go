@@ -1,7 +1,6 @@
 package announcer
 
 import (
-	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
@@ -50,21 +49,6 @@ func (s *Session) withheld(fam policy.Family) string {
 	return s.IPv4.Withheld
 }
 
-// Unheard implements announce.Announcer. Of a session that is established it says what is in the way.
-func (a *Announcer) Unheard(fam policy.Family) string {
-	why := ""
-	for _, s := range a.sessions(false) { // it must not block
-		text := s.withheld(fam)
-		if text == "" {
-			return ""
-		}
-		if why == "" || s.Up() {
-			why = text
-		}
-	}
-	return why
-}
-
 // Why names what keeps routes from being announced and what to do about the session. It is empty where nothing does.
 func (s *Session) Why() string {
 	parts := []string{s.LastError, s.Notice}
@@ -73,35 +57,6 @@ func (s *Session) Why() string {
 	}
 	parts = slices.DeleteFunc(parts, func(part string) bool { return part == "" })
 	return strings.Join(slices.Compact(parts), "; ")
-}
-
-// Sessions returns those with all routers that settings name, in their order.
-func (a *Announcer) Sessions() []Session { return a.sessions(true) }
-
-func (a *Announcer) sessions(numbers bool) []Session {
-	a.mu.Lock()
-	b, run, why, since, heldBack, unusable := a.settings, a.running, a.why, a.since, a.heldBack, a.unusable
-	a.mu.Unlock()
-	known := make(map[netip.Addr]Session)
-	if run != nil {
-		for _, s := range run.speaker.Sessions(numbers) {
-			s.LastError = source.Printable(cmp.Or(s.LastError, heldBack))
-			known[s.Peer] = s
-		}
-	}
-	if b.AS == 0 {
-		return nil
-	}
-	list := make([]Session, 0, len(b.Peers))
-	for _, p := range b.Peers {
-		s, some := known[p.Address]
-		if !some {
-			s = Session{Peer: p.Address, AS: p.AS, State: "idle", Since: since, LastError: why}
-		}
-		s.noteLack(unusable[p.Address])
-		list = append(list, s)
-	}
-	return list
 }
 
 // noteLack notes that the password of the router cannot be read.

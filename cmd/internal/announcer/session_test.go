@@ -49,7 +49,7 @@ func TestUnheard(t *testing.T) {
 				}
 			}
 			if !tt.noSpeaker {
-				a.running = &running{speaker: &listed{list: tt.sessions}}
+				a.routers.running = &running{speaker: &listed{list: tt.sessions}}
 			}
 			if got4, got6 := a.Unheard(policy.IPv4), a.Unheard(policy.IPv6); got4 != tt.want4 || got6 != tt.want6 {
 				t.Errorf("%s: %q, %q; want %q, %q", tt.name, got4, got6, tt.want4, tt.want6)
