@@ -8,6 +8,7 @@
 // What of it an endpoint is used for is decided in policy.Resolve, not here.
 //
 //	keeper                what the Loop asks for, and what the Checker reports
+//	service               a service in use, and its endpoints
 //	follow                which questions are asked for the endpoints of a service
 //	compose, slowstart    the Conditions of a service
 //	returning             endpoints that come back after all have failed

@@ -2,8 +2,8 @@ package conditions
 
 import (
 	"fmt"
-	"time"
 
+	"svcproxy.dev/svcproxy/internal/wake"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
@@ -43,17 +43,17 @@ func (k *Keeper) tellNode() {
 // redrain has a change of drains take effect, and then keeps it: a disk that is slow, or gone, may be why a host is drained.
 func (k *Keeper) redrain(t DrainTarget) error {
 	k.mu.Lock()
-	for key, s := range k.services {
+	for key, s := range k.book.services {
 		for i := range s.Endpoints {
 			if !t.Node && t.Covers(key, s.Endpoints[i].Addr) {
-				k.dirty[key] = true
+				k.book.dirty[key] = true
 				break
 			}
 		}
 	}
 	k.mu.Unlock()
 	k.flush()
-	ring(k.news) // a drain may have a deadline, of which Run does not know yet
+	wake.Once(k.news) // a drain may have a deadline, of which Run does not know yet
 	if t.Node {
 		k.tellNode()
 	}
@@ -64,38 +64,8 @@ func (k *Keeper) redrain(t DrainTarget) error {
 func (k *Keeper) keepDrains() error {
 	if err := k.save(true); err != nil {
 		k.unkept.Store(true)
-		ring(k.unsaved) // Keep tries again
+		wake.Once(k.unsaved) // Keep tries again
 		return fmt.Errorf("keeping drains, which a restart would not know: %w", err)
 	}
 	return nil
-}
-
-// empty reports whether nothing is drained.
-func (d *Drains) empty() bool {
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	return len(d.all) == 0
-}
-
-// rebase has drains that were read end when they were to, and none later than after all of its time if the clock was
-// set back since; from now on whatever is done to the clock.
-func (d *Drains) rebase(now time.Time) {
-	for t, why := range d.all {
-		if why.Until.IsZero() {
-			continue
-		}
-		left := why.Until.Sub(now)
-		if all := why.Until.Sub(why.At); all > 0 { // else it began by another clock than it ends by
-			left = min(left, all)
-		}
-		why.Until = now.Add(left)
-		d.all[t] = why
-	}
-}
-
-// replace takes over the drains of o, which nobody else uses.
-func (d *Drains) replace(o *Drains) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.all = o.all
 }

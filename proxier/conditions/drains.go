@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
@@ -101,3 +102,33 @@ func (d *Drains) List() []Drained {
 
 // MarshalJSON implements json.Marshaler.
 func (d *Drains) MarshalJSON() ([]byte, error) { return json.Marshal(d.List()) }
+
+// empty reports whether nothing is drained.
+func (d *Drains) empty() bool {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return len(d.all) == 0
+}
+
+// rebase has drains that were read end when they were to, and none later than after all of its time if the clock was
+// set back since; from now on whatever is done to the clock.
+func (d *Drains) rebase(now time.Time) {
+	for t, why := range d.all {
+		if why.Until.IsZero() {
+			continue
+		}
+		left := why.Until.Sub(now)
+		if all := why.Until.Sub(why.At); all > 0 { // else it began by another clock than it ends by
+			left = min(left, all)
+		}
+		why.Until = now.Add(left)
+		d.all[t] = why
+	}
+}
+
+// replace takes over the drains of o, which nobody else uses.
+func (d *Drains) replace(o *Drains) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.all = o.all
+}

@@ -51,8 +51,8 @@ func TestQuestions(t *testing.T) {
 		h.want(a, "1 up, 2 up")
 		h.Use(a.Key, nil)
 		h.Use(b.Key, nil)
-		if h.Conditions(a.Key) != nil || h.Details(a.Key) != nil || len(h.checker.users) != 0 || len(h.askers) != 0 {
-			t.Errorf("%d questions are left, %d askers", len(h.checker.users), len(h.askers))
+		if h.Conditions(a.Key) != nil || h.Details(a.Key) != nil || len(h.checker.users) != 0 || len(h.book.askers) != 0 {
+			t.Errorf("%d questions are left, %d askers", len(h.checker.users), len(h.book.askers))
 		}
 	})
 }
@@ -178,7 +178,7 @@ func TestServiceGoesAfterARestart(t *testing.T) {
 		h = h.restart()
 		h.Use(svc.Key, svc)
 		h.Use(svc.Key, nil)
-		if n := len(h.former.all); n != 0 {
+		if n := len(h.book.former.all); n != 0 {
 			t.Errorf("%d endpoints are remembered of which nothing is known", n)
 		}
 		h.Use(svc.Key, svc)
@@ -195,7 +195,7 @@ func TestStepsEnd(t *testing.T) {
 		time.Sleep(2 * svc.SlowStart)
 		h.told()
 		h.want(svc, "1, 2")
-		if left := time.Until(h.next()); left < time.Minute {
+		if left := time.Until(h.book.next()); left < time.Minute {
 			t.Errorf("the next step is in %v", left)
 		}
 	})

@@ -1,7 +1,6 @@
 package conditions
 
 import (
-	"cmp"
 	"log/slog"
 	"net/netip"
 	"sync"
@@ -13,14 +12,6 @@ import (
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
-
-// A Checker asks endpoints whether they are alive, as healthcheck.Checker does. Result must not
-// wait for a call of Report that is under way.
-type Checker interface {
-	Watch(q healthcheck.Question, check *source.HealthCheck, from healthcheck.Result)
-	Forget(q healthcheck.Question)
-	Result(q healthcheck.Question) healthcheck.Result
-}
 
 // Config configures a Keeper.
 type Config struct {
@@ -35,7 +26,6 @@ type Config struct {
 // Keep have to run for it to be of use.
 type Keeper struct {
 	cfg     Config
-	started time.Time // by New
 	drains  Drains
 	reports reports
 	news    chan struct{} // holds something when Run has work
@@ -43,30 +33,22 @@ type Keeper struct {
 
 	flushing sync.Mutex // held while changes are composed and the Loop is told; before mu
 
-	mu       sync.Mutex // guards what follows; not held while the disk, the log or Reconsider is waited for
-	services map[source.Key]*service
-	askers   map[healthcheck.Question][]endpointKey // who asks it
-	dirty    map[source.Key]bool                    // services that drains have touched
-	timed    map[source.Key]*service                // those whose step is not zero
-	former   formerEndpoints
-	teller   teller
+	mu   sync.Mutex // not held while the disk, the log or Reconsider is waited for
+	book book
 
 	file   *stateFile
 	unkept atomic.Bool // the disk may not have the drains as they are
 }
 
-// An endpointKey says which endpoint: in which service, at which address.
-type endpointKey struct {
-	source.Key
-	at netip.AddrPort
-}
-
 // New returns a Keeper that knows what an earlier one has left in the state directory.
 func New(cfg Config) *Keeper {
 	k := &Keeper{
-		cfg: cfg, started: time.Now(), news: make(chan struct{}, 1), unsaved: make(chan struct{}, 1),
+		cfg: cfg, news: make(chan struct{}, 1), unsaved: make(chan struct{}, 1), file: newStateFile(cfg.StateDir),
+	}
+	k.book = book{
+		checker: cfg.Checker, drains: &k.drains, started: time.Now(), unsaved: k.unsaved,
 		services: make(map[source.Key]*service), askers: make(map[healthcheck.Question][]endpointKey),
-		dirty: make(map[source.Key]bool), timed: make(map[source.Key]*service), former: newFormer(), file: newStateFile(cfg.StateDir),
+		dirty: make(map[source.Key]bool), timed: make(map[source.Key]*service), former: newFormer(),
 	}
 	k.restore(time.Now())
 	return k
@@ -74,30 +56,19 @@ func New(cfg Config) *Keeper {
 
 // Use implements loop.Conditioner.
 func (k *Keeper) Use(key source.Key, svc *source.Service) policy.Conditions {
-	now := time.Now()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	s := k.services[key]
-	if s == nil {
-		s = &service{key: key}
+	if svc != nil {
+		defer wake.Once(k.news) // a slow start may have begun, and lines wait for the log
 	}
-	k.services[key] = s
-	k.follow(s, svc, now)
-	if svc == nil {
-		delete(k.services, key)
-		delete(k.timed, key)
-		return nil
-	}
-	k.compose(s, now)
-	ring(k.news) // a slow start may have begun, and lines wait for the log
-	return s.known
+	return k.book.use(key, svc, time.Now())
 }
 
 // Conditions implements loop.Conditioner.
 func (k *Keeper) Conditions(key source.Key) policy.Conditions {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if s := k.services[key]; s != nil {
+	if s := k.book.services[key]; s != nil {
 		return s.known
 	}
 	return nil
@@ -107,35 +78,18 @@ func (k *Keeper) Conditions(key source.Key) policy.Conditions {
 func (k *Keeper) Details(key source.Key) map[netip.AddrPort]policy.Detail {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	s := k.services[key]
+	s := k.book.services[key]
 	if s == nil || s.endpoints == nil && len(s.known) == 0 {
 		return nil
 	}
 	details := make(map[netip.AddrPort]policy.Detail, len(s.Endpoints))
 	for i := range s.Endpoints {
 		at := s.EndpointAt(&s.Endpoints[i])
-		if d := k.detail(s, at); d != (policy.Detail{}) {
+		if d := k.book.detail(s, at); d != (policy.Detail{}) {
 			details[at] = d
 		}
 	}
 	return details
-}
-
-// detail returns what else is known of an endpoint.
-func (k *Keeper) detail(s *service, at netip.AddrPort) (d policy.Detail) {
-	d.Drain = k.drains.Of(s.key, at.Addr())
-	e := s.endpoints[at]
-	if e == nil {
-		return d
-	}
-	if e.asked {
-		r := k.cfg.Checker.Result(e.question)
-		d.Since, d.Asked, d.Took, d.Error = r.Since, r.Asked, r.Took, cmp.Or(r.NotAsked, r.Error)
-	}
-	if s.known[at].Share > 0 {
-		d.Since = e.began
-	}
-	return d
 }
 
 // reports are questions whose results have changed. They have a lock of their own: a Checker
@@ -153,7 +107,7 @@ func (k *Keeper) Report(q healthcheck.Question, _ healthcheck.Result) {
 		k.reports.news = make(map[healthcheck.Question]bool)
 	}
 	k.reports.news[q] = true
-	ring(k.news)
+	wake.Once(k.news)
 }
 
 // take returns what came since it was last called.
@@ -164,6 +118,3 @@ func (r *reports) take() map[healthcheck.Question]bool {
 	r.news = nil
 	return news
 }
-
-// ring has the one who waits for ch look.
-func ring(ch chan struct{}) { wake.Once(ch) }

@@ -10,10 +10,6 @@ import (
 	"os"
 )
 
-// badSuffix is of the name under which a file is kept that could not be read whole. There is one
-// such file, the last.
-const badSuffix = ".bad"
-
 // errMissing says that there is no file although an earlier run has left something in it.
 var errMissing = errors.New("the file is missing")
 
@@ -45,14 +41,6 @@ func (f *stateFile) putAside() error {
 		return err
 	}
 	return os.Rename(f.path, f.path+badSuffix)
-}
-
-// aside returns the name of the file that was put aside; empty: there is none.
-func (f *stateFile) aside() string {
-	if _, err := os.Lstat(f.path + badSuffix); err != nil {
-		return ""
-	}
-	return f.path + badSuffix
 }
 
 // read takes in what a file says, as far as it can be read: drains come before services, which are

@@ -3,9 +3,6 @@ package conditions
 import (
 	"context"
 	"time"
-
-	"svcproxy.dev/svcproxy/internal/times"
-	"svcproxy.dev/svcproxy/source"
 )
 
 // batchTime is how long more changes are waited for after one: endpoints that fail together
@@ -15,7 +12,10 @@ const batchTime = 50 * time.Millisecond
 // Run hands on what the Checker reports and how slow starts go on, until ctx ends.
 func (k *Keeper) Run(ctx context.Context) error {
 	for {
-		timer := time.NewTimer(time.Until(k.next()))
+		k.mu.Lock()
+		next := k.book.next()
+		k.mu.Unlock()
+		timer := time.NewTimer(time.Until(next))
 		select {
 		case <-ctx.Done():
 		case <-k.news:
@@ -41,17 +41,6 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// next returns when there is something to do, if nothing is reported before.
-func (k *Keeper) next() time.Time {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	next := time.Now().Add(time.Hour)
-	for _, s := range k.timed {
-		next = times.Earlier(next, s.step)
-	}
-	return times.Due(next, k.teller.due())
-}
-
 // flush has all services resolved again whose Conditions have changed, and logs why.
 func (k *Keeper) flush() {
 	for _, l := range k.tell() {
@@ -64,34 +53,11 @@ func (k *Keeper) flush() {
 func (k *Keeper) tell() []line {
 	k.flushing.Lock()
 	defer k.flushing.Unlock()
-	changed, lines := k.recompose(time.Now())
+	k.mu.Lock()
+	changed, lines := k.book.recompose(k.reports.take(), time.Now())
+	k.mu.Unlock()
 	if len(changed) > 0 {
 		k.cfg.Reconsider(changed...)
 	}
 	return lines
-}
-
-// recompose composes the Conditions of services that something has happened to, and returns
-// those whose Conditions have changed, and what the log is to say.
-func (k *Keeper) recompose(now time.Time) (changed []source.Key, lines []line) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	touched := k.dirty
-	k.dirty = make(map[source.Key]bool)
-	for q := range k.reports.take() {
-		for _, p := range k.askers[q] {
-			touched[p.Key] = true
-		}
-	}
-	for key, s := range k.timed {
-		if !s.step.After(now) {
-			touched[key] = true
-		}
-	}
-	for key := range touched {
-		if s := k.services[key]; s != nil && k.compose(s, now) {
-			changed = append(changed, key)
-		}
-	}
-	return changed, k.teller.take(now)
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/wake"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -45,7 +46,7 @@ func (k *Keeper) keep() time.Duration {
 	begin := time.Now()
 	err := k.save(!k.drains.empty() || k.unkept.Load())
 	if k.file.note(k.cfg.Log, err); err != nil {
-		ring(k.unsaved)
+		wake.Once(k.unsaved)
 		return maxSaveTime
 	}
 	return min(max(saveTime, saveShare*time.Since(begin)), maxSaveTime)
@@ -85,7 +86,7 @@ func (k *Keeper) state(now time.Time) *state {
 		of[p.at.String()] = keptOf(e, gone)
 	}
 	for _, down := range []bool{true, false} { // first those that matter most
-		for key, s := range k.services {
+		for key, s := range k.book.services {
 			for at, e := range s.endpoints {
 				if (e.result.State == source.CheckFailed) == down {
 					put(endpointKey{key, at}, e, false)
@@ -93,9 +94,9 @@ func (k *Keeper) state(now time.Time) *state {
 			}
 		}
 	}
-	k.former.expire(now)
-	for p, e := range k.former.all {
-		put(p, e, !k.former.before[p.Key])
+	k.book.former.expire(now)
+	for p, e := range k.book.former.all {
+		put(p, e, !k.book.former.before[p.Key])
 	}
 	k.file.lost = max(0, n-mostKept)
 	return st
@@ -106,18 +107,18 @@ func (k *Keeper) restore(now time.Time) {
 	st, err := k.file.read()
 	st.Drains.rebase(now)
 	if k.drains.replace(st.Drains); err == errMissing {
-		ring(k.unsaved)
+		wake.Once(k.unsaved)
 		k.cfg.Log.Warn("what was known of endpoints and drains before is lost: drains have ended, and endpoints that have a health check are checked first",
 			"file", k.file.path, "err", err)
 	} else if err != nil {
-		ring(k.unsaved) // no file has the drains now
+		wake.Once(k.unsaved) // no file has the drains now
 		k.cfg.Log.Warn("what was known of endpoints and drains before cannot be used as a whole: those that have a health check are checked first, and drains may have ended",
 			"file", k.file.path, "kept_as", k.file.aside(), "drains", len(k.drains.List()), "err", source.Printable(err.Error()))
 	}
 	unusable := st.each(func(p endpointKey, e kept) bool {
 		it, ok := e.endpoint(now)
 		if ok {
-			k.former.restore(p, it, e.Gone)
+			k.book.former.restore(p, it, e.Gone)
 		}
 		return ok
 	})

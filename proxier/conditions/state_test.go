@@ -428,7 +428,7 @@ func TestMuchState(t *testing.T) {
 	h := New(Config{StateDir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
 	key := source.Key{Namespace: "default", Name: "a"}
 	s := &service{key: key, endpoints: map[netip.AddrPort]*endpoint{}}
-	h.services[key] = s
+	h.book.services[key] = s
 	at := func(i int) netip.AddrPort {
 		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 80)
 	}
@@ -442,10 +442,10 @@ func TestMuchState(t *testing.T) {
 		t.Errorf("%d are kept, %d not; the one that is down: %+v", len(kept), h.file.lost, kept[at(7).String()])
 	}
 	for i := range mostFormer + 10 {
-		h.former.add(endpointKey{key, at(i)}, s.endpoints[at(i)], time.Now())
+		h.book.former.add(endpointKey{key, at(i)}, s.endpoints[at(i)], time.Now())
 	}
-	if len(h.former.all) != mostFormer {
-		t.Errorf("%d former endpoints, want %d", len(h.former.all), mostFormer)
+	if len(h.book.former.all) != mostFormer {
+		t.Errorf("%d former endpoints, want %d", len(h.book.former.all), mostFormer)
 	}
 }
 
@@ -463,8 +463,8 @@ func FuzzState(f *testing.F) {
 			t.Fatal(err)
 		}
 		again := New(Config{StateDir: dir, Log: log})
-		if len(again.former.all) > len(k.former.all) || len(again.drains.List()) != len(k.drains.List()) {
-			t.Errorf("%d endpoints and %d drains are now %d and %d", len(k.former.all), len(k.drains.List()), len(again.former.all), len(again.drains.List()))
+		if len(again.book.former.all) > len(k.book.former.all) || len(again.drains.List()) != len(k.drains.List()) {
+			t.Errorf("%d endpoints and %d drains are now %d and %d", len(k.book.former.all), len(k.drains.List()), len(again.book.former.all), len(again.drains.List()))
 		}
 	})
 }

@@ -119,6 +119,10 @@ func keyOf(text string) (source.Key, bool) {
 	return source.Key{Namespace: namespace, Name: name}, source.IsLabel(namespace) && source.IsLabel(name)
 }
 
+// badSuffix is of the name under which a file is kept that could not be read whole. There is one
+// such file, the last.
+const badSuffix = ".bad"
+
 // A stateFile is the file of a state, and what is known of writing it.
 type stateFile struct {
 	path   string
@@ -225,4 +229,12 @@ func (f *stateFile) bytes() ([]byte, error) {
 		return nil, fmt.Errorf("it is larger than %d bytes", maxStateSize)
 	}
 	return b.Bytes(), nil
+}
+
+// aside returns the name of the file that was put aside; empty: there is none.
+func (f *stateFile) aside() string {
+	if _, err := os.Lstat(f.path + badSuffix); err != nil {
+		return ""
+	}
+	return f.path + badSuffix
 }
