@@ -19,6 +19,7 @@ import (
 
 // Bounds of a program.
 const (
+	programs  = 64                     // that run at once
 	maxOutput = 1 << 10                // bytes of what it writes that are kept; more is read and dropped
 	pipeWait  = 100 * time.Millisecond // how long its output is read after it and its process group have ended
 	killWait  = 200 * time.Millisecond // how long it is waited for when it was killed; less than what entry.stopped takes for a machine that stood still

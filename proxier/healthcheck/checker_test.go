@@ -41,7 +41,7 @@ func newWorld(t *testing.T, cfg Config) *world {
 		}
 	}
 	w.Checker = NewChecker(cfg)
-	w.Checker.make = func(*source.HealthCheck) (asker, error) { return w.ask, nil }
+	w.Checker.askers.make = func(*source.HealthCheck) (asker, error) { return w.ask, nil }
 	return w
 }
 
@@ -140,7 +140,7 @@ func TestSameQuestionIsAskedOnce(t *testing.T) {
 		w.restart()
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if n := len(w.at(1)); n != 0 || w.Result(q) != (Result{}) || len(w.askers) != 0 {
+		if n := len(w.at(1)); n != 0 || w.Result(q) != (Result{}) || len(w.askers.all) != 0 {
 			t.Errorf("nobody watches it: asked %d times, %v", n, w.Result(q))
 		}
 	})

@@ -9,9 +9,6 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// slowFrom is how long a probe takes that is slow.
-const slowFrom = 250 * time.Millisecond
-
 // endWait is how long Run waits at its end for probes, which then end by themselves.
 const endWait = time.Second
 
@@ -27,7 +24,7 @@ func (c *Checker) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-timer.C:
-		case <-c.wake:
+		case <-c.schedule.wake:
 		}
 		wait := c.look(time.Now())
 		c.report()
@@ -57,7 +54,7 @@ func (c *Checker) start(ctx context.Context) {
 	c.running, c.ctx = true, ctx
 	now := time.Now()
 	for _, e := range c.entries {
-		c.begin(e, now)
+		c.schedule.begin(e, now)
 	}
 }
 
@@ -65,20 +62,21 @@ func (c *Checker) start(ctx context.Context) {
 func (c *Checker) look(now time.Time) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for len(c.due) > 0 && !c.due[0].due.After(now) {
-		e := heap.Pop(&c.due).(*entry)
+	due := &c.schedule.due
+	for len(*due) > 0 && !(*due)[0].due.After(now) {
+		e := heap.Pop(due).(*entry)
 		if e.late(now) {
-			c.again(e, now)
+			c.schedule.again(e, now)
 			continue
 		}
 		lane := c.lane(e)
 		lane.put(e)
 		c.fill(lane)
 	}
-	if len(c.due) == 0 {
+	if len(*due) == 0 {
 		return time.Hour
 	}
-	return c.due[0].due.Sub(now)
+	return (*due)[0].due.Sub(now)
 }
 
 func (c *Checker) lane(e *entry) *lane {
@@ -132,7 +130,7 @@ func (c *Checker) answered(l *lane, e *entry, slow bool, err error, began time.T
 	l.done(slow)
 	if c.ctx.Err() == nil && e.users > 0 {
 		c.take(e, err, began, took)
-		c.again(e, time.Now())
+		c.schedule.again(e, time.Now())
 	}
 	return l.next()
 }
@@ -152,15 +150,8 @@ func (c *Checker) take(e *entry, err error, began time.Time, took time.Duration)
 	if e.result.State != was && !e.reporting {
 		e.reporting = true
 		c.reports = append(c.reports, e)
-		c.poke()
+		c.schedule.poke()
 	}
-}
-
-// stopped reports whether a probe timed out because the machine or the process had
-// stopped: it then took far longer than it may. It is not so twice in a row.
-func (e *entry) stopped(took time.Duration) bool {
-	e.uncounted = !e.uncounted && took > e.check.Timeout+max(e.check.Timeout/2, slowFrom)
-	return e.uncounted
 }
 
 // missed is of a probe that says nothing of the endpoint: it takes the place of no answer.

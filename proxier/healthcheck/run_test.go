@@ -16,7 +16,7 @@ func TestStoppedProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, check, turn := newWorld(t, Config{}), every(time.Minute), 0
 		check.Fall = 1
-		w.Checker.make = func(*source.HealthCheck) (asker, error) {
+		w.Checker.askers.make = func(*source.HealthCheck) (asker, error) {
 			return func(context.Context, Question) error {
 				if turn++; turn == 2 || turn >= 4 {
 					time.Sleep(2 * check.Timeout)
@@ -70,7 +70,7 @@ func TestOwnFaults(t *testing.T) {
 func TestEndWhileAProbeHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, release := newWorld(t, Config{}), make(chan struct{})
-		w.Checker.make = func(*source.HealthCheck) (asker, error) {
+		w.Checker.askers.make = func(*source.HealthCheck) (asker, error) {
 			return func(context.Context, Question) error { <-release; return nil }, nil
 		}
 		w.Watch(question(1, every(time.Second)), every(time.Second), Result{})
