@@ -3,104 +3,129 @@ package explain
 import (
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 
+	"svcproxy.dev/svcproxy/proxier/claims"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
 // maxNamed is how many services, ports or endpoints a sentence names.
 const maxNamed = 8
 
-// list lists what the address serves.
-func (d *decision) list() {
-	d.outcome = Listed
-	if !slices.ContainsFunc(d.uses, func(u use) bool { return len(u.frontends) > 0 }) {
-		d.notServed()
-	}
+// An address is what services have at the one that was asked for.
+type address struct {
+	question Question
+	world    *World
+	family   policy.Family
+	host     policy.Host
+	uses     []use // services that have the address, with the frontends there
 }
 
-// notServed says what becomes of a packet to no frontend.
-func (d *decision) notServed() {
-	a := d.question.Dest
-	d.outcome, d.why = Untouched, "no service has "+d.question.String()
-	switch owner := d.refusing(); {
-	case owner != "":
-		d.outcome, d.why = Refused, owner
-	case d.inServiceCIDR(a):
-		d.outcome, d.why = Refused, fmt.Sprintf("%s is in service_cidrs and no service has it", a)
-	case d.world.BindsAddresses && d.bound(a):
-		d.outcome, d.why = Refused, fmt.Sprintf("%s is bound to this host and serves no %s", a, d.portText())
-	case len(d.uses) > 0:
-		d.why = fmt.Sprintf("%s has no port %s", d.uses[0].Key, d.portText())
-		if !isHost(d.world.Node, a) {
-			d.why += ", and the packet may return to the router that sent it"
+// A use is a service at the address that was asked for.
+type use struct {
+	claims.UnitService
+	resolved  *policy.Resolved
+	frontends []*policy.Frontend // at the address
+}
+
+// findUses finds the services that have the address, in order of their names.
+func (at *address) findUses() {
+	q := at.question
+	for _, s := range at.world.Services {
+		if !at.mayServe(s.Service) {
+			continue
 		}
+		res := policy.Resolve(s.Service, s.Conditions, at.world.Node, at.family)
+		if res == nil {
+			continue
+		}
+		u := use{UnitService: s, resolved: res}
+		for _, f := range res.Frontends {
+			if f.Key.Addr == q.Dest || f.Key.Kind == policy.NodePort && slices.Contains(at.host.Addrs(f), q.Dest) {
+				u.frontends = append(u.frontends, f)
+			}
+		}
+		at.uses = append(at.uses, u)
 	}
-	d.hint = d.nearest()
+	slices.SortFunc(at.uses, func(a, b use) int { return a.Key.Compare(b.Key) })
 }
 
-func (d *decision) portText() string {
-	return fmt.Sprintf("%d/%s", d.question.Port, d.question.Protocol)
+// mayServe reports whether a service has an address, or node ports where the address serves them.
+func (at *address) mayServe(s *source.Service) bool {
+	a := at.question.Dest
+	has := slices.Contains(s.VIPs, a) || slices.Contains(s.ExternalIPs, a) || slices.Contains(s.LoadBalancerIPs, a)
+	return has || at.servesNodePorts(s, a) && s.HasNodePort()
+}
+
+// servesNodePorts reports whether an address serves node ports of a service, if it has any.
+func (at *address) servesNodePorts(s *source.Service, a netip.Addr) bool {
+	return slices.Contains(at.world.Node.NodePortAddrsOf(s.NodePortAddresses), a) || at.host.LocalhostNodePorts && a == netip.AddrFrom4([4]byte{127, 0, 0, 1})
+}
+
+func (at *address) portText() string {
+	return fmt.Sprintf("%d/%s", at.question.Port, at.question.Protocol)
 }
 
 // refusing says which service refuses other ports of the address; empty: none.
-func (d *decision) refusing() string {
-	for _, u := range d.uses {
-		if slices.Contains(u.resolved.RefusedVIPs, d.question.Dest) {
+func (at *address) refusing() string {
+	for _, u := range at.uses {
+		if slices.Contains(u.resolved.RefusedVIPs, at.question.Dest) {
 			what := "a VIP"
-			if !slices.Contains(u.VIPs, d.question.Dest) {
+			if !slices.Contains(u.VIPs, at.question.Dest) {
 				what = "an announced address"
 			}
-			return fmt.Sprintf("%s has no port %s, and other ports of %s are refused", u.Key, d.portText(), what)
+			return fmt.Sprintf("%s has no port %s, and other ports of %s are refused", u.Key, at.portText(), what)
 		}
 	}
 	return ""
 }
 
-func (d *decision) inServiceCIDR(a netip.Addr) bool {
-	in := slices.ContainsFunc(d.host.ServiceCIDRs, func(p netip.Prefix) bool { return p.Contains(a) })
-	return in && !slices.Contains(d.host.ServiceCIDRExempt, a)
+func (at *address) inServiceCIDR(a netip.Addr) bool {
+	in := slices.ContainsFunc(at.host.ServiceCIDRs, func(p netip.Prefix) bool { return p.Contains(a) })
+	return in && !slices.Contains(at.host.ServiceCIDRExempt, a)
 }
 
-func (d *decision) bound(a netip.Addr) bool {
-	return slices.ContainsFunc(d.uses, func(u use) bool { return slices.Contains(u.resolved.BoundAddrs, a) })
+func (at *address) bound(a netip.Addr) bool {
+	return slices.ContainsFunc(at.uses, func(u use) bool { return slices.Contains(u.resolved.BoundAddrs, a) })
 }
 
 // nearest says what comes nearest to what was asked for.
-func (d *decision) nearest() string {
-	if wanted := d.refusedUnit(); wanted != "" {
+func (at *address) nearest() string {
+	if wanted := at.refusedUnit(); wanted != "" {
 		return wanted
 	}
-	if off := d.disabledService(); off != "" {
+	if off := at.disabledService(); off != "" {
 		return off
 	}
 	var serves []string
-	for _, u := range d.uses {
+	for _, u := range at.uses {
 		for _, f := range u.frontends {
 			serves = append(serves, fmt.Sprintf("%d/%s (%s)", f.Key.Port, f.Key.Protocol, f.ServicePort))
 		}
 	}
 	if len(serves) > 0 {
-		return fmt.Sprintf("%s serves %s", d.question.Dest, some(serves))
+		return fmt.Sprintf("%s serves %s", at.question.Dest, some(serves))
 	}
-	if port := d.nodePortElsewhere(); port != "" {
+	if port := at.nodePortElsewhere(); port != "" {
 		return port
 	}
-	if len(d.world.Unread) > 0 {
-		return "files with faults: " + some(d.world.Unread)
+	if len(at.world.Unread) > 0 {
+		return "files with faults: " + some(at.world.Unread)
 	}
 	return ""
 }
 
 // nodePortElsewhere: the address is one of this host, but not one for node ports.
-func (d *decision) nodePortElsewhere() string {
-	q := d.question
-	if !isHost(d.world.Node, q.Dest) || q.Port == 0 {
+func (at *address) nodePortElsewhere() string {
+	q := at.question
+	if !isHost(at.world.Node, q.Dest) || q.Port == 0 {
 		return ""
 	}
-	for _, s := range d.world.Services {
-		if d.servesNodePorts(s.Service, q.Dest) {
+	for _, s := range at.world.Services {
+		if at.servesNodePorts(s.Service, q.Dest) {
 			continue
 		}
 		for _, p := range s.Ports {
@@ -113,10 +138,10 @@ func (d *decision) nodePortElsewhere() string {
 }
 
 // refusedUnit names a file that is not used and wants the address.
-func (d *decision) refusedUnit() string {
-	for _, u := range d.world.Refused {
+func (at *address) refusedUnit() string {
+	for _, u := range at.world.Refused {
 		for _, s := range u.Wanted {
-			if d.wants(s) && len(u.Faults) > 0 {
+			if at.wants(s) && len(u.Faults) > 0 {
 				return fmt.Sprintf("%s, which has it, is not used as it stands: %s", s.Key, u.Faults[0].String())
 			}
 		}
@@ -125,12 +150,12 @@ func (d *decision) refusedUnit() string {
 }
 
 // wants reports whether a service has the address and, if one was asked for, the port.
-func (d *decision) wants(s *source.Service) bool {
-	q := d.question
+func (at *address) wants(s *source.Service) bool {
+	q := at.question
 	has := slices.Contains(s.VIPs, q.Dest) || slices.Contains(s.ExternalIPs, q.Dest) || slices.Contains(s.LoadBalancerIPs, q.Dest)
 	return slices.ContainsFunc(s.Ports, func(p source.Port) bool {
 		served := has && (q.Port == 0 || p.Port == q.Port && p.Protocol == q.Protocol)
-		return served || p.NodePort != 0 && p.NodePort == q.Port && p.Protocol == q.Protocol && d.servesNodePorts(s, q.Dest)
+		return served || p.NodePort != 0 && p.NodePort == q.Port && p.Protocol == q.Protocol && at.servesNodePorts(s, q.Dest)
 	})
 }
 
@@ -142,32 +167,23 @@ func some(list []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(list[:maxNamed], ", "), len(list)-maxNamed)
 }
 
-// expected are the endpoints that may answer, with their shares.
-func (d *decision) expected() (list []Expected) {
-	if d.outcome != Balanced {
-		return nil
-	}
-	total := uint64(0)
-	for _, t := range d.route.Pool.Targets {
-		total += uint64(t.Weight)
-	}
-	for _, t := range d.route.Pool.Targets {
-		masq, _ := d.masquerade(t.Addr())
-		list = append(list, Expected{Address: t.AddrPort, Share: float64(t.Weight) / float64(total), Masquerade: masq})
-	}
-	return list
-}
-
-// announced says whether the network is told of the address. A packet that has come is not in
-// question: one that has not may be why.
-func (r *Report) announced(d *decision) {
-	for _, a := range d.world.Announced {
-		switch {
-		case a.Address != d.question.Dest:
-		case a.Announced:
-			r.say(serviceStep, "announced by "+a.Means)
-		default:
-			r.say(serviceStep, fmt.Sprintf("NOT announced by %s: %s", a.Means, a.Reason))
+// disabledService names a service that has the address and port, but is disabled; empty: there is none.
+func (at *address) disabledService() string {
+	for _, s := range at.world.Services {
+		if s.Disabled && at.wants(s.Service) {
+			return fmt.Sprintf("%s (%s), which has it, is disabled", s.Key, place(s))
 		}
 	}
+	return ""
+}
+
+// isHost reports whether an address is one of this host.
+func isHost(n *policy.Node, a netip.Addr) bool { return a.IsLoopback() || n.Owns(a) }
+
+// place says where a service is from, as "web.toml:12:1".
+func place(u claims.UnitService) string {
+	if u.Pos.File == "" {
+		return u.Unit.Name
+	}
+	return fmt.Sprintf("%s:%d", filepath.Base(u.Pos.File), max(u.Pos.Line, 1))
 }

@@ -11,50 +11,45 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// answers reports whether endpoints answer the client of the packet themselves.
-func (d *decision) answers() bool {
-	return d.outcome == Balanced && d.balancedOutside() && d.route.Pool.Forward.Answers()
-}
-
 // behindRouter reports whether a packet that is sent as it is would get to a router, and not to
 // its endpoint.
-func (r *Report) behindRouter(d *decision, e *Expected, t lookup) bool {
-	if !d.answers() || d.route.Pool.Forward.Method != source.ForwardDirect || !t.Via.IsValid() {
+func (w *way) behindRouter(e *Expected, t lookup) bool {
+	if !w.d.answers() || w.d.route.Pool.Forward.Method != source.ForwardDirect || !t.Via.IsValid() {
 		return false
 	}
-	r.addProblem(Problem{Step: routeStep, Sure: true, order: routeOrder, Endpoint: []netip.AddrPort{e.Address},
-		Text: fmt.Sprintf("the endpoint is behind the router %s, which sends packets to %s back", t.Via, d.question.Dest),
+	w.addProblem(Problem{Step: routeStep, Sure: true, order: routeOrder, Endpoint: []netip.AddrPort{e.Address},
+		Text: fmt.Sprintf("the endpoint is behind the router %s, which sends packets to %s back", t.Via, w.d.question.Dest),
 		Hint: "forward = \"tunnel\" gets through routers"})
 	return true
 }
 
 // answersDirectly reports whether an endpoint that sees the client's address answers it on their common
 // link. Nothing translates the answer back then, and the client, which asked another address, drops it.
-func (r *Report) answersDirectly(d *decision, f *facts, e *Expected, t lookup) bool {
-	if e.Masquerade || d.answers() || t.Local || t.Via.IsValid() || t.Interface != f.back.Interface {
+func (w *way) answersDirectly(e *Expected, t lookup) bool {
+	if e.Masquerade || w.d.answers() || t.Local || t.Via.IsValid() || t.Interface != w.f.back.Interface {
 		return false
 	}
-	subnet := f.link.shared(d.question.Source, e.Address.Addr())
+	subnet := w.f.link.shared(w.d.question.Source, e.Address.Addr())
 	if !subnet.IsValid() {
 		return false
 	}
 	p := Problem{Step: routeStep, Sure: true, order: backOrder, Endpoint: []netip.AddrPort{e.Address},
 		Text: fmt.Sprintf("the endpoint answers past this host: the client keeps its address, and both are in %s on %s", subnet, t.Interface),
-		Hint: d.howToMasquerade() + ", or have endpoints reach " + d.question.Source.String() + " by way of this host"}
-	if r.addProblem(p) {
-		r.say(routeStep, fmt.Sprintf("<- %s   (%s)", p.Text, p.Hint))
+		Hint: w.howToMasquerade() + ", or have endpoints reach " + w.d.question.Source.String() + " by way of this host"}
+	if w.addProblem(p) {
+		w.say(routeStep, fmt.Sprintf("<- %s   (%s)", p.Text, p.Hint))
 	}
 	return true
 }
 
 // howToMasquerade says which setting ends that the client's address is kept.
-func (d *decision) howToMasquerade() string {
-	switch m := d.route.Masquerade; {
-	case d.use.Forward.Answers(): // endpoints answer others themselves
+func (w *way) howToMasquerade() string {
+	switch m := w.d.route.Masquerade; {
+	case w.d.use.Forward.Answers(): // endpoints answer others themselves
 		return "take the client out of local_cidrs and local_interfaces"
 	case m == policy.NonLocal:
 		return "take the client out of local_cidrs and local_interfaces, or write masquerade = \"all\" in the service"
-	case d.frontend.Key.Kind != policy.VIP && d.use.ExternalTrafficPolicy == source.Local:
+	case w.d.frontend.Key.Kind != policy.VIP && w.d.use.ExternalTrafficPolicy == source.Local:
 		return "write external_traffic_policy = \"cluster\""
 	}
 	return "write masquerade = \"all\" in the service"
@@ -62,9 +57,9 @@ func (d *decision) howToMasquerade() string {
 
 // unanswered returns the packet as it leaves for an endpoint that answers the client itself: as it
 // came, or in one of a tunnel.
-func (d *decision) unanswered(p ruleset.Packet, e *Expected, t lookup) ruleset.Packet {
+func (w *way) unanswered(p ruleset.Packet, e *Expected, t lookup) ruleset.Packet {
 	p.Out, p.OutIndex, p.DstLocal = t.Interface, t.Index, t.Local
-	f := d.route.Pool.Forward
+	f := w.d.route.Pool.Forward
 	if f.Method != source.ForwardTunnel || t.Local {
 		return p
 	}
@@ -74,7 +69,7 @@ func (d *decision) unanswered(p ruleset.Packet, e *Expected, t lookup) ruleset.P
 		p.Protocol = unix.IPPROTO_UDP
 	case f.Tunnel == source.GRE:
 		p.Protocol = unix.IPPROTO_GRE
-	case d.family == policy.IPv6:
+	case w.d.family == policy.IPv6:
 		p.Protocol = unix.IPPROTO_IPV6
 	default:
 		p.Protocol = unix.IPPROTO_IPIP

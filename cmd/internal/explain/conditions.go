@@ -132,13 +132,3 @@ func (r *Report) checks(d *decision, used []*source.Endpoint) {
 	_, detail := d.condition(used[0])
 	r.addProblem(Problem{Step: choiceStep, order: reverseOrder, Text: fmt.Sprintf("no endpoint answers, as their check says: %s %s", r.Expected[0].Address, downText(detail))})
 }
-
-// disabledService names a service that has the address and port, but is disabled; empty: there is none.
-func (d *decision) disabledService() string {
-	for _, s := range d.world.Services {
-		if s.Disabled && d.wants(s.Service) {
-			return fmt.Sprintf("%s (%s), which has it, is disabled", s.Key, place(s))
-		}
-	}
-	return ""
-}

@@ -5,21 +5,16 @@ import (
 	"net/netip"
 	"slices"
 
-	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
 // A decision is what svcproxy does with a packet.
 type decision struct {
-	question Question
-	world    *World
-	family   policy.Family
-	host     policy.Host
-	sender   policy.Sender
+	address
+	sender policy.Sender
 
-	uses     []use // services that have the address, with the frontends there
-	use      *use  // whose frontend the packet is addressed to; nil: none
+	use      *use // whose frontend the packet is addressed to; nil: none
 	frontend *policy.Frontend
 	route    policy.Route
 	outcome  Outcome
@@ -29,18 +24,11 @@ type decision struct {
 	details map[netip.AddrPort]policy.Detail // of the endpoints of use
 }
 
-// A use is a service at the address that was asked for.
-type use struct {
-	claims.UnitService
-	resolved  *policy.Resolved
-	frontends []*policy.Frontend // at the address
-}
-
 // decide returns what svcproxy does with a packet that comes in by an interface; empty
 // where this host sends it.
 func decide(w *World, q Question, in string) *decision {
 	fam := policy.FamilyOf(q.Dest)
-	d := &decision{question: q, world: w, family: fam, host: w.Node.Host(fam)}
+	d := &decision{address: address{question: q, world: w, family: fam, host: w.Node.Host(fam)}}
 	d.sender = policy.Sender{Addr: q.Source, Host: isHost(w.Node, q.Source), Interface: in}
 	if d.sender.Host {
 		d.sender.Interface = ""
@@ -58,40 +46,32 @@ func decide(w *World, q Question, in string) *decision {
 	return d
 }
 
-// isHost reports whether an address is one of this host.
-func isHost(n *policy.Node, a netip.Addr) bool { return a.IsLoopback() || n.Owns(a) }
-
-// findUses finds the services that have the address, in order of their names.
-func (d *decision) findUses() {
-	q := d.question
-	for _, s := range d.world.Services {
-		if !mayServe(s.Service, q.Dest, d) {
-			continue
-		}
-		res := policy.Resolve(s.Service, s.Conditions, d.world.Node, d.family)
-		if res == nil {
-			continue
-		}
-		u := use{UnitService: s, resolved: res}
-		for _, f := range res.Frontends {
-			if f.Key.Addr == q.Dest || f.Key.Kind == policy.NodePort && slices.Contains(d.host.Addrs(f), q.Dest) {
-				u.frontends = append(u.frontends, f)
-			}
-		}
-		d.uses = append(d.uses, u)
+// list lists what the address serves.
+func (d *decision) list() {
+	d.outcome = Listed
+	if !slices.ContainsFunc(d.uses, func(u use) bool { return len(u.frontends) > 0 }) {
+		d.notServed()
 	}
-	slices.SortFunc(d.uses, func(a, b use) int { return a.Key.Compare(b.Key) })
 }
 
-// mayServe reports whether a service has an address, or node ports where the address serves them.
-func mayServe(s *source.Service, a netip.Addr, d *decision) bool {
-	has := slices.Contains(s.VIPs, a) || slices.Contains(s.ExternalIPs, a) || slices.Contains(s.LoadBalancerIPs, a)
-	return has || d.servesNodePorts(s, a) && s.HasNodePort()
-}
-
-// servesNodePorts reports whether an address serves node ports of a service, if it has any.
-func (d *decision) servesNodePorts(s *source.Service, a netip.Addr) bool {
-	return slices.Contains(d.world.Node.NodePortAddrsOf(s.NodePortAddresses), a) || d.host.LocalhostNodePorts && a == netip.AddrFrom4([4]byte{127, 0, 0, 1})
+// notServed says what becomes of a packet to no frontend.
+func (d *decision) notServed() {
+	a := d.question.Dest
+	d.outcome, d.why = Untouched, "no service has "+d.question.String()
+	switch owner := d.refusing(); {
+	case owner != "":
+		d.outcome, d.why = Refused, owner
+	case d.inServiceCIDR(a):
+		d.outcome, d.why = Refused, fmt.Sprintf("%s is in service_cidrs and no service has it", a)
+	case d.world.BindsAddresses && d.bound(a):
+		d.outcome, d.why = Refused, fmt.Sprintf("%s is bound to this host and serves no %s", a, d.portText())
+	case len(d.uses) > 0:
+		d.why = fmt.Sprintf("%s has no port %s", d.uses[0].Key, d.portText())
+		if !isHost(d.world.Node, a) {
+			d.why += ", and the packet may return to the router that sent it"
+		}
+	}
+	d.hint = d.nearest()
 }
 
 // find finds the frontend of the packet. One with the address itself comes before a node port.
@@ -198,4 +178,31 @@ func (d *decision) whyMasquerade(m policy.Masquerade) string {
 		return "masquerade is all"
 	}
 	return "no local_cidrs or local_interfaces are set, so no source is local"
+}
+
+// answers reports whether endpoints answer the client of the packet themselves.
+func (d *decision) answers() bool {
+	return d.outcome == Balanced && d.balancedOutside() && d.route.Pool.Forward.Answers()
+}
+
+// balancedOutside reports whether no rule balances: rules do for packets of local sources that are treated
+// differently, in all modes.
+func (d *decision) balancedOutside() bool {
+	return d.world.Balancer != "" && !(d.frontend != nil && d.frontend.Split() && d.route == d.frontend.Local)
+}
+
+// expected are the endpoints that may answer, with their shares.
+func (d *decision) expected() (list []Expected) {
+	if d.outcome != Balanced {
+		return nil
+	}
+	total := uint64(0)
+	for _, t := range d.route.Pool.Targets {
+		total += uint64(t.Weight)
+	}
+	for _, t := range d.route.Pool.Targets {
+		masq, _ := d.masquerade(t.Addr())
+		list = append(list, Expected{Address: t.AddrPort, Share: float64(t.Weight) / float64(total), Masquerade: masq})
+	}
+	return list
 }

@@ -84,6 +84,9 @@ type facts struct {
 	doubts   []Problem // what could not be read, and may keep it from working
 }
 
+// maxRules is how many rules of others are read at most.
+const maxRules = 5000
+
 func lookUp(h Host, q RouteQuery) lookup {
 	r, err := h.Route(q)
 	return lookup{r, err}

@@ -25,11 +25,8 @@ import (
 // ThisHost is the host that this process runs on, in its network namespace.
 type ThisHost struct{ Mode modes.Mode }
 
-// Bounds of what is read.
-const (
-	maxRules = 5000
-	maxFlows = 4
-)
+// maxFlows is how many connections are read at most.
+const maxFlows = 4
 
 // Route implements Host.
 func (ThisHost) Route(q RouteQuery) (Route, error) {

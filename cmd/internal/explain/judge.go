@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -46,7 +45,7 @@ func judge(d *decision, f *facts) *Report {
 		r.choice(d, f)
 		r.kernel(d, f)
 	}
-	r.way(d, f)
+	(&way{r, d, f}).follow()
 	r.conclude(d, f.looked)
 	return r
 }
@@ -83,14 +82,6 @@ func (r *Report) service(d *decision) {
 	if wanted := d.refusedUnit(); wanted != "" {
 		r.say(serviceStep, wanted)
 	}
-}
-
-// place says where a service is from, as "web.toml:12:1".
-func place(u claims.UnitService) string {
-	if u.Pos.File == "" {
-		return u.Unit.Name
-	}
-	return fmt.Sprintf("%s:%d", filepath.Base(u.Pos.File), max(u.Pos.Line, 1))
 }
 
 func kindText(k policy.Kind) string {
@@ -332,4 +323,18 @@ func addresses(list []netip.AddrPort) string {
 		words[i] = a.String()
 	}
 	return some(words)
+}
+
+// announced says whether the network is told of the address. A packet that has come is not in
+// question: one that has not may be why.
+func (r *Report) announced(d *decision) {
+	for _, a := range d.world.Announced {
+		switch {
+		case a.Address != d.question.Dest:
+		case a.Announced:
+			r.say(serviceStep, "announced by "+a.Means)
+		default:
+			r.say(serviceStep, fmt.Sprintf("NOT announced by %s: %s", a.Means, a.Reason))
+		}
+	}
 }

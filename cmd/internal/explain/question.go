@@ -3,7 +3,8 @@
 //
 //	question.go                  what is asked
 //	world.go                     what svcproxy holds
-//	decide.go, addressed.go, conditions.go, balancing.go
+//	addressed.go                 what services have at the address: pure
+//	decide.go, conditions.go, balancing.go
 //	                             what svcproxy does with the packet: pure
 //	facts.go                     what is asked of the host, by small interfaces
 //	host.go                      this host, which fulfils them

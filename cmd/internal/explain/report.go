@@ -72,6 +72,19 @@ type Problem struct {
 	order    int              // in which the packet meets it
 }
 
+// The order in which a packet meets what may stand in its way.
+const (
+	leaveOrder = iota + 1
+	earlyOrder
+	ownOrder
+	reverseOrder
+	forwardOrder
+	routeOrder
+	filterOrder
+	backOrder
+	unreadOrder
+)
+
 // maxLines is how many lines a step has at most, maxEndpoints of how many endpoints the
 // way is looked at.
 const (
