@@ -14,12 +14,12 @@ import (
 // it has waited; what is no time tells nothing.
 func TestTellsWhenSlicesChanged(t *testing.T) {
 	c, rec := listedCluster(t, Options{})
-	c.setService(key("a"), parseService(svc("a", "10.96.0.1"), newWords()))
+	c.entries.setService(key("a"), parseService(svc("a", "10.96.0.1"), newWords()))
 	at := func(second int) string { return time.Unix(int64(1000+second), 0).UTC().Format(time.RFC3339) }
 	put := func(name, trigger string, addrs ...string) {
 		s := eps(name, "a", addrs...)
 		s.Annotations = map[string]string{core.EndpointsLastChangeTriggerTime: trigger}
-		c.setSlice(key(name), parseSlice(s, newWords()))
+		c.entries.setSlice(key(name), parseSlice(s, newWords()))
 	}
 	wants := func(what string, now time.Time, seconds ...int64) {
 		t.Helper()

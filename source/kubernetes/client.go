@@ -9,7 +9,9 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"sync"
 
+	"github.com/go-logr/logr"
 	core "k8s.io/api/core/v1"
 	discovery "k8s.io/api/discovery/v1"
 	events "k8s.io/api/events/v1"
@@ -20,6 +22,7 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
 )
 
 // An identity is how we reach the API server and who we are there. Files that it
@@ -144,3 +147,7 @@ func restClient(cfg *rest.Config, codecs serializer.CodecFactory, http *http.Cli
 	}
 	return c, nil
 }
+
+// silence has client-go log nothing of its own: what it cannot do reaches us as
+// an error, and status says it once.
+var silence = sync.OnceFunc(func() { klog.SetLogger(logr.Discard()) })

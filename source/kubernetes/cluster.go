@@ -4,42 +4,20 @@ package kubernetes
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
-	"strings"
 	"time"
 
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/remote"
 )
 
-// A kind is one of the kinds of objects that are read.
-type kind int
-
-const (
-	services kind = iota
-	endpointSlices
-	nodes
-	kinds int = iota
-
-	// serviceCIDRs are not waited for: API servers before 1.33 have none, and not
-	// everybody may read them.
-	serviceCIDRs = kind(kinds)
-)
-
-func (k kind) String() string {
-	return [...]string{"services", "endpointslices", "nodes", "servicecidrs"}[k]
-}
-
-// A step is something to do in the goroutine of Run.
-type step func(*cluster)
-
 // A cluster is all that is known of the objects of the API server. It belongs to
 // the goroutine of Run.
 type cluster struct {
 	src     *Source
-	out     *remote.Publisher
 	server  string      // of the present session
 	heard   [kinds]bool // in the present session
 	fresh   bool        // nothing was handed on yet of what server has
@@ -52,29 +30,22 @@ type cluster struct {
 	admits  time.Time       // until when every list is used
 	newest  map[kind]uint64 // resource version that was heard; 0: none
 	keeper  *remote.Keeper
-	cidrs   map[string][]netip.Prefix // of services, by the name of the object
-	told    []netip.Prefix            // of cidrs, or as last known
-	ranges  bool                      // cidrs were listed in the present session
-
-	entries map[source.Key]*entry
-	owners  map[source.Key]source.Key // of each slice, by the name of its service
+	entries entries
+	ranges  ranges
 }
 
-// An entry is what there is under the name of one service.
-type entry struct {
-	svc     *source.Service // nil: there are slices only
-	created int64           // ns since 1970; 0: not known
-	notes   notes           // what of the object is not used
-	slices  []*slice        // in order of their names
-	used    remote.Handed
-	changed []time.Time // when slices were, since used was handed on
+// A heldList is a list that is not used, with the events that followed it, in order.
+type heldList struct {
+	version uint64
+	steps   []step // none: a new session has not listed the kind yet
 }
 
 func newCluster(src *Source, sink source.Sink) *cluster {
 	c := &cluster{
-		src: src, out: remote.NewPublisher(src.State, sink), started: time.Now(), fresh: true,
+		src: src, started: time.Now(), fresh: true,
 		held: map[kind]*heldList{}, newest: map[kind]uint64{},
-		entries: map[source.Key]*entry{}, owners: map[source.Key]source.Key{}, cidrs: map[string][]netip.Prefix{},
+		entries: entries{remote.NewPublisher(src.State, sink), map[source.Key]*entry{}, map[source.Key]source.Key{}},
+		ranges:  ranges{all: map[string][]netip.Prefix{}},
 	}
 	c.keeper = remote.NewKeeper(src.lastKnownPath(), src.Log, c.lastKnown)
 	return c
@@ -83,70 +54,13 @@ func newCluster(src *Source, sink source.Sink) *cluster {
 // begin has changes wait until a new session has listed all kinds of objects:
 // services of one cluster and endpoints of another make no sense.
 func (c *cluster) begin(server string) {
-	c.heard, c.ranges = [kinds]bool{}, false
+	c.heard, c.ranges.listed = [kinds]bool{}, false
 	for _, h := range c.held {
 		h.steps = nil // of the session before
 	}
 	if server != c.server {
 		c.newest = c.src.recallVersions(server)
 		c.fresh, c.server = true, server
-	}
-}
-
-// entry returns that of a name, and has it looked at; now: at once.
-func (c *cluster) entry(key source.Key, now bool) *entry {
-	e := c.entries[key]
-	if e == nil {
-		e = &entry{}
-		c.entries[key] = e
-	}
-	c.out.Touch(key, now)
-	return e
-}
-
-// setService takes a service as it is now; nil: there is none to serve.
-func (c *cluster) setService(key source.Key, svc *service) {
-	e := c.entry(key, true)
-	if svc == nil {
-		e.svc, e.notes = nil, notes{}
-		return
-	}
-	e.svc, e.created, e.notes = svc.Service, svc.created, svc.notes
-}
-
-// setSlice takes a slice as it is now; nil: it is gone, or of no service.
-func (c *cluster) setSlice(key source.Key, s *slice) {
-	if owner, had := c.owners[key]; had && (s == nil || s.service != owner) {
-		c.entry(owner, false).remove(key.Name)
-		delete(c.owners, key)
-	}
-	if s != nil {
-		c.entry(s.service, false).put(s)
-		c.owners[key] = s.service
-	}
-}
-
-func (e *entry) find(name string) (int, bool) {
-	return slices.BinarySearchFunc(e.slices, name, func(s *slice, name string) int { return strings.Compare(s.name, name) })
-}
-
-// maxChanged is how many changes of one service are timed that are handed on together.
-const maxChanged = 100
-
-func (e *entry) put(s *slice) {
-	i, found := e.find(s.name)
-	if !found {
-		e.slices = slices.Insert(e.slices, i, nil)
-	}
-	if old := e.slices[i]; !s.changed.IsZero() && (old == nil || !old.changed.Equal(s.changed)) && len(e.changed) < maxChanged {
-		e.changed = append(e.changed, s.changed)
-	}
-	e.slices[i] = s
-}
-
-func (e *entry) remove(name string) {
-	if i, found := e.find(name); found {
-		e.slices = slices.Delete(e.slices, i, i+1)
 	}
 }
 
@@ -176,47 +90,62 @@ func (c *cluster) flush(now time.Time) {
 		c.onNode, c.unsaid = c.node, false
 	}
 	if c.fresh { // what was last known, or another server had, may be gone, and moves nowhere
-		for key := range c.entries {
-			c.out.Touch(key, true)
+		for key := range c.entries.all {
+			c.entries.out.Touch(key, true)
 		}
 		c.fresh = false
 		c.keepSoon() // also where it has the same: under its name
 	}
-	for key, hurry := range c.out.Dirty(now) {
-		c.look(key, now, hurry)
+	for key, hurry := range c.entries.out.Dirty(now) {
+		c.entries.look(key, now, hurry)
 	}
-	set, deleted := c.out.Flush()
+	set, deleted := c.entries.out.Flush()
 	if set+deleted > 0 {
 		c.keepSoon()
 	}
 	if !c.synced {
-		c.src.Log.Info("listed everything", "services", set, "slices", len(c.owners), "took", now.Sub(c.started), "merged", time.Since(now))
+		c.src.Log.Info("listed everything", "services", set, "slices", len(c.entries.owners), "took", now.Sub(c.started), "merged", time.Since(now))
 		c.announce()
 	}
 	c.tellCIDRs()
 }
 
-// setCIDRs takes a ServiceCIDR object as it is now; nil: it is gone.
-func (c *cluster) setCIDRs(name string, list []netip.Prefix) {
-	if c.cidrs[name] = list; list == nil {
-		delete(c.cidrs, name)
+// ranges are those that ClusterIPs come from.
+type ranges struct {
+	all    map[string][]netip.Prefix // by the name of the ServiceCIDR object
+	listed bool                      // in the present session
+	told   []netip.Prefix            // of all, or as last known
+}
+
+// set takes a ServiceCIDR object as it is now; nil: it is gone.
+func (r *ranges) set(name string, list []netip.Prefix) {
+	if r.all[name] = list; list == nil {
+		delete(r.all, name)
 	}
 }
 
 // tellCIDRs tells of which ranges ClusterIPs are, if that has changed.
 func (c *cluster) tellCIDRs() {
-	if !c.ranges {
+	if !c.ranges.listed {
 		return
 	}
 	var all []netip.Prefix
-	for _, list := range c.cidrs {
+	for _, list := range c.ranges.all {
 		all = append(all, list...)
 	}
 	slices.SortFunc(all, netip.Prefix.Compare)
-	if all = slices.Compact(all); !slices.Equal(all, c.told) {
-		c.told = all
+	if all = slices.Compact(all); !slices.Equal(all, c.ranges.told) {
+		c.ranges.told = all
 		c.src.OnServiceCIDRs(all)
 		c.keepSoon()
+	}
+}
+
+// keepSoon says that there is something new to keep. Before everything has been
+// listed, what was last known is better than what is known now.
+func (c *cluster) keepSoon() {
+	if c.synced {
+		c.keeper.Note()
 	}
 }
 
@@ -225,60 +154,70 @@ func (c *cluster) announce() {
 	c.synced = true
 	c.keepSoon()
 	c.src.Synced()
-	c.out.Synced()
-}
-
-// look hands on what became of one name.
-func (c *cluster) look(key source.Key, now time.Time, hurry bool) {
-	e := c.entries[key]
-	if e.svc == nil {
-		c.out.Remove(key, &e.used)
-		if len(e.slices) == 0 {
-			delete(c.entries, key)
-		}
-		return
-	}
-	next, unused := merge(e.svc, e.slices)
-	if c.out.Set(&e.used, remote.Handed{Since: e.created, Service: next, Changed: e.changed}, e.warnings(unused), now, hurry) {
-		e.svc, e.changed = next, nil // one copy
-		e.share()
-	} else if e.used.Service != nil && e.used.Service.Equal(next) {
-		e.changed = nil // they changed nothing
-	}
-}
-
-// share makes the only slice use the endpoints that were handed on, where they
-// say all that it said.
-func (e *entry) share() {
-	if len(e.slices) == 1 && len(e.slices[0].endpoints) == len(e.used.Service.Endpoints) {
-		e.slices[0].endpoints = e.used.Service.Endpoints
-	}
-}
-
-// warnings say what is not used of the service, of its slices, and of both together.
-func (e *entry) warnings(merged notes) []source.Fault {
-	var out []source.Fault
-	add := func(n *notes) {
-		for _, line := range n.all() {
-			out = append(out, source.Fault{Msg: fmt.Sprintf("service %q: %s", e.svc.Key, line), Warning: true})
-		}
-	}
-	add(&e.notes)
-	for _, s := range e.slices {
-		add(&s.notes)
-	}
-	add(&merged)
-	return out
+	c.entries.out.Synced()
 }
 
 // nextDue returns when flush or the keeper has something to do next; some: they have. Before all kinds
 // are listed flush has nothing to do: the last list calls it.
 func (c *cluster) nextDue() (next time.Time, some bool) {
 	if c.listed() {
-		next, some = c.out.Due()
+		next, some = c.entries.out.Due()
 	}
 	if at, changed := c.keeper.Due(); changed && c.keeps() && (!some || at.Before(next)) {
 		return at, true
 	}
 	return next, some
+}
+
+// lastKnown returns all that was handed on. It is called where keeps returns true.
+func (c *cluster) lastKnown() (remote.Header, []remote.Handed) {
+	k := &lastKnown{
+		Head:      remote.Head{Server: c.server, Written: time.Now()},
+		ProxyName: c.src.ProxyName, NodeName: c.src.NodeName, Node: c.onNode, Ranges: c.ranges.told, Versions: maps.Clone(c.newest),
+	}
+	var services []remote.Handed
+	for _, e := range c.entries.all {
+		if e.used.Service != nil {
+			services = append(services, e.used)
+		}
+	}
+	return k, services
+}
+
+// fallBack serves what was last known, until the API server has been listed. It is
+// called once, when that has failed or takes long.
+func (c *cluster) fallBack() {
+	if c.synced {
+		return
+	}
+	known, services, err := c.src.recall()
+	switch {
+	case err != nil:
+		c.src.Log.Warn("what the cluster last said cannot be used", "err", err)
+	case known != nil:
+		c.use(known, services)
+		return
+	}
+	if c.src.Beside {
+		c.src.Log.Warn("nothing is known of the cluster: the other sources go on without it")
+		c.entries.out.Synced()
+	}
+}
+
+// use hands on what was last known.
+func (c *cluster) use(known *lastKnown, services []remote.Handed) {
+	for _, s := range services {
+		c.entries.out.Put(&c.entries.entry(s.Service.Key, true).used, s) // created is of what this session has heard
+	}
+	c.src.Log.Warn("the API server has not been listed: services are as last known", "services", len(services), "written", known.Written)
+	c.src.Stale(fmt.Sprintf("STALE: the API server has not been listed: the %d services of the cluster are as last known at %s",
+		len(services), known.Written.Format(time.RFC3339)))
+	if known.Node != nil {
+		c.src.OnNode(known.Node)
+	}
+	c.entries.out.Flush()
+	if c.ranges.told = known.Ranges; len(c.ranges.told) > 0 {
+		c.src.OnServiceCIDRs(c.ranges.told)
+	}
+	c.entries.out.Synced()
 }

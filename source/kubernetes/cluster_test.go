@@ -22,8 +22,8 @@ func listedCluster(t *testing.T, o Options) (*cluster, *record) {
 	rec := &record{now: map[string]*source.Service{}}
 	c := newCluster(New(o), rec)
 	c.heard = [kinds]bool{true, true, true}
-	c.setService(key("a"), parseService(svc("a", "10.96.0.1"), newWords()))
-	c.setSlice(key("a-1"), parseSlice(eps("a-1", "a", "10.0.0.1"), newWords()))
+	c.entries.setService(key("a"), parseService(svc("a", "10.96.0.1"), newWords()))
+	c.entries.setSlice(key("a-1"), parseSlice(eps("a-1", "a", "10.0.0.1"), newWords()))
 	c.flush(time.Now())
 	if got := rec.look(); got != "default/a 10.0.0.1" {
 		t.Fatalf("have %q", got)
@@ -36,7 +36,7 @@ func key(name string) source.Key { return source.Key{Namespace: "default", Name:
 // What waits while a new session lists does not have Run look again and again.
 func TestNothingIsDueBeforeAllIsListed(t *testing.T) {
 	c, rec := listedCluster(t, Options{StateDir: t.TempDir()})
-	c.setSlice(key("a-1"), nil)
+	c.entries.setSlice(key("a-1"), nil)
 	now := time.Now()
 	c.flush(now)
 	if due, some := c.nextDue(); !some || !due.Equal(now.Add(remote.MoveTime)) {
@@ -63,7 +63,7 @@ func TestRecreated(t *testing.T) {
 	c, rec := listedCluster(t, Options{})
 	made := func(at meta.Time, want int64) {
 		t.Helper()
-		c.setService(key("a"), parseService(svc("a", "10.96.0.1", func(s *core.Service) { s.CreationTimestamp = at }), newWords()))
+		c.entries.setService(key("a"), parseService(svc("a", "10.96.0.1", func(s *core.Service) { s.CreationTimestamp = at }), newWords()))
 		c.flush(time.Now())
 		if got := rec.since["default/a"]; got != want {
 			t.Errorf("created %v: handed on as of %d, want %d", at, got, want)
@@ -128,7 +128,7 @@ func TestKeptUnderItsServer(t *testing.T) {
 	kept("the new session lists", "one default/a 1")
 	c.keeper.End(c.listed())
 	kept("the end while it lists", "one default/a 1")
-	c.setSlice(key("a-1"), nil)
+	c.entries.setSlice(key("a-1"), nil)
 	c.heard = [kinds]bool{true, true, true}
 	c.flush(time.Now())
 	kept("listed again", "two default/a 0")

@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"time"
 
-	"svcproxy.dev/svcproxy/internal/wake"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/remote"
 )
@@ -25,12 +24,6 @@ const admitTime = time.Minute
 
 // ownService is what an API server makes for itself. One that has nothing else is empty.
 var ownService = source.Key{Namespace: "default", Name: "kubernetes"}
-
-// A heldList is a list that is not used, with the events that followed it, in order.
-type heldList struct {
-	version uint64
-	steps   []step // none: a new session has not listed the kind yet
-}
 
 // A listing is all that an API server has of a kind.
 type listing struct {
@@ -127,7 +120,7 @@ func (c *cluster) doubt(l listing) string {
 // eachKnown visits the services that were handed on or, before that, those of the state directory.
 func (c *cluster) eachKnown(visit func(*source.Service)) {
 	some := false
-	for _, e := range c.entries {
+	for _, e := range c.entries.all {
 		if e.used.Service != nil {
 			some = true
 			visit(e.used.Service)
@@ -155,17 +148,6 @@ func (s *Source) Confirm(ctx context.Context) (some bool, err error) {
 		return false, fmt.Errorf("asking the source %s: %w", Name, ctx.Err())
 	}
 }
-
-// SetAllowEmpty implements remote.Confirmer.
-func (s *Source) SetAllowEmpty(allow bool) {
-	s.State.SetAllowEmpty(allow)
-	if allow && s.Held() > 0 {
-		s.askAgain()
-	}
-}
-
-// askAgain has the API server listed again now.
-func (s *Source) askAgain() { wake.Once(s.again) }
 
 var _ remote.Confirmer = (*Source)(nil)
 

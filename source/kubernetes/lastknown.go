@@ -6,10 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"net/netip"
 	"path/filepath"
-	"time"
 
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/remote"
@@ -34,49 +32,6 @@ func (s *Source) lastKnownPath() string {
 		return ""
 	}
 	return filepath.Join(s.StateDir, lastKnownName)
-}
-
-// keepSoon says that there is something new to keep. Before everything has been
-// listed, what was last known is better than what is known now.
-func (c *cluster) keepSoon() {
-	if c.synced {
-		c.keeper.Note()
-	}
-}
-
-// lastKnown returns all that was handed on. It is called where keeps returns true.
-func (c *cluster) lastKnown() (remote.Header, []remote.Handed) {
-	k := &lastKnown{
-		Head:      remote.Head{Server: c.server, Written: time.Now()},
-		ProxyName: c.src.ProxyName, NodeName: c.src.NodeName, Node: c.onNode, Ranges: c.told, Versions: maps.Clone(c.newest),
-	}
-	var services []remote.Handed
-	for _, e := range c.entries {
-		if e.used.Service != nil {
-			services = append(services, e.used)
-		}
-	}
-	return k, services
-}
-
-// fallBack serves what was last known, until the API server has been listed. It is
-// called once, when that has failed or takes long.
-func (c *cluster) fallBack() {
-	if c.synced {
-		return
-	}
-	known, services, err := c.src.recall()
-	switch {
-	case err != nil:
-		c.src.Log.Warn("what the cluster last said cannot be used", "err", err)
-	case known != nil:
-		c.use(known, services)
-		return
-	}
-	if c.src.Beside {
-		c.src.Log.Warn("nothing is known of the cluster: the other sources go on without it")
-		c.out.Synced()
-	}
 }
 
 // recall returns what this cluster last said; nil: nothing is known.
@@ -108,22 +63,4 @@ func (s *Source) recallVersions(server string) map[kind]uint64 {
 		return map[kind]uint64{}
 	}
 	return known.Versions
-}
-
-// use hands on what was last known.
-func (c *cluster) use(known *lastKnown, services []remote.Handed) {
-	for _, s := range services {
-		c.out.Put(&c.entry(s.Service.Key, true).used, s) // created is of what this session has heard
-	}
-	c.src.Log.Warn("the API server has not been listed: services are as last known", "services", len(services), "written", known.Written)
-	c.src.Stale(fmt.Sprintf("STALE: the API server has not been listed: the %d services of the cluster are as last known at %s",
-		len(services), known.Written.Format(time.RFC3339)))
-	if known.Node != nil {
-		c.src.OnNode(known.Node)
-	}
-	c.out.Flush()
-	if c.told = known.Ranges; len(c.told) > 0 {
-		c.src.OnServiceCIDRs(c.told)
-	}
-	c.out.Synced()
 }

@@ -92,8 +92,8 @@ func TestLastKnown(t *testing.T) {
 func TestLastKnownServiceCIDRs(t *testing.T) {
 	dir := t.TempDir()
 	c, _ := listedCluster(t, Options{StateDir: dir})
-	c.setCIDRs("kubernetes", prefixes("10.96.0.0/16"))
-	c.ranges = true
+	c.ranges.set("kubernetes", prefixes("10.96.0.0/16"))
+	c.ranges.listed = true
 	c.flush(time.Now())
 	h, services := c.lastKnown()
 	if err := remote.Save(c.src.lastKnownPath(), h, services); err != nil {
@@ -122,7 +122,7 @@ func TestLastKnownServiceCIDRs(t *testing.T) {
 	c.heard = [kinds]bool{true, true, true}
 	c.flush(time.Now())
 	is("all but the ranges are listed", "10.96.0.0/16")
-	c.ranges = true
+	c.ranges.listed = true
 	c.flush(time.Now())
 	is("there are none")
 }

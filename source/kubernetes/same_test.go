@@ -204,9 +204,9 @@ func TestSameAsFiles(t *testing.T) {
 			d.service.CreationTimestamp = meta.Unix(rapid.Int64Range(1000, 1002).Draw(t, "created"), 0)
 			toml.WriteString(d.toml.String())
 			for _, s := range d.slices {
-				c.setSlice(source.Key{Namespace: s.Namespace, Name: s.Name}, parseSlice(s, newWords()))
+				c.entries.setSlice(source.Key{Namespace: s.Namespace, Name: s.Name}, parseSlice(s, newWords()))
 			}
-			c.setService(source.Key{Namespace: "default", Name: d.service.Name}, parseService(d.service, newWords()))
+			c.entries.setService(source.Key{Namespace: "default", Name: d.service.Name}, parseService(d.service, newWords()))
 			c.flush(d.service.CreationTimestamp.Time)
 		}
 		fromFile, faults := file.Parse("s.toml", []byte(toml.String()))

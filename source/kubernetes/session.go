@@ -36,9 +36,55 @@ func backoff() *wait.Backoff {
 	return &wait.Backoff{Duration: remote.FirstWait, Factor: 1, Jitter: 1, Steps: 1}
 }
 
-// silence has client-go log nothing of its own: what it cannot do reaches us as
-// an error, and status says it once.
-var silence = sync.OnceFunc(func() { klog.SetLogger(logr.Discard()) })
+// patience is how long the first lists may take before what was last known is
+// served; failedPatience, from the first failure of one of them: that is a second
+// try, so that what passes at once does not bring back what is old.
+const (
+	patience       = 5 * time.Second
+	failedPatience = time.Second
+)
+
+// Run implements source.Source. That the API server cannot be reached is no
+// error: what it said last stays, and status tells since when.
+func (s *Source) Run(ctx context.Context, sink source.Sink) error {
+	steps := make(chan step)
+	var wg sync.WaitGroup
+	wg.Go(func() { s.sessions(ctx, steps) })
+	defer wg.Wait()
+	c := newCluster(s, sink)
+	defer func() { c.keeper.End(c.keeps()) }()
+	timer, patient, failed := time.NewTimer(0), remote.NewDeadline(patience), s.Failed()
+	defer timer.Stop()
+	defer patient.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case st := <-steps:
+			st(c)
+			if len(c.held) > 0 {
+				patient.Within(0) // what was last known is served meanwhile
+			}
+		case do := <-s.commands:
+			do(c)
+		case <-timer.C:
+		case <-patient.C:
+			failed = nil
+			c.fallBack()
+		case <-failed:
+			failed = nil
+			patient.Within(failedPatience)
+		}
+		now := time.Now()
+		c.flush(now)
+		if c.keeps() {
+			c.keeper.Save(now)
+		}
+		if due, some := c.nextDue(); some {
+			timer.Reset(time.Until(due))
+		}
+	}
+}
 
 // sessions reads the API server until ctx ends, again with each identity. What is
 // known of the cluster stays between them.

@@ -3,14 +3,13 @@
 package kubernetes
 
 import (
-	"context"
 	"log/slog"
 	"net/netip"
-	"sync"
 	"time"
 
 	events "k8s.io/api/events/v1"
 
+	"svcproxy.dev/svcproxy/internal/wake"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/remote"
 )
@@ -41,6 +40,27 @@ type Options struct {
 	askHeld time.Duration // 0: heldPoll
 }
 
+// A kind is one of the kinds of objects that are read.
+type kind int
+
+const (
+	services kind = iota
+	endpointSlices
+	nodes
+	kinds int = iota
+
+	// serviceCIDRs are not waited for: API servers before 1.33 have none, and not
+	// everybody may read them.
+	serviceCIDRs = kind(kinds)
+)
+
+func (k kind) String() string {
+	return [...]string{"services", "endpointslices", "nodes", "servicecidrs"}[k]
+}
+
+// A step is something to do in the goroutine of Run.
+type step func(*cluster)
+
 // A Source is the API server of a cluster. It implements source.Source.
 type Source struct {
 	Options
@@ -70,52 +90,13 @@ func New(o Options) *Source {
 	return s
 }
 
-// patience is how long the first lists may take before what was last known is
-// served; failedPatience, from the first failure of one of them: that is a second
-// try, so that what passes at once does not bring back what is old.
-const (
-	patience       = 5 * time.Second
-	failedPatience = time.Second
-)
-
-// Run implements source.Source. That the API server cannot be reached is no
-// error: what it said last stays, and status tells since when.
-func (s *Source) Run(ctx context.Context, sink source.Sink) error {
-	steps := make(chan step)
-	var wg sync.WaitGroup
-	wg.Go(func() { s.sessions(ctx, steps) })
-	defer wg.Wait()
-	c := newCluster(s, sink)
-	defer func() { c.keeper.End(c.keeps()) }()
-	timer, patient, failed := time.NewTimer(0), remote.NewDeadline(patience), s.Failed()
-	defer timer.Stop()
-	defer patient.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case st := <-steps:
-			st(c)
-			if len(c.held) > 0 {
-				patient.Within(0) // what was last known is served meanwhile
-			}
-		case do := <-s.commands:
-			do(c)
-		case <-timer.C:
-		case <-patient.C:
-			failed = nil
-			c.fallBack()
-		case <-failed:
-			failed = nil
-			patient.Within(failedPatience)
-		}
-		now := time.Now()
-		c.flush(now)
-		if c.keeps() {
-			c.keeper.Save(now)
-		}
-		if due, some := c.nextDue(); some {
-			timer.Reset(time.Until(due))
-		}
+// SetAllowEmpty implements remote.Confirmer.
+func (s *Source) SetAllowEmpty(allow bool) {
+	s.State.SetAllowEmpty(allow)
+	if allow && s.Held() > 0 {
+		s.askAgain()
 	}
 }
+
+// askAgain has the API server listed again now.
+func (s *Source) askAgain() { wake.Once(s.again) }

@@ -110,7 +110,7 @@ func (s *store[T]) Replace(list []any, version string) error {
 		if int(s.kind) < kinds {
 			c.heard[s.kind] = true
 		} else {
-			c.ranges = true
+			c.ranges.listed = true
 		}
 	}
 	s.send(func(c *cluster) { c.list(listing{s.kind, services, versionOf(version), use}) })
@@ -141,10 +141,10 @@ func serviceStore(ctx context.Context, steps chan<- step) *store[*service] {
 	return &store[*service]{
 		ctx: ctx, kind: services, steps: steps,
 		parse: objects(func(s *core.Service) *service { return parseService(s, words) }),
-		set:   (*cluster).setService,
+		set:   func(c *cluster, key source.Key, s *service) { c.entries.setService(key, s) },
 		of:    func(key source.Key, _ *service) source.Key { return key },
 		known: func(c *cluster, visit func(source.Key)) {
-			for key, e := range c.entries {
+			for key, e := range c.entries.all {
 				if e.svc != nil {
 					visit(key)
 				}
@@ -158,7 +158,7 @@ func sliceStore(ctx context.Context, steps chan<- step) *store[*slice] {
 	return &store[*slice]{
 		ctx: ctx, kind: endpointSlices, steps: steps,
 		parse: objects(func(s *discovery.EndpointSlice) *slice { return parseSlice(s, words) }),
-		set:   (*cluster).setSlice,
+		set:   func(c *cluster, key source.Key, s *slice) { c.entries.setSlice(key, s) },
 		of: func(_ source.Key, s *slice) source.Key {
 			if s == nil { // of no service
 				return ownService
@@ -166,7 +166,7 @@ func sliceStore(ctx context.Context, steps chan<- step) *store[*slice] {
 			return s.service
 		},
 		known: func(c *cluster, visit func(source.Key)) {
-			for key := range c.owners {
+			for key := range c.entries.owners {
 				visit(key)
 			}
 		},
@@ -189,10 +189,10 @@ func cidrStore(ctx context.Context, steps chan<- step) *store[[]netip.Prefix] {
 	return &store[[]netip.Prefix]{
 		ctx: ctx, kind: serviceCIDRs, steps: steps,
 		parse: objects(func(s *networking.ServiceCIDR) []netip.Prefix { return readPrefixes(s.Spec.CIDRs) }),
-		set:   func(c *cluster, key source.Key, list []netip.Prefix) { c.setCIDRs(key.Name, list) },
+		set:   func(c *cluster, key source.Key, list []netip.Prefix) { c.ranges.set(key.Name, list) },
 		of:    func(key source.Key, _ []netip.Prefix) source.Key { return key },
 		known: func(c *cluster, visit func(source.Key)) {
-			for name := range c.cidrs {
+			for name := range c.ranges.all {
 				visit(source.Key{Name: name})
 			}
 		},
