@@ -35,6 +35,13 @@ func (p *problems) warn(at Path, msg, hint string) {
 	*p = append(*p, Problem{Path: at, Msg: msg, Hint: hint, Warning: true})
 }
 
+// maxProblems is how many problems of one service are looked for: nobody reads
+// more, and each takes time to word.
+const maxProblems = 1000
+
+// full reports whether there is no use in looking on.
+func (p problems) full() bool { return len(p) >= maxProblems }
+
 // Validate returns what is wrong with a service, whatever source it is from, as
 // far as the service alone can tell. Zero values of addresses and numbers are
 // passed over: the source has already said that it could not read them. A
@@ -69,17 +76,13 @@ func ValidateWritten(s *Service, written []int) []Problem {
 	return v.problems
 }
 
-// maxProblems is how many problems of one service are looked for: nobody reads
-// more, and each takes time to word.
-const maxProblems = 1000
-
 type validator struct {
 	*Service
 	problems
 	written []int               // which element of ports says each port; nil: each one
 	where   map[netip.Addr]Path // of each address of the service
-	served  map[servedPort]bool // nil: not made yet
-	named   map[string]bool     // ports, by name; nil: not made yet
+	served  map[servedPort]int  // the ports of the service, as indexes
+	named   map[string]bool     // ports, by name
 }
 
 // portAt returns which element of ports says a port.
@@ -89,9 +92,6 @@ func (v *validator) portAt(i int) int {
 	}
 	return v.written[i]
 }
-
-// full reports whether there is no use in looking on.
-func (v *validator) full() bool { return len(v.problems) >= maxProblems }
 
 const (
 	wantLabel = "want 1 to 63 of a-z, 0-9 and -, beginning and ending with a letter or digit"
@@ -115,11 +115,12 @@ func (v *validator) ports() {
 		v.fault(At("ports"), "the service has no ports", "")
 	}
 	names := make(map[string]int, len(v.Ports))
-	numbers := make(map[servedPort]int, len(v.Ports))
+	v.served, v.named = make(map[servedPort]int, len(v.Ports)), make(map[string]bool, len(v.Ports))
 	nodePorts := map[servedPort]int{}
 	for i, p := range v.Ports {
 		v.portName(i, names)
-		if first, twice := seen(numbers, servedPort{p.Protocol, p.Port}, v.portAt(i)); twice && p.Port != 0 {
+		v.named[p.Name] = true
+		if first, twice := seen(v.served, servedPort{p.Protocol, p.Port}, v.portAt(i)); twice && p.Port != 0 {
 			v.fault(At("ports", v.portAt(i)), fmt.Sprintf("port %d/%s is already ports[%d]", p.Port, p.Protocol, first), "")
 		}
 		if p.NodePort == 0 {

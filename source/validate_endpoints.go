@@ -8,7 +8,7 @@ import (
 )
 
 func (v *validator) endpoints() {
-	four, six := v.families()
+	four, six := families(v.Service)
 	for i := range v.Endpoints {
 		if v.full() {
 			return
@@ -34,9 +34,9 @@ func (v *validator) endpoints() {
 
 // families tells which families an endpoint may have: those of the addresses,
 // or both when there is none or one could not be read.
-func (v *validator) families() (four, six bool) {
+func families(s *Service) (four, six bool) {
 	none := true
-	for _, list := range v.AddressLists() {
+	for _, list := range s.AddressLists() {
 		for _, a := range list.Addrs {
 			if !a.IsValid() {
 				return true, true
@@ -75,7 +75,8 @@ func (v *validator) endpointAddr(i int, e *Endpoint) {
 		return
 	}
 	for _, p := range v.Ports { // a proxy on the address itself, under another port, is none of ours
-		if n := e.Port(p); n != 0 && v.serves()[servedPort{p.Protocol, n}] {
+		n := e.Port(p)
+		if _, served := v.served[servedPort{p.Protocol, n}]; served && n != 0 {
 			v.fault(at, fmt.Sprintf("endpoint %s is an address and port of its own service, %s", netip.AddrPortFrom(e.Addr, n), own), "")
 			return
 		}
@@ -86,17 +87,6 @@ func (v *validator) endpointAddr(i int, e *Endpoint) {
 type servedPort struct {
 	protocol Protocol
 	port     uint16
-}
-
-// serves returns the ports of the service itself.
-func (v *validator) serves() map[servedPort]bool {
-	if v.served == nil {
-		v.served = make(map[servedPort]bool, len(v.Ports))
-		for _, p := range v.Ports {
-			v.served[servedPort{p.Protocol, p.Port}] = true
-		}
-	}
-	return v.served
 }
 
 // endpointHint says what to write for a loopback endpoint, the one that people try.
@@ -115,21 +105,10 @@ func (v *validator) endpointPorts(i int, e *Endpoint) {
 		if v.full() {
 			return
 		}
-		if !v.portNames()[name] {
+		if !v.named[name] {
 			v.fault(At("endpoints", i, "ports", name), "the service has no port named "+Excerpt(name), v.portHint(name))
 		}
 	}
-}
-
-// portNames returns the names of the ports.
-func (v *validator) portNames() map[string]bool {
-	if v.named == nil {
-		v.named = make(map[string]bool, len(v.Ports))
-		for _, p := range v.Ports {
-			v.named[p.Name] = true
-		}
-	}
-	return v.named
 }
 
 // maxHints is how many names are compared with how many others for a hint: that
@@ -159,7 +138,7 @@ func (v *validator) portHint(name string) string {
 // endpointsTwice finds endpoints that another one is already, for some port of
 // the service: no kernel holds a target twice.
 func (v *validator) endpointsTwice() {
-	left := v.sharedAddresses()
+	left := sharedAddresses(v.Endpoints)
 	for _, p := range v.Ports {
 		targets := make(map[netip.AddrPort]int, len(left))
 		left = slices.DeleteFunc(left, func(i int) bool {
@@ -179,14 +158,13 @@ func (v *validator) endpointsTwice() {
 }
 
 // sharedAddresses returns the indexes of the endpoints whose address is not theirs alone.
-func (v *validator) sharedAddresses() []int {
-	count := make(map[netip.Addr]int, len(v.Endpoints))
-	for i := range v.Endpoints {
-		count[v.Endpoints[i].Addr]++
+func sharedAddresses(list []Endpoint) (shared []int) {
+	count := make(map[netip.Addr]int, len(list))
+	for i := range list {
+		count[list[i].Addr]++
 	}
-	var shared []int
-	for i := range v.Endpoints {
-		if a := v.Endpoints[i].Addr; a.IsValid() && count[a] > 1 {
+	for i := range list {
+		if a := list[i].Addr; a.IsValid() && count[a] > 1 {
 			shared = append(shared, i)
 		}
 	}
