@@ -3,6 +3,7 @@ package nft
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -20,8 +21,9 @@ const hooksComment = "connections survive that all other rules are removed"
 type Holder struct {
 	family byte
 
-	mu   sync.Mutex
-	held *hold // nil: nothing
+	mu     sync.Mutex
+	held   *hold // nil: nothing
+	failed bool  // making the table, which was logged
 }
 
 // A hold is the table of one family in one network namespace. All holders of the process share it.
@@ -68,6 +70,21 @@ func (h *Holder) Hold() error {
 	h.held = holds.tables[key]
 	h.held.holders++
 	return nil
+}
+
+// HoldOrLog is Hold that logs a failure, once until it succeeds, as of who.
+func (h *Holder) HoldOrLog(log *slog.Logger, who ...any) {
+	err := h.Hold()
+	if h == nil {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err != nil && !h.failed {
+		log.Info("cannot hold the hooks of connection tracking: connections break when another process flushes all rules",
+			append(who, "old_kernel", IsUnknownFlag(err), "err", err)...)
+	}
+	h.failed = err != nil
 }
 
 // holdHooks returns the socket that the table belongs to. A table of that name that belongs to

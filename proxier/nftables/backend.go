@@ -11,15 +11,13 @@ import (
 type Backend struct {
 	*tableConn
 	monitor *nft.Monitor
-	hooks   *nft.Holder // nil: none
+	hooks   *nft.Holder // of connection tracking and translation, while others remove our table; nil: none
 
 	stampedMirror // what the kernel holds since the last Sync, if that succeeded
 
 	flowtableState flowtableState
 
 	loaded bool // a Sync has loaded the table since New: packets meet it
-
-	hooksFailed atomic.Bool // the kernel refused them, which was logged
 
 	watching  atomic.Bool   // Watch runs
 	modified  atomic.Bool   // another process modified our table: the next Sync repairs it

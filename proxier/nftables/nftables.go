@@ -26,7 +26,6 @@
 //	look       does the table still match the mirror? watch hears foreign changes
 //	repair_*   the table is made to match its content, or revived at once
 //	remembered which client keeps which endpoint
-//	hooks      keeps connection tracking on while others remove the table
 //	objects    what the table has, and lacks, of one frontend, for explain
 //	probe      whether this kernel supports all of it
 //	nftables   New, Sync, Plan, Cleanup
@@ -186,6 +185,17 @@ func (b *Backend) Cleanup(ctx context.Context) error {
 		proxier.Removed(ctx, "table "+b.Keyword+" "+layout.TableName)
 	}
 	return b.removeHooks(ctx)
+}
+
+func (b *Backend) removeHooks(ctx context.Context) error {
+	there, err := nft.RemoveHooks(b.Family)
+	if err = errors.Join(b.hooks.Release(), err); err != nil {
+		return fmt.Errorf("nftables, %s: %w", b.Fam, err)
+	}
+	if there {
+		proxier.Removed(ctx, "table "+b.Keyword+" "+nft.HooksTable)
+	}
+	return nil
 }
 
 var (

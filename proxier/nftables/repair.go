@@ -21,7 +21,7 @@ func (b *Backend) repair(ctx context.Context, st *policy.State, revived bool) er
 	if err := layout.CheckHost(&st.Host); err != nil {
 		return err
 	}
-	b.holdHooks()
+	b.hooks.HoldOrLog(b.flowtableState.Log, "family", b.Fam)
 	suspect := b.modified.Swap(false)
 	suspect = b.uncertain.Swap(false) || suspect
 	foreign, _, err := b.foreignCommits(b.conn) // before the table is read, so that later ones are noticed
