@@ -12,7 +12,6 @@ import (
 
 	"svcproxy.dev/svcproxy/netutil/xtables"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
-	"svcproxy.dev/svcproxy/proxier/filter/layout"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
@@ -37,7 +36,8 @@ func noSockets(t *testing.T, do func()) {
 // Where connections cannot be marked a sync goes on, and says so once.
 func TestConnectionsCannotBeMarked(t *testing.T) {
 	var warned bytes.Buffer
-	k := &Kernel{words: layout.Dialects[policy.IPv4], tool: &xtables.Tool{}, log: slog.New(slog.NewTextHandler(&warned, nil))}
+	k := newKernel(policy.IPv4, &xtables.Tool{}, nil)
+	k.SetLog(slog.New(slog.NewTextHandler(&warned, nil)))
 	st := backendtest.NewWorld(policy.IPv4).State
 	noSockets(t, func() {
 		for range 2 {

@@ -1,12 +1,15 @@
 package filter
 
 import (
+	"errors"
 	"maps"
 	"slices"
 
 	"svcproxy.dev/svcproxy/netutil/ipset"
 	"svcproxy.dev/svcproxy/netutil/xtables"
+	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/filter/layout"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // sums are checksums of chains, by table and chain.
@@ -154,8 +157,75 @@ func (d *difference) compareMembers(name string, have []ipset.Entry, want map[ip
 	d.edit("change", membersEdit, "", name)
 }
 
+func (d *difference) edit(op string, kind editKind, table, name string) {
+	d.edits = append(d.edits, edit{op, object{kind, table, name}})
+}
+
+// changes returns the difference as Plan reports it.
+func (d *difference) changes() (list []proxier.Change) {
+	for _, e := range d.edits {
+		switch e.kind {
+		case chainEdit, jumpsEdit, setEdit:
+			list = append(list, proxier.Change{Op: e.op, Object: e.text(d.tool)})
+		case membersEdit:
+			list = append(list, memberChanges("add", e.name, d.gained[e.name])...)
+			list = append(list, memberChanges("remove", e.name, d.lost[e.name])...)
+		}
+	}
+	return list
+}
+
+// compare returns the difference from h to c.
+func compare(h *layout.Actual, c layout.Desired, st *policy.State, o *order) *difference {
+	v6 := st.Family == policy.IPv6
+	d := &difference{tool: xtables.Base(v6)}
+	have := sums{}
+	for name, tab := range h.Tables {
+		have[name] = tab.Chains
+	}
+	d.compareChains(have, c.Chains, func(id chainID) bool { return len(h.Tables[id.table].ReferencedBy(id.name)) > 0 })
+	d.compareJumps(h.Tables, c.Jumps(), o)
+	d.compareSets(h.Sets, c.Sets(st), v6)
+	return d
+}
+
 // minSetSize is the smallest maximum of members that a set gets. It costs nothing.
 const minSetSize = 1 << 20
 
 // setSize returns the maximum of members for a set with n of them.
 func setSize(n int) uint32 { return uint32(max(minSetSize, 2*n)) }
+
+// Compare returns what Plan says where the kernel holds one thing exactly and is to hold
+// another, each of its State. It needs no kernel.
+func Compare(before *layout.Rules, had *policy.State, after *layout.Rules, st *policy.State) ([]proxier.Change, error) {
+	if err := errors.Join(before.Reset(had), after.Reset(st)); err != nil {
+		return nil, err
+	}
+	v6 := st.Family == policy.IPv6
+	h := &layout.Actual{Tables: map[string]*xtables.Table{}, Sets: map[string]*ipset.Listing{}}
+	for _, jumps := range [][]layout.Jump{before.Jumps(), after.Jumps()} {
+		for _, j := range jumps {
+			tableOf(h, j.Table).Policies[j.Chain] = ""
+		}
+	}
+	for _, j := range before.Jumps() {
+		tab := tableOf(h, j.Table)
+		tab.Jumps[j.Chain] = append(tab.Jumps[j.Chain], j.Rule)
+	}
+	for _, name := range after.Tables() {
+		tableOf(h, name)
+	}
+	before.Chains(func(table, name string, rules []byte) { tableOf(h, table).Chains[name] = xtables.SumOf(rules) })
+	for name, m := range before.Sets(had) {
+		h.Sets[name] = &ipset.Listing{Set: ipset.Set{Name: name, Type: m.Type, IPv6: v6}, Entries: slices.Collect(maps.Keys(m.Entries))}
+	}
+	return compare(h, after, st, &order{}).changes(), nil
+}
+
+// tableOf returns a table of h, which it makes if there is none.
+func tableOf(h *layout.Actual, name string) *xtables.Table {
+	if h.Tables[name] == nil {
+		h.Tables[name] = xtables.NewTable()
+	}
+	return h.Tables[name]
+}

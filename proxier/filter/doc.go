@@ -3,11 +3,14 @@
 //
 //	State ──► layout.Rules (pure: text of chains, members of sets) ──► Kernel (compares and writes)
 //
-//	kernel.go, probe.go             opening, and what the host lacks
-//	read.go, compare.go             actual against desired; changes.go says it in text
-//	write.go, restore.go            writing
-//	mirror.go, look.go, watch.go    looks beside the syncs, and repairs
-//	order.go                        our jumps before foreign rules
-//	keep.go, adopt.go               connections that must survive changes
+//	repair.go, resync.go, write.go  the syncs: of what looks found, of everything, of a change
+//	kernel.go, cleanup.go           opening, what the host lacks, and leaving
+//	watch.go, look.go               looks beside the syncs
+//	mirror.go                       what the kernel holds after the last sync
+//	compare.go, order.go            actual against desired; our jumps before foreign rules
+//	sets.go                         ip sets
+//	read.go, restore.go             tables, also beside other programs that write
+//	keep.go                         connections that must survive changes
 //	objects.go                      what the kernel has, and lacks, of one frontend, for explain
+//	family.go, changes.go           what all share: one family on this host, names of objects
 package filter

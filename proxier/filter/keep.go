@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -16,86 +18,92 @@ import (
 // translate since kernel 5.2, so that it is not mistaken for one of nftables mode.
 const keepTableName = "SVCP-KEEP"
 
-// makeKeepTable makes the kernel continue to track and translate connections when other
+// A keeper makes the kernel track and translate connections whatever others do to the rules.
+type keeper struct {
+	*family
+	hooks *nft.Holder // nil: none
+
+	mu     sync.Mutex  // guards making and removing the table
+	made   atomic.Bool // the table was made
+	failed atomic.Bool // making it failed, which was logged
+}
+
+// hold makes the table, and holds the hooks, which do the same while nft removes all rules,
+// that table too, until this process ends. The next resync tries again what fails.
+func (k *keeper) hold(ctx context.Context) {
+	k.makeTable(ctx)
+	k.hooks.HoldOrLog(k.log, "tool", k.Tool())
+}
+
+// makeTable makes the kernel continue to track and translate connections when other
 // processes flush all rules. Without any rule that needs that, it stops, and packets of
 // connections reach the wrong socket, which resets them before our repair.
-func (k *Kernel) makeKeepTable(ctx context.Context) {
-	err := k.lockAndMakeKeepTable(ctx, func() bool { return true })
+func (k *keeper) makeTable(ctx context.Context) {
+	err := k.lockAndMakeTable(ctx, func() bool { return true })
 	if ctx.Err() != nil {
 		return // the next sync does it
 	}
-	k.logKeepFailure(err)
-	k.keepMade.Store(err == nil)
+	k.logFailure(err)
+	k.made.Store(err == nil)
 }
 
-// remakeKeepTable makes the table again if another process removed it. It changes
+// remakeTable makes the table again if another process removed it. It changes
 // nothing that a sync does, so a look may call it.
-func (k *Kernel) remakeKeepTable(ctx context.Context) {
-	if !k.keepMade.Load() {
+func (k *keeper) remakeTable(ctx context.Context) {
+	if !k.made.Load() {
 		return
 	}
-	if there, err := nft.Exists(k.keepTable()); err != nil || there {
+	if there, err := nft.Exists(k.table()); err != nil || there {
 		return
 	}
-	if err := k.lockAndMakeKeepTable(ctx, k.keepMade.Load); ctx.Err() == nil {
-		k.logKeepFailure(err)
+	if err := k.lockAndMakeTable(ctx, k.made.Load); ctx.Err() == nil {
+		k.logFailure(err)
 	}
 }
 
-// logKeepFailure logs once that the kernel does not accept the table.
-func (k *Kernel) logKeepFailure(err error) {
-	if err != nil && !k.keepFailed.Load() {
+// logFailure logs once that the kernel does not accept the table.
+func (k *keeper) logFailure(err error) {
+	if err != nil && !k.failed.Load() {
 		k.log.Info("the kernel does not accept a table that keeps connections: they break when another process flushes all rules", "tool", k.Tool(), "err", err)
 	}
-	k.keepFailed.Store(err != nil)
+	k.failed.Store(err != nil)
 }
 
-// lockAndMakeKeepTable waits for running iptables-restores, and makes the table if it
+// lockAndMakeTable waits for running iptables-restores, and makes the table if it
 // is still wanted then.
-func (k *Kernel) lockAndMakeKeepTable(ctx context.Context, wanted func() bool) error {
+func (k *keeper) lockAndMakeTable(ctx context.Context, wanted func() bool) error {
 	unlock, err := k.tool.LockWriter(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	k.keepMu.Lock()
-	defer k.keepMu.Unlock()
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	if !wanted() {
 		return nil
 	}
-	return nft.Keep(k.keepTable(), "connections survive that all rules of iptables are flushed")
+	return nft.Keep(k.table(), "connections survive that all rules of iptables are flushed")
 }
 
-// removeKeepTable removes the table. A look that waits for the lock meanwhile does not
+// removeTable removes the table. A look that waits for the lock meanwhile does not
 // make it again.
-func (k *Kernel) removeKeepTable(ctx context.Context) error {
-	k.keepMu.Lock()
-	defer k.keepMu.Unlock()
-	k.keepMade.Store(false)
-	there, err := nft.Exists(k.keepTable())
+func (k *keeper) removeTable(ctx context.Context) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.made.Store(false)
+	there, err := nft.Exists(k.table())
 	there = there && err == nil // only for the report
-	if err := nft.RemoveTable(k.keepTable()); err != nil {
+	if err := nft.RemoveTable(k.table()); err != nil {
 		return fmt.Errorf("cleaning up: %w", err)
 	}
 	if there {
-		proxier.Removed(ctx, "table inet "+k.keepTable().Name)
+		proxier.Removed(ctx, "table inet "+k.table().Name)
 	}
 	return nil
 }
 
-// holdHooks does what the keep table does while nft removes all rules, that table too, until
-// this process ends. It logs a failure once; the next resync tries again.
-func (k *Kernel) holdHooks() {
-	err := k.hooks.Hold()
-	if err != nil && !k.hooksFailed {
-		k.log.Info("cannot hold the hooks of connection tracking: connections break when another process flushes all rules",
-			"tool", k.Tool(), "old_kernel", nft.IsUnknownFlag(err), "err", err)
-	}
-	k.hooksFailed = err != nil
-}
-
-func (k *Kernel) removeHooks(ctx context.Context) error {
-	there, err := nft.RemoveHooks(family(k.tool.IPv6))
+func (k *keeper) removeHooks(ctx context.Context) error {
+	there, err := nft.RemoveHooks(nfFamily(k.tool.IPv6))
 	if err = errors.Join(k.hooks.Release(), err); err != nil {
 		return fmt.Errorf("cleaning up: %w", err)
 	}
@@ -105,6 +113,6 @@ func (k *Kernel) removeHooks(ctx context.Context) error {
 	return nil
 }
 
-func (k *Kernel) keepTable() nft.Table {
+func (k *keeper) table() nft.Table {
 	return nft.Table{Family: unix.NFPROTO_INET, Name: keepTableName + k.words.Suffix}
 }

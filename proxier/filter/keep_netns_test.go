@@ -42,7 +42,7 @@ func TestLookBesideCleanupKeepsNothing(t *testing.T) {
 	until(t, "a look", func() bool { return len(k.looking) == 1 })
 	time.Sleep(500 * time.Millisecond) // it comes to its turn, and waits
 	k.mirror.forget()
-	if err := k.removeKeepTable(t.Context()); err != nil {
+	if err := k.keep.removeTable(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	release()

@@ -5,16 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
-	"os/exec"
-	"strings"
-	"sync"
-	"sync/atomic"
+	"os"
+	"slices"
 
 	"svcproxy.dev/svcproxy/netutil/ipset"
 	"svcproxy.dev/svcproxy/netutil/nft"
 	"svcproxy.dev/svcproxy/netutil/xtables"
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/filter/layout"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
@@ -27,36 +23,13 @@ import (
 // after: a packet never meets a rule whose set is not ready. All changed chains
 // of a table are written at once.
 type Kernel struct {
-	words          layout.Dialect
-	tool           *xtables.Tool
-	stale          []*xtables.Tool // other variants with chains of ours
-	sets           *ipset.Conn
-	inUse          map[string]bool // obsolete sets that foreign rules use
-	warnedUnmarked bool            // that connections cannot be marked
-	marked         bool            // those of before have been, if FORWARD is to accept them
-	log            *slog.Logger
+	*family
+	lookout
+	sets  ipsets
+	stale []*xtables.Tool // other variants with chains of ours
 
-	mirror mirror
-	order  order
-
-	looking        chan struct{} // holds a value while a Look runs
-	looksSinceRead int           // how many looks did not read the tables
-	lastState      tableState    // of the tables when they were read; zero: read them
-	lookSets       *ipset.Conn   // of Look
-	events         *events       // of the nft variant; nil: none
-
-	hooks       *nft.Holder // nil: none
-	hooksFailed bool        // holding them failed, which was logged
-
-	keepMu     sync.Mutex  // guards making and removing the keep table
-	keepMade   atomic.Bool // the keep table was made
-	keepFailed atomic.Bool // making it failed, which was logged
-}
-
-// Choose returns which variant of iptables this host uses. It finishes even while
-// other processes write rules all the time.
-func Choose(ctx context.Context, v6 bool) (*xtables.Choice, error) {
-	return xtables.Choose(ctx, v6, readAll)
+	warnedUnmarked bool // that connections cannot be marked
+	marked         bool // those of before have been, if FORWARD is to accept them
 }
 
 // Open finds out which variant of iptables the host uses, and checks that the
@@ -79,44 +52,36 @@ func open(ctx context.Context, fam policy.Family, choice *xtables.Choice) (*Kern
 			return nil, errors.Join(fmt.Errorf("ip sets of %s: %w", fam, err), conn.Close())
 		}
 	}
-	k := &Kernel{
-		words: layout.Dialects[fam], tool: choice.Use, stale: choice.Stale, sets: conn, log: slog.New(slog.DiscardHandler), inUse: map[string]bool{},
-		looking: make(chan struct{}, 1), hooks: nft.NewHolder(family(choice.Use.IPv6)),
+	k := newKernel(fam, choice.Use, conn)
+	k.stale, k.keep.hooks = choice.Stale, nft.NewHolder(nfFamily(choice.Use.IPv6))
+	if k.lookSets.Conn, err = ipset.Dial(); err != nil {
+		return nil, errors.Join(fmt.Errorf("ip sets: %w", err), k.Close())
 	}
-	if err := k.openLook(); err != nil {
-		return nil, errors.Join(err, k.Close())
+	if k.tool.Variant == xtables.NFT {
+		if k.events, err = openEvents(k.tool.IPv6); err != nil {
+			return nil, errors.Join(err, k.Close())
+		}
 	}
 	return k, nil
 }
 
-// openLook opens the sockets of looks.
-func (k *Kernel) openLook() (err error) {
-	if k.lookSets, err = ipset.Dial(); err != nil {
-		return fmt.Errorf("ip sets: %w", err)
+// newKernel returns a Kernel that can be cleaned up and closed.
+func newKernel(fam policy.Family, tool *xtables.Tool, conn *ipset.Conn) *Kernel {
+	f := &family{words: layout.Dialects[fam], tool: tool, log: slog.New(slog.DiscardHandler)}
+	return &Kernel{
+		family: f, sets: ipsets{f, conn, map[string]bool{}},
+		lookout: lookout{family: f, lookSets: ipsets{f, &ipset.Conn{}, nil}, keep: keeper{family: f}, looking: make(chan struct{}, 1)},
 	}
-	if k.tool.Variant == xtables.NFT {
-		k.events, err = openEvents(k.tool.IPv6)
-	}
-	return err
 }
-
-// SetLog sets the log for warnings. It is called before any Sync.
-func (k *Kernel) SetLog(log *slog.Logger) { k.log = log }
 
 // Close closes the sockets and leaves the kernel as it is.
 func (k *Kernel) Close() error {
-	errs := []error{k.sets.Close(), k.hooks.Release()}
-	if k.lookSets != nil {
-		errs = append(errs, k.lookSets.Close())
-	}
+	errs := []error{k.sets.Close(), k.keep.hooks.Release(), k.lookSets.Close()}
 	if k.events != nil {
 		errs = append(errs, k.events.close())
 	}
 	return errors.Join(errs...)
 }
-
-// Tool names the variant of iptables in use, as in "ip6tables-nft".
-func (k *Kernel) Tool() string { return k.tool.String() }
 
 // SetMessages returns how many messages were sent to the kernel's ip sets.
 func (k *Kernel) SetMessages() int { return k.sets.Messages }
@@ -144,265 +109,33 @@ func (k *Kernel) Read(ctx context.Context, c layout.Desired) (*layout.Actual, er
 			}
 		}
 	}
-	h.Sets, err = k.ourSets(ctx)
+	h.Sets, err = k.sets.all(ctx)
 	return h, err
 }
 
-// ourSets returns the sets of our prefix and family.
-func (k *Kernel) ourSets(ctx context.Context) (map[string]*ipset.Listing, error) {
-	names, err := k.sets.Names(ctx)
+// Probe finds out which features that r may need this host lacks. It returns the
+// missing optional ones; any other is an error.
+func (k *Kernel) Probe(ctx context.Context, r *layout.Rules) (xtables.Missing, error) {
+	randomFully, version, err := k.tool.HasRandomFully()
 	if err != nil {
 		return nil, err
 	}
-	sets := map[string]*ipset.Listing{}
-	for _, name := range names {
-		l, err := k.ourSet(ctx, k.sets, name)
-		if err != nil {
-			return nil, err
-		}
-		if l != nil {
-			sets[name] = l
-		}
+	if !randomFully {
+		return nil, fmt.Errorf("%s %s does not support MASQUERADE --random-fully: it needs 1.6.2 or later", k.tool, version)
 	}
-	return sets, nil
-}
-
-// ourSet returns a set if it is of our prefix and family. If the name does not tell
-// the family, the set does.
-func (k *Kernel) ourSet(ctx context.Context, conn *ipset.Conn, name string) (*ipset.Listing, error) {
-	if !strings.HasPrefix(name, layout.Prefix) || strings.HasSuffix(name, k.words.OtherSuffix()) {
-		return nil, nil
-	}
-	l, err := conn.List(ctx, name)
-	switch {
-	case errors.Is(err, ipset.ErrNotExist): // the other family removed it meanwhile
-		return nil, nil
-	case err != nil:
+	set := ipset.Set{Name: fmt.Sprintf("%s-%d%s", layout.ProbePrefix, os.Getpid(), k.words.Suffix), Type: ipset.HashIP, IPv6: k.tool.IPv6, MaxElem: 1}
+	if err := k.sets.Create(ctx, set); err != nil && !errors.Is(err, ipset.ErrExist) {
 		return nil, err
-	case strings.HasSuffix(name, k.words.Suffix) || l.IPv6 == k.tool.IPv6:
-		return l, nil
 	}
-	return nil, nil
-}
-
-// compare returns the difference from h to c.
-func (k *Kernel) compare(h *layout.Actual, c layout.Desired, st *policy.State) *difference {
-	d := &difference{tool: xtables.Base(k.tool.IPv6)}
-	have := sums{}
-	for name, tab := range h.Tables {
-		have[name] = tab.Chains
+	combined, single := r.Features(set.Name)
+	missing, err := k.tool.Probe(ctx, layout.ProbePrefix, combined, single)
+	if err = errors.Join(err, k.sets.destroyWithin(ctx, set.Name, busyFor)); err != nil {
+		return nil, err
 	}
-	d.compareChains(have, c.Chains, func(id chainID) bool { return len(h.Tables[id.table].ReferencedBy(id.name)) > 0 })
-	d.compareJumps(h.Tables, c.Jumps(), &k.order)
-	d.compareSets(h.Sets, c.Sets(st), k.tool.IPv6)
-	return d
-}
-
-// Resync makes the kernel, which holds h, hold c. It removes our chains of the other
-// variant last, so that packets are served all the time.
-func (k *Kernel) Resync(ctx context.Context, h *layout.Actual, c layout.Desired, st *policy.State) error {
-	k.mirror.forget()
-	k.makeKeepTable(ctx)
-	k.holdHooks()
-	d := k.compare(h, c, st)
-	if len(d.mismatched) > 0 {
-		if err := k.removeMismatched(ctx, d.mismatched); err != nil {
-			return err
-		}
-		var err error
-		if h, err = k.Read(ctx, c); err != nil {
-			return err
-		}
-		d = k.compare(h, c, st)
-	}
-	if err := k.makeSets(ctx, d.create); err != nil {
-		return err
-	}
-	if err := k.writeMarked(ctx, h, d, st); err != nil {
-		return err
-	}
-	if err := k.confirm(); err != nil {
-		return err
-	}
-	k.movedAhead(d)
-	if err := errors.Join(k.purgeStale(ctx), k.destroyObsolete(ctx, d)); err != nil {
-		return err
-	}
-	for id := range d.referenced {
-		k.warnReferenced(id, h.Tables[id.table].ReferencedBy(id.name))
-	}
-	k.mirror.end(func() {
-		m := &k.mirror
-		m.chains, m.sets, m.jumps, m.referenced = d.want, map[string]setSum{}, c.Jumps(), d.referenced
-		for name, set := range d.sets {
-			m.sets[name] = sumOfMembers(set)
-		}
-	})
-	return nil
-}
-
-// WritesWholeTables reports whether a change of one rule is a change of its table.
-func (k *Kernel) WritesWholeTables() bool { return k.tool.Variant == xtables.Legacy }
-
-// confirm returns an error if the legacy variant does not have what was written. Of the nft variant each
-// writing is confirmed, see xtables.ErrNothingWritten.
-func (k *Kernel) confirm() error {
-	if !k.WritesWholeTables() {
-		return nil
-	}
-	switch there, err := k.tool.ChainExists("nat", layout.Services); {
-	case err != nil:
-		k.log.Debug("what was written cannot be confirmed", "tool", k.Tool(), "err", err) // the next look compares all of it
-	case !there:
-		return fmt.Errorf("chain %s of table nat is missing: %s-restore: %w", layout.Services, k.Tool(), xtables.ErrNothingWritten)
-	}
-	return nil
-}
-
-// writeMarked writes a difference. If FORWARD accepted connections by another mark until
-// now, they get the new one before, and those that began meanwhile after. If this Kernel has written nothing yet and FORWARD
-// accepted none, they may be of another mode, and get it after.
-func (k *Kernel) writeMarked(ctx context.Context, h *layout.Actual, d *difference, st *policy.State) error {
-	now := d.forwarding(h)
-	if now == byOtherMark {
-		if err := k.adoptOrWarn(ctx, st); err != nil {
-			return err
+	for name, why := range missing {
+		if !slices.Contains(layout.Optional, name) {
+			return nil, fmt.Errorf("this host lacks %s, which %s needs: %s", name, k.tool, why)
 		}
 	}
-	if err := k.write(ctx, d); err != nil {
-		return err
-	}
-	first := !k.marked
-	k.marked = true
-	if now == byOtherMark || now == byNone && first {
-		return k.adoptOrWarn(ctx, st)
-	}
-	return nil
-}
-
-// CanApply reports whether Apply can be called: the last Resync or Apply succeeded.
-func (k *Kernel) CanApply() bool { return k.mirror.chains != nil }
-
-// removeMismatched removes sets with our names but other properties. Rules that use
-// them must be removed first, so all of ours are.
-func (k *Kernel) removeMismatched(ctx context.Context, names []string) error {
-	left, err := k.purge(ctx, k.tool)
-	if err != nil {
-		return err
-	}
-	k.warnRemaining(left)
-	return k.destroyAll(ctx, names)
-}
-
-// purgeTries is after how many readings, each while others commit, purge trusts the last one.
-const purgeTries = 10
-
-// purge removes all our chains, and the jumps to them. It returns the chains that stay,
-// empty, because foreign chains jump to them. A failure is retried while each try leaves
-// less: beside a foreign writer a part may have been committed, and cannot be removed twice.
-// As chains may be missing in what is read then, another reading has to find none.
-func (k *Kernel) purge(ctx context.Context, tool *xtables.Tool) (left []string, err error) {
-	chains, before := 0, math.MaxInt
-	for try := 1; ; try++ {
-		tables, once, err := readAtOnce(ctx, tool)
-		if errors.Is(err, errors.ErrUnsupported) {
-			return nil, nil // a kernel without the variant has no chains in it
-		}
-		if err != nil {
-			return nil, err
-		}
-		n, all := count(tables)
-		chains = max(chains, n)
-		s, left := xtables.Purge(tables)
-		err = k.restore(ctx, tool, s)
-		switch {
-		case err == nil && (once || try > 1 && n == len(left) || try >= purgeTries):
-			proxier.RemovedSome(ctx, "chains "+layout.Prefix+"* of "+tool.String(), chains-len(left))
-			return left, nil
-		case err != nil && (ctx.Err() != nil || all >= before && (once || try >= purgeTries)):
-			return left, err
-		case err != nil:
-			before = all
-		}
-	}
-}
-
-// count returns how many chains of ours there are, and with the jumps to them.
-func count(tables map[string]*xtables.Table) (chains, all int) {
-	for _, tab := range tables {
-		chains += len(tab.Chains)
-		for _, jumps := range tab.Jumps {
-			all += len(jumps)
-		}
-	}
-	return chains, all + chains
-}
-
-func (k *Kernel) purgeStale(ctx context.Context) error {
-	for len(k.stale) > 0 {
-		left, err := k.purge(ctx, k.stale[0])
-		if err != nil {
-			return err
-		}
-		k.warnRemaining(left)
-		k.stale = k.stale[1:]
-	}
-	return nil
-}
-
-// Cleanup removes what any run may have left of a family. It needs nothing of the host:
-// what the host does not support cannot exist.
-func Cleanup(ctx context.Context, fam policy.Family) error {
-	conn, err := ipset.Dial()
-	if ipset.IsUnsupported(err) {
-		conn, err = &ipset.Conn{}, nil
-	}
-	if err != nil {
-		return err
-	}
-	k := &Kernel{words: layout.Dialects[fam], tool: &xtables.Tool{IPv6: fam == policy.IPv6}, sets: conn, log: slog.New(slog.DiscardHandler)}
-	return errors.Join(k.Cleanup(ctx), k.Close())
-}
-
-// Cleanup removes all our chains, jumps and sets, in every variant, and the keep table.
-// Without iptables it cannot see any chains, and removes none.
-func (k *Kernel) Cleanup(ctx context.Context) error {
-	k.mirror.forget()
-	tools, err := xtables.Installed(ctx, k.tool.IPv6)
-	if errors.Is(err, exec.ErrNotFound) {
-		err = nil
-	}
-	errs := []error{err}
-	for _, t := range tools {
-		left, err := k.purge(ctx, t)
-		errs = append(errs, err)
-		for _, l := range left {
-			errs = append(errs, fmt.Errorf("%s: %s", t, l))
-		}
-	}
-	errs = append(errs, k.removeKeepTable(ctx), k.removeHooks(ctx), k.destroyOurs(ctx, len(tools) > 0))
-	return errors.Join(errs...)
-}
-
-// destroyOurs destroys all our sets. If no chain was removed just now it does not wait
-// until they are no longer in use.
-func (k *Kernel) destroyOurs(ctx context.Context, wait bool) error {
-	sets, err := k.ourSets(ctx)
-	if ipset.IsUnsupported(err) {
-		return nil
-	}
-	errs, timeout := []error{err}, busyFor
-	if !wait {
-		timeout = 0
-	}
-	removed := 0
-	for name := range sets {
-		if err := k.destroyWithin(ctx, name, timeout); err != nil {
-			errs = append(errs, err)
-		} else {
-			removed++
-		}
-	}
-	proxier.RemovedSome(ctx, fmt.Sprintf("ipsets %s* of %s", layout.Prefix, xtables.Base(k.tool.IPv6)), removed)
-	return errors.Join(errs...)
+	return missing, nil
 }

@@ -2,6 +2,7 @@ package filter
 
 import (
 	"hash/maphash"
+	"maps"
 	"slices"
 
 	"svcproxy.dev/svcproxy/netutil/ipset"
@@ -26,28 +27,6 @@ type mirror struct {
 
 	resets int // how often the mirror was forgotten
 	writes int // how many have begun
-}
-
-type chainID struct{ table, name string }
-
-// An object is a chain of ours, the jumps of a built-in chain, or a set.
-type object struct {
-	kind        editKind
-	table, name string
-}
-
-func (id chainID) as(kind editKind) object { return object{kind, id.table, id.name} }
-
-func setObject(name string) object { return object{kind: setEdit, name: name} }
-
-// ofKind returns the chains, or built-in chains, among objects.
-func ofKind(o *looks.Objects[object], kind editKind) (list []chainID) {
-	for key := range o.Some {
-		if key.kind == kind {
-			list = append(list, chainID{key.table, key.name})
-		}
-	}
-	return list
 }
 
 // A setSum is a checksum of the members of a set, in any order.
@@ -234,6 +213,88 @@ func (m *mirror) compareJumps(tables map[string]*xtables.Table, d *looks.Objects
 		}
 		if !o.inPlace(&tab, id, wantedJumps(m.jumps, id)) {
 			d.Add(id.as(jumpsEdit))
+		}
+	}
+}
+
+// compareChanged notes how to change the chains of ch, which are in table nat.
+func (d *difference) compareChanged(ch *layout.Changes, m *mirror) {
+	d.want = sums{"nat": {}}
+	for name, rules := range ch.Chains {
+		was, exists := m.chains["nat"][name]
+		switch sum := xtables.SumOf(rules); {
+		case rules == nil && exists && !m.referenced[chainID{"nat", name}]:
+			d.script.Remove("nat", name)
+		case rules != nil && (!exists || was != sum):
+			d.script.Set("nat", name, rules)
+			d.want["nat"][name] = sum
+		}
+	}
+}
+
+// touches returns the chains and sets that d changes. A full set is first filled under another name, grown.
+func (d *difference) touches(grown string) *looks.Objects[object] {
+	t := &looks.Objects[object]{}
+	d.script.Chains(func(table, name string) { t.Add(object{chainEdit, table, name}) })
+	for _, sets := range []map[string][]ipset.Entry{d.gained, d.lost} {
+		for name := range sets {
+			t.Add(setObject(name))
+			t.Add(setObject(grown))
+		}
+	}
+	return t
+}
+
+// apply updates the mirror with a difference that was written.
+func (m *mirror) apply(d *difference) {
+	d.script.Removed(func(table, name string) {
+		delete(m.chains[table], name)
+		delete(m.referenced, chainID{table, name})
+	})
+	for table, chains := range d.want {
+		for name, sum := range chains {
+			m.chains[table][name] = sum
+			delete(m.referenced, chainID{table, name})
+		}
+	}
+	maps.Copy(m.referenced, d.referenced)
+	if d.sets == nil {
+		m.count(d.gained, (*setSum).add)
+		m.count(d.lost, (*setSum).remove)
+	}
+	for name, set := range d.sets {
+		m.sets[name] = sumOfMembers(set)
+	}
+}
+
+// count adds members of sets to their checksums, or removes them.
+func (m *mirror) count(sets map[string][]ipset.Entry, change func(*setSum, ipset.Entry)) {
+	for name, entries := range sets {
+		t := m.sets[name]
+		for _, e := range entries {
+			change(&t, e)
+		}
+		m.sets[name] = t
+	}
+}
+
+// repairChains notes the chains that dmg names and those that differ from the mirror.
+func (d *difference) repairChains(dmg *looks.Objects[object], m *mirror, r *layout.Rules) {
+	for table := range m.chains {
+		d.want[table] = map[string]xtables.Sum{}
+	}
+	done := map[chainID]bool{}
+	r.Chains(func(table, name string, rules []byte) {
+		id, sum := chainID{table, name}, xtables.SumOf(rules)
+		if was, exists := m.chains[table][name]; dmg.Has(id.as(chainEdit)) || !exists || was != sum {
+			d.script.Set(table, name, rules)
+			d.want[table][name] = sum
+		}
+		done[id] = dmg.Has(id.as(chainEdit))
+	})
+	for _, id := range ofKind(dmg, chainEdit) {
+		if !done[id] {
+			d.script.Remove(id.table, id.name)
 		}
 	}
 }

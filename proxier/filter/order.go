@@ -1,8 +1,8 @@
 package filter
 
 import (
-	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/netutil/xtables"
-	"svcproxy.dev/svcproxy/proxier/filter/layout"
 )
 
 // Another program that puts its rules in front of ours again and again would have its
@@ -146,16 +145,13 @@ func (o *order) warnings(tool string) (list []string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now := time.Now()
-	for _, id := range slices.SortedFunc(maps.Keys(o.places), compareIDs) {
+	byName := func(a, b chainID) int { return strings.Compare(a.table+" "+a.name, b.table+" "+b.name) }
+	for _, id := range slices.SortedFunc(maps.Keys(o.places), byName) {
 		if w := o.places[id].warning(id, now); w != "" {
 			list = append(list, fmt.Sprintf("%s %s %s: %s", tool, id.table, id.name, w))
 		}
 	}
 	return list
-}
-
-func compareIDs(a, b chainID) int {
-	return strings.Compare(a.table+" "+a.name, b.table+" "+b.name)
 }
 
 // warning describes a place; empty: there is nothing to tell.
@@ -175,74 +171,15 @@ func (p *place) warning(id chainID, now time.Time) string {
 // rulesText quotes rules.
 func rulesText(rules []string) string { return "\"" + strings.Join(rules, "\", \"") + "\"" }
 
-// Warnings says where other programs' rules are in front of ours, or were. It runs beside the other methods.
-func (k *Kernel) Warnings() []string { return k.order.warnings(k.Tool()) }
-
-// movedAhead logs the moves of a difference that was written.
-func (k *Kernel) movedAhead(d *difference) {
-	for _, m := range d.passed {
-		pause := k.order.moved(m)
-		k.log.Warn("moved the jumps to our chains before foreign rules that may stop services",
-			"tool", k.Tool(), "table", m.table, "chain", m.name, "rules", rulesText(m.rules), "block_in", blockIn(m.chainID))
+// movedAhead notes and logs moves that were written.
+func (o *order) movedAhead(passed []passing, tool string, log *slog.Logger) {
+	for _, m := range passed {
+		pause := o.moved(m)
+		log.Warn("moved the jumps to our chains before foreign rules that may stop services",
+			"tool", tool, "table", m.table, "chain", m.name, "rules", rulesText(m.rules), "block_in", blockIn(m.chainID))
 		if pause > 0 {
-			k.log.Warn("another program keeps putting rules before our jumps: leaving them there for now",
-				"tool", k.Tool(), "table", m.table, "chain", m.name, "retry", pause)
+			log.Warn("another program keeps putting rules before our jumps: leaving them there for now",
+				"tool", tool, "table", m.table, "chain", m.name, "retry", pause)
 		}
 	}
-}
-
-// overtaken reports whether a built-in chain does not lead to ours as it should. It costs a few
-// messages, and a process for each table that has rules in front of ours, or of the legacy variant,
-// where a look reads everything. An error counts as yes, and so does that nothing is known.
-func (k *Kernel) overtaken(ctx context.Context) bool {
-	now := k.mirror.now()
-	if !now.known { // a sync is comparing everything, and may have read before the change
-		k.forceRead()
-		return true
-	}
-	for table, chains := range chainsWithJumps(now.jumps) {
-		tab, err := k.readBuiltIn(ctx, table, chains)
-		if err != nil {
-			return true
-		}
-		for _, chain := range chains {
-			id := chainID{table, chain}
-			if !k.order.inPlace(tab, id, wantedJumps(now.jumps, id)) {
-				return true
-			}
-		}
-		k.order.observe(table, k.inWords(ctx, table, chains, tab))
-	}
-	return false
-}
-
-// inWords returns chains that were read as tab, with the text of the rules in front of our jumps:
-// nf_tables does not tell it. It starts a program only where there are such rules.
-func (k *Kernel) inWords(ctx context.Context, table string, chains []string, tab *xtables.Table) *xtables.Table {
-	if k.events == nil || len(tab.Ahead)+len(tab.AheadOfUser) == 0 {
-		return tab
-	}
-	printed, err := k.tool.ReadChains(ctx, table, chains, layout.Prefix)
-	if err != nil { // a rule has its handle, then
-		return tab
-	}
-	return printed
-}
-
-// chainsWithJumps returns the built-in chains of each table that have jumps.
-func chainsWithJumps(jumps []layout.Jump) map[string][]string {
-	chains := map[string][]string{}
-	for _, j := range jumps {
-		if !slices.Contains(chains[j.Table], j.Chain) {
-			chains[j.Table] = append(chains[j.Table], j.Chain)
-		}
-	}
-	return chains
-}
-
-func (k *Kernel) readBuiltIn(ctx context.Context, table string, chains []string) (*xtables.Table, error) {
-	if k.events == nil {
-		return k.tool.ReadChains(ctx, table, chains, layout.Prefix)
-	}
-	return k.tool.ReadNative(table, chains, layout.Prefix)
 }

@@ -126,3 +126,9 @@ func readChunk(ctx context.Context, tool *xtables.Tool, conn *nft.Conn, t nft.Ta
 	}
 	return nil, err
 }
+
+// Choose returns which variant of iptables this host uses. It finishes even while
+// other processes write rules all the time.
+func Choose(ctx context.Context, v6 bool) (*xtables.Choice, error) {
+	return xtables.Choose(ctx, v6, readAll)
+}

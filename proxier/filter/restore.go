@@ -33,16 +33,16 @@ const (
 // restore runs a script: whole or, if other processes keep interfering, in chunks that
 // get smaller until they succeed. So does a large script for a table with rules that
 // iptables cannot print: it begins with a listing. After an error part of it may be done.
-func (k *Kernel) restore(ctx context.Context, tool *xtables.Tool, s *xtables.Script) error {
+func (f *family) restore(ctx context.Context, tool *xtables.Tool, s *xtables.Script) error {
 	if tool.Variant != xtables.NFT || s.Empty() {
 		return tool.Restore(ctx, s)
 	}
-	return k.restoreChunks(ctx, tool, s)
+	return f.restoreChunks(ctx, tool, s)
 }
 
 // restoreChunks runs a script of the nft variant.
-func (k *Kernel) restoreChunks(ctx context.Context, tool *xtables.Tool, s *xtables.Script) error {
-	err := k.attempt(ctx, tool, s, contentionTimeout)
+func (f *family) restoreChunks(ctx context.Context, tool *xtables.Tool, s *xtables.Script) error {
+	err := f.attempt(ctx, tool, s, contentionTimeout)
 	if !errors.Is(err, errContended) && !xtables.IsUnprintable(err) {
 		return err
 	}
@@ -50,7 +50,7 @@ func (k *Kernel) restoreChunks(ctx context.Context, tool *xtables.Tool, s *xtabl
 	for chunks := s.Chunks(size, layout.Prefix); len(chunks) > 0; {
 		tries := 0
 		for err = errContended; errors.Is(err, errContended) && tries < chunkTries; tries++ {
-			err = k.attempt(ctx, tool, chunks[0], contentionTimeout/chunkTries)
+			err = f.attempt(ctx, tool, chunks[0], contentionTimeout/chunkTries)
 		}
 		switch {
 		case err == nil:
@@ -76,7 +76,7 @@ func splitChunks(chunks []*xtables.Script, size int) (smaller []*xtables.Script)
 
 // attempt runs a script once, holding the writer's lock. The error is errContended if it
 // fails, or does not finish, while other processes commit.
-func (k *Kernel) attempt(ctx context.Context, tool *xtables.Tool, s *xtables.Script, timeout time.Duration) error {
+func (f *family) attempt(ctx context.Context, tool *xtables.Tool, s *xtables.Script, timeout time.Duration) error {
 	unlock, err := tool.LockWriter(ctx)
 	if err != nil {
 		return err
@@ -86,13 +86,13 @@ func (k *Kernel) attempt(ctx context.Context, tool *xtables.Tool, s *xtables.Scr
 	run := func() error {
 		return cancelOnContention(ctx, s.Tables(), timeout, func(ctx context.Context) error { return tool.RestoreLocked(ctx, s) })
 	}
-	if k.events != nil && s.Len() >= unmonitoredScript { // with the lock: waiting for another suppression ignores the context
-		err = k.events.conn.Unheard(s.Tables(), run)
+	if f.events != nil && s.Len() >= unmonitoredScript { // with the lock: waiting for another suppression ignores the context
+		err = f.events.conn.Unheard(s.Tables(), run)
 	} else {
 		err = run()
 	}
 	if errors.Is(err, errContended) { // it may have committed before it was killed, and writing it again adds jumps twice
-		k.forceRead()
+		f.forceRead()
 	}
 	return err
 }

@@ -12,11 +12,9 @@ import (
 // Compare returns what Plan says where the kernel holds one State exactly, and is to hold
 // another of the same family. It needs no kernel.
 func Compare(before, after *policy.State) ([]proxier.Change, error) {
-	had, rules := layout.NewRules(after.Family), layout.NewRules(after.Family)
-	for r, st := range map[*layout.Rules]*policy.State{had: before, rules: after} {
-		if err := r.Reset(st); err != nil {
-			return nil, fmt.Errorf("iptables, %s: %w", st.Family, err)
-		}
+	changes, err := filter.Compare(layout.NewRules(after.Family), before, layout.NewRules(after.Family), after)
+	if err != nil {
+		return nil, fmt.Errorf("iptables, %s: %w", after.Family, err)
 	}
-	return filter.Compare(had, before, rules, after), nil
+	return changes, nil
 }

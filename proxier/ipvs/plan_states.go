@@ -30,11 +30,9 @@ func Compare(before, after *policy.State, opts Options) ([]proxier.Change, error
 	}
 	p.compare(opts.Scheduler, after)
 	rulesBefore, rulesAfter := withBound(before, p.bound), withBound(after, p.addrs)
-	was, rules := layout.NewIPVSRules(after.Family), layout.NewIPVSRules(after.Family)
-	for r, st := range map[*layout.Rules]*policy.State{was: rulesBefore, rules: rulesAfter} {
-		if err := r.Reset(st); err != nil {
-			return nil, fmt.Errorf("ipvs, %s: %w", st.Family, err)
-		}
+	rules, err := filter.Compare(layout.NewIPVSRules(after.Family), rulesBefore, layout.NewIPVSRules(after.Family), rulesAfter)
+	if err != nil {
+		return nil, fmt.Errorf("ipvs, %s: %w", after.Family, err)
 	}
-	return append(p.changes(), filter.Compare(was, rulesBefore, rules, rulesAfter)...), nil
+	return append(p.changes(), rules...), nil
 }
