@@ -5,10 +5,10 @@
 // is one chain, an endpoint none. Refused addresses and ports are members of sets that
 // constant rules look up. What rules a host cannot have, it refuses: see Unsupported.
 //
-//	rules.go, layout.go, ipvs.go     what the modes share, and where they differ
-//	tree.go, frontend.go, pool.go, host.go, names.go  chains
-//	sets.go, overlap.go              members of sets
-//	update.go                        Changes by a delta
+//	update.go, guards.go             Changes by a delta, and those of them that wait
 //	features.go, unsupported.go      what rules need, and the host lacks
+//	rules.go, ipvs.go, layout.go     the Rules of a State, and where the modes differ
+//	tree.go, frontend.go, pool.go, host.go, names.go  chains
+//	overlap.go, sets.go              members of sets
 //	actual.go                        what the kernel holds, and what is desired
 package layout

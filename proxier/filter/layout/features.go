@@ -59,22 +59,18 @@ func (r *Rules) Features(set string) (combined, single []xtables.Feature) {
 	return combined, single
 }
 
-func feature(table, name, words string) xtables.Feature {
-	return xtables.Feature{Name: name, Table: table, Words: strings.Fields(words)}
-}
-
 // missingMatch returns the first missing match that the rules of a service need;
 // empty if they need none.
-func (r *Rules) missingMatch(res *policy.Resolved, missing xtables.Missing) string {
+func missingMatch(fr *frame, res *policy.Resolved, missing xtables.Missing) string {
 	if len(missing) == 0 {
 		return ""
 	}
 	text := ""
-	r.serviceChains(res, func(_, _ string, rules []byte) { text += string(rules) })
+	fr.serviceChains(res, func(_, _ string, rules []byte) { text += string(rules) })
 	c := &chain{}
 	for _, f := range res.Frontends {
-		if r.hasRules(f) {
-			r.frontendRules(c, f)
+		if fr.hasRules(f) {
+			fr.frontendRules(c, f)
 		}
 	}
 	text += string(c.rules)
@@ -110,11 +106,11 @@ func (r *Rules) Blame(err error) error {
 }
 
 // refusing returns res with what rules would balance refused.
-func (r *Rules) refusing(res *policy.Resolved) *policy.Resolved {
+func refusing(fr *frame, res *policy.Resolved) *policy.Resolved {
 	out := *res
 	out.Frontends = slices.Clone(res.Frontends)
 	for i, f := range res.Frontends {
-		if !r.hasRules(f) {
+		if !fr.hasRules(f) {
 			continue
 		}
 		g := *f

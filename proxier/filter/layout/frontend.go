@@ -12,21 +12,21 @@ const hostProcess = "-m addrtype --src-type LOCAL"
 // frontendRules appends the rules for packets to f. What IPVS balances, and what not everybody
 // may use, must not reach the rules of node ports, whatever its source; of what is balanced for
 // nobody, the sources that may not use it.
-func (r *Rules) frontendRules(c *chain, f *policy.Frontend) {
-	if r.layout.hasRules(f) {
-		r.balance(c, f)
+func (fr *frame) frontendRules(c *chain, f *policy.Frontend) {
+	if fr.layout.hasRules(f) {
+		fr.words.balance(c, f)
 	}
 	switch {
-	case r.takesNodePort(f):
-		c.rule(r.matchDestination(f), comment(f.ServicePort.String()), "-j ACCEPT")
-	case r.limitsNodePort(f):
-		c.rule(r.matchDestination(f), r.words.noMatch(rangesSet, "dst,dst,src"), comment(f.ServicePort.String()), "-j ACCEPT")
+	case fr.takesNodePort(f):
+		c.rule(fr.words.matchDestination(f), comment(f.ServicePort.String()), "-j ACCEPT")
+	case fr.limitsNodePort(f):
+		c.rule(fr.words.matchDestination(f), fr.words.noMatch(rangesSet, "dst,dst,src"), comment(f.ServicePort.String()), "-j ACCEPT")
 	}
 }
 
 // balance appends the rules that jump to pools.
-func (r *Rules) balance(c *chain, f *policy.Frontend) {
-	match := r.matchFrontend(f)
+func (d Dialect) balance(c *chain, f *policy.Frontend) {
+	match := d.matchFrontend(f)
 	if f.Split() {
 		c.rule(match, "-j", splitChain(f))
 		return
@@ -37,39 +37,39 @@ func (r *Rules) balance(c *chain, f *policy.Frontend) {
 	case policy.NonLocal:
 		c.rule(match, "-j", MarkNonLocal)
 	case policy.HostProcesses:
-		c.rule(r.matchDestination(f), r.matchSources(f), hostProcess, comment(f.ServicePort.String()), "-j", MarkMasq)
+		c.rule(d.matchDestination(f), d.matchSources(f), hostProcess, comment(f.ServicePort.String()), "-j", MarkMasq)
 	}
 	c.rule(match, "-j", poolChain(f.Outside.Pool))
 }
 
 // matchFrontend returns the match for packets to f.
-func (r *Rules) matchFrontend(f *policy.Frontend) string {
-	words := r.matchDestination(f)
-	if allowed := r.matchSources(f); allowed != "" {
+func (d Dialect) matchFrontend(f *policy.Frontend) string {
+	words := d.matchDestination(f)
+	if allowed := d.matchSources(f); allowed != "" {
 		words += " " + allowed
 	}
 	return words + " " + comment(f.ServicePort.String())
 }
 
-func (r *Rules) matchDestination(f *policy.Frontend) string {
+func (d Dialect) matchDestination(f *policy.Frontend) string {
 	words := ""
 	if f.Key.Kind != policy.NodePort {
-		words = "-d " + addrText(f.Key.Addr) + r.words.host + " "
+		words = "-d " + addrText(f.Key.Addr) + d.host + " "
 	}
 	proto := f.Key.Protocol.String()
 	words += "-p " + proto + " -m " + proto + " --dport " + strconv.Itoa(int(f.Key.Port))
 	if f.Placed {
-		words += " " + r.words.match(placedSet, "dst,dst")
+		words += " " + d.match(placedSet, "dst,dst")
 	}
 	return words
 }
 
 // matchSources returns the match for the sources that may use f; empty if all may.
-func (r *Rules) matchSources(f *policy.Frontend) string {
+func (d Dialect) matchSources(f *policy.Frontend) string {
 	if !f.Restricted {
 		return ""
 	}
-	return r.words.match(rangesSet, "dst,dst,src")
+	return d.match(rangesSet, "dst,dst,src")
 }
 
 // splitChain returns the name of the chain that separates local sources from others.
@@ -83,29 +83,30 @@ func splitChain(f *policy.Frontend) string {
 }
 
 // splitRules emits the chain that separates local sources from others.
-func (r *Rules) splitRules(f *policy.Frontend, emit Emit) {
+func (fr *frame) splitRules(f *policy.Frontend, emit Emit) {
 	c := &chain{name: splitChain(f)}
 	switch f.Local.Masquerade {
 	case policy.Everyone, policy.HostProcesses:
-		r.markRoute(c, f.Local, hostProcess, MarkMasq)
+		c.markRoute(f.Local, hostProcess, MarkMasq)
 	case policy.NonLocal:
-		r.markRoute(c, f.Local, hostProcess, MarkNonLocal)
+		c.markRoute(f.Local, hostProcess, MarkNonLocal)
 	}
-	r.goTo(c, f.Local, hostProcess)
-	for _, source := range r.localSources() {
+	c.goTo(f.Local, hostProcess)
+	for _, source := range fr.localSources() {
 		if f.Local.Masquerade == policy.Everyone {
-			r.markRoute(c, f.Local, source, MarkMasq)
+			c.markRoute(f.Local, source, MarkMasq)
 		}
-		r.goTo(c, f.Local, source)
+		c.goTo(f.Local, source)
 	}
-	if m := f.Outside.Masquerade; (m == policy.Everyone || m == policy.NonLocal) && !r.answered(f) {
-		r.markRoute(c, f.Outside, "", MarkMasq) // local sources are gone by now
+	answered := fr.layout.byIPVS && f.Outside.Pool.Forward.Answers() // IPVS sends packets as they are, to endpoints that answer their source
+	if m := f.Outside.Masquerade; (m == policy.Everyone || m == policy.NonLocal) && !answered {
+		c.markRoute(f.Outside, "", MarkMasq) // local sources are gone by now
 	}
-	r.layout.routeOutside(r, c, f.Outside)
+	fr.layout.routeOutside(c, f.Outside)
 	emit("nat", c.name, c.rules)
 }
 
-func (r *Rules) markRoute(c *chain, l policy.Route, source, mark string) {
+func (c *chain) markRoute(l policy.Route, source, mark string) {
 	if l.Action == policy.Balance {
 		c.rule(source, "-j", mark)
 	}
@@ -113,10 +114,30 @@ func (r *Rules) markRoute(c *chain, l policy.Route, source, mark string) {
 
 // goTo sends packets of a source to their pool. If the route does not balance they
 // return unchanged, and the filter table decides.
-func (r *Rules) goTo(c *chain, l policy.Route, source string) {
+func (c *chain) goTo(l policy.Route, source string) {
 	if l.Action == policy.Balance {
 		c.rule(source, "-g", poolChain(l.Pool))
 	} else {
 		c.rule(source, "-j RETURN")
+	}
+}
+
+// serviceChains emits the chains that belong to one service: its pools, and those
+// that separate local sources from others.
+func (fr *frame) serviceChains(res *policy.Resolved, emit Emit) {
+	for _, p := range res.Pools {
+		if fr.layout.usesPool(res, p) {
+			fr.poolChains(p, emit)
+		}
+	}
+	done := map[string]bool{}
+	for _, f := range res.Frontends {
+		if !f.Split() || !fr.layout.hasRules(f) {
+			continue
+		}
+		if name := splitChain(f); !done[name] {
+			done[name] = true
+			fr.splitRules(f, emit)
+		}
 	}
 }

@@ -11,9 +11,6 @@ import (
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
-// A Jump is a rule of a built-in chain that jumps to one of ours.
-type Jump struct{ Table, Chain, Rule string }
-
 // newOnly matches new connections. Packets of established ones, of none (INVALID),
 // and neighbour discovery (UNTRACKED) are never refused.
 const newOnly = "-m conntrack --ctstate NEW"
@@ -25,37 +22,37 @@ const ofNone = "-m conntrack --ctstate INVALID,UNTRACKED"
 const dnatted = "-m conntrack --ctstate DNAT"
 
 // hostChains emits the chains that depend on the host only.
-func (r *Rules) hostChains(emit Emit) {
+func (fr *frame) hostChains(emit Emit) {
 	c := &chain{}
-	for _, h := range r.layout.chains {
+	for _, h := range fr.layout.chains {
 		c.start(h.name)
-		h.fill(r, c)
+		h.fill(fr, c)
 		emit(h.table, h.name, c.rules)
 	}
 }
 
 // bit returns our bit of packet and connection marks with its mask, as in 0x4000/0x4000.
-func (r *Rules) bit() string {
-	m := "0x" + strconv.FormatUint(uint64(r.host.Mark()), 16)
+func (fr *frame) bit() string {
+	m := "0x" + strconv.FormatUint(uint64(fr.host.Mark()), 16)
 	return m + "/" + m
 }
 
-func (r *Rules) mark(c *chain) { c.rule("-j MARK --set-xmark", r.bit()) }
+func (fr *frame) mark(c *chain) { c.rule("-j MARK --set-xmark", fr.bit()) }
 
-func (r *Rules) markNonLocal(c *chain) {
-	for _, source := range r.localSources() {
+func (fr *frame) markNonLocal(c *chain) {
+	for _, source := range fr.localSources() {
 		c.rule(source, "-j RETURN")
 	}
-	r.mark(c)
+	fr.mark(c)
 }
 
 // localSources returns a match for each kind of local source.
-func (r *Rules) localSources() []string {
+func (fr *frame) localSources() []string {
 	var words []string
-	for _, p := range r.host.LocalCIDRs {
+	for _, p := range fr.host.LocalCIDRs {
 		words = append(words, from(p))
 	}
-	for _, name := range r.host.LocalInterfaces {
+	for _, name := range fr.host.LocalInterfaces {
 		words = append(words, input(name))
 	}
 	return words
@@ -77,15 +74,15 @@ const masquerade = "-j MASQUERADE --random-fully"
 
 // postrouting masquerades marked packets that were balanced, and those of an endpoint to itself.
 // A mark that has our bit by chance, as of a tunnel's packet, means nothing, and stays.
-func (r *Rules) postrouting(c *chain) {
-	c.rule(r.layout.balanced, r.words.match(hairpinSet, "dst,dst,src"), masquerade)
-	c.rule("-m mark ! --mark", r.bit(), "-j RETURN")
+func (fr *frame) postrouting(c *chain) {
+	c.rule(fr.layout.balanced, fr.words.match(hairpinSet, "dst,dst,src"), masquerade)
+	c.rule("-m mark ! --mark", fr.bit(), "-j RETURN")
 	unbalanced := "-m conntrack ! --ctstate DNAT"
-	if r.ipvsBalances { // which does not set that state
+	if fr.ipvsBalances { // which does not set that state
 		unbalanced += " -m ipvs ! --ipvs"
 	}
 	c.rule(unbalanced, "-j RETURN")
-	_, mask, _ := strings.Cut(r.bit(), "/")
+	_, mask, _ := strings.Cut(fr.bit(), "/")
 	c.rule("-j MARK --set-xmark 0x0/" + mask) // a tunnel would copy the mark to the outer packet
 	c.rule(masquerade)
 }
@@ -96,57 +93,54 @@ const neighbourToLocalhost = "-d 127.0.0.0/8 -m addrtype ! --src-type LOCAL"
 
 // refusals fills the chain for new connections. Those that were balanced have their
 // endpoint as destination by now, and pass.
-func (r *Rules) refusals(c *chain) {
-	w := r.words
+func (fr *frame) refusals(c *chain) {
+	w := fr.words
 	c.rule(dnatted, "-j RETURN")
-	if r.localhostNodePorts() {
+	if fr.localhostNodePorts() {
 		c.rule("! -s 127.0.0.0/8", neighbourToLocalhost, "-j DROP") // route_localnet lets it in
 	}
-	r.firewall(c)
-	r.layout.passServed(r, c)
-	r.reject(c, "", w.match(rejectSet, "dst,dst"))
+	w.firewall(c)
+	fr.layout.passServed(fr, c)
+	w.reject(c, "", w.match(rejectSet, "dst,dst"))
 	c.rule(w.match(dropSet, "dst,dst"), "-j DROP")
-	r.reject(c, "", w.match(r.layout.refused.name, "dst"))
-	for _, p := range r.host.ServiceCIDRs {
-		r.reject(c, to(p), w.noMatch(exemptSet, "dst"))
+	w.reject(c, "", w.match(fr.layout.refused.name, "dst"))
+	for _, p := range fr.host.ServiceCIDRs {
+		w.reject(c, to(p), w.noMatch(exemptSet, "dst"))
 	}
 }
 
 // strays drops forwarded packets of no connection to addresses that routers send to this host: a
 // router would send them back, until their TTL ends. New connections are refused by then.
-func (r *Rules) strays(c *chain) {
-	c.rule(r.words.match(r.layout.refused.name, "dst"), "-j DROP")
-	for _, p := range r.host.ServiceCIDRs {
-		c.rule(to(p), r.words.noMatch(exemptSet, "dst"), "-j DROP")
+func (fr *frame) strays(c *chain) {
+	c.rule(fr.words.match(fr.layout.refused.name, "dst"), "-j DROP")
+	for _, p := range fr.host.ServiceCIDRs {
+		c.rule(to(p), fr.words.noMatch(exemptSet, "dst"), "-j DROP")
 	}
 }
 
 // firewall drops packets from outside the source ranges of their frontend.
-func (r *Rules) firewall(c *chain) {
-	c.rule(r.words.match(FirewalledSet, "dst,dst"), r.words.noMatch(rangesSet, "dst,dst,src"), "-j DROP")
+func (d Dialect) firewall(c *chain) {
+	c.rule(d.match(FirewalledSet, "dst,dst"), d.noMatch(rangesSet, "dst,dst,src"), "-j DROP")
 }
 
-func (r *Rules) reject(c *chain, dst, match string) {
+func (d Dialect) reject(c *chain, dst, match string) {
 	c.rule(dst, "-p tcp", match, "-j REJECT --reject-with tcp-reset")
-	c.rule(dst, match, "-j REJECT --reject-with", r.words.refused)
+	c.rule(dst, match, "-j REJECT --reject-with", d.refused)
 }
-
-// markConnection marks a balanced connection as ours.
-func (r *Rules) markConnection(c *chain) { c.rule("-j CONNMARK --set-xmark", r.bit()) }
 
 // forward accepts balanced connections, which a policy of DROP or a rejecting rule
 // would block. It is the connection mark: present from the first packet on, in both
 // directions, with or without a reply yet, and after the endpoint has left; RELATED
 // connections inherit it. Connections that other rules translate do not have it.
-func (r *Rules) forward(c *chain) { c.rule("-m connmark --mark", r.bit(), "-j ACCEPT") }
+func (fr *frame) forward(c *chain) { c.rule("-m connmark --mark", fr.bit(), "-j ACCEPT") }
 
-func (r *Rules) localhostNodePorts() bool {
-	return r.host.LocalhostNodePorts && r.words.fam == policy.IPv4
+func (fr *frame) localhostNodePorts() bool {
+	return fr.host.LocalhostNodePorts && fr.words.fam == policy.IPv4
 }
 
 // nodePortAddrs returns the addresses that serve node ports without addresses of their own.
-func (r *Rules) nodePortAddrs() []netip.Addr {
-	return r.host.Addrs(&policy.Frontend{Key: policy.FrontendKey{Kind: policy.NodePort}})
+func (fr *frame) nodePortAddrs() []netip.Addr {
+	return fr.host.Addrs(&policy.Frontend{Key: policy.FrontendKey{Kind: policy.NodePort}})
 }
 
 // checkHost rejects names of interfaces that would add words to a rule.
@@ -160,3 +154,45 @@ func checkHost(h *policy.Host) error {
 	}
 	return nil
 }
+
+// sharedJumps are those of all modes. What Filter refuses, Forward must not accept, so it comes after.
+var sharedJumps = []Jump{
+	{"nat", "PREROUTING", "-j " + Services},
+	{"nat", "OUTPUT", "-j " + Services},
+	{"nat", "POSTROUTING", "-j " + Postrouting},
+	{"filter", "INPUT", newOnly + " -j " + Filter},
+	{"filter", "FORWARD", newOnly + " -j " + Filter},
+	{"filter", "FORWARD", "-j " + Forward},
+	{"filter", "FORWARD", ofNone + " -j " + Strays},
+	{"filter", "OUTPUT", newOnly + " -j " + Filter},
+}
+
+// The chains of all modes. Tables are written in this order.
+var (
+	natChains = []hostChain{
+		{"nat", MarkMasq, (*frame).mark},
+		{"nat", MarkNonLocal, (*frame).markNonLocal},
+		{"nat", Postrouting, (*frame).postrouting},
+	}
+	filterChains = []hostChain{
+		{"filter", Filter, (*frame).refusals},
+		{"filter", Forward, (*frame).forward},
+		{"filter", Strays, (*frame).strays},
+	}
+)
+
+// passBalanced exempts what IPVS has balanced from the refusals: a packet passes the
+// filter table's OUTPUT on its way to its endpoint, like one of this host. Its
+// connection gets our mark, by which FORWARD recognises the replies. While another
+// mode takes over, a connection may not be marked yet, and only its first packet
+// comes here.
+func (fr *frame) passBalanced(c *chain) {
+	if !fr.ipvsBalances {
+		return
+	}
+	c.rule(matchIPVS, "-j CONNMARK --set-xmark", fr.bit())
+	c.rule(matchIPVS, "-j RETURN")
+}
+
+// matchIPVS matches packets that IPVS balances.
+const matchIPVS = "-m ipvs --ipvs"

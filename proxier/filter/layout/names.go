@@ -60,9 +60,9 @@ var SharedSets = []setType{
 // without its NUL, <linux/netfilter/x_tables.h>.
 const maxChain = 28
 
-// hashed returns prefix and 16 letters, 80 bits of a hash of key.
-func hashed(prefix, key string) string {
-	sum := sha256.Sum256([]byte(key))
+// hashed returns prefix and 16 letters, 80 bits of a hash of text.
+func hashed(prefix, text string) string {
+	sum := sha256.Sum256([]byte(text))
 	return prefix + base32.StdEncoding.EncodeToString(sum[:10])
 }
 

@@ -14,6 +14,7 @@ import (
 // port leave it out, or packets would match both services. Where it does not balance, the node
 // port has the packets of those who may use both.
 type overlaps struct {
+	*frame
 	taken     map[ipset.Entry]bool             // by frontends with an address
 	limited   map[ipset.Entry]*policy.Frontend // to those who may use these
 	nodePorts map[protocolPort]*policy.Frontend
@@ -25,8 +26,8 @@ type protocolPort struct {
 	port     uint16
 }
 
-func newOverlaps() overlaps {
-	return overlaps{map[ipset.Entry]bool{}, map[ipset.Entry]*policy.Frontend{}, map[protocolPort]*policy.Frontend{}}
+func newOverlaps(f *frame) overlaps {
+	return overlaps{f, map[ipset.Entry]bool{}, map[ipset.Entry]*policy.Frontend{}, map[protocolPort]*policy.Frontend{}}
 }
 
 func protocolPortOf(f *policy.Frontend) protocolPort {
@@ -39,16 +40,16 @@ func entryOf(f *policy.Frontend) ipset.Entry {
 
 // takesNodePort reports whether a frontend at an address that serves node ports is balanced by
 // IPVS, or by rules that not all packets match.
-func (r *Rules) takesNodePort(f *policy.Frontend) bool {
-	return r.takesAny(f) && r.servesNodePorts(f.Key.Addr)
+func (fr *frame) takesNodePort(f *policy.Frontend) bool {
+	return fr.takesAny(f) && fr.servesNodePorts(f.Key.Addr)
 }
 
 // servesNodePorts reports whether an address serves node ports without addresses of their own.
-func (r *Rules) servesNodePorts(a netip.Addr) bool { return slices.Contains(r.host.NodePortAddrs, a) }
+func (fr *frame) servesNodePorts(a netip.Addr) bool { return slices.Contains(fr.host.NodePortAddrs, a) }
 
 // takesAny reports the same of any address of this host, such as serves node ports of a service that says so.
-func (r *Rules) takesAny(f *policy.Frontend) bool {
-	return f.Key.Kind != policy.NodePort && f.Outside.Action == policy.Balance && (r.layout.ipvs || f.Restricted)
+func (fr *frame) takesAny(f *policy.Frontend) bool {
+	return f.Key.Kind != policy.NodePort && f.Outside.Action == policy.Balance && (fr.layout.byIPVS || f.Restricted)
 }
 
 // limits reports whether a frontend with an address leaves to a node port only the packets of those
@@ -58,54 +59,48 @@ func limits(f *policy.Frontend) bool {
 }
 
 // limitsNodePort reports the same of an address that serves node ports.
-func (r *Rules) limitsNodePort(f *policy.Frontend) bool {
-	return limits(f) && r.servesNodePorts(f.Key.Addr)
+func (fr *frame) limitsNodePort(f *policy.Frontend) bool {
+	return limits(f) && fr.servesNodePorts(f.Key.Addr)
 }
 
 // hasPlace reports whether a node port has an address of this host. One for everybody, on addresses of its
 // own, leaves to a frontend that limits it what no rule keeps the others from.
-func (r *Rules) hasPlace(f *policy.Frontend, e ipset.Entry) bool {
-	free := f.Restricted || r.overlaps.limited[e] == nil || r.servesNodePorts(e.Addr)
-	return free && !r.overlaps.taken[e]
-}
-
-// onHost reports whether an interface of this host carries the address of f, which is not ours to bind.
-func (r *Rules) onHost(f *policy.Frontend) bool {
-	res := r.resolved[f.ServicePort.Key]
-	return res != nil && !slices.Contains(res.BoundAddrs, f.Key.Addr)
+func (o *overlaps) hasPlace(f *policy.Frontend, e ipset.Entry) bool {
+	free := f.Restricted || o.limited[e] == nil || o.servesNodePorts(e.Addr)
+	return free && !o.taken[e]
 }
 
 // hasRules reports whether the trees have rules for a frontend.
-func (r *Rules) hasRules(f *policy.Frontend) bool {
-	return r.layout.hasRules(f) || r.takesNodePort(f) || r.limitsNodePort(f)
+func (fr *frame) hasRules(f *policy.Frontend) bool {
+	return fr.layout.hasRules(f) || fr.takesNodePort(f) || fr.limitsNodePort(f)
 }
 
-// addOverlap adds a frontend.
-func (r *Rules) addOverlap(f *policy.Frontend) {
+// add adds a frontend of a service.
+func (o *overlaps) add(f *policy.Frontend, of *policy.Resolved) {
 	switch {
 	case f.Key.Kind == policy.NodePort:
-		r.overlaps.nodePorts[protocolPortOf(f)] = f
-	case r.takesNodePort(f), r.takesAny(f) && r.onHost(f):
-		r.overlaps.taken[entryOf(f)] = true
+		o.nodePorts[protocolPortOf(f)] = f
+	case o.takesNodePort(f), o.takesAny(f) && of != nil && !slices.Contains(of.BoundAddrs, f.Key.Addr): // not ours to bind
+		o.taken[entryOf(f)] = true
 	case limits(f):
-		r.overlaps.limited[entryOf(f)] = f
+		o.limited[entryOf(f)] = f
 	}
 }
 
-// removeOverlap removes a frontend.
-func (r *Rules) removeOverlap(f *policy.Frontend) {
+// remove removes a frontend.
+func (o *overlaps) remove(f *policy.Frontend) {
 	switch {
 	case f.Key.Kind == policy.NodePort:
-		delete(r.overlaps.nodePorts, protocolPortOf(f))
+		delete(o.nodePorts, protocolPortOf(f))
 	default:
-		delete(r.overlaps.taken, entryOf(f))
-		delete(r.overlaps.limited, entryOf(f))
+		delete(o.taken, entryOf(f))
+		delete(o.limited, entryOf(f))
 	}
 }
 
-// overlappedNodePorts returns the unchanged node ports that may lose an address to new
+// meeting returns the unchanged node ports that may lose an address to new
 // frontends, or get it back from removed ones, in whole or in part.
-func (r *Rules) overlappedNodePorts(old, now []*policy.Frontend) (stay []*policy.Frontend) {
+func (o *overlaps) meeting(old, now []*policy.Frontend) (stay []*policy.Frontend) {
 	done := map[protocolPort]bool{}
 	for _, f := range old {
 		if f.Key.Kind == policy.NodePort {
@@ -113,13 +108,32 @@ func (r *Rules) overlappedNodePorts(old, now []*policy.Frontend) (stay []*policy
 		}
 	}
 	for _, f := range slices.Concat(old, now) {
-		if !r.takesAny(f) && !limits(f) || done[protocolPortOf(f)] {
+		if !o.takesAny(f) && !limits(f) || done[protocolPortOf(f)] {
 			continue
 		}
 		done[protocolPortOf(f)] = true
-		if met := r.overlaps.nodePorts[protocolPortOf(f)]; met != nil {
+		if met := o.nodePorts[protocolPortOf(f)]; met != nil {
 			stay = append(stay, met)
 		}
 	}
 	return stay
+}
+
+// eachRange does the same with who may use a restricted frontend. A node port at the address of
+// another frontend that limits it has in place of the ranges of both what they have in common.
+func (o *overlaps) eachRange(f *policy.Frontend, e ipset.Entry, do func(m member, n int)) {
+	put := func(ranges []netip.Prefix, n int) {
+		for _, p := range ranges {
+			for _, e.Net = range halves(p) {
+				do(member{rangesSet, e}, n)
+			}
+		}
+	}
+	limited := o.limited[e]
+	if f.Key.Kind != policy.NodePort || limited == nil {
+		put(f.SourceRanges, 1)
+		return
+	}
+	put(limited.SourceRanges, -1) // which it has put itself
+	put(policy.InBoth(f.SourceRanges, limited.SourceRanges), 1)
 }

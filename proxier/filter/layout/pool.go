@@ -33,13 +33,13 @@ type poolRenderer struct {
 }
 
 // poolChains emits the chains of a pool; none without targets.
-func (r *Rules) poolChains(p *policy.Pool, emit Emit) {
+func (fr *frame) poolChains(p *policy.Pool, emit Emit) {
 	if len(p.Targets) == 0 {
 		return
 	}
-	pr := poolRenderer{words: r.words, pool: p, name: poolChain(p), proto: "-p " + p.Protocol.String(), emit: emit}
+	pr := poolRenderer{words: fr.words, pool: p, name: poolChain(p), proto: "-p " + p.Protocol.String(), emit: emit}
 	c := &chain{name: pr.name}
-	r.markConnection(c)
+	c.rule("-j CONNMARK --set-xmark", fr.bit()) // the connection is ours
 	if p.Affinity > 0 {
 		// The kernel counts whole seconds.
 		pr.affinity = strconv.FormatInt(int64((p.Affinity+time.Second-1)/time.Second), 10)

@@ -1,6 +1,9 @@
 package layout
 
 import (
+	"net/netip"
+	"slices"
+
 	"svcproxy.dev/svcproxy/netutil/ipset"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
@@ -9,11 +12,7 @@ import (
 // Rules are the chains and sets of one family. They follow a State by Reset and
 // Update, and depend on nothing but the State that results.
 type Rules struct {
-	words  Dialect
-	layout *layout
-	host   policy.Host
-
-	ipvsBalances bool // now, or until these rules are written
+	*frame
 
 	services, nodePorts tree
 	resolved            map[source.Key]*policy.Resolved
@@ -31,16 +30,14 @@ func NewRules(fam policy.Family) *Rules { return newRules(fam, &iptables) }
 func NewIPVSRules(fam policy.Family) *Rules { return newRules(fam, &ipvs) }
 
 func newRules(fam policy.Family, l *layout) *Rules {
+	f := &frame{words: Dialects[fam], layout: l, ipvsBalances: l.byIPVS}
 	return &Rules{
-		words:     Dialects[fam],
-		layout:    l,
+		frame:     f,
 		services:  tree{root: Services, addrLen: fam.Bits() / 8},
 		nodePorts: tree{root: NodePorts},
 		resolved:  map[source.Key]*policy.Resolved{},
 		members:   memberCount{},
-		overlaps:  newOverlaps(),
-
-		ipvsBalances: l.ipvs,
+		overlaps:  newOverlaps(f),
 	}
 }
 
@@ -50,13 +47,13 @@ func (r *Rules) Reset(st *policy.State) error {
 		return err
 	}
 	r.host = st.Host
-	r.members, r.overlaps, r.placed = memberCount{}, newOverlaps(), 0
+	r.members, r.overlaps, r.placed = memberCount{}, newOverlaps(r.frame), 0
 	r.resolved = make(map[source.Key]*policy.Resolved, len(st.Services))
 	var services, nodePorts []entry
 	for key, res := range st.Services {
 		r.resolved[key] = res
 		for _, f := range res.Frontends {
-			r.addOverlap(f)
+			r.overlaps.add(f, r.resolved[f.ServicePort.Key])
 			r.placed += placed(f)
 		}
 	}
@@ -81,7 +78,7 @@ func (r *Rules) Reset(st *policy.State) error {
 // these rules are written.
 func (r *Rules) Observe(h *Actual) {
 	_, serves := h.Sets[r.words.Set(servedSet)]
-	r.ipvsBalances = r.layout.ipvs || serves
+	r.ipvsBalances = r.layout.byIPVS || serves
 }
 
 // Chains emits all chains.
@@ -101,26 +98,6 @@ func (r *Rules) Jumps() []Jump { return r.layout.jumps }
 
 // Tables returns the tables of the chains.
 func (r *Rules) Tables() []string { return r.layout.tables }
-
-// serviceChains emits the chains that belong to one service: its pools, and those
-// that separate local sources from others.
-func (r *Rules) serviceChains(res *policy.Resolved, emit Emit) {
-	for _, p := range res.Pools {
-		if r.layout.usesPool(res, p) {
-			r.poolChains(p, emit)
-		}
-	}
-	done := map[string]bool{}
-	for _, f := range res.Frontends {
-		if !f.Split() || !r.layout.hasRules(f) {
-			continue
-		}
-		if name := splitChain(f); !done[name] {
-			done[name] = true
-			r.splitRules(f, emit)
-		}
-	}
-}
 
 // nodeChain emits the chain of a tree node.
 func (r *Rules) nodeChain(t *tree, n node, c *chain, emit Emit) {
@@ -158,3 +135,86 @@ func placed(f *policy.Frontend) int {
 	}
 	return 0
 }
+
+// iptables is the layout of iptables mode: rules of the nat table balance everything.
+// They come first: what they balance is not refused.
+var iptables = layout{
+	tables:   []string{"nat", "filter"},
+	chains:   slices.Concat(natChains, filterChains),
+	jumps:    sharedJumps,
+	sets:     []setType{{vipsSet, ipset.HashIP}},
+	hasRules: (*policy.Frontend).Balances,
+	usesPool: func(*policy.Resolved, *policy.Pool) bool { return true },
+	memberOf: refusalSets,
+	refused: addrSet{
+		vipsSet,
+		func(st *policy.State) map[netip.Addr]int { return st.RefusedVIPs },
+		func(d *policy.Delta) policy.SetDelta[netip.Addr] { return d.RefusedVIPs },
+	},
+	routeOutside: func(c *chain, l policy.Route) { c.goTo(l, "") },
+	passServed:   (*frame).passBalanced,
+	balanced:     dnatted,
+}
+
+// BuiltIn returns the built-in chains with jumps to ours, in any mode.
+func BuiltIn() (chains []string) {
+	for _, l := range []*layout{&iptables, &ipvs} {
+		for _, j := range l.jumps {
+			if !slices.Contains(chains, j.Chain) {
+				chains = append(chains, j.Chain)
+			}
+		}
+	}
+	return chains
+}
+
+// eachMember calls do with the members that a frontend adds to sets, and how often.
+func (r *Rules) eachMember(f *policy.Frontend, do func(m member, n int)) {
+	sets := r.layout.memberOf(f)
+	if f.Placed {
+		sets = append(sets, placedSet)
+	}
+	if len(sets) == 0 && !f.Restricted {
+		return
+	}
+	for _, a := range r.host.Addrs(f) {
+		e := ipset.Entry{Addr: a, Protocol: uint8(f.Key.Protocol), Port: f.Key.Port}
+		if f.Key.Kind == policy.NodePort && !r.overlaps.hasPlace(f, e) {
+			continue
+		}
+		for _, set := range sets {
+			do(member{set, e}, 1)
+		}
+		if f.Restricted {
+			do(member{FirewalledSet, e}, 1)
+			r.overlaps.eachRange(f, e, do)
+		}
+	}
+}
+
+// Sets returns all sets by name, with their members, after Reset to st.
+func (r *Rules) Sets(st *policy.State) map[string]Members {
+	types := slices.Concat(SharedSets, r.layout.sets)
+	sets := make(map[string]Members, len(types))
+	for _, s := range types {
+		sets[r.words.Set(s.name)] = Members{Type: s.Type, Entries: map[ipset.Entry]struct{}{}}
+	}
+	add := func(set string, e ipset.Entry) { sets[r.words.Set(set)].Entries[e] = struct{}{} }
+	for m := range r.members {
+		if !r.withholds(m) {
+			add(m.set, m.Entry)
+		}
+	}
+	for a := range r.layout.refused.addrs(st) {
+		add(r.layout.refused.name, addrEntry(a))
+	}
+	for _, a := range r.host.ServiceCIDRExempt {
+		add(exemptSet, addrEntry(a))
+	}
+	for h := range st.Hairpins {
+		add(hairpinSet, hairpinEntry(h))
+	}
+	return sets
+}
+
+func (r *Rules) withholds(m member) bool { return m.set == servedSet && r.withheld[m.Entry] }

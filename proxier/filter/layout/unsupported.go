@@ -110,12 +110,12 @@ func (a *Unsupported) Delta(d *policy.Delta) *policy.Delta {
 
 // resolved returns a service as this host supports it, and records it if it is unsupported.
 func (a *Unsupported) resolved(res *policy.Resolved) *policy.Resolved {
-	lacks := a.rules.missingMatch(res, a.missing)
+	lacks := missingMatch(a.rules.frame, res, a.missing)
 	if lacks == "" {
 		return res
 	}
 	a.why[res.Key] = lacks
-	a.refusing[res.Key] = a.rules.refusing(res)
+	a.refusing[res.Key] = refusing(a.rules.frame, res)
 	return a.refusing[res.Key]
 }
 

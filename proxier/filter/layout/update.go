@@ -99,7 +99,7 @@ func (r *Rules) updatePlaced(d *policy.Delta) {
 // updateTree puts frontends into a tree and notes the chains that this affects.
 func (r *Rules) updateTree(t *tree, changed map[key]*policy.Frontend, ch *Changes) {
 	for k, f := range changed {
-		if r.sameRules(t.find(k), f) {
+		if sameRules(r.frame, t.find(k), f) {
 			t.put(k, f)
 			delete(changed, k)
 		}
@@ -143,13 +143,13 @@ func (r *Rules) updateTree(t *tree, changed map[key]*policy.Frontend, ch *Change
 }
 
 // sameRules reports whether two frontends with the same key, or nil, have the same rules.
-func (r *Rules) sameRules(a, b *policy.Frontend) bool {
+func sameRules(fr *frame, a, b *policy.Frontend) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
 	var x, y chain
-	r.frontendRules(&x, a)
-	r.frontendRules(&y, b)
+	fr.frontendRules(&x, a)
+	fr.frontendRules(&y, b)
 	return bytes.Equal(x.rules, y.rules)
 }
 
@@ -157,15 +157,15 @@ func (r *Rules) sameRules(a, b *policy.Frontend) bool {
 func (r *Rules) updateMembers(d *policy.Delta, ch *Changes) {
 	net := memberCount{}
 	old, now := frontends(d)
-	stay := r.overlappedNodePorts(old, now)
+	stay := r.overlaps.meeting(old, now)
 	for _, f := range slices.Concat(old, stay) {
 		r.eachMember(f, func(m member, n int) { net[m] -= n })
 	}
 	for _, f := range old {
-		r.removeOverlap(f)
+		r.overlaps.remove(f)
 	}
 	for _, f := range now {
-		r.addOverlap(f)
+		r.overlaps.add(f, r.resolved[f.ServicePort.Key])
 	}
 	for _, f := range slices.Concat(now, stay) {
 		r.eachMember(f, func(m member, n int) { net[m] += n })
