@@ -13,7 +13,7 @@ import (
 // address stays in it while servers drain, and is there when its service comes back.
 func TestBoundAddrsChangeOnce(t *testing.T) {
 	a := netip.MustParseAddr("10.96.0.10")
-	b := &Backend{bound: map[netip.Addr]struct{}{}, orphans: map[netip.Addr]int{}, members: map[netip.Addr]struct{}{}}
+	b, bound := holdings{members: map[netip.Addr]struct{}{}}, map[netip.Addr]struct{}{}
 	gained, lost := policy.SetDelta[netip.Addr]{Gained: []netip.Addr{a}}, policy.SetDelta[netip.Addr]{Lost: []netip.Addr{a}}
 	for _, step := range []struct {
 		what   string
@@ -33,7 +33,7 @@ func TestBoundAddrsChangeOnce(t *testing.T) {
 	} {
 		st := &policy.State{BoundAddrs: map[netip.Addr]int{a: len(step.change.Gained)}}
 		b.orphans = map[netip.Addr]int{a: step.drains}
-		bind, shown := b.addrChanges(st, &policy.Delta{BoundAddrs: step.change}, step.freed)
+		bind, shown := b.addrChanges(st, &policy.Delta{BoundAddrs: step.change}, bound, step.freed)
 		same := cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
 		if diff := cmp.Diff(step.bind, bind, same); diff != "" {
 			t.Errorf("%s: to bind (-want +got):\n%s", step.what, diff)
@@ -42,10 +42,10 @@ func TestBoundAddrsChangeOnce(t *testing.T) {
 			t.Errorf("%s: members (-want +got):\n%s", step.what, diff)
 		}
 		for _, a := range bind {
-			b.bound[a] = struct{}{}
+			bound[a] = struct{}{}
 		}
 		for _, a := range shown.BoundAddrs.Lost {
-			delete(b.bound, a)
+			delete(bound, a)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package ipvs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -14,10 +15,6 @@ import (
 // counterLag is how long the kernel's counters of connections may be out of date: a
 // timer moves connections from active to inactive, and idle ones were seen for 2 s.
 const counterLag = 3 * time.Second
-
-// datagramGrace is how long a removed UDP destination keeps its flows, whose end is unknown: time
-// enough for the answers that are under way. It is less than the looks of proxier wait for such a flow.
-const datagramGrace = time.Second
 
 // A step is one message to IPVS.
 type step struct {
@@ -243,4 +240,30 @@ func addrsBut(all, others map[netip.Addr]struct{}) (list []netip.Addr) {
 	}
 	slices.SortFunc(list, netip.Addr.Compare)
 	return list
+}
+
+// readServer returns a server as the kernel holds it; nil: it does not exist.
+func readServer(ctx context.Context, conn *lvs.Conn, key lvs.Key) (*server, error) {
+	s, err := conn.Server(ctx, key)
+	if errors.Is(err, lvs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	dests, err := conn.Destinations(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	return serverFrom(lvs.Listing{Server: s, Destinations: dests}), nil
+}
+
+// serverFrom converts a listed server.
+func serverFrom(l lvs.Listing) *server {
+	s := &server{Server: l.Server, dests: make([]dest, len(l.Destinations))}
+	for i, d := range l.Destinations {
+		s.dests[i] = dest{AddrPort: d.AddrPort, weight: d.Weight, way: d.Forwarding, limits: d.Limits, foreignOptions: d.ForeignOptions, idle: d.Idle()}
+	}
+	slices.SortFunc(s.dests, func(a, b dest) int { return a.Compare(b.AddrPort) })
+	return s
 }

@@ -33,7 +33,7 @@ func TestTornListsMakeNoForeignServerOurs(t *testing.T) {
 		if h.Must(err); len(list) < services {
 			torn++
 		}
-		p, err := h.Backend.takeSnapshot(t.Context(), h.World.State)
+		p, err := h.Backend.takeSnapshot(t.Context(), h.World.State, h.opts, nil)
 		if h.Must(err); len(p.claimed) > 0 || len(p.foreign) != services {
 			t.Fatalf("of %d servers %d are foreign, and %v are to be ours", services, len(p.foreign), p.claimed)
 		}

@@ -4,111 +4,168 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
+	"sync"
+	"time"
 
 	"svcproxy.dev/svcproxy/netutil/links"
 	"svcproxy.dev/svcproxy/netutil/lvs"
 	"svcproxy.dev/svcproxy/proxier"
-	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/source"
 )
 
-// Look implements proxier.Backend. It reads servers one by one, on sockets of its own,
-// and notes those that differ, which the next Sync repairs. It does not compare foreign
-// servers, and ignores what Watch has reported, whose caller requests a sync.
-func (b *Backend) Look(ctx context.Context) (bool, error) {
-	b.lookMu.Lock()
-	defer b.lookMu.Unlock()
-	differs, err := b.lookAtAll(ctx)
-	damaged, rulesErr := b.kernel.Look(ctx)
-	if err = errors.Join(err, rulesErr); err != nil {
-		return false, fmt.Errorf("ipvs, %s: looking at the kernel: %w", b.fam, err)
-	}
-	return differs && !b.mirror.reported() || damaged && !b.kernel.Reported(), nil
+// A lookout compares what IPVS and our device hold with the mirror, beside Syncs.
+type lookout struct {
+	v6       bool
+	timeouts timeouts
+	mirror   mirror
+	mu       sync.Mutex // held by looks
 }
 
-func (b *Backend) lookAtAll(ctx context.Context) (differs bool, err error) {
-	servers, foreign, known := b.mirror.beginLook()
+func (l *lookout) lookAtAll(ctx context.Context) (differs bool, err error) {
+	servers, foreign, known := l.mirror.beginLook()
 	if !known {
 		return false, nil
 	}
-	defer func() { differs = b.mirror.endLook() && err == nil }()
+	defer func() { differs = l.mirror.endLook() && err == nil }()
 	conn, err := lvs.Dial(ctx)
 	if err != nil {
 		return false, err
 	}
-	err = errors.Join(b.lookAtServers(ctx, conn, servers, foreign), b.lookAtTimeouts(ctx, conn), conn.Close())
+	err = errors.Join(l.lookAtServers(ctx, conn, servers, foreign), l.lookAtTimeouts(ctx, conn), conn.Close())
 	if err != nil {
 		return false, err
 	}
-	return false, b.lookAtAddrs()
+	return false, l.lookAtAddrs()
+}
+
+// forget clears the mirror, and disowns servers that looks found missing.
+func (l *lookout) forget(r *record) {
+	for _, key := range l.mirror.forget() {
+		r.disown(key)
+	}
 }
 
 // lookAtServers compares servers with the mirror. It skips those that a Sync changes meanwhile.
-func (b *Backend) lookAtServers(ctx context.Context, conn *lvs.Conn, servers, foreign []lvs.Key) error {
-	list, err := conn.Servers(ctx, b.fam == policy.IPv6, slices.Values(slices.Concat(servers, foreign)))
+func (l *lookout) lookAtServers(ctx context.Context, conn *lvs.Conn, servers, foreign []lvs.Key) error {
+	list, err := conn.Servers(ctx, l.v6, slices.Values(slices.Concat(servers, foreign)))
 	if err != nil {
 		return err
 	}
 	for _, key := range servers {
-		if b.mirror.changedSince(key) {
+		if l.mirror.changedSince(key) {
 			continue
 		}
 		s, there := list[key]
 		if !there {
-			b.mirror.compare(key, nil)
+			l.mirror.compare(key, nil)
 			continue
 		}
 		dests, err := conn.Destinations(ctx, key)
 		if err != nil {
 			return err
 		}
-		b.mirror.compare(key, serverFrom(lvs.Listing{Server: s, Destinations: dests}))
+		l.mirror.compare(key, serverFrom(lvs.Listing{Server: s, Destinations: dests}))
 		proxier.Progressed(ctx)
 	}
 	for _, key := range foreign {
 		if _, there := list[key]; !there {
-			b.mirror.foreignGone(key)
+			l.mirror.foreignGone(key)
 		}
 	}
 	return nil
 }
 
-func (b *Backend) lookAtTimeouts(ctx context.Context, conn *lvs.Conn) error {
-	differ, err := b.timeoutsDiffer(ctx, conn)
+func (l *lookout) lookAtTimeouts(ctx context.Context, conn *lvs.Conn) error {
+	differ, err := l.timeouts.differ(ctx, conn)
 	if differ {
-		b.mirror.timeoutsDiffer()
+		l.mirror.timeoutsDiffer()
 	}
 	return err
 }
 
 // lookAtAddrs compares the addresses of our device; if it does not exist, there are none.
-func (b *Backend) lookAtAddrs() error {
+func (l *lookout) lookAtAddrs() error {
 	device, err := links.OpenDummy()
 	if err != nil {
 		return err
 	}
 	defer device.Close()
-	_, have, err := addrsOf(device, b.fam)
+	_, have, err := addrsOf(device, l.v6)
 	if err != nil {
 		return err
 	}
-	b.mirror.compareAddrs(have)
+	l.mirror.compareAddrs(have)
 	return nil
 }
 
-// addrsOf reports whether our device exists, and its addresses.
-func addrsOf(device *links.Dummy, fam policy.Family) (there bool, addrs map[netip.Addr]struct{}, err error) {
-	if there, err = device.Find(); err != nil {
-		return false, nil, err
+// canaryInterval is how often one of our servers, any of them, is looked up: a message
+// each time. IPVS has no events.
+const canaryInterval = 250 * time.Millisecond
+
+// runCanary looks at all servers when one of them is missing.
+func (l *lookout) runCanary(ctx context.Context, conn *lvs.Conn, changed func()) {
+	defer conn.Close()
+	tick := time.NewTicker(canaryInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		key, known := l.mirror.pick()
+		if !known {
+			continue
+		}
+		if there, err := conn.Has(ctx, key); there || err != nil { // an error is reported by the next look
+			continue
+		}
+		if differs, err := l.lookForServers(ctx, conn); err == nil && differs {
+			l.mirror.markReported()
+			changed()
+		}
 	}
-	list, err := device.Addrs(fam == policy.IPv6)
+}
+
+// lookForServers looks at servers only.
+func (l *lookout) lookForServers(ctx context.Context, conn *lvs.Conn) (differs bool, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	servers, foreign, known := l.mirror.beginLook()
+	if !known {
+		return false, nil
+	}
+	defer func() { differs = l.mirror.endLook() && err == nil }()
+	return false, l.lookAtServers(ctx, conn, servers, foreign)
+}
+
+// Count implements proxier.Counter. It reads servers one by one, on a socket of its own.
+// What rules balance, and not IPVS, is not counted: local sources under policy local.
+func (o *owner) Count(ctx context.Context, addrs []proxier.FrontendAddr, each func(proxier.Pair, proxier.Count)) error {
+	conn, err := lvs.Dial(ctx)
 	if err != nil {
-		return false, nil, err
+		return fmt.Errorf("ipvs, %s: counting: %w", o.fam, err)
 	}
-	addrs = make(map[netip.Addr]struct{}, len(list))
-	for _, a := range list {
-		addrs[a] = struct{}{}
+	for _, p := range addrs {
+		if err = countServer(ctx, conn, p, each); err != nil {
+			err = fmt.Errorf("ipvs, %s: counting: %w", o.fam, err)
+			break
+		}
 	}
-	return there, addrs, nil
+	return errors.Join(err, conn.Close())
+}
+
+func countServer(ctx context.Context, conn *lvs.Conn, p proxier.FrontendAddr, each func(proxier.Pair, proxier.Count)) error {
+	list, err := conn.Counters(ctx, lvs.Key{Addr: p.Addr(), Protocol: uint8(p.Protocol), Port: p.Port()})
+	for _, c := range list {
+		active := uint64(c.Active)
+		if p.Protocol == source.UDP { // all of them are inactive to IPVS
+			active += uint64(c.Inactive)
+		}
+		each(proxier.Pair{FrontendAddr: p, Target: c.AddrPort}, proxier.Count{
+			Active: active, Connections: c.Connections, Packets: c.Packets, Bytes: c.Bytes,
+		})
+	}
+	return err
 }

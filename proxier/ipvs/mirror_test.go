@@ -172,7 +172,7 @@ func TestMissedServersAreNotOurs(t *testing.T) {
 	cancel()
 	ends := map[string]func(*Backend){
 		"repair":  func(b *Backend) { b.beginDelta(stopped, keySet(), &policy.Delta{}, &failures{}) },
-		"resync":  func(b *Backend) { b.forgetMirror() },
+		"resync":  func(b *Backend) { b.forget(b.record) },
 		"leaving": func(b *Backend) { b.Retire(stopped) },
 	}
 	for what, end := range ends {
@@ -205,7 +205,7 @@ func TestMissedServersThatDrainedLeaveNothing(t *testing.T) {
 	keys := keySet()
 	b.beginDelta(stopped, keys, &policy.Delta{}, &failures{})
 	d := &difference{drains: b.record.drains}
-	freed := b.compare(d, slices.Collect(maps.Keys(keys)), &policy.State{})
+	freed := b.compare(d, slices.Collect(maps.Keys(keys)), "", &policy.State{})
 	if !slices.Equal(freed, []netip.Addr{key.Addr}) || len(d.first)+len(d.last) > 0 || b.servers[key] != nil {
 		t.Errorf("freed %v, sent %v %v, there %v", freed, d.first, d.last, b.servers[key])
 	}
@@ -214,8 +214,8 @@ func TestMissedServersThatDrainedLeaveNothing(t *testing.T) {
 // mirroring returns a Backend that has so many servers, and cannot do anything.
 func mirroring(t *testing.T, n int) *Backend {
 	b := &Backend{
-		record: open(t, "", here), conn: &lvs.Conn{},
-		claims: newClaims(&policy.State{}), orphans: map[netip.Addr]int{}, refused: refused{},
+		owner:    owner{record: open(t, "", here), conn: &lvs.Conn{}, refused: refused{}},
+		holdings: holdings{claims: newClaims(&policy.State{}), orphans: map[netip.Addr]int{}},
 	}
 	_, b.servers, b.bound = mirrored(n)
 	b.members = maps.Clone(b.bound)

@@ -34,7 +34,7 @@ func boundObjects(st *policy.State) (list []proxier.Object, err error) {
 		return nil, err
 	}
 	defer dummy.Close()
-	_, have, err := addrsOf(dummy, st.Family)
+	_, have, err := addrsOf(dummy, st.Family == policy.IPv6)
 	if err != nil {
 		return nil, err
 	}

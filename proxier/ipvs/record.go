@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"time"
 
 	"svcproxy.dev/svcproxy/netutil/lvs"
 	"svcproxy.dev/svcproxy/proxier/bootrecord"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // A record holds which virtual servers are ours, which the kernel does not store, and
@@ -129,4 +131,43 @@ func (r *record) clear() error {
 		return fmt.Errorf("removing the record of our virtual servers: %w", err)
 	}
 	return nil
+}
+
+// readRecord reads the record of a family; an empty dir has none. damaged is how many of
+// its lines are invalid. It writes nothing.
+func readRecord(dir string, fam policy.Family, s bootrecord.Scope) (r *record, damaged int, err error) {
+	r = newRecord()
+	if dir == "" {
+		return r, 0, nil
+	}
+	file, damaged, err := bootrecord.Read(filepath.Join(dir, "ipvs-"+fam.String()+".journal"), "svcproxy ipvs", s, func(text string) error {
+		l, err := parseLine(text)
+		if err == nil {
+			r.replay(l)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, 0, fmt.Errorf("reading which virtual servers are ours: %w", err)
+	}
+	r.file = file
+	return r, damaged, nil
+}
+
+// forgetDrains drops the drains of destinations that a server no longer has.
+func (r *record) forgetDrains(key lvs.Key, now *server) {
+	for at := range r.drains[key] {
+		if !slices.ContainsFunc(now.dests, func(d dest) bool { return d.AddrPort == at }) {
+			r.drained(drainChange{key: key, at: at})
+		}
+	}
+}
+
+// disownMissing disowns servers that are not in a list of all.
+func (r *record) disownMissing(list map[lvs.Key]lvs.Listing) {
+	for key := range r.owned {
+		if _, there := list[key]; !there {
+			r.disown(key)
+		}
+	}
 }

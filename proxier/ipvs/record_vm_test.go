@@ -100,7 +100,7 @@ func (h *host) forget() {
 	was := h.Backend
 	was.device.Close()
 	h.Must(was.conn.Close())
-	h.Backend = &Backend{fam: h.Family, opts: h.opts, log: was.log, kernel: was.kernel, rules: layout.NewIPVSRules(h.Family), conn: &lvs.Conn{}}
+	h.Backend = &Backend{owner: owner{fam: h.Family, log: was.log, conn: &lvs.Conn{}}, lookout: lookout{v6: was.v6, timeouts: was.timeouts}, opts: h.opts, kernel: was.kernel, rules: layout.NewIPVSRules(h.Family)}
 	h.Backend.unsupported = layout.NewUnsupported(was.kernel.Probe, h.Backend.rules)
 	h.Must(h.Backend.openRecord(h.opts.StateDir))
 	var err error

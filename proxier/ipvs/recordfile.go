@@ -3,13 +3,10 @@ package ipvs
 import (
 	"fmt"
 	"net/netip"
-	"path/filepath"
 	"strings"
 	"time"
 
 	"svcproxy.dev/svcproxy/netutil/lvs"
-	"svcproxy.dev/svcproxy/proxier/bootrecord"
-	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -25,27 +22,6 @@ const (
 	wordDrain   = "drain"
 	wordDrained = "drained"
 )
-
-// readRecord reads the record of a family; an empty dir has none. damaged is how many of
-// its lines are invalid. It writes nothing.
-func readRecord(dir string, fam policy.Family, s bootrecord.Scope) (r *record, damaged int, err error) {
-	r = newRecord()
-	if dir == "" {
-		return r, 0, nil
-	}
-	file, damaged, err := bootrecord.Read(filepath.Join(dir, "ipvs-"+fam.String()+".journal"), "svcproxy ipvs", s, func(text string) error {
-		l, err := parseLine(text)
-		if err == nil {
-			r.replay(l)
-		}
-		return err
-	})
-	if err != nil {
-		return nil, 0, fmt.Errorf("reading which virtual servers are ours: %w", err)
-	}
-	r.file = file
-	return r, damaged, nil
-}
 
 // A line is one change of a virtual server.
 type line struct {

@@ -1,8 +1,6 @@
 package ipvs
 
 import (
-	"context"
-
 	"svcproxy.dev/svcproxy/netutil/ipset"
 	"svcproxy.dev/svcproxy/netutil/lvs"
 	"svcproxy.dev/svcproxy/proxier/filter/layout"
@@ -26,10 +24,6 @@ func (p *snapshot) withoutGuards(rules *layout.Rules) map[lvs.Key]bool {
 		}
 	}
 	return keys
-}
-
-func entryOf(key lvs.Key) ipset.Entry {
-	return ipset.Entry{Addr: key.Addr, Protocol: key.Protocol, Port: key.Port}
 }
 
 // entriesOf returns the frontends of steps.
@@ -80,15 +74,4 @@ func (p *snapshot) sort(steps []step) (early, late []step) {
 		}
 	}
 	return early, late
-}
-
-// serve runs the steps that waited for the rules, and has sets say that their frontends are served.
-func (b *Backend) serve(ctx context.Context, p *snapshot, late []step, errs *failures) error {
-	if len(p.unguarded) == 0 {
-		return nil
-	}
-	b.runSteps(ctx, late, p.after, errs)
-	served := &layout.Changes{Gained: map[string][]ipset.Entry{}, Lost: map[string][]ipset.Entry{}}
-	b.rules.Withhold(b.refused.missingEntries(p.after), served)
-	return b.kernel.Apply(ctx, served, b.rules)
 }

@@ -21,17 +21,14 @@ import (
 // alone, which may belong to the other mode by now; if they do not, RemoveRules
 // removes them, at once.
 func (b *Backend) Retire(ctx context.Context) (done bool, err error) {
-	b.forgetMirror()
-	done, err = b.retire(ctx)
-	if err != nil {
-		return false, fmt.Errorf("ipvs, %s: leaving: %w", b.fam, err)
-	}
-	return done, nil
-}
-
-func (b *Backend) retire(ctx context.Context) (bool, error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("ipvs, %s: leaving: %w", b.fam, err)
+		}
+	}()
+	b.forget(b.record)
 	b.servers = nil // no service has ended: connections go on, whatever one said
-	p, err := b.takeSnapshot(ctx, &policy.State{Family: b.fam})
+	p, err := b.takeSnapshot(ctx, &policy.State{Family: b.fam}, b.opts, b.servers)
 	if err != nil {
 		return false, err
 	}
@@ -39,7 +36,7 @@ func (b *Backend) retire(ctx context.Context) (bool, error) {
 	b.apply(ctx, p, nil, &errs)
 	b.servers = nil // the next Sync compares everything
 	errs.add(b.record.flush())
-	errs.add(b.releaseUDP(ctx, p.diff.last))
+	errs.add(releaseUDP(ctx, b.fam == policy.IPv6, p.diff.last))
 	if errs.n == 0 && len(p.after) == 0 {
 		errs.add(b.removeDevice(ctx))
 	}
@@ -48,7 +45,7 @@ func (b *Backend) retire(ctx context.Context) (bool, error) {
 
 // releaseUDP removes the UDP flows of removed servers from connection tracking, which
 // would keep the rules of another mode from seeing them.
-func (b *Backend) releaseUDP(ctx context.Context, steps []step) error {
+func releaseUDP(ctx context.Context, v6 bool, steps []step) error {
 	var gone []netip.AddrPort
 	for _, s := range steps {
 		if s.op == deleteServer && s.key.Protocol == uint8(source.UDP) {
@@ -58,7 +55,7 @@ func (b *Backend) releaseUDP(ctx context.Context, steps []step) error {
 	if len(gone) == 0 {
 		return nil
 	}
-	_, err := conntrack.Prune(ctx, b.fam == policy.IPv6, conntrack.Query{To: gone}, func(conntrack.Flow) conntrack.Verdict { return conntrack.Remove })
+	_, err := conntrack.Prune(ctx, v6, conntrack.Query{To: gone}, func(conntrack.Flow) conntrack.Verdict { return conntrack.Remove })
 	return err
 }
 
@@ -72,56 +69,55 @@ func (b *Backend) RemoveRules(ctx context.Context) error {
 }
 
 // remove removes servers, addresses, the device and the record.
-func (b *Backend) remove(ctx context.Context) error {
-	b.servers = nil
-	p := &snapshot{}
-	if err := b.readDevice(p); err != nil {
+func (o *owner) remove(ctx context.Context) error {
+	_, bound, err := addrsOf(o.device, o.fam == policy.IPv6)
+	if err != nil {
 		return err
 	}
 	var errs failures
-	errs.add(b.removeServers(ctx, p.bound))
+	errs.add(o.removeServers(ctx, bound))
 	unbound := 0
-	for a := range p.bound {
-		err := b.device.Unbind(a)
+	for a := range bound {
+		err := o.device.Unbind(a)
 		if errs.add(err); err == nil {
 			unbound++
 		}
 	}
-	proxier.RemovedSome(ctx, fmt.Sprintf("addresses of %s, %s", links.Own, b.fam), unbound)
-	b.bound = nil
-	errs.add(b.removeDevice(ctx))
+	proxier.RemovedSome(ctx, fmt.Sprintf("addresses of %s, %s", links.Own, o.fam), unbound)
+	o.bound = nil
+	errs.add(o.removeDevice(ctx))
 	if errs.n == 0 {
-		errs.add(b.record.clear())
+		errs.add(o.record.clear())
 	} else {
-		errs.add(b.record.flush())
+		errs.add(o.record.flush())
 	}
 	return errs.join()
 }
 
 // removeServers removes our servers. It logs others on addresses that it removes: only we
 // had a reason to add servers there.
-func (b *Backend) removeServers(ctx context.Context, bound map[netip.Addr]struct{}) error {
-	err := b.conn.Probe(ctx)
+func (o *owner) removeServers(ctx context.Context, bound map[netip.Addr]struct{}) error {
+	err := o.conn.Probe(ctx)
 	if errors.Is(err, lvs.ErrUnsupported) { // its module was removed, with all servers
-		b.disownMissing(nil)
+		o.record.disownMissing(nil)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	list, err := b.list(ctx, nil)
+	list, err := o.list(ctx, nil)
 	if err != nil {
 		return err
 	}
-	b.disownMissing(list)
+	o.record.disownMissing(list)
 	var errs failures
 	var stay []lvs.Key
 	removed := 0
 	for key := range list {
 		_, on := bound[key.Addr]
 		switch {
-		case b.record.owns(key):
-			err := b.recordResult(step{op: deleteServer, key: key}, b.conn.DeleteServer(ctx, key))
+		case o.record.owns(key):
+			err := o.recordResult(step{op: deleteServer, key: key}, o.conn.DeleteServer(ctx, key))
 			if errs.add(err); err == nil {
 				removed++
 			}
@@ -129,38 +125,11 @@ func (b *Backend) removeServers(ctx context.Context, bound map[netip.Addr]struct
 			stay = append(stay, key)
 		}
 	}
-	proxier.RemovedSome(ctx, fmt.Sprintf("virtual servers, %s", b.fam), removed)
-	b.warnForeign(stay, func(lvs.Key) string {
+	proxier.RemovedSome(ctx, fmt.Sprintf("virtual servers, %s", o.fam), removed)
+	o.warnForeign(stay, func(lvs.Key) string {
 		return "a virtual server on an address of " + links.Own + " is not recorded as ours: it stays"
 	})
 	return errs.join()
-}
-
-// disownMissing disowns servers that are not in a list of all.
-func (b *Backend) disownMissing(list map[lvs.Key]lvs.Listing) {
-	for key := range b.record.owned {
-		if _, there := list[key]; !there {
-			b.record.disown(key)
-		}
-	}
-}
-
-// removeDevice removes our device, unless a family has addresses on it.
-func (b *Backend) removeDevice(ctx context.Context) error {
-	there, err := b.device.Find()
-	if err != nil || !there {
-		return err
-	}
-	for _, v6 := range []bool{false, true} {
-		if left, err := b.device.Addrs(v6); err != nil || len(left) > 0 {
-			return err
-		}
-	}
-	if err := b.device.Remove(); err != nil {
-		return err
-	}
-	proxier.Removed(ctx, "device "+links.Own)
-	return nil
 }
 
 // Cleanup removes the virtual servers, addresses, device and record of a family from a
@@ -168,13 +137,13 @@ func (b *Backend) removeDevice(ctx context.Context) error {
 // to log, which may be nil. Chains and sets have the names of iptables mode, whose
 // Cleanup removes them.
 func Cleanup(ctx context.Context, fam policy.Family, stateDir string, log *slog.Logger) (err error) {
-	b := &Backend{fam: fam, log: orDiscard(log), conn: &lvs.Conn{}}
-	defer func() { err = errors.Join(err, b.Close()) }()
-	if b.device, err = links.OpenDummy(); err != nil {
+	o := owner{fam: fam, log: orDiscard(log), conn: &lvs.Conn{}}
+	defer func() { err = errors.Join(err, o.close()) }()
+	if o.device, err = links.OpenDummy(); err != nil {
 		return err
 	}
-	if err = b.openRecord(stateDir); err != nil {
+	if err = o.openRecord(stateDir); err != nil {
 		return err
 	}
-	return b.remove(ctx)
+	return o.remove(ctx)
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"svcproxy.dev/svcproxy/netutil/ipset"
 	"svcproxy.dev/svcproxy/netutil/lvs"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
@@ -214,4 +215,37 @@ func drainTime(k lvs.Key, timeout time.Duration) time.Duration {
 // compareKeys orders servers by address, protocol and port.
 func compareKeys(a, b lvs.Key) int {
 	return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port))
+}
+
+// wayOf returns how packets get to the destinations of a service.
+func wayOf(f source.Forwarding) lvs.Forwarding {
+	switch f.Method {
+	case source.ForwardDirect:
+		return lvs.Forwarding{Method: lvs.Direct}
+	case source.ForwardTunnel:
+		types := map[source.TunnelType]lvs.TunnelType{source.IPIP: lvs.IPIP, source.GUE: lvs.GUE, source.GRE: lvs.GRE}
+		return lvs.Forwarding{Method: lvs.Tunnel, Type: types[f.Tunnel], Port: f.Port}
+	}
+	return lvs.Forwarding{}
+}
+
+// is reports whether an existing destination is as desired.
+func (d dest) is(want dest) bool {
+	return d.AddrPort == want.AddrPort && d.weight == want.weight && d.way == want.way && d.limits == want.limits && !d.foreignOptions
+}
+
+// draining returns what is left of a destination that drains. Its connections keep their way.
+func (d dest) draining() dest { return dest{AddrPort: d.AddrPort, way: d.way, limits: d.limits} }
+
+// forKernel returns a desired destination as it is written.
+func (d dest) forKernel() lvs.Destination {
+	return lvs.Destination{AddrPort: d.AddrPort, Weight: d.weight, Forwarding: d.way, Limits: d.limits}
+}
+
+// datagramGrace is how long a removed UDP destination keeps its flows, whose end is unknown: time
+// enough for the answers that are under way. It is less than the looks of proxier wait for such a flow.
+const datagramGrace = time.Second
+
+func entryOf(key lvs.Key) ipset.Entry {
+	return ipset.Entry{Addr: key.Addr, Protocol: key.Protocol, Port: key.Port}
 }

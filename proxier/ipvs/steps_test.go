@@ -19,7 +19,7 @@ import (
 // A server that a sync was about to make when it was told to end is not ours.
 func TestServersThatASyncDidNotComeToMake(t *testing.T) {
 	dir := t.TempDir()
-	b := &Backend{record: open(t, dir, here), refused: refused{}, conn: &lvs.Conn{}}
+	b := &owner{record: open(t, dir, here), refused: refused{}, conn: &lvs.Conn{}}
 	srv := &server{Server: lvs.Server{Key: tcp("10.96.0.1:80")}}
 	servers := map[lvs.Key]*server{srv.Key: srv}
 	steps := []step{{op: addServer, key: srv.Key, srv: srv}}
@@ -48,7 +48,7 @@ func TestAnotherProgramRemovesAServer(t *testing.T) {
 		{updateServer, lvs.ErrNoServer, false}, {addDest, lvs.ErrNoServer, false}, {updateDest, lvs.ErrNoServer, false},
 		{updateDest, lvs.ErrNotExist, true},
 	} {
-		b := &Backend{record: open(t, "", here)}
+		b := &owner{record: open(t, "", here)}
 		s := step{op: tt.op, key: tcp("10.96.0.1:80")}
 		b.record.own(s.key)
 		err := b.recordResult(s, fmt.Errorf("changing: %w", tt.err))
@@ -63,7 +63,7 @@ func TestAnotherProgramRemovesAServer(t *testing.T) {
 func TestUnknownRefusals(t *testing.T) {
 	srv := &server{Server: lvs.Server{Key: tcp("10.96.0.1:80")}}
 	for _, op := range []op{addServer, updateServer, addDest} {
-		b := &Backend{record: open(t, "", here), refused: refused{}}
+		b := &owner{record: open(t, "", here), refused: refused{}}
 		s := step{op: op, key: srv.Key, srv: srv}
 		b.record.own(s.key)
 		if err := b.recordResult(s, fmt.Errorf("adding: %w: %w", lvs.ErrRefused, syscall.ERANGE)); err != nil || b.record.owns(s.key) != (op != addServer) {
@@ -82,7 +82,7 @@ func TestUnknownRefusals(t *testing.T) {
 // neither: it must not be removed should the process end now.
 func TestAnotherProgramIsFaster(t *testing.T) {
 	dir := t.TempDir()
-	b := &Backend{record: open(t, dir, here), refused: refused{}}
+	b := &owner{record: open(t, dir, here), refused: refused{}}
 	srv := &server{Server: lvs.Server{Key: tcp("10.96.0.1:80")}, name: policy.ServicePortName{Key: source.Key{Namespace: "default", Name: "web"}}}
 	servers := map[lvs.Key]*server{srv.Key: srv, tcp("10.96.0.2:80"): srv}
 	b.recordPlanned([]lvs.Key{srv.Key, tcp("10.96.0.2:80")}, &difference{}, servers, &failures{})
@@ -105,17 +105,18 @@ func TestUnservedFrontends(t *testing.T) {
 	frontend := func(port uint16, kind policy.Kind) *policy.Frontend {
 		return &policy.Frontend{Key: policy.FrontendKey{Port: port, Kind: kind}}
 	}
-	b := &Backend{refused: refused{}, servers: map[lvs.Key]*server{}, claims: &claims{by: map[lvs.Key]claim{}, host: policy.Host{NodePortAddrs: make([]netip.Addr, 2)}}}
+	b := holdings{servers: map[lvs.Key]*server{}, claims: &claims{by: map[lvs.Key]claim{}, host: policy.Host{NodePortAddrs: make([]netip.Addr, 2)}}}
+	without := refused{}
 	for port, r := range map[uint16]refusal{1: {}, 2: {foreign: true}, 3: {}, 4: {}, 5: {}} {
 		key := lvs.Key{Port: port}
-		b.refused[key] = r
+		without[key] = r
 		b.claims.by[key] = claim{address: frontend(port, policy.VIP)}
 	}
 	b.servers[lvs.Key{Port: 3}] = &server{dests: []dest{{weight: 0}, {weight: 1}}}
 	b.servers[lvs.Key{Port: 5}] = &server{dests: []dest{{weight: 0}}}
 	b.claims.by[lvs.Key{Port: 4}] = claim{nodePort: frontend(4, policy.NodePort)}
 	var u *proxier.PartialError
-	if !errors.As(b.unserved(), &u) {
+	if !errors.As(b.unserved(without), &u) {
 		t.Fatal("nothing is unserved")
 	}
 	for port, whole := range map[uint16]bool{1: true, 2: true, 3: false, 5: true} {

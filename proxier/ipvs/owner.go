@@ -1,0 +1,150 @@
+package ipvs
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"maps"
+	"net/netip"
+
+	"svcproxy.dev/svcproxy/netutil/links"
+	"svcproxy.dev/svcproxy/netutil/lvs"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/bootrecord"
+	"svcproxy.dev/svcproxy/proxier/policy"
+)
+
+// An owner has what is ours in IPVS, and on our device. It sends what changes there, and
+// records which virtual servers are ours.
+type owner struct {
+	fam policy.Family
+	log *slog.Logger
+
+	conn    *lvs.Conn
+	device  *links.Dummy
+	bound   map[netip.Addr]struct{} // addresses of our device, after the last Sync
+	record  *record
+	unsent  map[lvs.Key]struct{} // that the running Sync has not added yet
+	refused refused
+	foreign map[lvs.Key]struct{} // those of refused that were logged
+}
+
+func orDiscard(log *slog.Logger) *slog.Logger { return cmp.Or(log, slog.New(slog.DiscardHandler)) }
+
+func (o *owner) openRecord(dir string) error {
+	here, err := bootrecord.Here()
+	if err != nil {
+		return err
+	}
+	var damaged int
+	if o.record, damaged, err = readRecord(dir, o.fam, here); err != nil {
+		return err
+	}
+	if damaged > 0 {
+		o.log.Warn("the record of our virtual servers is damaged: those it does not name are left alone", "file", o.record.file.Path(), "damaged_lines", damaged)
+	}
+	return nil
+}
+
+// close closes the sockets.
+func (o *owner) close() error {
+	if o.device != nil {
+		o.device.Close()
+	}
+	if o.conn == nil {
+		return nil
+	}
+	return o.conn.Close()
+}
+
+// list returns the virtual servers of our family. It includes every recorded one,
+// whatever other processes change meanwhile, or it would count as removed; and every
+// desired one, or a foreign one would be recorded as ours until adding it fails: if we
+// were killed before that, the next run would remove it.
+func (o *owner) list(ctx context.Context, wanted map[lvs.Key]claim) (map[lvs.Key]lvs.Listing, error) {
+	known := maps.Clone(o.record.owned)
+	for key := range wanted {
+		known[key] = struct{}{}
+	}
+	return o.conn.List(ctx, o.fam == policy.IPv6, maps.Keys(known))
+}
+
+// addrsOf reports whether our device exists, and its addresses.
+func addrsOf(device *links.Dummy, v6 bool) (there bool, addrs map[netip.Addr]struct{}, err error) {
+	if there, err = device.Find(); err != nil {
+		return false, nil, err
+	}
+	list, err := device.Addrs(v6)
+	if err != nil {
+		return false, nil, err
+	}
+	addrs = make(map[netip.Addr]struct{}, len(list))
+	for _, a := range list {
+		addrs[a] = struct{}{}
+	}
+	return there, addrs, nil
+}
+
+func (o *owner) bind(ctx context.Context, addrs []netip.Addr, errs *failures) {
+	changeAddrs(ctx, addrs, o.device.Bind, func(a netip.Addr) { o.bound[a] = struct{}{} }, errs)
+}
+
+func (o *owner) unbind(ctx context.Context, addrs []netip.Addr, errs *failures) {
+	changeAddrs(ctx, addrs, o.device.Unbind, func(a netip.Addr) { delete(o.bound, a) }, errs)
+}
+
+// changeAddrs changes addresses of our device, and calls done with each that succeeded.
+func changeAddrs(ctx context.Context, addrs []netip.Addr, change func(netip.Addr) error, done func(netip.Addr), errs *failures) {
+	for _, a := range addrs {
+		if ctx.Err() != nil {
+			errs.add(ctx.Err())
+			return
+		}
+		err := change(a)
+		if errs.add(err); err == nil {
+			done(a)
+		}
+		proxier.Progressed(ctx)
+	}
+}
+
+// repairAddrs adds or removes the given addresses of our device, whichever members has.
+func (o *owner) repairAddrs(ctx context.Context, addrs map[netip.Addr]bool, members map[netip.Addr]struct{}, errs *failures) {
+	there, have, err := addrsOf(o.device, o.fam == policy.IPv6)
+	if err == nil && !there {
+		err = o.device.Make()
+	}
+	if err != nil {
+		errs.add(err)
+		return
+	}
+	want := map[netip.Addr]struct{}{}
+	for a := range addrs {
+		copyKey(o.bound, have, a)
+		if _, member := members[a]; member {
+			want[a] = struct{}{}
+		}
+	}
+	maps.DeleteFunc(have, func(a netip.Addr, _ struct{}) bool { return !addrs[a] })
+	missing, extra := addrDifference(have, want)
+	o.unbind(ctx, extra, errs)
+	o.bind(ctx, missing, errs)
+}
+
+// removeDevice removes our device, unless a family has addresses on it.
+func (o *owner) removeDevice(ctx context.Context) error {
+	there, err := o.device.Find()
+	if err != nil || !there {
+		return err
+	}
+	for _, v6 := range []bool{false, true} {
+		if left, err := o.device.Addrs(v6); err != nil || len(left) > 0 {
+			return err
+		}
+	}
+	if err := o.device.Remove(); err != nil {
+		return err
+	}
+	proxier.Removed(ctx, "device "+links.Own)
+	return nil
+}
