@@ -3,6 +3,7 @@ package proxier
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"time"
 
@@ -55,6 +56,33 @@ func (e *PartialError) Error() string { return e.Err.Error() }
 
 // Unwrap returns the cause.
 func (e *PartialError) Unwrap() error { return e.Err }
+
+// maxErrors is how many errors of one sync are reported; one cause can lead to thousands.
+const maxErrors = 8
+
+// Failures collects the errors of a sync that continues.
+type Failures struct {
+	N    int // how many there were
+	errs []error
+}
+
+// Add adds an error, if it is not nil.
+func (f *Failures) Add(err error) {
+	if err == nil {
+		return
+	}
+	if f.N++; f.N <= maxErrors {
+		f.errs = append(f.errs, err)
+	}
+}
+
+// Join returns the first errors and the number of others; nil if there are none.
+func (f *Failures) Join() error {
+	if more := f.N - len(f.errs); more > 0 {
+		return errors.Join(append(f.errs, fmt.Errorf("and %d more", more))...)
+	}
+	return errors.Join(f.errs...)
+}
 
 // JoinPartialErrors joins those that are not nil into one error; nil if there are none.
 func JoinPartialErrors(all ...*PartialError) error {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/netutil/lvs"
+	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
@@ -14,7 +15,7 @@ import (
 // It reads only these from the kernel. Its cost does not depend on the number of other
 // services.
 func (b *Backend) applyDelta(ctx context.Context, st *policy.State, delta *policy.Delta) error {
-	var errs failures
+	var errs proxier.Failures
 	d := &difference{now: time.Now(), timeout: b.opts.DrainTimeout, drains: b.record.drains}
 	touched := b.claims.update(delta)
 	b.lookAtDue(ctx, b.conn, d.now, touched, &errs)
@@ -29,14 +30,14 @@ func (b *Backend) applyDelta(ctx context.Context, st *policy.State, delta *polic
 	guards := b.rules.TakeGuards(rules, entriesOf(d.last))
 	b.unbind(ctx, shown.BoundAddrs.Lost, &errs)
 	if err := b.kernel.Apply(ctx, rules, b.rules); err != nil {
-		errs.add(err)
-		return errs.join()
+		errs.Add(err)
+		return errs.Join()
 	}
 	b.runSteps(ctx, d.first, b.servers, &errs) // from here on host processes are balanced
 	b.rules.Withhold(b.refused.missingEntries(b.servers), served)
 	if err := b.kernel.Apply(ctx, served, b.rules); err != nil {
-		errs.add(err)
-		return errs.join()
+		errs.Add(err)
+		return errs.Join()
 	}
 	b.bind(ctx, bind, &errs) // and everyone
 	b.runLast(ctx, d.last, b.servers, guards, &errs)
@@ -44,17 +45,17 @@ func (b *Backend) applyDelta(ctx context.Context, st *policy.State, delta *polic
 	for _, key := range keys {
 		b.queueDrain(key, d)
 	}
-	return errs.join()
+	return errs.Join()
 }
 
 // claimKeys returns the keys to compare, sorted, and those of them where a server will be
 // added. It leaves out foreign servers.
-func (b *Backend) claimKeys(ctx context.Context, touched map[lvs.Key]struct{}, errs *failures) (keys, claimed []lvs.Key) {
+func (b *Backend) claimKeys(ctx context.Context, touched map[lvs.Key]struct{}, errs *proxier.Failures) (keys, claimed []lvs.Key) {
 	for _, key := range slices.SortedFunc(maps.Keys(touched), compareKeys) {
 		delete(b.refused, key)
 		if f := b.claims.by[key].frontend(); f != nil && b.servers[key] == nil {
 			taken, err := b.conn.Has(ctx, key)
-			if errs.add(err); err != nil {
+			if errs.Add(err); err != nil {
 				continue
 			}
 			if taken {

@@ -85,7 +85,7 @@ func (h *holdings) addrChanges(st *policy.State, delta *policy.Delta, bound map[
 
 // lookAtDue adds to keys the servers whose drains are due, after reading which of their
 // destinations have connections.
-func (h *holdings) lookAtDue(ctx context.Context, conn *lvs.Conn, now time.Time, keys map[lvs.Key]struct{}, errs *failures) {
+func (h *holdings) lookAtDue(ctx context.Context, conn *lvs.Conn, now time.Time, keys map[lvs.Key]struct{}, errs *proxier.Failures) {
 	for _, key := range h.queue.due(now, maxDue) {
 		if h.servers[key] == nil {
 			continue
@@ -93,7 +93,7 @@ func (h *holdings) lookAtDue(ctx context.Context, conn *lvs.Conn, now time.Time,
 		keys[key] = struct{}{}
 		list, err := conn.Destinations(ctx, key)
 		if !errors.Is(err, lvs.ErrNotExist) { // another program removed it, which a look will find
-			errs.add(err)
+			errs.Add(err)
 		}
 		h.servers[key] = h.servers[key].withIdle(list)
 	}

@@ -19,7 +19,7 @@
 //	look.go, mirror.go             looks beside the syncs
 //	owner.go, steps.go, foreign.go what is ours, and sending what changes there
 //	record.go, recordfile.go       which servers are ours
-//	failures.go                    what cannot be served
+//	refused.go                     what cannot be served
 //	difference.go, drainqueue.go   what leads from one to the other, with destinations that drain
 //	servers.go, text.go            the servers of a State
 package ipvs

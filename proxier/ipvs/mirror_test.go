@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"svcproxy.dev/svcproxy/netutil/lvs"
+	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -171,7 +172,7 @@ func TestMissedServersAreNotOurs(t *testing.T) {
 	stopped, cancel := context.WithCancel(t.Context()) // no test asks the kernel
 	cancel()
 	ends := map[string]func(*Backend){
-		"repair":  func(b *Backend) { b.beginDelta(stopped, keySet(), &policy.Delta{}, &failures{}) },
+		"repair":  func(b *Backend) { b.beginDelta(stopped, keySet(), &policy.Delta{}, &proxier.Failures{}) },
 		"resync":  func(b *Backend) { b.forget(b.record) },
 		"leaving": func(b *Backend) { b.Retire(stopped) },
 	}
@@ -203,7 +204,7 @@ func TestMissedServersThatDrainedLeaveNothing(t *testing.T) {
 	stopped, cancel := context.WithCancel(t.Context())
 	cancel()
 	keys := keySet()
-	b.beginDelta(stopped, keys, &policy.Delta{}, &failures{})
+	b.beginDelta(stopped, keys, &policy.Delta{}, &proxier.Failures{})
 	d := &difference{drains: b.record.drains}
 	freed := b.compare(d, slices.Collect(maps.Keys(keys)), "", &policy.State{})
 	if !slices.Equal(freed, []netip.Addr{key.Addr}) || len(d.first)+len(d.last) > 0 || b.servers[key] != nil {

@@ -85,23 +85,23 @@ func addrsOf(device *links.Dummy, v6 bool) (there bool, addrs map[netip.Addr]str
 	return there, addrs, nil
 }
 
-func (o *owner) bind(ctx context.Context, addrs []netip.Addr, errs *failures) {
+func (o *owner) bind(ctx context.Context, addrs []netip.Addr, errs *proxier.Failures) {
 	changeAddrs(ctx, addrs, o.device.Bind, func(a netip.Addr) { o.bound[a] = struct{}{} }, errs)
 }
 
-func (o *owner) unbind(ctx context.Context, addrs []netip.Addr, errs *failures) {
+func (o *owner) unbind(ctx context.Context, addrs []netip.Addr, errs *proxier.Failures) {
 	changeAddrs(ctx, addrs, o.device.Unbind, func(a netip.Addr) { delete(o.bound, a) }, errs)
 }
 
 // changeAddrs changes addresses of our device, and calls done with each that succeeded.
-func changeAddrs(ctx context.Context, addrs []netip.Addr, change func(netip.Addr) error, done func(netip.Addr), errs *failures) {
+func changeAddrs(ctx context.Context, addrs []netip.Addr, change func(netip.Addr) error, done func(netip.Addr), errs *proxier.Failures) {
 	for _, a := range addrs {
 		if ctx.Err() != nil {
-			errs.add(ctx.Err())
+			errs.Add(ctx.Err())
 			return
 		}
 		err := change(a)
-		if errs.add(err); err == nil {
+		if errs.Add(err); err == nil {
 			done(a)
 		}
 		proxier.Progressed(ctx)
@@ -109,13 +109,13 @@ func changeAddrs(ctx context.Context, addrs []netip.Addr, change func(netip.Addr
 }
 
 // repairAddrs adds or removes the given addresses of our device, whichever members has.
-func (o *owner) repairAddrs(ctx context.Context, addrs map[netip.Addr]bool, members map[netip.Addr]struct{}, errs *failures) {
+func (o *owner) repairAddrs(ctx context.Context, addrs map[netip.Addr]bool, members map[netip.Addr]struct{}, errs *proxier.Failures) {
 	there, have, err := addrsOf(o.device, o.fam == policy.IPv6)
 	if err == nil && !there {
 		err = o.device.Make()
 	}
 	if err != nil {
-		errs.add(err)
+		errs.Add(err)
 		return
 	}
 	want := map[netip.Addr]struct{}{}

@@ -12,7 +12,7 @@ import (
 // looks have found to differ, reads these again, and returns what looks have found. One
 // that was missing is no longer ours, nor is one that another program may have added
 // there since.
-func (b *Backend) beginDelta(ctx context.Context, keys map[lvs.Key]struct{}, delta *policy.Delta, errs *failures) found {
+func (b *Backend) beginDelta(ctx context.Context, keys map[lvs.Key]struct{}, delta *policy.Delta, errs *proxier.Failures) found {
 	f := b.mirror.begin(keys, delta)
 	if len(f.servers) == 0 {
 		return f
@@ -22,12 +22,12 @@ func (b *Backend) beginDelta(ctx context.Context, keys map[lvs.Key]struct{}, del
 		b.record.disown(key)
 	}
 	if err := b.conn.Probe(ctx); err != nil { // the module may have been loaded again
-		errs.add(err)
+		errs.Add(err)
 		return f
 	}
 	for key := range f.servers {
 		if had := b.servers[key]; had != nil {
-			errs.add(b.reread(ctx, key, had))
+			errs.Add(b.reread(ctx, key, had))
 			proxier.Progressed(ctx)
 		}
 	}
@@ -36,15 +36,15 @@ func (b *Backend) beginDelta(ctx context.Context, keys map[lvs.Key]struct{}, del
 
 // repair repairs what looks have found, except for servers. After an error it leaves sets alone: they may
 // guard what is still balanced, and everything is compared next.
-func (b *Backend) repair(ctx context.Context, st *policy.State, f found, errs *failures) {
+func (b *Backend) repair(ctx context.Context, st *policy.State, f found, errs *proxier.Failures) {
 	if f.timeouts {
-		errs.add(b.timeouts.set(ctx, b.conn))
+		errs.Add(b.timeouts.set(ctx, b.conn))
 	}
 	if len(f.addrs.Some) > 0 {
 		b.repairAddrs(ctx, f.addrs.Some, b.members, errs)
 	}
-	if errs.n == 0 && b.kernel.Damaged() {
-		errs.add(b.kernel.Repair(ctx, b.rules, withBound(st, b.members)))
+	if errs.N == 0 && b.kernel.Damaged() {
+		errs.Add(b.kernel.Repair(ctx, b.rules, withBound(st, b.members)))
 	}
 }
 

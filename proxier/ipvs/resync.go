@@ -5,6 +5,7 @@ import (
 	"maps"
 
 	"svcproxy.dev/svcproxy/netutil/ipset"
+	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/filter/layout"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
@@ -34,8 +35,8 @@ func (b *Backend) resync(ctx context.Context, st *policy.State) error {
 	}
 	p.unguarded = p.withoutGuards(b.rules)
 	p.guards = b.rules.Guards(p.rules, entriesOf(p.diff.last))
-	var errs failures
-	errs.add(b.timeouts.set(ctx, b.conn))
+	var errs proxier.Failures
+	errs.Add(b.timeouts.set(ctx, b.conn))
 	b.refused = refused{}
 	for key := range p.foreign {
 		b.refused[key] = foreignServer(p.claims.by[key].frontend().ServicePort, key)
@@ -44,14 +45,14 @@ func (b *Backend) resync(ctx context.Context, st *policy.State) error {
 		b.rules.Withhold(p.unserved(b.refused), nil)
 		return b.kernel.Resync(ctx, p.rules, guarded{b.rules, p.guards}, rulesState)
 	}, &errs)
-	return errs.join()
+	return errs.Join()
 }
 
 // apply writes the difference of a snapshot. New connections find everything ready:
 // it adds servers first, then chains and sets, then addresses; and removes in reverse.
 // What rules are yet to restrict or masquerade is balanced after them: an address of this host gets packets before.
 // For the same reason what they no longer restrict or masquerade is first no longer balanced.
-func (b *Backend) apply(ctx context.Context, p *snapshot, rules func() error, errs *failures) {
+func (b *Backend) apply(ctx context.Context, p *snapshot, rules func() error, errs *proxier.Failures) {
 	for _, key := range p.lost {
 		b.record.disown(key)
 	}
@@ -67,12 +68,12 @@ func (b *Backend) apply(ctx context.Context, p *snapshot, rules func() error, er
 	}
 	if rules != nil {
 		if err := rules(); err != nil {
-			errs.add(err)
+			errs.Add(err)
 			return
 		}
 	}
 	if err := b.serve(ctx, p, late, errs); err != nil {
-		errs.add(err)
+		errs.Add(err)
 		return
 	}
 	b.bind(ctx, missing, errs)
@@ -82,7 +83,7 @@ func (b *Backend) apply(ctx context.Context, p *snapshot, rules func() error, er
 }
 
 // serve runs the steps that waited for the rules, and has sets say that their frontends are served.
-func (b *Backend) serve(ctx context.Context, p *snapshot, late []step, errs *failures) error {
+func (b *Backend) serve(ctx context.Context, p *snapshot, late []step, errs *proxier.Failures) error {
 	if len(p.unguarded) == 0 {
 		return nil
 	}

@@ -32,15 +32,15 @@ func (b *Backend) Retire(ctx context.Context) (done bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	var errs failures
+	var errs proxier.Failures
 	b.apply(ctx, p, nil, &errs)
 	b.servers = nil // the next Sync compares everything
-	errs.add(b.record.flush())
-	errs.add(releaseUDP(ctx, b.fam == policy.IPv6, p.diff.last))
-	if errs.n == 0 && len(p.after) == 0 {
-		errs.add(b.removeDevice(ctx))
+	errs.Add(b.record.flush())
+	errs.Add(releaseUDP(ctx, b.fam == policy.IPv6, p.diff.last))
+	if errs.N == 0 && len(p.after) == 0 {
+		errs.Add(b.removeDevice(ctx))
 	}
-	return errs.n == 0 && len(p.after) == 0, errs.join()
+	return errs.N == 0 && len(p.after) == 0, errs.Join()
 }
 
 // releaseUDP removes the UDP flows of removed servers from connection tracking, which
@@ -74,24 +74,24 @@ func (o *owner) remove(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var errs failures
-	errs.add(o.removeServers(ctx, bound))
+	var errs proxier.Failures
+	errs.Add(o.removeServers(ctx, bound))
 	unbound := 0
 	for a := range bound {
 		err := o.device.Unbind(a)
-		if errs.add(err); err == nil {
+		if errs.Add(err); err == nil {
 			unbound++
 		}
 	}
 	proxier.RemovedSome(ctx, fmt.Sprintf("addresses of %s, %s", links.Own, o.fam), unbound)
 	o.bound = nil
-	errs.add(o.removeDevice(ctx))
-	if errs.n == 0 {
-		errs.add(o.record.clear())
+	errs.Add(o.removeDevice(ctx))
+	if errs.N == 0 {
+		errs.Add(o.record.clear())
 	} else {
-		errs.add(o.record.flush())
+		errs.Add(o.record.flush())
 	}
-	return errs.join()
+	return errs.Join()
 }
 
 // removeServers removes our servers. It logs others on addresses that it removes: only we
@@ -110,7 +110,7 @@ func (o *owner) removeServers(ctx context.Context, bound map[netip.Addr]struct{}
 		return err
 	}
 	o.record.disownMissing(list)
-	var errs failures
+	var errs proxier.Failures
 	var stay []lvs.Key
 	removed := 0
 	for key := range list {
@@ -118,7 +118,7 @@ func (o *owner) removeServers(ctx context.Context, bound map[netip.Addr]struct{}
 		switch {
 		case o.record.owns(key):
 			err := o.recordResult(step{op: deleteServer, key: key}, o.conn.DeleteServer(ctx, key))
-			if errs.add(err); err == nil {
+			if errs.Add(err); err == nil {
 				removed++
 			}
 		case on:
@@ -129,7 +129,7 @@ func (o *owner) removeServers(ctx context.Context, bound map[netip.Addr]struct{}
 	o.warnForeign(stay, func(lvs.Key) string {
 		return "a virtual server on an address of " + links.Own + " is not recorded as ours: it stays"
 	})
-	return errs.join()
+	return errs.Join()
 }
 
 // Cleanup removes the virtual servers, addresses, device and record of a family from a

@@ -11,7 +11,7 @@ import (
 // recordPlanned records what is about to be done: which servers will be ours, and which
 // destinations drain. A server that cannot be recorded is not added; everything else
 // continues.
-func (o *owner) recordPlanned(claimed []lvs.Key, d *difference, servers map[lvs.Key]*server, errs *failures) {
+func (o *owner) recordPlanned(claimed []lvs.Key, d *difference, servers map[lvs.Key]*server, errs *proxier.Failures) {
 	o.unsent = map[lvs.Key]struct{}{}
 	for _, s := range d.first {
 		if s.op == addServer {
@@ -28,7 +28,7 @@ func (o *owner) recordPlanned(claimed []lvs.Key, d *difference, servers map[lvs.
 	if err == nil {
 		return
 	}
-	errs.add(err)
+	errs.Add(err)
 	for _, key := range claimed {
 		o.record.disown(key)
 		delete(servers, key)
@@ -47,13 +47,13 @@ func (o *owner) disownUnsent() {
 
 // runSteps sends steps that lead to servers, which it corrects if the kernel refuses
 // one. It skips steps of servers that could not be added.
-func (o *owner) runSteps(ctx context.Context, steps []step, servers map[lvs.Key]*server, errs *failures) {
+func (o *owner) runSteps(ctx context.Context, steps []step, servers map[lvs.Key]*server, errs *proxier.Failures) {
 	for _, s := range steps {
 		if s.op != deleteServer && servers[s.key] == nil {
 			continue
 		}
 		if ctx.Err() != nil {
-			errs.add(ctx.Err())
+			errs.Add(ctx.Err())
 			return
 		}
 		delete(o.unsent, s.key)
@@ -64,7 +64,7 @@ func (o *owner) runSteps(ctx context.Context, steps []step, servers map[lvs.Key]
 		if err != nil {
 			s.undo(servers)
 		}
-		errs.add(o.recordResult(s, err))
+		errs.Add(o.recordResult(s, err))
 		proxier.Progressed(ctx)
 	}
 }

@@ -23,13 +23,13 @@ func TestServersThatASyncDidNotComeToMake(t *testing.T) {
 	srv := &server{Server: lvs.Server{Key: tcp("10.96.0.1:80")}}
 	servers := map[lvs.Key]*server{srv.Key: srv}
 	steps := []step{{op: addServer, key: srv.Key, srv: srv}}
-	b.recordPlanned([]lvs.Key{srv.Key}, &difference{first: steps}, servers, &failures{})
+	b.recordPlanned([]lvs.Key{srv.Key}, &difference{first: steps}, servers, &proxier.Failures{})
 	if !open(t, dir, here).owns(srv.Key) {
 		t.Error("it is not recorded before it is made")
 	}
 	stopped, cancel := context.WithCancel(t.Context())
 	cancel()
-	b.runSteps(stopped, steps, servers, &failures{})
+	b.runSteps(stopped, steps, servers, &proxier.Failures{})
 	b.disownUnsent()
 	flush(t, b.record)
 	if got := open(t, dir, here); got.owns(srv.Key) {
@@ -85,7 +85,7 @@ func TestAnotherProgramIsFaster(t *testing.T) {
 	b := &owner{record: open(t, dir, here), refused: refused{}}
 	srv := &server{Server: lvs.Server{Key: tcp("10.96.0.1:80")}, name: policy.ServicePortName{Key: source.Key{Namespace: "default", Name: "web"}}}
 	servers := map[lvs.Key]*server{srv.Key: srv, tcp("10.96.0.2:80"): srv}
-	b.recordPlanned([]lvs.Key{srv.Key, tcp("10.96.0.2:80")}, &difference{}, servers, &failures{})
+	b.recordPlanned([]lvs.Key{srv.Key, tcp("10.96.0.2:80")}, &difference{}, servers, &proxier.Failures{})
 	s := step{op: addServer, key: srv.Key, srv: srv}
 	s.undo(servers)
 	if err := b.recordResult(s, fmt.Errorf("adding: %w", lvs.ErrExist)); err != nil {

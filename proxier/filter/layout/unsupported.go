@@ -2,7 +2,6 @@ package layout
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -12,9 +11,6 @@ import (
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
-
-// maxErrors is how many unsupported services an error names.
-const maxErrors = 8
 
 // Unsupported are the services whose rules need a match that this host lacks. They still
 // refuse what they refuse, and also refuse what rules would balance.
@@ -124,16 +120,12 @@ func (a *Unsupported) Unserved() *proxier.PartialError {
 	if len(a.why) == 0 {
 		return nil
 	}
-	var errs []error
+	var errs proxier.Failures
 	for _, key := range slices.SortedFunc(maps.Keys(a.why), source.Key.Compare) {
-		if len(errs) == maxErrors {
-			errs = append(errs, fmt.Errorf("and %d more", len(a.why)-maxErrors))
-			break
-		}
 		lacks := a.why[key]
-		errs = append(errs, fmt.Errorf("service %s needs the match %s, which this host lacks: %s", key, lacks, a.missing[lacks]))
+		errs.Add(fmt.Errorf("service %s needs the match %s, which this host lacks: %s", key, lacks, a.missing[lacks]))
 	}
-	return &proxier.PartialError{N: len(a.why), Err: errors.Join(errs...), Frontends: a.frontends()}
+	return &proxier.PartialError{N: len(a.why), Err: errs.Join(), Frontends: a.frontends()}
 }
 
 // frontends returns the frontends of unsupported services that refuse now.

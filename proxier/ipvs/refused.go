@@ -1,7 +1,6 @@
 package ipvs
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -12,32 +11,6 @@ import (
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
-
-// maxErrors is how many errors of one sync are reported; one cause can lead to thousands.
-const maxErrors = 8
-
-// failures collects the errors of a sync that continues.
-type failures struct {
-	errs []error
-	n    int
-}
-
-func (f *failures) add(err error) {
-	if err == nil {
-		return
-	}
-	if f.n++; f.n <= maxErrors {
-		f.errs = append(f.errs, err)
-	}
-}
-
-// join returns the first errors and the number of others; nil if there are none.
-func (f *failures) join() error {
-	if more := f.n - len(f.errs); more > 0 {
-		return errors.Join(append(f.errs, fmt.Errorf("and %d more", more))...)
-	}
-	return errors.Join(f.errs...)
-}
 
 // refused has the desired servers that are missing or incomplete, with the reason.
 // Retrying at once is useless.
@@ -53,11 +26,11 @@ func (r refused) unserved() *proxier.PartialError {
 	if len(r) == 0 {
 		return nil
 	}
-	var errs failures
+	var errs proxier.Failures
 	for _, key := range slices.SortedFunc(maps.Keys(r), compareKeys) {
-		errs.add(r[key].err)
+		errs.Add(r[key].err)
 	}
-	return &proxier.PartialError{N: len(r), Err: errs.join()}
+	return &proxier.PartialError{N: len(r), Err: errs.Join()}
 }
 
 // missingEntries returns those that do not exist at all. Foreign ones do: IPVS handles
