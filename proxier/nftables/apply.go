@@ -2,9 +2,7 @@ package nftables
 
 import (
 	"context"
-	"maps"
 	"math"
-	"slices"
 
 	"svcproxy.dev/svcproxy/proxier/nftables/layout"
 	"svcproxy.dev/svcproxy/proxier/policy"
@@ -21,7 +19,7 @@ func (b *Backend) apply(ctx context.Context, d *policy.Delta) error {
 			return err
 		}
 	}
-	return b.revokeLost(ctx, d.Services)
+	return b.revokeLost(ctx, b.mirror, d.Services)
 }
 
 // applyChunk sends a delta in one transaction, if the kernel accepts as much, after
@@ -42,19 +40,4 @@ func (b *Backend) applyChunk(ctx context.Context, d *policy.Delta) error {
 		b.endCommit(u)
 	}
 	return w.err
-}
-
-// revokeLost removes the tickets of endpoints that left their pool in a delta.
-func (b *Backend) revokeLost(ctx context.Context, changes []policy.ServiceChange) error {
-	ids, lost := b.mirror.Pools, map[layout.PoolKey]bool{}
-	for _, c := range changes {
-		ids.EachEndpoint(c.Old, func(e layout.PoolKey) { lost[e] = true })
-	}
-	for _, c := range changes {
-		ids.EachEndpoint(c.New, func(e layout.PoolKey) { delete(lost, e) })
-	}
-	if len(lost) == 0 || !slices.Contains(layout.SetsInUse(b.mirror.Counts()), layout.Tickets) {
-		return nil
-	}
-	return b.revoke(ctx, slices.Collect(maps.Keys(lost)))
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -11,6 +12,7 @@ import (
 	"svcproxy.dev/svcproxy/netutil/nft"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/nftables/layout"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // Endpoints lose their ticket (layout/affinity.go) after the transaction that took them
@@ -95,4 +97,19 @@ func (t *tableConn) revokeListed(ctx context.Context, list []nft.Element) error 
 		endpoints[i] = layout.PoolKey(e.Key)
 	}
 	return t.revoke(ctx, endpoints)
+}
+
+// revokeLost removes the tickets of endpoints that left their pool in a delta.
+func (t *tableConn) revokeLost(ctx context.Context, m *layout.Mirror, changes []policy.ServiceChange) error {
+	ids, lost := m.Pools, map[layout.PoolKey]bool{}
+	for _, c := range changes {
+		ids.EachEndpoint(c.Old, func(e layout.PoolKey) { lost[e] = true })
+	}
+	for _, c := range changes {
+		ids.EachEndpoint(c.New, func(e layout.PoolKey) { delete(lost, e) })
+	}
+	if len(lost) == 0 || !slices.Contains(layout.SetsInUse(m.Counts()), layout.Tickets) {
+		return nil
+	}
+	return t.revoke(ctx, slices.Collect(maps.Keys(lost)))
 }

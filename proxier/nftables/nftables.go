@@ -145,15 +145,12 @@ func (b *Backend) SharesPool(f *policy.Frontend) bool {
 }
 
 // Plan implements proxier.Backend.
-func (b *Backend) Plan(ctx context.Context, st *policy.State) ([]proxier.Change, error) {
-	changes, err := b.plan(ctx, st)
-	if err != nil {
-		return nil, fmt.Errorf("nftables, %s: %w", b.Fam, err)
-	}
-	return changes, nil
-}
-
-func (b *Backend) plan(ctx context.Context, st *policy.State) ([]proxier.Change, error) {
+func (b *Backend) Plan(ctx context.Context, st *policy.State) (_ []proxier.Change, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("nftables, %s: %w", b.Fam, err)
+		}
+	}()
 	if err := layout.CheckHost(&st.Host); err != nil {
 		return nil, err
 	}

@@ -50,7 +50,7 @@ func (b *Backend) possibleFlowtable() (flows *nft.Flowtable, links map[string]in
 	} else if missing := s.missing(links); len(missing) > 0 {
 		warnings = append(warnings, "there is no interface "+strings.Join(missing, ", "))
 	}
-	flows, why := b.accepted(slices.Sorted(maps.Keys(links)))
+	flows, why := b.accepted(slices.Sorted(maps.Keys(links)), s.Offload, b.mirror)
 	if why != "" {
 		warnings = append(warnings, why)
 	}
@@ -61,20 +61,20 @@ func (b *Backend) possibleFlowtable() (flows *nft.Flowtable, links map[string]in
 }
 
 // accepted returns the best flow table of these devices that the kernel takes, nil where it takes
-// none, and what it refused.
-func (b *Backend) accepted(devices []string) (flows *nft.Flowtable, refused string) {
+// none, and what it refused. m is what our table has; nil: unknown.
+func (t *tableConn) accepted(devices []string, offload bool, m *layout.Mirror) (flows *nft.Flowtable, refused string) {
 	if len(devices) == 0 {
 		return nil, ""
 	}
 	if !nft.FlowsRemovable() {
 		return nil, "connections in one could not be closed: that needs kernel 6.1.32, or 6.4"
 	}
-	f := &nft.Flowtable{Name: layout.FlowtableName, Devices: devices, Offload: b.flowtableState.Offload, Counter: true}
-	err := b.tryFlowtable(f)
+	f := &nft.Flowtable{Name: layout.FlowtableName, Devices: devices, Offload: offload, Counter: true}
+	err := t.tryFlowtable(f, m)
 	if err != nil && f.Offload {
 		refused = fmt.Sprintf("no hardware does it: %v", err)
 		f.Offload = false
-		err = b.tryFlowtable(f)
+		err = t.tryFlowtable(f, m)
 	}
 	if err != nil {
 		return nil, fmt.Sprintf("the kernel takes none: %v", err)
@@ -83,24 +83,24 @@ func (b *Backend) accepted(devices []string) (flows *nft.Flowtable, refused stri
 }
 
 // tryFlowtable tests whether the kernel takes a flow table and the rule for it.
-func (b *Backend) tryFlowtable(f *nft.Flowtable) error {
-	if b.hasFlowtable(f) {
+func (t *tableConn) tryFlowtable(f *nft.Flowtable, m *layout.Mirror) error {
+	if t.hasFlowtable(f, m) {
 		return nil // it took it already
 	}
-	c := b.FillsFlows(f)
-	batch := nft.NewBatch(b.Scratch())
+	c := t.FillsFlows(f)
+	batch := nft.NewBatch(t.Scratch())
 	batch.AddTable(layout.TableComment)
 	batch.AddFlowtable(f)
 	batch.AddChain(&c.Chain)
 	batch.AddRule(c.Name, c.Rules[0])
-	return b.conn.Try(batch)
+	return t.conn.Try(batch)
 }
 
 // hasFlowtable reports whether our table has a flow table, maybe of an earlier run.
-func (b *Backend) hasFlowtable(f *nft.Flowtable) bool {
-	if b.mirror != nil {
-		return f.Equal(b.mirror.Flows)
+func (t *tableConn) hasFlowtable(f *nft.Flowtable, m *layout.Mirror) bool {
+	if m != nil {
+		return f.Equal(m.Flows)
 	}
-	have, err := b.conn.List(b.Table())
+	have, err := t.conn.List(t.Table())
 	return err == nil && have != nil && f.Equal(have.Flowtables[f.Name])
 }

@@ -18,29 +18,29 @@ func (b *Backend) revive(ctx context.Context) (made bool, err error) {
 	if b.mirror == nil || !b.modified.Load() {
 		return false, nil
 	}
-	made, err = b.reviveMirror(ctx)
+	made, err = b.reviveMirror(ctx, b.mirror)
 	if b.mirror.Flows != nil && refusedFlows(err) {
 		b.dropFlows(b.Dialect)
-		made, err = b.reviveMirror(ctx)
+		made, err = b.reviveMirror(ctx, b.mirror)
 	}
 	return made, err
 }
 
-// reviveMirror is revive with the flow table that the mirror has.
-func (b *Backend) reviveMirror(ctx context.Context) (made bool, err error) {
-	exists, dormant, err := b.conn.Lookup(b.Table())
+// reviveMirror restores the chains of a mirror, with the flow table that it has.
+func (t *tableConn) reviveMirror(ctx context.Context, m *layout.Mirror) (made bool, err error) {
+	exists, dormant, err := t.conn.Lookup(t.Table())
 	switch {
 	case err != nil:
 		return false, err
 	case exists && !dormant:
-		return false, b.reviveStructure(ctx)
+		return false, t.reviveStructure(ctx, m)
 	}
-	w := b.writer(ctx, chunkBytes)
-	b.batch.AddTable(layout.TableComment)
+	w := t.writer(ctx, chunkBytes)
+	t.batch.AddTable(layout.TableComment)
 	if !exists {
-		w.flowtable(b.mirror.Flows)
-		w.sets(layout.SetsInUse(b.mirror.Counts()))
-		w.chains(b.mirror.InOrder(b.Dialect))
+		w.flowtable(m.Flows)
+		w.sets(layout.SetsInUse(m.Counts()))
+		w.chains(m.InOrder(t.Dialect))
 	}
 	w.flush()
 	return !exists && w.err == nil, w.err
@@ -49,18 +49,18 @@ func (b *Backend) reviveMirror(ctx context.Context) (made bool, err error) {
 // reviveStructure restores chains and rules without reading elements, of which
 // there may be a million. Sets that differ are made again; the deferred rules
 // then wait for their elements. A flow table that only lost an interface is left to repair.
-func (b *Backend) reviveStructure(ctx context.Context) error {
-	have, err := b.conn.List(b.Table())
+func (t *tableConn) reviveStructure(ctx context.Context, m *layout.Mirror) error {
+	have, err := t.conn.List(t.Table())
 	switch {
 	case errors.Is(err, nft.ErrChanged): // repair reads all of it, and tries again
 		return nil
 	case err != nil:
 		return err
-	case have == nil || have.Others > 0 || sameStructure(b.Dialect, have, b.mirror.Chains, layout.SetsInUse(b.mirror.Counts()), have.Flowtables[layout.FlowtableName]):
+	case have == nil || have.Others > 0 || sameStructure(t.Dialect, have, m.Chains, layout.SetsInUse(m.Counts()), have.Flowtables[layout.FlowtableName]):
 		return nil
 	}
-	d := &difference{want: &layout.Content{Dialect: b.Dialect, Flows: b.mirror.Flows}, counts: b.mirror.Counts(), have: have, rewrite: true}
-	chains, w := b.mirror.InOrder(b.Dialect), b.writer(ctx, math.MaxInt)
+	d := &difference{want: &layout.Content{Dialect: t.Dialect, Flows: m.Flows}, counts: m.Counts(), have: have, rewrite: true}
+	chains, w := m.InOrder(t.Dialect), t.writer(ctx, math.MaxInt)
 	w.prepare(d)
 	w.chains(chains)
 	if d.sameSets() {
