@@ -75,12 +75,12 @@ func viaMark(k loadedKey, from register, s Set, to ...register) []expr.Any {
 	return append(exprs, storeMark(regMark))
 }
 
-func (l *layout) poolOf(class lookupClass) []expr.Any {
-	return viaMark(l.frontend(class), 0, Set{kind: affinityPool, class: class}, regPool, regAgain)
+func (d *Dialect) poolOf(class lookupClass) []expr.Any {
+	return viaMark(d.frontend(class), 0, Set{kind: affinityPool, class: class}, regPool, regAgain)
 }
 
 // client loads a client's address, before its pool, which is loaded.
-func (l *layout) client() loadedKey { return l.source(l.regClient()) }
+func (d *Dialect) client() loadedKey { return d.source(d.regClient()) }
 
 // loaded is a key whose fields are in their registers already.
 var loaded loadedKey
@@ -92,61 +92,61 @@ var (
 )
 
 // toKnown sends a known client to its endpoint, and renews its timeouts.
-func (l *layout) toKnown(s Set) []expr.Any {
+func (d *Dialect) toKnown(s Set) []expr.Any {
 	return slices.Concat(
-		l.poolOf(s.class), l.ticketOfClient(), ticketFrom, loadTarget,
-		store(Affinity, l.regClient(), regTicket, s.expiry),
+		d.poolOf(s.class), d.ticketOfClient(), ticketFrom, loadTarget,
+		store(Affinity, d.regClient(), regTicket, s.expiry),
 		store(Tickets, regPool, regTicket, s.expiry),
 		store(TicketOwner, regAgain, regEndpoint, s.expiry),
-		l.dnat(0),
+		d.dnat(0),
 	)
 }
 
-func (l *layout) ticketOfClient() []expr.Any {
-	return viaMark(l.client(), l.regClient(), Affinity, regTicket)
+func (d *Dialect) ticketOfClient() []expr.Any {
+	return viaMark(d.client(), d.regClient(), Affinity, regTicket)
 }
 
 // keep returns the chain of a timeout.
-func (l *layout) keep(s Set) *Chain {
+func (d *Dialect) keep(s Set) *Chain {
 	p := s.class.prefix()
 	c := newChain(p+"keep-"+s.suffix(), "a client keeps its endpoint")
-	c.rule(l.toKnown(s))
-	c.commented("its endpoint has left", l.poolOf(s.class), l.ticketOfClient(), goTo(p+"renew-"+s.suffix()))
-	c.rule(l.poolOf(s.class), charge(s.expiry), goTo(p+"renew-"+s.suffix()))
+	c.rule(d.toKnown(s))
+	c.commented("its endpoint has left", d.poolOf(s.class), d.ticketOfClient(), goTo(p+"renew-"+s.suffix()))
+	c.rule(d.poolOf(s.class), charge(s.expiry), goTo(p+"renew-"+s.suffix()))
 	c.rule(goTo(p + "forget"))
 	return c
 }
 
 // renew returns the chain that finds an endpoint for a client that has none.
-func (l *layout) renew(s Set) *Chain {
+func (d *Dialect) renew(s Set) *Chain {
 	p := s.class.prefix()
 	c := newChain(p+"renew-"+s.suffix(), "a client gets an endpoint")
 	c.rule(jump(p + "draw"))
-	c.rule(l.toKnown(s))
+	c.rule(d.toKnown(s))
 	c.rule(goTo(p + "forget")) // there are too many clients
 	return c
 }
 
 // drawOne returns the chain that picks one of a number of slots for a client and
 // remembers it; renew sets the timeout.
-func (l *layout) drawOne(s Set) *Chain {
+func (d *Dialect) drawOne(s Set) *Chain {
 	c := newChain(s.class.prefix()+"draw-"+s.suffix(), fmt.Sprintf("a client gets one of %d slots", s.size))
 	chance := numgen(1<<32-1, regFound)
 	for _, below := range moduli(s.size) {
-		c.rule(l.poolOf(s.class), drawn(below), l.client().exprs, loadTarget,
+		c.rule(d.poolOf(s.class), drawn(below), d.client().exprs, loadTarget,
 			chance.exprs, issue(Tickets, regPool, regFound), ticketOf,
 			issue(TicketOwner, regAgain, regEndpoint),
-			dynset(dynsetDelete, Affinity, l.regClient(), regTicket, 0),
-			issue(Affinity, l.regClient(), regTicket), returnVerdict)
+			dynset(dynsetDelete, Affinity, d.regClient(), regTicket, 0),
+			issue(Affinity, d.regClient(), regTicket), returnVerdict)
 	}
 	return c
 }
 
 // forgetOne returns the chain that picks one of a number of slots for one connection.
-func (l *layout) forgetOne(s Set) *Chain {
+func (d *Dialect) forgetOne(s Set) *Chain {
 	c := newChain(s.class.prefix()+"forget-"+s.suffix(), fmt.Sprintf("one of %d slots", s.size))
 	for _, below := range moduli(s.size) {
-		c.rule(l.poolOf(s.class), drawn(below), loadTarget, l.dnat(0))
+		c.rule(d.poolOf(s.class), drawn(below), loadTarget, d.dnat(0))
 	}
 	return c
 }
