@@ -9,7 +9,7 @@ import (
 // announce takes over what a Sync that succeeded has put into the kernel.
 func (f *family) announce(lacks *proxier.PartialError) {
 	f.mu.Lock()
-	f.announcing.Synced(f.state.Services, f.changes.Services, lacks)
+	f.announcing.Synced(f.desired.state.Services, f.desired.changes.Services, lacks)
 	f.mu.Unlock()
 	f.tellAnnouncer()
 }

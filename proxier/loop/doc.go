@@ -9,7 +9,9 @@
 //
 //	inbox, loop              what the Loop is told; its goroutine
 //	orders, family           what the Loop sends to a family; its goroutine and State
-//	pieces                   large services, which a family changes piece by piece
+//	desired                  what the kernel is to hold of a family, and what of it has changed
+//	growth, pairs, sharing,  large services, which change piece by piece
+//	hairpins, sizes
 //	nodechange               which services a change of this host touches
 //	conditions               who knows of endpoints what files do not say
 //	pace, progress, stall    when a family syncs, and whether a Sync makes progress

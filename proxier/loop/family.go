@@ -31,21 +31,15 @@ type family struct {
 	ended     chan struct{}  // closed when run has returned
 	revision  *atomic.Uint64 // of what Counts counts
 
-	state   *policy.State
 	backend proxier.Backend
-	changes *policy.Changes // since the last Sync that succeeded
 	flows   []*flows.Worker
-
-	growing   map[source.Key]*growth // what the State has in part, see pieces.go; guarded by mu
-	lastGrown source.Key             // which of them had the last piece
+	desired desired // guarded by mu
 
 	open   bool          // every source has been read
 	full   bool          // the next Sync compares everything with the kernel
 	dirty  bool          // there is something to sync
 	broken bool          // foreign changes were found since the last Sync that succeeded
 	causes []RepairCause // of repairs that are due
-	queued time.Time     // when the oldest change not yet synced arrived
-	node   *policy.Node
 
 	triggers []time.Time // of changes not yet synced, see Loop.triggers
 
@@ -56,7 +50,7 @@ type family struct {
 	announcing announce.Ledger // guarded by mu
 	telling    sync.Mutex      // held while the Announcer is told, so that it hears changes in their order
 
-	mu   sync.RWMutex // held for writing by the goroutine while it changes state or news
+	mu   sync.RWMutex // held for writing by the goroutine while it changes desired or news
 	news familyNews
 }
 
@@ -77,13 +71,15 @@ type familyNews struct {
 }
 
 func newFamily(fam policy.Family, backend proxier.Backend, node *policy.Node, cfg *Config, report func()) *family {
-	return &family{
-		fam: fam, cfg: cfg, orders: newOrders(), report: report, node: node, backend: backend,
+	f := &family{
+		fam: fam, cfg: cfg, orders: newOrders(), report: report, backend: backend, desired: newDesired(fam, node),
 		questions: make(chan planQuestion), ended: make(chan struct{}), revision: new(atomic.Uint64),
-		state: policy.EmptyState(fam, node), changes: policy.NewChanges(), growing: make(map[source.Key]*growth), lookout: newLookout(), announcing: announce.New(),
+		lookout: newLookout(), announcing: announce.New(),
 		flows: flows.NewWorkers(fam, flows.Config{Tracking: cfg.Flows, RunDir: cfg.RunDir, Log: cfg.Log, Looked: cfg.Observer.Looked}),
 		full:  true, dirty: true, minimum: cfg.MinInterval, lookEvery: cfg.LookInterval,
 	}
+	f.desired.cutFor(backend, cfg.Piece)
+	return f
 }
 
 // run runs until ctx ends. It leaves the kernel as it is, and no longer uses the backend.
@@ -187,12 +183,12 @@ func (f *family) told(number uint64) {
 func (f *family) set(key source.Key, svc policy.Subject, queued time.Time) (changed bool) {
 	var r *policy.Resolved
 	if svc.Service != nil {
-		r = policy.Resolve(svc.Service, svc.Conditions, f.node, f.fam)
+		r = policy.Resolve(svc.Service, svc.Conditions, f.desired.node, f.fam)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.announcing.Shrink(key, r)
-	if !f.put(key, r, queued) {
+	if !f.desired.put(key, r, queued, f.news.told+1, f.full || f.news.err != nil) {
 		return false
 	}
 	f.revision.Add(1)
@@ -206,11 +202,11 @@ func (f *family) rebase(node *policy.Node) {
 	host := node.Host(f.fam)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.node = node
-	if f.state.Host.Equal(&host) {
+	f.desired.node = node
+	if f.desired.state.Host.Equal(&host) {
 		return
 	}
-	f.state.Host = host
+	f.desired.state.Host = host
 	f.full, f.dirty = true, true
 	f.pace.changed = true
 }
@@ -222,6 +218,7 @@ func (f *family) replace(b proxier.Backend) {
 	}
 	f.lookout.stop()
 	f.backend, f.full, f.dirty = b, true, true
+	f.desired.cutFor(b, f.cfg.Piece)
 	f.pace, f.causes = pace{}, nil
 	f.mu.Lock()
 	f.revision.Add(1)
@@ -242,7 +239,7 @@ func (f *family) syncAt(now time.Time) time.Time {
 	switch {
 	case f.news.err != nil:
 		return f.pace.retryAt()
-	case len(f.growing) > 0:
+	case len(f.desired.growing) > 0:
 		return f.pace.ended
 	case f.dirty:
 		return f.pace.started.Add(f.minimum)
@@ -285,9 +282,18 @@ func (f *family) syncNow(ctx context.Context) {
 	f.report()
 }
 
+// grow puts into the State what the next Sync has of growing services.
+func (f *family) grow(full bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.desired.grow(full) {
+		f.revision.Add(1)
+	}
+}
+
 // tellFlows tells the workers of a successful Sync; all: the kernel may have held something else.
 func (f *family) tellFlows(all bool) {
-	s := &flows.Sync{Changes: f.changes.Services, Host: f.state.Host, Node: f.node, All: all}
+	s := &flows.Sync{Changes: f.desired.changes.Services, Host: f.desired.state.Host, Node: f.desired.node, All: all}
 	for _, w := range f.flows {
 		w.Synced(s)
 	}
@@ -298,16 +304,16 @@ func (f *family) sync(ctx context.Context) SyncResult {
 	r := SyncResult{Family: f.fam, Full: f.full || f.news.err != nil, Start: time.Now(), Triggers: f.triggers, Repairs: f.causes}
 	f.grow(r.Full)
 	for _, w := range f.flows {
-		w.Expect(f.changes.Services)
+		w.Expect(f.desired.changes.Services)
 	}
-	r.Queued = f.queued
+	r.Queued = f.desired.queued
 	var delta *policy.Delta
 	if !r.Full {
-		delta = f.changes.Delta()
+		delta = f.desired.changes.Delta()
 	}
 	ctx, stop := f.watch(ctx, syncWork, &f.news.working)
 	defer stop()
-	err := f.backend.Sync(ctx, f.state, delta)
+	err := f.backend.Sync(ctx, f.desired.state, delta)
 	r.Duration = time.Since(r.Start)
 	if errors.As(err, &r.Unserved) || err == nil {
 		return r
@@ -315,7 +321,7 @@ func (f *family) sync(ctx context.Context) SyncResult {
 	if context.Cause(ctx) == errStuck {
 		err = fmt.Errorf("%w: %w", errStuck, err)
 	}
-	r.Err = fmt.Errorf("syncing %s (%d services): %w", f.fam, len(f.state.Services), err)
+	r.Err = fmt.Errorf("syncing %s (%d services): %w", f.fam, len(f.desired.state.Services), err)
 	return r
 }
 
@@ -351,13 +357,10 @@ func (f *family) done(r *SyncResult) {
 		return
 	}
 	n.failures, n.since, n.good, n.unserved, n.synced = 0, time.Time{}, end, r.Unserved, n.told
-	n.held = n.told
-	for _, g := range f.growing {
-		n.held = min(n.held, g.first-1)
-	}
-	f.full, f.dirty, f.broken, f.queued = false, len(f.growing) > 0, false, time.Time{}
+	n.held = f.desired.heldOf(n.told)
+	f.full, f.dirty, f.broken = false, len(f.desired.growing) > 0, false
 	f.triggers, f.causes = nil, nil
-	f.changes = policy.NewChanges()
+	f.desired.changes, f.desired.queued = policy.NewChanges(), time.Time{}
 	if r.Full {
 		f.lookout.last = end
 	}
@@ -375,6 +378,13 @@ func (f *family) latest() familyNews {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	return f.news
+}
+
+// unfinished reports whether the kernel does not hold a service as it was last resolved.
+func (f *family) unfinished(key source.Key) bool {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.desired.unfinished(key)
 }
 
 // alive returns now, or since when a Sync of f should have made progress.

@@ -391,11 +391,11 @@ func TestPiecesOfAnything(t *testing.T) {
 				t.Fatal(k.err)
 			}
 		}
-		want := policy.EmptyState(policy.IPv4, f.node)
+		want := policy.EmptyState(policy.IPv4, f.desired.node)
 		for key, s := range told {
-			policy.NewChanges().Put(want, key, policy.Resolve(s, nil, f.node, policy.IPv4))
+			policy.NewChanges().Put(want, key, policy.Resolve(s, nil, f.desired.node, policy.IPv4))
 		}
-		if diff := cmp.Diff(want, f.state, cmpopts.EquateEmpty(), cmp.AllowUnexported(policy.Hairpin{}), cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
+		if diff := cmp.Diff(want, f.desired.state, cmpopts.EquateEmpty(), cmp.AllowUnexported(policy.Hairpin{}), cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
 			t.Fatalf("the State at the end (-want +got):\n%s", diff)
 		}
 		if f.news.held != order {

@@ -10,9 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/proxier/report"
-	"svcproxy.dev/svcproxy/source"
 )
 
 const (
@@ -90,10 +88,10 @@ func (f *family) ask(ctx context.Context) *report.FamilyPlan {
 
 // answer answers with the plan of the State as it is. An order ends it.
 func (f *family) answer(ctx context.Context, q planQuestion) {
-	st := f.wantedState()
+	st := f.desired.wantedState()
 	p := &report.FamilyPlan{
-		Family: f.fam, Services: f.unsynced(st),
-		Before: f.former(), After: maps.Clone(st.Services), Host: st.Host, Node: f.node,
+		Family: f.fam, Services: f.desired.unsynced(st),
+		Before: f.desired.former(), After: maps.Clone(st.Services), Host: st.Host, Node: f.desired.node,
 		Fresh: f.news.good.IsZero(),
 	}
 	defer func() { q.answer <- p }()
@@ -115,28 +113,4 @@ func (f *family) answer(ctx context.Context, q planQuestion) {
 			p.Err = errInterrupted
 		}
 	}
-}
-
-// former returns all services as they were last synced.
-func (f *family) former() map[source.Key]*policy.Resolved {
-	all := maps.Clone(f.state.Services)
-	for key := range f.changes.Services {
-		was := f.changes.Before(f.state, key)
-		if delete(all, key); was != nil {
-			all[key] = was
-		}
-	}
-	return all
-}
-
-// unsynced returns the services that differ from what was last synced, in order of their names.
-func (f *family) unsynced(wanted *policy.State) []policy.ServiceChange {
-	all := policy.NewChanges()
-	for key := range f.changes.Services {
-		all.Note(key, f.changes.Before(f.state, key), wanted.Services[key])
-	}
-	for key, g := range f.growing {
-		all.Note(key, f.changes.Before(f.state, key), g.wanted)
-	}
-	return all.Delta().Services
 }

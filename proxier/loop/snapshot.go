@@ -71,20 +71,20 @@ func (f *family) snapshot() report.Family {
 	defer f.mu.RUnlock()
 	n := &f.news
 	s := report.Family{
-		Family: f.fam, Host: f.state.Host, Resolved: make([]*policy.Resolved, 0, len(f.state.Services)),
+		Family: f.fam, Host: f.desired.state.Host, Resolved: make([]*policy.Resolved, 0, len(f.desired.state.Services)),
 		Announced: f.announcing.Announced(), Known: f.holdsAny(), Unfinished: make(map[source.Key]report.Unfinished),
 		LastSync: n.good, FailingSince: n.since, Took: n.took, Err: n.err, Unserved: n.unserved, Stalls: stalls,
 	}
-	for _, r := range f.allResolved() {
+	for _, r := range f.desired.allResolved() {
 		s.Resolved = append(s.Resolved, r)
 	}
 	if s.Known {
-		for key := range f.changes.Services {
-			s.Unfinished[key] = report.Unfinished{Holds: f.holding(key)}
+		for key := range f.desired.changes.Services {
+			s.Unfinished[key] = report.Unfinished{Holds: f.desired.holding(key, s.Known)}
 		}
 	}
-	for key := range f.growing {
-		s.Unfinished[key] = report.Unfinished{Holds: f.holding(key), Grows: true}
+	for key := range f.desired.growing {
+		s.Unfinished[key] = report.Unfinished{Holds: f.desired.holding(key, s.Known), Grows: true}
 	}
 	return s
 }

@@ -1,0 +1,285 @@
+package loop
+
+import (
+	"cmp"
+	"iter"
+	"maps"
+	"slices"
+	"time"
+
+	"svcproxy.dev/svcproxy/internal/lists"
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/source"
+)
+
+// A large service changes in pieces. Each Sync has all other changes that have arrived, and one piece
+// of one large service, so that a change of another service, or the result of a health check, waits
+// for one piece at most.
+//
+// The State has what the kernel holds after the next Sync: of a service that is growing, the
+// frontends of all pieces so far. What is wanted is in desired.growing.
+
+// largePieces is how many pieces a change has at least: a smaller one comes in one Sync.
+const largePieces = 4
+
+// A desired is what the kernel is to hold of a family, and what of it has changed.
+type desired struct {
+	node    *policy.Node
+	state   *policy.State
+	changes *policy.Changes // since the last Sync that succeeded
+	queued  time.Time       // when the oldest of them arrived
+
+	growing   map[source.Key]*growth // what the State has in part
+	lastGrown source.Key             // which of them had the last piece
+	kernel    proxier.Piecer         // how a large change is cut in pieces
+	piece     int                    // the size of one
+}
+
+func newDesired(fam policy.Family, node *policy.Node) desired {
+	return desired{node: node, state: policy.EmptyState(fam, node), changes: policy.NewChanges(), growing: make(map[source.Key]*growth)}
+}
+
+// cutFor has large changes cut in pieces for a backend; piece is their size, 0: as the backend says.
+func (d *desired) cutFor(b proxier.Backend, piece int) {
+	d.kernel = piecerOf(b)
+	d.piece = cmp.Or(piece, d.kernel.PieceSize())
+}
+
+// put has a service come to be as wanted in the next Sync or, if that is a large change, in several.
+// Then orders from first on are not done before it is. It reports whether that changes anything.
+func (d *desired) put(key source.Key, wanted *policy.Resolved, queued time.Time, first uint64, whole bool) (changed bool) {
+	was, before := d.state.Services[key], d.growing[key]
+	most := largePieces * d.piece
+	if whole || before == nil && !isLarge(d.kernel, most, was, wanted) {
+		delete(d.growing, key)
+		if changed = d.changes.Put(d.state, key, wanted) || before != nil; changed {
+			d.queue(queued)
+		}
+		return changed
+	}
+	delete(d.growing, key)
+	if was == nil {
+		was = &policy.Resolved{Key: key}
+	}
+	g, now := newGrowth(d.kernel, was, wanted)
+	g.between = d.between(was, wanted)
+	if d.state.Services[key] != nil {
+		d.state.Services[key] = now
+	}
+	if g.pairs.left == 0 && (d.state.Services[key] == nil && wanted == nil || sameService(now, wanted)) {
+		return before != nil
+	}
+	g.first, g.queued = first, queued
+	if before != nil {
+		g.first, g.queued = before.first, before.queued
+		g.pairs.resume(&before.pairs)
+	}
+	if g.pairs.cost <= most {
+		d.queue(g.queued)
+		d.apply(g, g.pairs.next(most))
+	} else {
+		d.growing[key] = g
+		if ch, again := d.changes.Services[key]; again { // another service may have what the last Sync did not yet take from it
+			d.apply(g, g.pairs.touched(&ch))
+		}
+	}
+	return true
+}
+
+// queue notes when a change arrived that the next Sync has.
+func (d *desired) queue(at time.Time) {
+	if d.queued.IsZero() {
+		d.queued = at
+	}
+}
+
+// between returns what a service has while it grows, whatever its frontends are by then. VIPs that it
+// adds to the refused ones, and addresses that it adds to the announced ones, come with the last piece.
+// Those that it gives up go with the first.
+func (d *desired) between(was, wanted *policy.Resolved) policy.Resolved {
+	r := policy.Resolved{Key: was.Key}
+	if wanted == nil {
+		return r
+	}
+	r.Warnings = wanted.Warnings
+	for _, a := range wanted.RefusedVIPs {
+		if d.state.RefusedVIPs[a] > 0 || d.changes.VIPs[a] < 0 {
+			r.RefusedVIPs = append(r.RefusedVIPs, a)
+		}
+	}
+	had := make(map[policy.Announcement]bool, len(was.Announced))
+	for _, n := range was.Announced {
+		had[n] = true
+	}
+	r.Announced = lists.Keep(wanted.Announced, func(n policy.Announcement) bool { return had[n] })
+	return r
+}
+
+// grow puts into the State what the next Sync has of growing services: a full one all. It reports
+// whether there are any.
+func (d *desired) grow(full bool) bool {
+	switch {
+	case len(d.growing) == 0:
+		return false
+	case full:
+		d.takeAll()
+	default:
+		d.takePiece()
+	}
+	return true
+}
+
+// takePiece puts into the State what the next Sync has of growing services: one piece, and what
+// moves between a service that changes and a growing one.
+func (d *desired) takePiece() {
+	todo := slices.Collect(maps.Values(d.changes.Services))
+	g := d.nextGrowing()
+	d.lastGrown = g.key
+	todo = append(todo, d.apply(g, g.pairs.next(d.piece)))
+	for ; len(todo) > 0; todo = todo[1:] {
+		for key, g := range d.growing {
+			if key == todo[0].Key() {
+				continue
+			}
+			if piece := g.pairs.touched(&todo[0]); len(piece) > 0 {
+				todo = append(todo, d.apply(g, piece))
+			}
+		}
+	}
+}
+
+// nextGrowing returns the service whose turn it is to grow: they take turns in the order of their names.
+func (d *desired) nextGrowing() *growth {
+	keys := slices.SortedFunc(maps.Keys(d.growing), source.Key.Compare)
+	for _, key := range keys {
+		if key.Compare(d.lastGrown) > 0 {
+			return d.growing[key]
+		}
+	}
+	return d.growing[keys[0]]
+}
+
+// takeAll puts all into the State that is left of growing services.
+func (d *desired) takeAll() {
+	for _, g := range d.growing {
+		d.apply(g, g.pairs.next(g.pairs.cost))
+	}
+}
+
+// apply puts the pairs of a piece into the State, and notes the change.
+func (d *desired) apply(g *growth, piece []int) policy.ServiceChange {
+	was, all := d.state.Services[g.key], d.state.Services[g.key]
+	if was == nil {
+		was = &policy.Resolved{Key: g.key}
+	}
+	taken, part := g.pairs.take(g.key, piece)
+	g.sharing.count(&part)
+	gained, lost := g.hairpins.change(&part, &g.sharing, g.pairs.left == 0)
+	policy.CountAll(d.state.Hairpins, d.changes.Hairpins, slices.Values(gained), 1)
+	policy.CountAll(d.state.Hairpins, d.changes.Hairpins, slices.Values(lost), -1)
+	now := g.wanted
+	if g.pairs.left == 0 {
+		delete(d.growing, g.key)
+		d.queue(g.queued)
+	} else {
+		now = g.now(was, taken)
+	}
+	g.sharing.addUsers(&part, was)
+	part.Old.Pools, part.New.Pools = policy.PoolsOf(part.Old.Frontends), policy.PoolsOf(part.New.Frontends)
+	d.changes.Recount(d.state, was, now)
+	if d.state.Services[g.key] = now; now == nil {
+		delete(d.state.Services, g.key)
+	}
+	d.changes.NotePart(g.key, all, now, part)
+	return part
+}
+
+// allResolved yields all services as they were last resolved.
+func (d *desired) allResolved() iter.Seq2[source.Key, *policy.Resolved] {
+	return func(yield func(source.Key, *policy.Resolved) bool) {
+		for key, r := range d.state.Services {
+			if d.growing[key] == nil && !yield(key, r) {
+				return
+			}
+		}
+		for key, g := range d.growing {
+			if g.wanted != nil && !yield(key, g.wanted) {
+				return
+			}
+		}
+	}
+}
+
+// holding returns a function that reports whether the kernel holds a frontend of a service
+// as it was last resolved. known: it is known what the kernel holds.
+func (d *desired) holding(key source.Key, known bool) func(*policy.Frontend) bool {
+	ch, changed := d.changes.Services[key]
+	if d.growing[key] == nil && !changed || !known || changed && !ch.Part {
+		is := !changed && known
+		return func(*policy.Frontend) bool { return is }
+	}
+	part := make(map[*policy.Frontend]bool)
+	if changed {
+		for _, fe := range ch.New.Frontends {
+			part[fe] = true
+		}
+		for _, fe := range ch.Old.Frontends {
+			delete(part, fe)
+		}
+	}
+	r := d.state.Services[key]
+	return func(fe *policy.Frontend) bool { return hasFrontend(r, fe) && !part[fe] }
+}
+
+// wantedState returns the State as it will be when all services are complete.
+func (d *desired) wantedState() *policy.State {
+	if len(d.growing) == 0 {
+		return d.state
+	}
+	st, ch := *d.state, policy.NewChanges()
+	st.Services, st.RefusedVIPs = maps.Clone(st.Services), maps.Clone(st.RefusedVIPs)
+	st.Hairpins, st.BoundAddrs = maps.Clone(st.Hairpins), maps.Clone(st.BoundAddrs)
+	for key, g := range d.growing {
+		ch.Put(&st, key, g.wanted)
+	}
+	return &st
+}
+
+// unfinished reports whether the kernel does not hold a service as it was last resolved.
+func (d *desired) unfinished(key source.Key) bool {
+	_, changed := d.changes.Services[key]
+	return changed || d.growing[key] != nil
+}
+
+// heldOf returns the last order of those up to told that is done with all before, once the State is synced.
+func (d *desired) heldOf(told uint64) uint64 {
+	for _, g := range d.growing {
+		told = min(told, g.first-1)
+	}
+	return told
+}
+
+// former returns all services as they were last synced.
+func (d *desired) former() map[source.Key]*policy.Resolved {
+	all := maps.Clone(d.state.Services)
+	for key := range d.changes.Services {
+		was := d.changes.Before(d.state, key)
+		if delete(all, key); was != nil {
+			all[key] = was
+		}
+	}
+	return all
+}
+
+// unsynced returns the services that differ from what was last synced, in order of their names.
+func (d *desired) unsynced(wanted *policy.State) []policy.ServiceChange {
+	all := policy.NewChanges()
+	for key := range d.changes.Services {
+		all.Note(key, d.changes.Before(d.state, key), wanted.Services[key])
+	}
+	for key, g := range d.growing {
+		all.Note(key, d.changes.Before(d.state, key), g.wanted)
+	}
+	return all.Delta().Services
+}
