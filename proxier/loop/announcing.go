@@ -1,56 +1,55 @@
 package loop
 
 import (
-	"slices"
+	"sync"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/announce"
+	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/source"
 )
 
-// announce takes over what a Sync that succeeded has put into the kernel.
-func (f *family) announce(lacks *proxier.PartialError) {
-	f.mu.Lock()
-	f.announcing.Synced(f.desired.state.Services, f.desired.changes.Services, lacks)
-	f.mu.Unlock()
-	f.tellAnnouncer()
+// An announcing tells the network of the addresses of one family.
+type announcing struct {
+	fam     policy.Family
+	network announce.Announcer // nil: nobody is told
+	telling sync.Mutex         // held while the Announcer is told, so that it hears changes in their order
+
+	mu     sync.Mutex
+	ledger announce.Ledger
 }
 
-// tellAnnouncer tells the Announcer what it does not know. Any goroutine may call it.
-func (f *family) tellAnnouncer() {
-	f.telling.Lock()
-	defer f.telling.Unlock()
-	f.mu.Lock()
-	list := f.announcing.News()
-	f.mu.Unlock()
-	if len(list) > 0 && f.cfg.Announcer != nil {
-		f.cfg.Announcer.Announce(f.fam, list)
+// note has the ledger changed, by any goroutine.
+func (a *announcing) note(change func(*announce.Ledger)) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	change(&a.ledger)
+}
+
+// tell tells the Announcer what it does not know. Any goroutine may call it.
+func (a *announcing) tell() {
+	a.telling.Lock()
+	defer a.telling.Unlock()
+	a.mu.Lock()
+	list := a.ledger.News()
+	a.mu.Unlock()
+	if len(list) > 0 && a.network != nil {
+		a.network.Announce(a.fam, list)
 	}
+}
+
+// announced returns the addresses that are announced.
+func (a *announcing) announced() map[source.Key][]policy.Announcement {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.ledger.Announced()
 }
 
 // withdrawAll takes everything back. The goroutine of the family must have ended.
-func (f *family) withdrawAll() {
-	f.mu.Lock()
-	f.announcing.Withdraw()
-	f.mu.Unlock()
-	f.tellAnnouncer()
+func (a *announcing) withdrawAll() {
+	a.note((*announce.Ledger).Withdraw)
+	a.tell()
 }
 
-// DrainHost has nothing announced from now on, or again what is: this host is drained, or not any more. When
-// it returns the Announcer has been told, whatever families are doing: a sync may take its time.
-func (l *Loop) DrainHost(drained bool) {
-	l.mu.Lock()
-	l.drained = drained
-	families := slices.Clone(l.families)
-	for _, f := range families {
-		f.withhold(drained)
-	}
-	l.mu.Unlock()
-	for _, f := range families {
-		f.tellAnnouncer()
-	}
-}
-
-func (f *family) withhold(drained bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.announcing.Withhold(drained)
+func (a *announcing) withhold(drained bool) {
+	a.note(func(l *announce.Ledger) { l.Withhold(drained) })
 }

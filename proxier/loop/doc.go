@@ -14,12 +14,13 @@
 //	hairpins, sizes
 //	nodechange               which services a change of this host touches
 //	conditions               who knows of endpoints what files do not say
-//	pace, progress, stall    when a family syncs, and whether a Sync makes progress
-//	look                     comparisons beside syncs
+//	pace, progress           when and why a family syncs, and whether a Sync makes progress
+//	look, questions          comparisons beside syncs, and in their place
 //	announcing               when the network is told of addresses
+//	news                     what others may read of a family
 //	settle                   when all families hold a change, and its line in the log
 //	held                     waiting for that
 //	nodehealth               what health check node ports answer
-//	triggers                 what a sync tells of besides: when changes were made, why it repaired
+//	triggers                 when changes were made that a sync brings to the kernel
 //	snapshot, plan           what others ask of the Loop: package report says what it means
 package loop

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,62 +22,33 @@ import (
 // that a slow or failing family holds up neither the other nor the Loop, which sends
 // it orders. What arrives during a Sync waits for the next.
 type family struct {
-	fam    policy.Family
-	cfg    *Config
-	orders orders
-	report func()       // tells the Loop that this family has news
-	fatal  chan<- error // gets an ErrRestart
+	fam policy.Family
+	cfg *Config
 
-	questions chan planQuestion
-	ended     chan struct{}  // closed when run has returned
+	orders    orders
+	questions questions
+	inbox     *inbox         // of the Loop, for news of this family
 	revision  *atomic.Uint64 // of what Counts counts
 
 	backend proxier.Backend
 	flows   []*flows.Worker
 	desired desired // guarded by mu
 
-	open   bool          // every source has been read
-	full   bool          // the next Sync compares everything with the kernel
-	dirty  bool          // there is something to sync
-	broken bool          // foreign changes were found since the last Sync that succeeded
-	causes []RepairCause // of repairs that are due
-
-	triggers []time.Time // of changes not yet synced, see Loop.triggers
-
-	minimum, lookEvery time.Duration // as Config.MinInterval and Config.LookInterval
-
+	due        due
 	pace       pace
 	lookout    lookout
-	announcing announce.Ledger // guarded by mu
-	telling    sync.Mutex      // held while the Announcer is told, so that it hears changes in their order
+	announcing announcing
 
 	mu   sync.RWMutex // held for writing by the goroutine while it changes desired or news
 	news familyNews
 }
 
-// familyNews is what other goroutines may read of a family.
-type familyNews struct {
-	told     uint64 // the last order that is in the State
-	held     uint64 // the last order that the kernel holds, with all before
-	synced   uint64 // the same, except for large services that are not complete
-	failures int    // Syncs that failed in a row
-	good     time.Time
-	took     time.Duration
-	since    time.Time             // of the first failure in a row
-	err      error                 // of the last Sync
-	unsure   bool                  // Syncs fail since a foreign change, or since all of the kernel's rules were to change
-	unserved *proxier.PartialError // what the last successful Sync could not make
-	working  *progress             // of the Sync or Plan that runs; nil: none
-	looking  *progress             // of the Look that runs; nil: none
-}
-
-func newFamily(fam policy.Family, backend proxier.Backend, node *policy.Node, cfg *Config, report func()) *family {
+func newFamily(fam policy.Family, backend proxier.Backend, node *policy.Node, cfg *Config, in *inbox, revision *atomic.Uint64) *family {
 	f := &family{
-		fam: fam, cfg: cfg, orders: newOrders(), report: report, backend: backend, desired: newDesired(fam, node),
-		questions: make(chan planQuestion), ended: make(chan struct{}), revision: new(atomic.Uint64),
-		lookout: newLookout(), announcing: announce.New(),
-		flows: flows.NewWorkers(fam, flows.Config{Tracking: cfg.Flows, RunDir: cfg.RunDir, Log: cfg.Log, Looked: cfg.Observer.Looked}),
-		full:  true, dirty: true, minimum: cfg.MinInterval, lookEvery: cfg.LookInterval,
+		fam: fam, cfg: cfg, orders: newOrders(), questions: newQuestions(), inbox: in, revision: revision, backend: backend, desired: newDesired(fam, node),
+		due: due{full: true, dirty: true}, pace: pace{minimum: cfg.MinInterval}, lookout: newLookout(cfg.LookInterval),
+		announcing: announcing{fam: fam, network: cfg.Announcer, ledger: announce.New()},
+		flows:      flows.NewWorkers(fam, flows.Config{Tracking: cfg.Flows, RunDir: cfg.RunDir, Log: cfg.Log, Looked: cfg.Observer.Looked}),
 	}
 	f.desired.cutFor(backend, cfg.Piece)
 	return f
@@ -84,7 +56,7 @@ func newFamily(fam policy.Family, backend proxier.Backend, node *policy.Node, cf
 
 // run runs until ctx ends. It leaves the kernel as it is, and no longer uses the backend.
 func (f *family) run(ctx context.Context) {
-	defer close(f.ended)
+	defer close(f.questions.ended)
 	var flows sync.WaitGroup
 	for _, w := range f.flows {
 		flows.Go(func() { w.Run(ctx) })
@@ -101,14 +73,14 @@ func (f *family) run(ctx context.Context) {
 		case <-timer.C:
 		case what := <-f.lookout.result:
 			f.looked(what)
-		case q := <-f.questions:
+		case q := <-f.questions.asked:
 			f.answer(ctx, q)
 		}
 		if ctx.Err() != nil { // a Sync that it ended was not noted as failed
 			return
 		}
 		f.absorb(f.orders.take())
-		if !f.open {
+		if !f.pace.open {
 			continue
 		}
 		now := time.Now()
@@ -123,7 +95,7 @@ func (f *family) run(ctx context.Context) {
 // absorb updates the State as the Loop ordered.
 func (f *family) absorb(o order) {
 	if o.minimum != nil {
-		f.minimum, f.lookEvery = *o.minimum, *o.lookEvery
+		f.pace.minimum, f.lookout.every = *o.minimum, *o.lookEvery
 	}
 	if o.backend != nil {
 		f.replace(o.backend)
@@ -135,23 +107,23 @@ func (f *family) absorb(o order) {
 	for key, svc := range o.services {
 		changed = f.set(key, svc, o.queued) || changed
 	}
-	f.tellAnnouncer()
+	f.announcing.tell()
 	if changed {
-		f.noteTriggers(o.triggers)
+		f.due.noteTriggers(o.triggers)
 	}
 	if b, ok := f.backend.(rechecker); ok && o.full {
 		b.Recheck()
 	}
-	f.open = f.open || o.open
-	f.full = f.full || o.full
-	f.dirty = f.dirty || o.full || o.repair
+	f.pace.open = f.pace.open || o.open
+	f.due.full = f.due.full || o.full
+	f.due.dirty = f.due.dirty || o.full || o.repair
 	f.pace.changed = f.pace.changed || o.full || o.repair
 	f.lookout.wanted = f.lookout.wanted || o.look
-	f.broken = f.broken || o.repair
+	f.due.broken = f.due.broken || o.repair
 	if o.repair {
-		f.cause(Foreign)
+		f.due.cause(Foreign)
 	}
-	if f.dirty && (changed || o.full || o.repair || o.node != nil || o.backend != nil) {
+	if f.due.dirty && (changed || o.full || o.repair || o.node != nil || o.backend != nil) {
 		f.tellQueued()
 	}
 	f.told(o.number)
@@ -167,14 +139,14 @@ func (f *family) tellQueued() {
 func (f *family) told(number uint64) {
 	f.mu.Lock()
 	f.news.told = max(f.news.told, number)
-	held := !f.dirty && f.news.err == nil && f.news.held < f.news.told
+	held := !f.due.dirty && f.news.err == nil && f.news.held < f.news.told
 	if held {
 		f.news.held, f.news.synced = f.news.told, f.news.told
 	}
 	f.mu.Unlock()
 	if held {
 		f.revision.Add(1)
-		f.report()
+		f.inbox.ring()
 	}
 }
 
@@ -187,12 +159,12 @@ func (f *family) set(key source.Key, svc policy.Subject, queued time.Time) (chan
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.announcing.Shrink(key, r)
-	if !f.desired.put(key, r, queued, f.news.told+1, f.full || f.news.err != nil) {
+	f.announcing.note(func(l *announce.Ledger) { l.Shrink(key, r) })
+	if !f.desired.put(key, r, queued, f.news.told+1, f.due.full || f.news.err != nil) {
 		return false
 	}
 	f.revision.Add(1)
-	f.dirty = true
+	f.due.dirty = true
 	f.pace.changed = true
 	return true
 }
@@ -207,7 +179,7 @@ func (f *family) rebase(node *policy.Node) {
 		return
 	}
 	f.desired.state.Host = host
-	f.full, f.dirty = true, true
+	f.due.full, f.due.dirty = true, true
 	f.pace.changed = true
 }
 
@@ -217,9 +189,10 @@ func (f *family) replace(b proxier.Backend) {
 		return
 	}
 	f.lookout.stop()
-	f.backend, f.full, f.dirty = b, true, true
+	f.backend, f.due.full, f.due.dirty = b, true, true
 	f.desired.cutFor(b, f.cfg.Piece)
-	f.pace, f.causes = pace{}, nil
+	f.pace.reset()
+	f.due.causes = nil
 	f.mu.Lock()
 	f.revision.Add(1)
 	f.news.held, f.news.synced, f.news.err, f.news.failures, f.news.since = 0, 0, nil, 0, time.Time{}
@@ -241,8 +214,8 @@ func (f *family) syncAt(now time.Time) time.Time {
 		return f.pace.retryAt()
 	case len(f.desired.growing) > 0:
 		return f.pace.ended
-	case f.dirty:
-		return f.pace.started.Add(f.minimum)
+	case f.due.dirty:
+		return f.pace.started.Add(f.pace.minimum)
 	}
 	if b, ok := f.backend.(delayer); ok {
 		if at := b.NextDue(); !at.IsZero() {
@@ -265,21 +238,19 @@ func (f *family) syncNow(ctx context.Context) {
 	}
 	f.log(&r)
 	if errors.Is(r.Err, proxier.ErrRestart) {
-		select {
-		case f.fatal <- r.Err:
-		default: // the Loop ends already
-		}
+		f.inbox.put(func(m *mail) { m.fatal = r.Err })
 	}
 	if r.Err == nil {
-		f.tellFlows(r.Full || f.broken)
-		f.announce(r.Unserved)
+		f.tellFlows(r.Full || f.due.broken)
+		f.announcing.note(func(l *announce.Ledger) { l.Synced(f.desired.state.Services, f.desired.changes.Services, r.Unserved) })
+		f.announcing.tell()
 	}
 	f.done(&r)
-	if f.dirty || r.Err != nil { // there is another piece, or it is tried again
+	if f.due.dirty || r.Err != nil { // there is another piece, or it is tried again
 		f.tellQueued()
 	}
 	f.cfg.Observer.Synced(r)
-	f.report()
+	f.inbox.ring()
 }
 
 // grow puts into the State what the next Sync has of growing services.
@@ -301,7 +272,7 @@ func (f *family) tellFlows(all bool) {
 
 // sync is one Sync of the backend.
 func (f *family) sync(ctx context.Context) SyncResult {
-	r := SyncResult{Family: f.fam, Full: f.full || f.news.err != nil, Start: time.Now(), Triggers: f.triggers, Repairs: f.causes}
+	r := SyncResult{Family: f.fam, Full: f.due.full || f.news.err != nil, Start: time.Now(), Triggers: f.due.triggers, Repairs: f.due.causes}
 	f.grow(r.Full)
 	for _, w := range f.flows {
 		w.Expect(f.desired.changes.Services)
@@ -347,9 +318,9 @@ func (f *family) done(r *SyncResult) {
 	f.revision.Add(1)
 	n := &f.news
 	n.err, n.took = r.Err, r.Duration
-	n.unsure = r.Err != nil && (n.unsure || f.full || f.broken)
+	n.unsure = r.Err != nil && (n.unsure || f.due.full || f.due.broken)
 	if r.Err != nil {
-		f.cause(FailedSync)
+		f.due.cause(FailedSync)
 		n.failures++
 		if n.since.IsZero() {
 			n.since = end
@@ -358,8 +329,7 @@ func (f *family) done(r *SyncResult) {
 	}
 	n.failures, n.since, n.good, n.unserved, n.synced = 0, time.Time{}, end, r.Unserved, n.told
 	n.held = f.desired.heldOf(n.told)
-	f.full, f.dirty, f.broken = false, len(f.desired.growing) > 0, false
-	f.triggers, f.causes = nil, nil
+	f.due = due{dirty: len(f.desired.growing) > 0}
 	f.desired.changes, f.desired.queued = policy.NewChanges(), time.Time{}
 	if r.Full {
 		f.lookout.last = end
@@ -370,14 +340,12 @@ func (f *family) done(r *SyncResult) {
 // something overdue that cannot be done does not keep a processor busy.
 const minDue = 50 * time.Millisecond
 
-// holdsAny reports whether it is known what the kernel holds. The caller holds f.mu.
-func (f *family) holdsAny() bool { return f.news.synced > 0 && !f.news.unsure }
-
-// latest returns the news of f.
-func (f *family) latest() familyNews {
+// latest returns the news of f as it is now.
+func (f *family) latest() *familyNews {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	return f.news
+	n := f.news
+	return &n
 }
 
 // unfinished reports whether the kernel does not hold a service as it was last resolved.
@@ -387,10 +355,102 @@ func (f *family) unfinished(key source.Key) bool {
 	return f.desired.unfinished(key)
 }
 
-// alive returns now, or since when a Sync of f should have made progress.
-func (f *family) alive() time.Time {
-	if p := f.latest().working; p != nil {
-		return p.alive()
+// lookAt returns when the next look is due: far in the future while Syncs fail, because the next Sync
+// compares everything.
+func (f *family) lookAt() time.Time {
+	if f.news.err != nil || f.news.good.IsZero() {
+		return time.Now().Add(time.Hour)
 	}
-	return time.Now()
+	return f.lookout.at()
+}
+
+// lookIfDue starts a look if one is due.
+func (f *family) lookIfDue(ctx context.Context) {
+	if f.lookAt().After(time.Now()) {
+		return
+	}
+	b := f.backend
+	f.lookout.start(ctx, func(ctx context.Context) finding { return f.compare(ctx, b) })
+}
+
+// compare looks at the kernel.
+func (f *family) compare(ctx context.Context, b proxier.Backend) finding {
+	limited, stop := f.watch(ctx, lookWork, &f.news.looking)
+	defer stop()
+	repair, err := b.Look(limited)
+	switch {
+	case err != nil && ctx.Err() == nil:
+		f.cfg.Log.Warn("the kernel could not be compared with what it should hold: comparing everything in a sync", "family", f.fam, "err", err)
+		return unknown
+	case repair:
+		f.cfg.Log.Warn("the kernel does not hold what was written: repairing it", "family", f.fam)
+		return differs
+	}
+	return asWritten
+}
+
+// looked records the result of a look.
+func (f *family) looked(what finding) {
+	f.lookout.ended()
+	f.due.dirty = f.due.dirty || what != asWritten
+	f.due.full = f.due.full || what == unknown
+	f.due.broken = f.due.broken || what == differs
+	switch what {
+	case differs:
+		f.due.cause(Difference)
+	case unknown:
+		f.due.cause(Unreadable)
+	}
+	if what != asWritten {
+		f.tellQueued()
+	}
+}
+
+// answer answers with the plan of the State as it is. An order ends it.
+func (f *family) answer(ctx context.Context, q planQuestion) {
+	st := f.desired.wantedState()
+	p := &report.FamilyPlan{
+		Family: f.fam, Services: f.desired.unsynced(st),
+		Before: f.desired.former(), After: maps.Clone(st.Services), Host: st.Host, Node: f.desired.node,
+		Fresh: f.news.good.IsZero(),
+	}
+	defer func() { q.answer <- p }()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(q.ctx, cancel)()
+	ctx, stop := f.watch(ctx, planWork, &f.news.working)
+	defer stop()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		p.Objects, p.Err = f.backend.Plan(ctx, st)
+	}()
+	select {
+	case <-done:
+	case <-f.orders.wake: // what it is about is taken after this
+		cancel()
+		if <-done; p.Err != nil {
+			p.Err = errInterrupted
+		}
+	}
+}
+
+// watch returns a context for work of f, and shows at one of its news whether that makes progress until stop is called.
+func (f *family) watch(ctx context.Context, work string, at **progress) (_ context.Context, stop func()) {
+	ctx, p, end := watchProgress(ctx, f.fam, work, f.cfg.SyncTimeout, f.stalled)
+	show := func(p *progress) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		*at = p
+	}
+	show(p)
+	return ctx, func() { show(nil); end() }
+}
+
+// stalled logs that work makes no progress, and has the Loop decide how long it waits for it.
+func (f *family) stalled(p *progress, step int) {
+	if s, stalled := p.stall(0); stalled && step == 0 {
+		f.cfg.Log.Warn("no progress: waiting", "family", f.fam, "work", s.Work, "for", s.For, "detail", s.Detail, "since", s.Since)
+	}
+	f.inbox.ring()
 }

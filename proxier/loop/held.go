@@ -39,7 +39,7 @@ func (l *Loop) Held(ctx context.Context, fam policy.Family) error {
 		if late == nil {
 			return nil
 		}
-		if s, stalled := late.syncStall(stallPatience); stalled && time.Since(begun) >= stallWait {
+		if s, stalled := late.latest().syncStall(stallPatience); stalled && time.Since(begun) >= stallWait {
 			return fmt.Errorf("the change is on its way to the kernel, %s: %w", late.fam, s)
 		}
 		select {

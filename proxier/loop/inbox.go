@@ -31,6 +31,7 @@ type mail struct {
 	repair, look       map[policy.Family]bool
 	minimum, lookEvery *time.Duration
 	reserved           *[]netip.AddrPort
+	fatal              error           // of a family: what Run returns
 	told               []chan<- uint64 // are sent the number of the order; each has room for it
 }
 

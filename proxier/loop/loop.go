@@ -108,7 +108,6 @@ type Loop struct {
 	cfg      Config
 	started  time.Time
 	ready    chan struct{}
-	fatal    chan error // holds what Run returns
 	inbox    inbox
 	counted  countsCache
 	revision atomic.Uint64             // grows with whatever Counts counts
@@ -156,7 +155,7 @@ func New(cfg Config) *Loop {
 		cfg.Surroundings.Announcer = cfg.Announcer
 	}
 	l := &Loop{
-		cfg: cfg, started: time.Now(), ready: make(chan struct{}), fatal: make(chan error, 1), inbox: newInbox(),
+		cfg: cfg, started: time.Now(), ready: make(chan struct{}), inbox: newInbox(),
 		tracker: claims.NewTracker(cfg.Reserved, cfg.Sources...), node: cfg.Node,
 		conditions: make(map[source.Key]policy.Conditions),
 		nodeHealth: newNodeHealths(), synced: make(map[string]bool),
@@ -175,13 +174,15 @@ func (l *Loop) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case err := <-l.fatal:
-			return err
 		case <-l.inbox.wake:
 		}
 		now := time.Now()
 		l.busy.Store(&now)
-		if in := l.inbox.take(); !in.empty() {
+		in := l.inbox.take()
+		if in.fatal != nil {
+			return in.fatal
+		}
+		if !in.empty() {
 			l.absorb(ctx, in)
 		}
 		l.settle()
@@ -240,7 +241,7 @@ func (l *Loop) apply(steps []source.Changes) (services map[source.Key]policy.Sub
 	services = make(map[source.Key]policy.Subject)
 	for _, ch := range steps {
 		changed := l.tracker.Apply(ch)
-		triggers = append(triggers, l.triggers(ch, changed)...)
+		triggers = append(triggers, triggersOf(ch, changed, l.started)...)
 		for _, tr := range changed {
 			key := tr.Key()
 			services[key] = l.use(key, tr.New)
@@ -302,7 +303,7 @@ func (l *Loop) replace(ctx context.Context, backends map[policy.Family]proxier.B
 		if backends[f.fam] == nil {
 			f.stop()
 			if ctx.Err() == nil { // else it is the end of the Loop, and traffic goes on
-				f.withdrawAll()
+				f.announcing.withdrawAll()
 			}
 			l.cfg.Observer.Dropped(f.fam)
 			continue
@@ -319,12 +320,12 @@ func (l *Loop) replace(ctx context.Context, backends map[policy.Family]proxier.B
 	l.mu.Lock()
 	l.families = keep
 	for _, f := range keep {
-		f.withhold(l.drained) // since one began, that may have changed
+		f.announcing.withhold(l.drained) // since one began, that may have changed
 	}
 	l.revision.Add(1)
 	l.mu.Unlock()
 	for _, f := range keep {
-		f.tellAnnouncer()
+		f.announcing.tell()
 	}
 }
 
@@ -358,16 +359,14 @@ func (f *runningFamily) using(b proxier.Backend, from uint64) *runningFamily {
 
 // begin starts a family with all services.
 func (l *Loop) begin(ctx context.Context, fam policy.Family, b proxier.Backend) *runningFamily {
-	f := newFamily(fam, b, l.node, &l.cfg, l.inbox.ring)
-	f.revision, f.fatal = &l.revision, l.fatal
+	f := newFamily(fam, b, l.node, &l.cfg, &l.inbox, &l.revision)
 	l.mu.RLock()
-	f.withhold(l.drained)
+	f.announcing.withhold(l.drained)
 	l.mu.RUnlock()
 	f.orders.put(order{services: l.services(), queued: time.Now(), open: l.allSynced()})
 	ctx, cancel := context.WithCancel(ctx)
-	var done sync.WaitGroup
-	done.Go(func() { f.run(ctx) })
-	return &runningFamily{family: f, stop: func() { cancel(); done.Wait() }, wanted: b, from: 1}
+	go f.run(ctx)
+	return &runningFamily{family: f, stop: func() { cancel(); <-f.questions.ended }, wanted: b, from: 1}
 }
 
 func (l *Loop) allSynced() bool { return len(l.unread()) == 0 }
@@ -396,7 +395,22 @@ func (l *Loop) Alive() time.Time {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	for _, f := range l.families {
-		at = times.Earlier(at, f.alive())
+		at = times.Earlier(at, f.latest().alive())
 	}
 	return at
+}
+
+// DrainHost has nothing announced from now on, or again what is: this host is drained, or not any more. When
+// it returns the Announcer has been told, whatever families are doing: a sync may take its time.
+func (l *Loop) DrainHost(drained bool) {
+	l.mu.Lock()
+	l.drained = drained
+	families := slices.Clone(l.families)
+	for _, f := range families {
+		f.announcing.withhold(drained)
+	}
+	l.mu.Unlock()
+	for _, f := range families {
+		f.announcing.tell()
+	}
 }

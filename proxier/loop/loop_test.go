@@ -309,7 +309,7 @@ func start(t *testing.T, k *kernel, edit ...func(*Config)) *Loop {
 
 // testFamily returns a family that does not run.
 func testFamily(b proxier.Backend) *family {
-	return newFamily(policy.IPv4, b, policytest.Node(), &Config{SyncTimeout: time.Minute, Log: slog.New(slog.DiscardHandler), Observer: Unobserved{}}, func() {})
+	return newFamily(policy.IPv4, b, policytest.Node(), &Config{SyncTimeout: time.Minute, Log: slog.New(slog.DiscardHandler), Observer: Unobserved{}}, new(inbox), new(atomic.Uint64))
 }
 
 // failWith makes every Sync return err.

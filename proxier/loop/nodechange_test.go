@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -21,7 +22,7 @@ func TestRebaseResolvesEnough(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cfg := Config{Node: policytest.RandomNode(t), Observer: Unobserved{}}
 		l, k := New(cfg), &kernel{}
-		families := []*family{newFamily(policy.IPv4, k, cfg.Node, &cfg, func() {}), newFamily(policy.IPv6, k, cfg.Node, &cfg, func() {})}
+		families := []*family{newFamily(policy.IPv4, k, cfg.Node, &cfg, new(inbox), new(atomic.Uint64)), newFamily(policy.IPv6, k, cfg.Node, &cfg, new(inbox), new(atomic.Uint64))}
 		for range rapid.IntRange(1, 8).Draw(t, "steps") {
 			var o order
 			o.services, _ = l.apply([]source.Changes{{Set: policytest.RandomServices(t)}})

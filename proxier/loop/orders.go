@@ -22,7 +22,7 @@ type order struct {
 	full     bool        // everything is to be compared with the kernel
 	repair   bool        // the backend knows of something to repair
 	look     bool        // the kernel may have been changed
-	triggers []time.Time // when services were changed where they are from, see Loop.triggers
+	triggers []time.Time // when services were changed where they are from, see triggersOf
 
 	minimum, lookEvery *time.Duration
 }

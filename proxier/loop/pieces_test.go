@@ -383,7 +383,7 @@ func TestPiecesOfAnything(t *testing.T) {
 				t.Fatal(k.err)
 			}
 		}
-		for syncs := 0; f.dirty || f.news.err != nil; syncs++ {
+		for syncs := 0; f.due.dirty || f.news.err != nil; syncs++ {
 			if f.syncNow(t.Context()); syncs > 2000 {
 				t.Fatal("it does not end")
 			}

@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -9,13 +10,26 @@ import (
 	"svcproxy.dev/svcproxy/internal/awaited"
 	"svcproxy.dev/svcproxy/internal/times"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/report"
 )
 
 // errStuck is the cause when a Sync or a Look was given up.
 var errStuck = errors.New("no progress for too long")
 
+// What a Stall may be of.
+const (
+	syncWork = "sync"
+	planWork = "plan" // syncs wait until it has ended
+	lookWork = "comparison with the kernel"
+)
+
+// unnamedWait is what work waits for that does not name it.
+const unnamedWait = "the kernel"
+
 // A progress watches over one piece of work.
 type progress struct {
+	fam     policy.Family
 	work    string                      // as in Stall
 	limit   time.Duration               // of each part
 	stalled func(p *progress, step int) // is called each time that a part has taken one of stallSteps
@@ -35,9 +49,9 @@ var stallSteps = []time.Duration{2 * time.Second, 15 * time.Second}
 
 // watchProgress returns a context for work of which each part may take limit. It
 // ends, with the cause errStuck, when a part takes longer. stop releases it.
-func watchProgress(ctx context.Context, work string, limit time.Duration, stalled func(*progress, int)) (_ context.Context, p *progress, stop func()) {
+func watchProgress(ctx context.Context, fam policy.Family, work string, limit time.Duration, stalled func(*progress, int)) (_ context.Context, p *progress, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	p = &progress{work: work, limit: limit, stalled: stalled, marked: time.Now()}
+	p = &progress{fam: fam, work: work, limit: limit, stalled: stalled, marked: time.Now()}
 	ctx, p.waits = awaited.Watch(ctx)
 	p.mu.Lock() // takeStep uses what is set here
 	p.timer = time.AfterFunc(limit, func() { cancel(errStuck) })
@@ -89,4 +103,14 @@ func (p *progress) since() time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.marked
+}
+
+// stall returns what p waits for, if its present part has taken at least so long.
+func (p *progress) stall(least time.Duration) (s report.Stall, stalled bool) {
+	part := p.since()
+	if time.Since(part) < least {
+		return s, false
+	}
+	w := p.waits.Latest()
+	return report.Stall{Family: p.fam, Work: p.work, For: cmp.Or(w.For, unnamedWait), Detail: w.Detail, Since: times.Later(part, w.Since)}, true
 }

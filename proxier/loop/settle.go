@@ -13,19 +13,6 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// A family that fails this many Syncs in a row, or whose Sync makes no progress for too long, is no
-// longer waited for: what the others hold is ready. It keeps being tried.
-const leftOutAfter = 3
-
-// leftOutStall is how long a family that makes no progress is waited for.
-func leftOutStall() time.Duration { return stallSteps[len(stallSteps)-1] }
-
-// leftOut reports whether f is no longer waited for.
-func (f *family) leftOut() bool {
-	_, stalled := f.syncStall(leftOutStall())
-	return stalled || f.latest().failures >= leftOutAfter
-}
-
 // A batch is what came in one step and is not yet in the kernel.
 type batch struct {
 	number uint64 // of the order that has it
@@ -140,7 +127,7 @@ func (l *Loop) holdsOf(held uint64, key source.Key, number uint64) bool {
 		return false
 	}
 	for _, f := range l.families {
-		if n := f.latest(); !f.leftOut() && n.held > 0 && (n.synced < number || f.unfinished(key)) {
+		if n := f.latest(); !n.leftOut() && n.held > 0 && (n.synced < number || f.unfinished(key)) {
 			return false
 		}
 	}
@@ -176,7 +163,7 @@ func (l *Loop) held() (held uint64, took time.Duration) {
 	held = none
 	for _, f := range l.families {
 		n := f.latest()
-		if !f.leftOut() && (n.held > 0 || !l.first) { // nor is one waited for that came later
+		if !n.leftOut() && (n.held > 0 || !l.first) { // nor is one waited for that came later
 			held = min(held, n.held)
 			took = max(took, n.took)
 		}
@@ -202,18 +189,10 @@ func (l *Loop) becomeReady(took time.Duration) {
 	l.cfg.Log.Info("first sync complete", "services", len(l.services()), slog.Duration("sync", took))
 	for _, f := range l.families {
 		if n := f.latest(); n.held == 0 {
-			l.cfg.Log.Warn("a family fails: it is left out, and tried again", "family", f.fam, "err", f.failure())
+			l.cfg.Log.Warn("a family fails: it is left out, and tried again", "family", f.fam, "err", n.failure())
 		}
 	}
 	close(l.ready)
-}
-
-// failure returns why f does not hold what it should.
-func (f *family) failure() error {
-	if s, stalled := f.syncStall(stallSteps[0]); stalled {
-		return s
-	}
-	return f.latest().err
 }
 
 // maxEdits is how many services of what is synced together get a line in the log.

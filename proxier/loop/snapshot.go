@@ -66,13 +66,13 @@ func (l *Loop) Refusals() []claims.Refusal {
 
 // snapshot returns what f holds.
 func (f *family) snapshot() report.Family {
-	stalls := f.stalls(stallSteps[0])
+	stalls := f.latest().stalls(stallSteps[0])
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	n := &f.news
 	s := report.Family{
 		Family: f.fam, Host: f.desired.state.Host, Resolved: make([]*policy.Resolved, 0, len(f.desired.state.Services)),
-		Announced: f.announcing.Announced(), Known: f.holdsAny(), Unfinished: make(map[source.Key]report.Unfinished),
+		Announced: f.announcing.announced(), Known: n.holdsAny(), Unfinished: make(map[source.Key]report.Unfinished),
 		LastSync: n.good, FailingSince: n.since, Took: n.took, Err: n.err, Unserved: n.unserved, Stalls: stalls,
 	}
 	for _, r := range f.desired.allResolved() {
@@ -117,4 +117,15 @@ func (l *Loop) Counts() report.Counts {
 		l.counted.counts, l.counted.revision = report.CountsOf(l.Snapshot()), rev
 	}
 	return l.counted.counts
+}
+
+// Stalls returns the work that makes no progress now. It may be called from any goroutine.
+func (l *Loop) Stalls() (list []report.Stall) {
+	l.mu.RLock()
+	families := slices.Clone(l.families)
+	l.mu.RUnlock()
+	for _, f := range families {
+		list = append(list, f.latest().stalls(stallSteps[0])...)
+	}
+	return list
 }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -31,7 +32,7 @@ func TestSummaryAgreesWithStatus(t *testing.T) {
 		services, _ := l.apply([]source.Changes{{Set: units}})
 		o := order{services: services, number: 1}
 		for _, fam := range []policy.Family{policy.IPv4, policy.IPv6} {
-			f := newFamily(fam, k, cfg.Node, &cfg, func() {})
+			f := newFamily(fam, k, cfg.Node, &cfg, new(inbox), new(atomic.Uint64))
 			f.absorb(o)
 			if rapid.IntRange(0, 3).Draw(t, "synced") > 0 {
 				f.done(&SyncResult{Family: fam})
@@ -231,7 +232,7 @@ func manyServices(n int) *Loop {
 	services, _ := l.apply([]source.Changes{{Set: []source.Unit{u}}})
 	o := order{services: services, number: 1}
 	for _, fam := range []policy.Family{policy.IPv4, policy.IPv6} {
-		f := newFamily(fam, &kernel{}, node, &cfg, func() {})
+		f := newFamily(fam, &kernel{}, node, &cfg, new(inbox), new(atomic.Uint64))
 		f.absorb(o)
 		f.done(&SyncResult{Family: fam})
 		l.families = append(l.families, &runningFamily{family: f})

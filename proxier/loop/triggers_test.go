@@ -86,13 +86,13 @@ func TestTriggersAreBounded(t *testing.T) {
 	f := testFamily(&kernel{})
 	many := make([]time.Time, 700)
 	for range 3 {
-		f.noteTriggers(many)
+		f.due.noteTriggers(many)
 	}
 	o := order{}
 	for range 3 {
 		o.merge(order{triggers: many})
 	}
-	if len(f.triggers) != maxTriggers || len(o.triggers) != maxTriggers {
-		t.Errorf("%d and %d are kept, want %d", len(f.triggers), len(o.triggers), maxTriggers)
+	if len(f.due.triggers) != maxTriggers || len(o.triggers) != maxTriggers {
+		t.Errorf("%d and %d are kept, want %d", len(f.due.triggers), len(o.triggers), maxTriggers)
 	}
 }

@@ -1,0 +1,77 @@
+package loop
+
+import (
+	"time"
+
+	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/report"
+)
+
+// familyNews is what other goroutines may read of a family.
+type familyNews struct {
+	told     uint64 // the last order that is in the State
+	held     uint64 // the last order that the kernel holds, with all before
+	synced   uint64 // the same, except for large services that are not complete
+	failures int    // Syncs that failed in a row
+	good     time.Time
+	took     time.Duration
+	since    time.Time             // of the first failure in a row
+	err      error                 // of the last Sync
+	unsure   bool                  // Syncs fail since a foreign change, or since all of the kernel's rules were to change
+	unserved *proxier.PartialError // what the last successful Sync could not make
+	working  *progress             // of the Sync or Plan that runs; nil: none
+	looking  *progress             // of the Look that runs; nil: none
+}
+
+// holdsAny reports whether it is known what the kernel holds.
+func (n *familyNews) holdsAny() bool { return n.synced > 0 && !n.unsure }
+
+// alive returns now, or since when the Sync that runs should have made progress.
+func (n *familyNews) alive() time.Time {
+	if n.working != nil {
+		return n.working.alive()
+	}
+	return time.Now()
+}
+
+// stalls returns the work whose present part has taken at least so long.
+func (n *familyNews) stalls(least time.Duration) (list []report.Stall) {
+	for _, p := range []*progress{n.working, n.looking} {
+		if p == nil {
+			continue
+		}
+		if s, stalled := p.stall(least); stalled {
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
+// syncStall returns why no Sync can end now; false: its present part has not yet taken so long.
+func (n *familyNews) syncStall(least time.Duration) (s report.Stall, stalled bool) {
+	if n.working != nil {
+		return n.working.stall(least)
+	}
+	return s, false
+}
+
+// A family that fails this many Syncs in a row, or whose Sync makes no progress for too long, is no
+// longer waited for: what the others hold is ready. It keeps being tried.
+const leftOutAfter = 3
+
+// leftOutStall is how long a family that makes no progress is waited for.
+func leftOutStall() time.Duration { return stallSteps[len(stallSteps)-1] }
+
+// leftOut reports whether the family is no longer waited for.
+func (n *familyNews) leftOut() bool {
+	_, stalled := n.syncStall(leftOutStall())
+	return stalled || n.failures >= leftOutAfter
+}
+
+// failure returns why the family does not hold what it should.
+func (n *familyNews) failure() error {
+	if s, stalled := n.syncStall(stallSteps[0]); stalled {
+		return s
+	}
+	return n.err
+}
