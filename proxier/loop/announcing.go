@@ -5,7 +5,6 @@ import (
 
 	"svcproxy.dev/svcproxy/proxier/announce"
 	"svcproxy.dev/svcproxy/proxier/policy"
-	"svcproxy.dev/svcproxy/source"
 )
 
 // An announcing tells the network of the addresses of one family.
@@ -35,13 +34,6 @@ func (a *announcing) tell() {
 	if len(list) > 0 && a.network != nil {
 		a.network.Announce(a.fam, list)
 	}
-}
-
-// announced returns the addresses that are announced.
-func (a *announcing) announced() map[source.Key][]policy.Announcement {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.ledger.Announced()
 }
 
 // withdrawAll takes everything back. The goroutine of the family must have ended.

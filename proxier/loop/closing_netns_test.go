@@ -82,7 +82,7 @@ func newClosingLab(t *testing.T, tool string, masquerade source.Masquerading) *c
 	}
 	slices.SortFunc(node.Addrs, netip.Addr.Compare)
 	c.loop = loop.New(loop.Config{
-		Backends: backends, Flows: c, Node: node, Sources: []string{"file"}, Conditions: c,
+		Backends: backends, Flows: flows.Config{Tracking: c}, Node: node, Sources: []string{"file"}, Conditions: c,
 		LookInterval: time.Hour, SyncTimeout: time.Minute, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
 	ctx, cancel := context.WithCancel(context.Background())

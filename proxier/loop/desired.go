@@ -2,7 +2,6 @@ package loop
 
 import (
 	"cmp"
-	"iter"
 	"maps"
 	"slices"
 	"time"
@@ -42,7 +41,10 @@ func newDesired(fam policy.Family, node *policy.Node) desired {
 
 // cutFor has large changes cut in pieces for a backend; piece is their size, 0: as the backend says.
 func (d *desired) cutFor(b proxier.Backend, piece int) {
-	d.kernel = piecerOf(b)
+	d.kernel = aPiecer{}
+	if p, ok := b.(proxier.Piecer); ok {
+		d.kernel = p
+	}
 	d.piece = cmp.Or(piece, d.kernel.PieceSize())
 }
 
@@ -54,7 +56,7 @@ func (d *desired) put(key source.Key, wanted *policy.Resolved, queued time.Time,
 	if whole || before == nil && !isLarge(d.kernel, most, was, wanted) {
 		delete(d.growing, key)
 		if changed = d.changes.Put(d.state, key, wanted) || before != nil; changed {
-			d.queue(queued)
+			d.queued = cmp.Or(d.queued, queued)
 		}
 		return changed
 	}
@@ -76,7 +78,7 @@ func (d *desired) put(key source.Key, wanted *policy.Resolved, queued time.Time,
 		g.pairs.resume(&before.pairs)
 	}
 	if g.pairs.cost <= most {
-		d.queue(g.queued)
+		d.queued = cmp.Or(d.queued, g.queued)
 		d.apply(g, g.pairs.next(most))
 	} else {
 		d.growing[key] = g
@@ -85,13 +87,6 @@ func (d *desired) put(key source.Key, wanted *policy.Resolved, queued time.Time,
 		}
 	}
 	return true
-}
-
-// queue notes when a change arrived that the next Sync has.
-func (d *desired) queue(at time.Time) {
-	if d.queued.IsZero() {
-		d.queued = at
-	}
 }
 
 // between returns what a service has while it grows, whatever its frontends are by then. VIPs that it
@@ -123,7 +118,9 @@ func (d *desired) grow(full bool) bool {
 	case len(d.growing) == 0:
 		return false
 	case full:
-		d.takeAll()
+		for _, g := range d.growing {
+			d.apply(g, g.pairs.next(g.pairs.cost))
+		}
 	default:
 		d.takePiece()
 	}
@@ -160,13 +157,6 @@ func (d *desired) nextGrowing() *growth {
 	return d.growing[keys[0]]
 }
 
-// takeAll puts all into the State that is left of growing services.
-func (d *desired) takeAll() {
-	for _, g := range d.growing {
-		d.apply(g, g.pairs.next(g.pairs.cost))
-	}
-}
-
 // apply puts the pairs of a piece into the State, and notes the change.
 func (d *desired) apply(g *growth, piece []int) policy.ServiceChange {
 	was, all := d.state.Services[g.key], d.state.Services[g.key]
@@ -175,13 +165,13 @@ func (d *desired) apply(g *growth, piece []int) policy.ServiceChange {
 	}
 	taken, part := g.pairs.take(g.key, piece)
 	g.sharing.count(&part)
-	gained, lost := g.hairpins.change(&part, &g.sharing, g.pairs.left == 0)
+	gained, lost := g.sharing.hairpins(&part, g.pairs.left == 0)
 	policy.CountAll(d.state.Hairpins, d.changes.Hairpins, slices.Values(gained), 1)
 	policy.CountAll(d.state.Hairpins, d.changes.Hairpins, slices.Values(lost), -1)
 	now := g.wanted
 	if g.pairs.left == 0 {
 		delete(d.growing, g.key)
-		d.queue(g.queued)
+		d.queued = cmp.Or(d.queued, g.queued)
 	} else {
 		now = g.now(was, taken)
 	}
@@ -195,20 +185,20 @@ func (d *desired) apply(g *growth, piece []int) policy.ServiceChange {
 	return part
 }
 
-// allResolved yields all services as they were last resolved.
-func (d *desired) allResolved() iter.Seq2[source.Key, *policy.Resolved] {
-	return func(yield func(source.Key, *policy.Resolved) bool) {
-		for key, r := range d.state.Services {
-			if d.growing[key] == nil && !yield(key, r) {
-				return
-			}
-		}
-		for key, g := range d.growing {
-			if g.wanted != nil && !yield(key, g.wanted) {
-				return
-			}
+// resolved returns all services as they were last resolved.
+func (d *desired) resolved() []*policy.Resolved {
+	all := make([]*policy.Resolved, 0, len(d.state.Services))
+	for key, r := range d.state.Services {
+		if d.growing[key] == nil {
+			all = append(all, r)
 		}
 	}
+	for _, g := range d.growing {
+		if g.wanted != nil {
+			all = append(all, g.wanted)
+		}
+	}
+	return all
 }
 
 // holding returns a function that reports whether the kernel holds a frontend of a service
@@ -244,12 +234,6 @@ func (d *desired) wantedState() *policy.State {
 		ch.Put(&st, key, g.wanted)
 	}
 	return &st
-}
-
-// unfinished reports whether the kernel does not hold a service as it was last resolved.
-func (d *desired) unfinished(key source.Key) bool {
-	_, changed := d.changes.Services[key]
-	return changed || d.growing[key] != nil
 }
 
 // heldOf returns the last order of those up to told that is done with all before, once the State is synced.

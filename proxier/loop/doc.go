@@ -7,20 +7,18 @@
 //
 // The files, in the order in which a change travels:
 //
+//	config                   what a Loop needs, and who hears what it does
 //	inbox, loop              what the Loop is told; its goroutine
-//	orders, family           what the Loop sends to a family; its goroutine and State
-//	desired                  what the kernel is to hold of a family, and what of it has changed
-//	growth, pairs, sharing,  large services, which change piece by piece
-//	hairpins, sizes
+//	catalog                  the services in use, and what is known of them
 //	nodechange               which services a change of this host touches
-//	conditions               who knows of endpoints what files do not say
-//	pace, progress           when and why a family syncs, and whether a Sync makes progress
-//	look, questions          comparisons beside syncs, and in their place
+//	families                 those that run
+//	orders, family           what the Loop sends to a family; its goroutine
+//	pace                     when and why a family syncs, and compares beside syncs
+//	desired                  what the kernel is to hold of a family, and what of it has changed
+//	growth, pairs, sharing   large services, which change piece by piece
+//	progress, news           whether a Sync makes progress; what others may read of a family
 //	announcing               when the network is told of addresses
-//	news                     what others may read of a family
-//	settle                   when all families hold a change, and its line in the log
-//	held                     waiting for that
+//	backlog                  what not all families hold yet, and its lines in the log
 //	nodehealth               what health check node ports answer
-//	triggers                 when changes were made that a sync brings to the kernel
-//	snapshot, plan           what others ask of the Loop: package report says what it means
+//	snapshot                 what others ask of the Loop: package report says what it means
 package loop

@@ -25,10 +25,9 @@ type family struct {
 	fam policy.Family
 	cfg *Config
 
-	orders    orders
-	questions questions
-	inbox     *inbox         // of the Loop, for news of this family
-	revision  *atomic.Uint64 // of what Counts counts
+	orders   orders
+	inbox    *inbox         // of the Loop, for news of this family
+	revision *atomic.Uint64 // of what Counts counts
 
 	backend proxier.Backend
 	flows   []*flows.Worker
@@ -45,10 +44,10 @@ type family struct {
 
 func newFamily(fam policy.Family, backend proxier.Backend, node *policy.Node, cfg *Config, in *inbox, revision *atomic.Uint64) *family {
 	f := &family{
-		fam: fam, cfg: cfg, orders: newOrders(), questions: newQuestions(), inbox: in, revision: revision, backend: backend, desired: newDesired(fam, node),
-		due: due{full: true, dirty: true}, pace: pace{minimum: cfg.MinInterval}, lookout: newLookout(cfg.LookInterval),
+		fam: fam, cfg: cfg, orders: newOrders(), inbox: in, revision: revision, backend: backend, desired: newDesired(fam, node),
+		due: due{full: true, dirty: true}, pace: pace{minimum: cfg.MinInterval}, lookout: lookout{every: cfg.LookInterval, result: make(chan finding, 1)},
 		announcing: announcing{fam: fam, network: cfg.Announcer, ledger: announce.New()},
-		flows:      flows.NewWorkers(fam, flows.Config{Tracking: cfg.Flows, RunDir: cfg.RunDir, Log: cfg.Log, Looked: cfg.Observer.Looked}),
+		flows:      flows.NewWorkers(fam, flows.Config{Tracking: cfg.Flows.Tracking, RunDir: cfg.Flows.RunDir, Log: cfg.Log, Looked: cfg.Observer.Looked}),
 	}
 	f.desired.cutFor(backend, cfg.Piece)
 	return f
@@ -56,7 +55,7 @@ func newFamily(fam policy.Family, backend proxier.Backend, node *policy.Node, cf
 
 // run runs until ctx ends. It leaves the kernel as it is, and no longer uses the backend.
 func (f *family) run(ctx context.Context) {
-	defer close(f.questions.ended)
+	defer close(f.orders.ended)
 	var flows sync.WaitGroup
 	for _, w := range f.flows {
 		flows.Go(func() { w.Run(ctx) })
@@ -73,7 +72,7 @@ func (f *family) run(ctx context.Context) {
 		case <-timer.C:
 		case what := <-f.lookout.result:
 			f.looked(what)
-		case q := <-f.questions.asked:
+		case q := <-f.orders.asked:
 			f.answer(ctx, q)
 		}
 		if ctx.Err() != nil { // a Sync that it ended was not noted as failed
@@ -88,7 +87,7 @@ func (f *family) run(ctx context.Context) {
 			f.syncNow(ctx)
 		}
 		f.lookIfDue(ctx)
-		timer.Reset(time.Until(f.next()))
+		timer.Reset(time.Until(times.Earlier(f.syncAt(time.Now()), f.lookout.at(&f.news))))
 	}
 }
 
@@ -124,14 +123,9 @@ func (f *family) absorb(o order) {
 		f.due.cause(Foreign)
 	}
 	if f.due.dirty && (changed || o.full || o.repair || o.node != nil || o.backend != nil) {
-		f.tellQueued()
+		f.cfg.Observer.Queued(f.fam, time.Now())
 	}
 	f.told(o.number)
-}
-
-// tellQueued reports that there is something to sync.
-func (f *family) tellQueued() {
-	f.cfg.Observer.Queued(f.fam, time.Now())
 }
 
 // told notes the last order that is in the State. If it changed nothing, the kernel
@@ -191,7 +185,7 @@ func (f *family) replace(b proxier.Backend) {
 	f.lookout.stop()
 	f.backend, f.due.full, f.due.dirty = b, true, true
 	f.desired.cutFor(b, f.cfg.Piece)
-	f.pace.reset()
+	f.pace = pace{open: f.pace.open, minimum: f.pace.minimum}
 	f.due.causes = nil
 	f.mu.Lock()
 	f.revision.Add(1)
@@ -225,11 +219,6 @@ func (f *family) syncAt(now time.Time) time.Time {
 	return now.Add(time.Hour)
 }
 
-// next returns when there is something to do if no order comes before.
-func (f *family) next() time.Time {
-	return times.Earlier(f.syncAt(time.Now()), f.lookAt())
-}
-
 // syncNow makes the kernel hold the State, and reports the result.
 func (f *family) syncNow(ctx context.Context) {
 	r := f.sync(ctx)
@@ -241,39 +230,30 @@ func (f *family) syncNow(ctx context.Context) {
 		f.inbox.put(func(m *mail) { m.fatal = r.Err })
 	}
 	if r.Err == nil {
-		f.tellFlows(r.Full || f.due.broken)
+		s := &flows.Sync{Changes: f.desired.changes.Services, Host: f.desired.state.Host, Node: f.desired.node}
+		s.All = r.Full || f.due.broken // the kernel may have held something else
+		for _, w := range f.flows {
+			w.Synced(s)
+		}
 		f.announcing.note(func(l *announce.Ledger) { l.Synced(f.desired.state.Services, f.desired.changes.Services, r.Unserved) })
 		f.announcing.tell()
 	}
 	f.done(&r)
 	if f.due.dirty || r.Err != nil { // there is another piece, or it is tried again
-		f.tellQueued()
+		f.cfg.Observer.Queued(f.fam, time.Now())
 	}
 	f.cfg.Observer.Synced(r)
 	f.inbox.ring()
 }
 
-// grow puts into the State what the next Sync has of growing services.
-func (f *family) grow(full bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.desired.grow(full) {
-		f.revision.Add(1)
-	}
-}
-
-// tellFlows tells the workers of a successful Sync; all: the kernel may have held something else.
-func (f *family) tellFlows(all bool) {
-	s := &flows.Sync{Changes: f.desired.changes.Services, Host: f.desired.state.Host, Node: f.desired.node, All: all}
-	for _, w := range f.flows {
-		w.Synced(s)
-	}
-}
-
 // sync is one Sync of the backend.
 func (f *family) sync(ctx context.Context) SyncResult {
 	r := SyncResult{Family: f.fam, Full: f.due.full || f.news.err != nil, Start: time.Now(), Triggers: f.due.triggers, Repairs: f.due.causes}
-	f.grow(r.Full)
+	f.mu.Lock()
+	if f.desired.grow(r.Full) {
+		f.revision.Add(1)
+	}
+	f.mu.Unlock()
 	for _, w := range f.flows {
 		w.Expect(f.desired.changes.Services)
 	}
@@ -312,7 +292,7 @@ func (f *family) log(r *SyncResult) {
 // done records the result of a sync.
 func (f *family) done(r *SyncResult) {
 	end := r.Start.Add(r.Duration)
-	f.pace.done(r)
+	f.pace.done(r.Start, end, r.Err)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.revision.Add(1)
@@ -352,21 +332,13 @@ func (f *family) latest() *familyNews {
 func (f *family) unfinished(key source.Key) bool {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	return f.desired.unfinished(key)
-}
-
-// lookAt returns when the next look is due: far in the future while Syncs fail, because the next Sync
-// compares everything.
-func (f *family) lookAt() time.Time {
-	if f.news.err != nil || f.news.good.IsZero() {
-		return time.Now().Add(time.Hour)
-	}
-	return f.lookout.at()
+	_, changed := f.desired.changes.Services[key]
+	return changed || f.desired.growing[key] != nil
 }
 
 // lookIfDue starts a look if one is due.
 func (f *family) lookIfDue(ctx context.Context) {
-	if f.lookAt().After(time.Now()) {
+	if f.lookout.at(&f.news).After(time.Now()) {
 		return
 	}
 	b := f.backend
@@ -392,18 +364,18 @@ func (f *family) compare(ctx context.Context, b proxier.Backend) finding {
 // looked records the result of a look.
 func (f *family) looked(what finding) {
 	f.lookout.ended()
-	f.due.dirty = f.due.dirty || what != asWritten
-	f.due.full = f.due.full || what == unknown
-	f.due.broken = f.due.broken || what == differs
 	switch what {
+	case asWritten:
+		return
 	case differs:
+		f.due.broken = true
 		f.due.cause(Difference)
 	case unknown:
+		f.due.full = true
 		f.due.cause(Unreadable)
 	}
-	if what != asWritten {
-		f.tellQueued()
-	}
+	f.due.dirty = true
+	f.cfg.Observer.Queued(f.fam, time.Now())
 }
 
 // answer answers with the plan of the State as it is. An order ends it.

@@ -21,7 +21,7 @@ import (
 func TestLoopAwaitsHandshakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		track := &flowstest.Tracking{Opening: true}
-		l := start(t, &kernel{}, func(c *Config) { c.Flows = track })
+		l := start(t, &kernel{}, func(c *Config) { c.Flows.Tracking = track })
 		apply := func(endpoint string) {
 			u := policytest.File("web", "web 10.96.0.10:80")
 			u.Services[0] = policytest.Service(policytest.Endpoints(endpoint))
@@ -43,7 +43,7 @@ func TestLoopAwaitsHandshakes(t *testing.T) {
 // startLoop runs a Loop of one UDP service, whose first looks are over.
 func startLoop(t *testing.T, k *kernel) (*Loop, *flowstest.Tracking) {
 	track := &flowstest.Tracking{}
-	l := start(t, k, func(c *Config) { c.Flows = track })
+	l := start(t, k, func(c *Config) { c.Flows.Tracking = track })
 	l.Apply(policytest.Set(dnsFile("10.0.0.1")))
 	l.Synced("file")
 	time.Sleep(time.Second)
@@ -63,7 +63,7 @@ func dnsFile(endpoints ...string) source.Unit {
 func TestLoopLooksForFlowsTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		track := &flowstest.Tracking{}
-		l := start(t, &kernel{}, func(c *Config) { c.Flows = track })
+		l := start(t, &kernel{}, func(c *Config) { c.Flows.Tracking = track })
 		l.Synced("file")
 		synctest.Wait()
 		l.Apply(policytest.Set(policytest.File("a", "x 10.96.0.1:80")))
@@ -230,7 +230,7 @@ func TestCloserLooksTwice(t *testing.T) {
 			about.known <- policytest.Conditions("10.0.0.1 passed", "10.0.0.2 passed")
 			var log strings.Builder
 			l := start(t, k, func(c *Config) {
-				c.Conditions, c.Flows, c.Log = about, track, slog.New(slog.NewTextHandler(&log, nil))
+				c.Conditions, c.Flows.Tracking, c.Log = about, track, slog.New(slog.NewTextHandler(&log, nil))
 			})
 			svc := policytest.Service(policytest.Probed, policytest.Closing(source.CloseFailed), policytest.Endpoints("10.0.0.1", "10.0.0.2"))
 			l.Apply(source.Changes{Set: []source.Unit{{ID: source.UnitID{Source: "file", Name: "a"}, Services: []*source.Service{svc}}}})
@@ -272,7 +272,7 @@ func TestEndedIsNotTold(t *testing.T) {
 		about.known <- policytest.Conditions("10.0.0.1 failed", "10.0.0.2 passed")
 		var log strings.Builder
 		l := start(t, &kernel{}, func(c *Config) {
-			c.Conditions, c.Flows, c.Log = about, track, slog.New(slog.NewTextHandler(&log, nil))
+			c.Conditions, c.Flows.Tracking, c.Log = about, track, slog.New(slog.NewTextHandler(&log, nil))
 		})
 		svc := policytest.Service(policytest.Probed, policytest.Closing(source.CloseFailed), policytest.Endpoints("10.0.0.1", "10.0.0.2"))
 		l.Apply(source.Changes{Set: []source.Unit{{ID: source.UnitID{Source: "file", Name: "a"}, Services: []*source.Service{svc}}}})

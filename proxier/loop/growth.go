@@ -19,21 +19,17 @@ type growth struct {
 	first  uint64           // the first order that is not done before it is
 	queued time.Time
 
-	pairs    pairs // all that differ
-	sharing  sharing
-	hairpins hairpins
-	bound    map[netip.Addr]bool // addresses that are bound while a frontend has them
-	between  policy.Resolved     // what does not depend on which pieces are done
+	pairs   pairs // all that differ
+	sharing sharing
+	bound   map[netip.Addr]bool // addresses that are bound while a frontend has them
+	between policy.Resolved     // what does not depend on which pieces are done
 }
 
 // newGrowth compares a service in the State with what is wanted. It returns the same service with the
 // frontends and pools of wanted wherever they are equal.
 func newGrowth(kernel proxier.Piecer, was, wanted *policy.Resolved) (g *growth, now *policy.Resolved) {
 	pairs, now := newPairs(kernel, was, wanted)
-	g = &growth{
-		key: was.Key, wanted: wanted, pairs: pairs, sharing: newSharing(now.Frontends),
-		hairpins: newHairpins(now, wanted), bound: make(map[netip.Addr]bool),
-	}
+	g = &growth{key: was.Key, wanted: wanted, pairs: pairs, sharing: newSharing(now, wanted), bound: make(map[netip.Addr]bool)}
 	for _, r := range []*policy.Resolved{was, cmp.Or(wanted, was)} {
 		for _, a := range r.BoundAddrs {
 			g.bound[a] = true
@@ -66,15 +62,15 @@ func (g *growth) now(was *policy.Resolved, pairs []*pair) *policy.Resolved {
 	r.Frontends = append(r.Frontends, rest...)
 	if g.wanted != nil {
 		r.Pools = lists.Keep(g.wanted.Pools, g.sharing.inUse)
-		r.HairpinPools = lists.Keep(g.wanted.HairpinPools, func(p *policy.Pool) bool { return g.hairpins.pools[p] })
+		r.HairpinPools = lists.Keep(g.wanted.HairpinPools, func(p *policy.Pool) bool { return g.sharing.hairpin[p] })
 	}
 	for _, p := range was.Pools {
-		if _, wanted := g.hairpins.wanted[p]; !wanted && g.sharing.inUse(p) {
+		if _, wanted := g.sharing.wanted[p]; !wanted && g.sharing.inUse(p) {
 			r.Pools = append(r.Pools, p)
 		}
 	}
 	for _, p := range was.HairpinPools {
-		if !g.hairpins.wanted[p] && g.hairpins.pools[p] {
+		if !g.sharing.wanted[p] && g.sharing.hairpin[p] {
 			r.HairpinPools = append(r.HairpinPools, p)
 		}
 	}

@@ -35,10 +35,11 @@ type mail struct {
 	told               []chan<- uint64 // are sent the number of the order; each has room for it
 }
 
-// empty reports whether nothing came in: then it is a family that woke the Loop.
-func (m *mail) empty() bool { return m.queued.IsZero() }
+func newMail() mail {
+	return mail{reconsider: make(map[source.Key]bool), repair: make(map[policy.Family]bool), look: make(map[policy.Family]bool)}
+}
 
-func newInbox() inbox { return inbox{wake: make(chan struct{}, 1)} }
+func newInbox() inbox { return inbox{wake: make(chan struct{}, 1), mail: newMail()} }
 
 func (b *inbox) put(write func(*mail)) {
 	b.mu.Lock()
@@ -57,29 +58,26 @@ func (b *inbox) take() mail {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	m := b.mail
-	b.mail = mail{}
+	b.mail = newMail()
 	return m
 }
 
 // Apply implements source.Sink.
-func (l *Loop) Apply(ch source.Changes) {
-	l.inbox.put(func(m *mail) { m.changes = append(m.changes, ch) })
+func (b *inbox) Apply(ch source.Changes) {
+	b.put(func(m *mail) { m.changes = append(m.changes, ch) })
 }
 
 // Synced implements source.Sink.
-func (l *Loop) Synced(src string) {
-	l.inbox.put(func(m *mail) { m.synced = append(m.synced, src) })
+func (b *inbox) Synced(src string) {
+	b.put(func(m *mail) { m.synced = append(m.synced, src) })
 }
 
 // Reconsider has services resolved again of whose endpoints more is known, see Conditioner.
-func (l *Loop) Reconsider(keys ...source.Key) {
+func (b *inbox) Reconsider(keys ...source.Key) {
 	if len(keys) == 0 {
 		return
 	}
-	l.inbox.put(func(m *mail) {
-		if m.reconsider == nil {
-			m.reconsider = make(map[source.Key]bool)
-		}
+	b.put(func(m *mail) {
 		for _, key := range keys {
 			m.reconsider[key] = true
 		}
@@ -87,43 +85,35 @@ func (l *Loop) Reconsider(keys ...source.Key) {
 }
 
 // SetNode switches to a changed node: services that it touches are resolved again.
-func (l *Loop) SetNode(n *policy.Node) { l.inbox.put(func(m *mail) { m.node = n }) }
+func (b *inbox) SetNode(n *policy.Node) { b.put(func(m *mail) { m.node = n }) }
 
 // SetBackends switches to other backends, for these families only. The former ones
 // remain in use until Observer.Holds, or Dropped, is called for their families. A family whose backend is nil
 // gets one by a later call.
-func (l *Loop) SetBackends(backends map[policy.Family]proxier.Backend) {
+func (b *inbox) SetBackends(backends map[policy.Family]proxier.Backend) {
 	if backends == nil {
 		backends = map[policy.Family]proxier.Backend{}
 	}
-	l.inbox.put(func(m *mail) { m.backends = backends })
+	b.put(func(m *mail) { m.backends = backends })
 }
 
 // SetIntervals changes Config.MinInterval and Config.LookInterval.
-func (l *Loop) SetIntervals(minimum, lookEvery time.Duration) {
-	l.inbox.put(func(m *mail) { m.minimum, m.lookEvery = &minimum, &lookEvery })
+func (b *inbox) SetIntervals(minimum, lookEvery time.Duration) {
+	b.put(func(m *mail) { m.minimum, m.lookEvery = &minimum, &lookEvery })
 }
 
 // SetReserved changes Config.Reserved.
-func (l *Loop) SetReserved(ports []netip.AddrPort) {
-	l.inbox.put(func(m *mail) { m.reserved = &ports })
+func (b *inbox) SetReserved(ports []netip.AddrPort) {
+	b.put(func(m *mail) { m.reserved = &ports })
 }
 
 // Resync compares everything with the kernel now.
-func (l *Loop) Resync() { l.inbox.put(func(m *mail) { m.full = true }) }
+func (b *inbox) Resync() { b.put(func(m *mail) { m.full = true }) }
 
 // Repair has a family sync what its backend knows to differ in the kernel.
-func (l *Loop) Repair(fam policy.Family) {
-	l.inbox.put(func(m *mail) { m.repair = with(m.repair, fam) })
+func (b *inbox) Repair(fam policy.Family) {
+	b.put(func(m *mail) { m.repair[fam] = true })
 }
 
 // Look has a family compared with the kernel now, beside its syncs.
-func (l *Loop) Look(fam policy.Family) { l.inbox.put(func(m *mail) { m.look = with(m.look, fam) }) }
-
-func with(set map[policy.Family]bool, fam policy.Family) map[policy.Family]bool {
-	if set == nil {
-		set = make(map[policy.Family]bool)
-	}
-	set[fam] = true
-	return set
-}
+func (b *inbox) Look(fam policy.Family) { b.put(func(m *mail) { m.look[fam] = true }) }

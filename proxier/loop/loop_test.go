@@ -658,13 +658,13 @@ func TestLoopKeepsFewBatches(t *testing.T) {
 			l.Apply(policytest.Set(policytest.File("a", fmt.Sprintf("x 10.96.0.1:%d", i+1))))
 			synctest.Wait()
 		}
-		if n := len(l.batches); n > manyBatches {
+		if n := len(l.backlog.batches); n > manyBatches {
 			t.Errorf("%d batches wait", n)
 		}
 		k.failWith(nil)
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if n := len(l.batches); n != 0 {
+		if n := len(l.backlog.batches); n != 0 {
 			t.Errorf("%d batches wait after a sync", n)
 		}
 	})

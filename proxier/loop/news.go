@@ -26,33 +26,14 @@ type familyNews struct {
 // holdsAny reports whether it is known what the kernel holds.
 func (n *familyNews) holdsAny() bool { return n.synced > 0 && !n.unsure }
 
-// alive returns now, or since when the Sync that runs should have made progress.
-func (n *familyNews) alive() time.Time {
-	if n.working != nil {
-		return n.working.alive()
-	}
-	return time.Now()
-}
-
 // stalls returns the work whose present part has taken at least so long.
 func (n *familyNews) stalls(least time.Duration) (list []report.Stall) {
 	for _, p := range []*progress{n.working, n.looking} {
-		if p == nil {
-			continue
-		}
 		if s, stalled := p.stall(least); stalled {
 			list = append(list, s)
 		}
 	}
 	return list
-}
-
-// syncStall returns why no Sync can end now; false: its present part has not yet taken so long.
-func (n *familyNews) syncStall(least time.Duration) (s report.Stall, stalled bool) {
-	if n.working != nil {
-		return n.working.stall(least)
-	}
-	return s, false
 }
 
 // A family that fails this many Syncs in a row, or whose Sync makes no progress for too long, is no
@@ -64,13 +45,13 @@ func leftOutStall() time.Duration { return stallSteps[len(stallSteps)-1] }
 
 // leftOut reports whether the family is no longer waited for.
 func (n *familyNews) leftOut() bool {
-	_, stalled := n.syncStall(leftOutStall())
+	_, stalled := n.working.stall(leftOutStall())
 	return stalled || n.failures >= leftOutAfter
 }
 
 // failure returns why the family does not hold what it should.
 func (n *familyNews) failure() error {
-	if s, stalled := n.syncStall(stallSteps[0]); stalled {
+	if s, stalled := n.working.stall(stallSteps[0]); stalled {
 		return s
 	}
 	return n.err

@@ -37,11 +37,11 @@ func TestRebaseResolvesEnough(t *testing.T) {
 
 func checkState(t *rapid.T, l *Loop, f *family) {
 	t.Helper()
-	want, checks := policy.NewState(f.fam, l.node, nil), newNodeHealths()
+	want, checks := policy.NewState(f.fam, l.catalog.node, nil), newNodeHealths()
 	all := policy.NewChanges()
-	l.tracker.Services(func(s *source.Service, _ source.UnitID) {
-		all.Put(want, s.Key, policy.Resolve(s, nil, l.node, f.fam))
-		checks.set(s.Key, policy.Subject{Service: s}, l.node, 0)
+	l.catalog.tracker.Services(func(s *source.Service, _ source.UnitID) {
+		all.Put(want, s.Key, policy.Resolve(s, nil, l.catalog.node, f.fam))
+		checks.set(s.Key, policy.Subject{Service: s}, l.catalog.node, 0)
 	})
 	same := cmp.Options{cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}, netip.Prefix{}), cmpopts.EquateEmpty()}
 	if diff := cmp.Diff(want, f.desired.state, same); diff != "" {

@@ -1,13 +1,21 @@
 package loop
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/times"
 	"svcproxy.dev/svcproxy/internal/wake"
 	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -27,15 +35,25 @@ type order struct {
 	minimum, lookEvery *time.Duration
 }
 
+// A planQuestion asks a family for its plan.
+type planQuestion struct {
+	ctx    context.Context
+	answer chan *report.FamilyPlan // room for one
+}
+
 // orders is the mailbox of a family. Sending never blocks.
 type orders struct {
-	wake chan struct{} // room for one
+	wake  chan struct{} // room for one
+	asked chan planQuestion
+	ended chan struct{} // closed when the family has ended
 
 	mu   sync.Mutex
 	next order
 }
 
-func newOrders() orders { return orders{wake: make(chan struct{}, 1)} }
+func newOrders() orders {
+	return orders{wake: make(chan struct{}, 1), asked: make(chan planQuestion), ended: make(chan struct{})}
+}
 
 // put adds o to what is not yet taken. For the same thing the later order wins.
 func (b *orders) put(o order) {
@@ -74,4 +92,82 @@ func (o *order) merge(n order) {
 	o.open, o.full = o.open || n.open, o.full || n.full
 	o.triggers = append(o.triggers, n.triggers[:min(len(n.triggers), maxTriggers-len(o.triggers))]...)
 	o.repair, o.look = o.repair || n.repair, o.look || n.look
+}
+
+const (
+	// maxTriggers is how many changes that wait for one sync are timed.
+	maxTriggers = 1000
+
+	// maxTriggerAge is how old a change may be for its time to mean anything: a file that
+	// is put in place can have been written long before.
+	maxTriggerAge = time.Hour
+)
+
+// triggersOf returns when those units of a step were changed that changed a service. As
+// kube-proxy does, it leaves out what was changed before the start, and times that cannot
+// be right.
+func triggersOf(ch source.Changes, changed []claims.Transition, started time.Time) (at []time.Time) {
+	if len(changed) == 0 {
+		return nil
+	}
+	keys := make(map[source.Key]bool, len(changed))
+	for _, tr := range changed {
+		keys[tr.Key()] = true
+	}
+	oldest, now := times.Later(started, time.Now().Add(-maxTriggerAge)), time.Now()
+	for i := range ch.Set {
+		u := &ch.Set[i]
+		took := len(ch.Set) == 1 || slices.ContainsFunc(u.Services, func(s *source.Service) bool { return keys[s.Key] })
+		if !took {
+			continue
+		}
+		for _, t := range u.Changed {
+			if t.After(oldest) && !t.After(now) && len(at) < maxTriggers {
+				at = append(at, t)
+			}
+		}
+	}
+	return at
+}
+
+// planPause is how long a family that had a change to sync is left alone.
+const planPause = 100 * time.Millisecond
+
+// errInterrupted says that a change came, which does not wait for a comparison.
+var errInterrupted = errors.New("services change all the time")
+
+// ask asks the family's goroutine, again after an interruption, until ctx ends.
+func (b *orders) ask(ctx context.Context, fam policy.Family) *report.FamilyPlan {
+	fail := func(errs ...any) *report.FamilyPlan {
+		text := "comparing %s with the kernel" + strings.Repeat(": %w", len(errs))
+		return &report.FamilyPlan{Family: fam, Err: fmt.Errorf(text, append([]any{fam}, errs...)...)}
+	}
+	for tries := 1; ; tries++ {
+		q := planQuestion{ctx, make(chan *report.FamilyPlan, 1)}
+		select {
+		case b.asked <- q:
+		case <-b.ended:
+			return fail(errors.New("it is no longer programmed"))
+		case <-ctx.Done():
+			if tries > 2 {
+				return fail(ctx.Err(), errInterrupted)
+			}
+			return fail(ctx.Err(), errors.New("a sync takes long"))
+		}
+		p := <-q.answer
+		switch {
+		case p.Err == nil:
+			return p
+		case ctx.Err() != nil && tries > 1:
+			return fail(ctx.Err(), errInterrupted)
+		case ctx.Err() != nil:
+			return fail(ctx.Err())
+		case !errors.Is(p.Err, errInterrupted):
+			return fail(p.Err)
+		}
+		select {
+		case <-time.After(planPause):
+		case <-ctx.Done():
+		}
+	}
 }

@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"context"
 	"slices"
 	"time"
 )
@@ -33,17 +34,14 @@ func (p *pace) retryAt() time.Time {
 	return p.ended.Add(wait)
 }
 
-func (p *pace) done(r *SyncResult) {
-	p.started, p.ended, p.changed = r.Start, r.Start.Add(r.Duration), false
-	if r.Err == nil {
+func (p *pace) done(started, ended time.Time, err error) {
+	p.started, p.ended, p.changed = started, ended, false
+	if err == nil {
 		p.retry = 0
 		return
 	}
 	p.retry = min(max(2*p.retry, retryMin), retryMax)
 }
-
-// reset has nothing wait for an earlier Sync.
-func (p *pace) reset() { *p = pace{open: p.open, minimum: p.minimum} }
 
 // A due says what the next Sync is for.
 type due struct {
@@ -79,4 +77,60 @@ func (d *due) cause(c RepairCause) {
 func (d *due) noteTriggers(at []time.Time) {
 	room := maxTriggers - len(d.triggers)
 	d.triggers = append(d.triggers, at[:min(len(at), room)]...)
+}
+
+// A lookout schedules the looks of a family, which compare the kernel with what was
+// written while Syncs go on.
+type lookout struct {
+	every  time.Duration // as Config.LookInterval
+	last   time.Time     // when a look ended, or a Sync compared everything
+	wanted bool          // a look is due at once
+	result chan finding
+	cancel func() // of the running look; nil: none runs
+}
+
+// A finding is the result of a look.
+type finding uint8
+
+const (
+	asWritten finding = iota
+	differs           // the backend knows what
+	unknown           // the kernel could not be read
+)
+
+// stop ends the running look and waits for it, so that its backend can be closed.
+func (l *lookout) stop() {
+	if l.cancel == nil {
+		return
+	}
+	l.cancel()
+	<-l.result
+	l.cancel = nil
+}
+
+// at returns when the next look is due: far in the future while one runs, and
+// while Syncs fail, because the next Sync compares everything.
+func (l *lookout) at(n *familyNews) time.Time {
+	if l.cancel != nil || n.err != nil || n.good.IsZero() {
+		return time.Now().Add(time.Hour)
+	}
+	if l.wanted {
+		return time.Time{}
+	}
+	return l.last.Add(l.every)
+}
+
+// start has the kernel compared in a goroutine.
+func (l *lookout) start(ctx context.Context, compare func(context.Context) finding) {
+	ctx, l.cancel = context.WithCancel(ctx)
+	l.wanted = false
+	go func() {
+		l.result <- compare(ctx)
+	}()
+}
+
+// ended notes the end of the look that ran.
+func (l *lookout) ended() {
+	l.cancel()
+	l.cancel, l.last = nil, time.Now()
 }

@@ -50,7 +50,7 @@ func portKeyOf(f *policy.Frontend) portKey { return portKey{f.ServicePort, f.Key
 // newPairs compares a service in the State with what is wanted. It returns the same service with the
 // frontends and pools of wanted wherever they are equal.
 func newPairs(kernel proxier.Piecer, was, wanted *policy.Resolved) (p pairs, now *policy.Resolved) {
-	p.sizes = newSizes(kernel)
+	p.sizes = sizes{kernel, make(map[*policy.Pool]int)}
 	same, clash := comparePools(was, wanted)
 	now = p.compare(was, wanted, same)
 	p.join(clash)
@@ -140,9 +140,7 @@ func comparePlaces(a, b []*policy.Frontend) int {
 
 // to returns a route to the equal pool of same.
 func to(r policy.Route, same map[*policy.Pool]*policy.Pool) policy.Route {
-	if p := same[r.Pool]; p != nil {
-		r.Pool = p
-	}
+	r.Pool = cmp.Or(same[r.Pool], r.Pool)
 	return r
 }
 
@@ -239,10 +237,9 @@ func (d *pairs) unit(i int) []int {
 	return []int{i}
 }
 
-// find returns the number of the pair of a place that is not done.
+// find returns the number of the pair of a place, or where it belongs.
 func (d *pairs) find(place policy.FrontendKey) (int, bool) {
-	i, found := slices.BinarySearchFunc(d.list, place, func(p pair, k policy.FrontendKey) int { return p.place().Compare(k) })
-	return i, found && !d.list[i].done
+	return slices.BinarySearchFunc(d.list, place, func(p pair, k policy.FrontendKey) int { return p.place().Compare(k) })
 }
 
 // touched returns the numbers of the pairs, not done, at whose places a change of another service has
@@ -250,7 +247,7 @@ func (d *pairs) find(place policy.FrontendKey) (int, bool) {
 func (d *pairs) touched(ch *policy.ServiceChange) (piece []int) {
 	for _, r := range []*policy.Resolved{ch.Old, ch.New} {
 		for _, f := range r.AllFrontends() {
-			if i, found := d.find(f.Key.WithoutKind()); found {
+			if i, found := d.find(f.Key.WithoutKind()); found && !d.list[i].done {
 				piece = append(piece, d.unit(i)...)
 			}
 		}
@@ -264,8 +261,7 @@ func (d *pairs) resume(before *pairs) {
 	if len(d.list) == 0 {
 		return
 	}
-	next := before.list[before.at].place()
-	i, _ := slices.BinarySearchFunc(d.list, next, func(p pair, k policy.FrontendKey) int { return p.place().Compare(k) })
+	i, _ := d.find(before.list[before.at].place())
 	d.at = i % len(d.list)
 }
 
@@ -296,9 +292,56 @@ func findPlace(list []*policy.Frontend, place policy.FrontendKey) (int, bool) {
 
 // hasFrontend reports whether this very frontend is one of the service.
 func hasFrontend(r *policy.Resolved, f *policy.Frontend) bool {
-	if r == nil {
-		return false
-	}
-	i, found := findPlace(r.Frontends, f.Key.WithoutKind())
+	i, found := findPlace(r.AllFrontends(), f.Key.WithoutKind())
 	return found && r.Frontends[i] == f
+}
+
+// sizes say how many elements of sets, or rules, the kernel has for frontends.
+type sizes struct {
+	kernel proxier.Piecer
+	slots  map[*policy.Pool]int
+}
+
+// aPiecer stands for a backend that is none.
+type aPiecer struct{}
+
+func (aPiecer) PieceSize() int                   { return 5_000 }
+func (aPiecer) Slots(p *policy.Pool) int         { return len(p.Targets) }
+func (aPiecer) SharesPool(*policy.Frontend) bool { return true }
+
+// elementsOf returns about how many elements of sets, or rules, a frontend has; f may be nil.
+func (s *sizes) elementsOf(f *policy.Frontend) int {
+	const flags = 4
+	if f == nil {
+		return 0
+	}
+	n := flags + s.pool(f.Outside.Pool) + len(f.SourceRanges)
+	if f.Split() {
+		n += flags + s.pool(f.Local.Pool)
+	}
+	return n
+}
+
+// pool returns the Slots of a pool.
+func (s *sizes) pool(p *policy.Pool) int {
+	n, known := s.slots[p]
+	if !known {
+		n = s.kernel.Slots(p)
+		s.slots[p] = n
+	}
+	return n
+}
+
+// isLarge reports whether all of a service, before and after, may be more than so many elements.
+func isLarge(kernel proxier.Piecer, most int, versions ...*policy.Resolved) bool {
+	s := sizes{kernel, make(map[*policy.Pool]int)}
+	n := 0
+	for _, r := range versions {
+		for _, f := range r.AllFrontends() {
+			if n += s.elementsOf(f); n > most {
+				return true
+			}
+		}
+	}
+	return false
 }

@@ -95,8 +95,13 @@ func (p *progress) takeStep() {
 	}
 }
 
-// alive returns now, or when the part that is overdue should have ended.
-func (p *progress) alive() time.Time { return times.Earlier(time.Now(), p.since().Add(p.limit)) }
+// alive returns now, or when the part that is overdue should have ended; p may be nil: no work.
+func (p *progress) alive() time.Time {
+	if p == nil {
+		return time.Now()
+	}
+	return times.Earlier(time.Now(), p.since().Add(p.limit))
+}
 
 // since returns when the present part began.
 func (p *progress) since() time.Time {
@@ -105,8 +110,11 @@ func (p *progress) since() time.Time {
 	return p.marked
 }
 
-// stall returns what p waits for, if its present part has taken at least so long.
+// stall returns what p waits for, if its present part has taken at least so long; p may be nil: no work.
 func (p *progress) stall(least time.Duration) (s report.Stall, stalled bool) {
+	if p == nil {
+		return s, false
+	}
 	part := p.since()
 	if time.Since(part) < least {
 		return s, false

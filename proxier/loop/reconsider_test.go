@@ -109,7 +109,7 @@ func TestUnansweredIsNotTold(t *testing.T) {
 		svc := policytest.Service(policytest.Probed, policytest.Closing(source.CloseFailed), policytest.Endpoints("10.0.0.1", "10.0.0.2"))
 		var log strings.Builder
 		reconsidered(t, &kernel{}, svc, policytest.Conditions("10.0.0.1 failed", "10.0.0.2 passed"), func(c *Config) {
-			c.Flows, c.Log = track, slog.New(slog.NewTextHandler(&log, nil))
+			c.Flows.Tracking, c.Log = track, slog.New(slog.NewTextHandler(&log, nil))
 		})
 		time.Sleep(time.Minute)
 		track.Expect(t)

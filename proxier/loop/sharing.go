@@ -24,36 +24,55 @@ func sharesOf(f *policy.Frontend) iter.Seq[share] {
 	}
 }
 
-// sharing says which shares the frontends of a growing service need.
+// sharing says what the frontends of a growing service need together.
 type sharing struct {
-	uses  map[share]int              // by how many frontends in the State
-	users map[share]*policy.Frontend // one of these
+	uses    map[share]int              // by how many frontends in the State
+	users   map[share]*policy.Frontend // one of these
+	hairpin map[*policy.Pool]bool      // the State's HairpinPools
+	targets map[policy.Hairpin]int     // how many of these have it
+	wanted  map[*policy.Pool]bool      // pools of what is wanted; true: of its HairpinPools
 }
 
-func newSharing(frontends []*policy.Frontend) sharing {
-	s := sharing{uses: make(map[share]int), users: make(map[share]*policy.Frontend)}
-	s.add(frontends)
+func newSharing(now, wanted *policy.Resolved) sharing {
+	s := sharing{
+		uses: usesOf(now.Frontends), users: make(map[share]*policy.Frontend), hairpin: make(map[*policy.Pool]bool),
+		targets: make(map[policy.Hairpin]int), wanted: make(map[*policy.Pool]bool),
+	}
+	for _, p := range now.HairpinPools {
+		s.setHairpin(p, true)
+	}
+	if wanted != nil {
+		for _, p := range wanted.Pools {
+			s.wanted[p] = false
+		}
+		for _, p := range wanted.HairpinPools {
+			s.wanted[p] = true
+		}
+	}
 	return s
 }
 
-func (s *sharing) add(frontends []*policy.Frontend) {
+// usesOf returns how many of the frontends need each share.
+func usesOf(frontends []*policy.Frontend) map[share]int {
+	uses := make(map[share]int)
 	for _, f := range frontends {
-		for sh := range sharesOf(f) {
-			s.uses[sh]++
+		for s := range sharesOf(f) {
+			uses[s]++
 		}
 	}
+	return uses
 }
 
 // count updates uses, users are found later.
 func (s *sharing) count(part *policy.ServiceChange) {
-	for _, f := range part.Old.Frontends {
-		for sh := range sharesOf(f) {
-			if s.uses[sh]--; s.uses[sh] == 0 {
-				delete(s.uses, sh)
-			}
+	for sh, n := range usesOf(part.Old.Frontends) {
+		if s.uses[sh] -= n; s.uses[sh] == 0 {
+			delete(s.uses, sh)
 		}
 	}
-	s.add(part.New.Frontends)
+	for sh, n := range usesOf(part.New.Frontends) {
+		s.uses[sh] += n
+	}
 }
 
 // inUse reports whether a frontend in the State has a pool.
@@ -62,35 +81,25 @@ func (s *sharing) inUse(p *policy.Pool) bool {
 }
 
 // addUsers adds to both sides of a part one frontend that stays for each share that others need, too.
-func (g *sharing) addUsers(part *policy.ServiceChange, was *policy.Resolved) {
-	places, own, missing := make(map[policy.FrontendKey]bool), make(map[share]int), make(map[share]bool)
-	for _, f := range part.New.Frontends {
+func (s *sharing) addUsers(part *policy.ServiceChange, was *policy.Resolved) {
+	places, own, missing := make(map[policy.FrontendKey]bool), usesOf(part.New.Frontends), make(map[share]bool)
+	for _, f := range slices.Concat(part.Old.Frontends, part.New.Frontends) {
 		places[f.Key.WithoutKind()] = true
-		for s := range sharesOf(f) {
-			own[s]++
-		}
-	}
-	for _, f := range part.Old.Frontends {
-		places[f.Key.WithoutKind()] = true
-	}
-	for _, r := range []*policy.Resolved{part.Old, part.New} {
-		for _, f := range r.Frontends {
-			for s := range sharesOf(f) {
-				if g.uses[s] > own[s] {
-					missing[s] = true
-				}
+		for sh := range sharesOf(f) {
+			if s.uses[sh] > own[sh] {
+				missing[sh] = true
 			}
 		}
 	}
 	var users []*policy.Frontend
 	add := func(f *policy.Frontend) {
 		users = append(users, f)
-		for s := range sharesOf(f) {
-			delete(missing, s)
+		for sh := range sharesOf(f) {
+			delete(missing, sh)
 		}
 	}
-	for s := range missing {
-		if f := g.users[s]; missing[s] && f != nil && !places[f.Key.WithoutKind()] && hasFrontend(was, f) {
+	for sh := range missing {
+		if f := s.users[sh]; missing[sh] && f != nil && !places[f.Key.WithoutKind()] && hasFrontend(was, f) {
 			add(f)
 		}
 	}
@@ -102,9 +111,9 @@ func (g *sharing) addUsers(part *policy.ServiceChange, was *policy.Resolved) {
 			continue
 		}
 		needed := false
-		for s := range sharesOf(f) {
-			if missing[s] {
-				needed, g.users[s] = true, f
+		for sh := range sharesOf(f) {
+			if missing[sh] {
+				needed, s.users[sh] = true, f
 			}
 		}
 		if needed {
@@ -112,12 +121,62 @@ func (g *sharing) addUsers(part *policy.ServiceChange, was *policy.Resolved) {
 		}
 	}
 	for _, f := range part.New.Frontends {
-		for s := range sharesOf(f) {
-			g.users[s] = f
+		for sh := range sharesOf(f) {
+			s.users[sh] = f
 		}
 	}
 	for _, r := range []*policy.Resolved{part.Old, part.New} {
 		r.Frontends = append(r.Frontends, users...)
 		slices.SortFunc(r.Frontends, func(a, b *policy.Frontend) int { return a.Key.Compare(b.Key) })
 	}
+}
+
+// setHairpin has the targets of a pool be hairpins or not, and returns those that are from now on, or no more.
+func (s *sharing) setHairpin(p *policy.Pool, is bool) (gained, lost []policy.Hairpin) {
+	if s.hairpin[p] == is {
+		return nil, nil
+	}
+	if s.hairpin[p] = is; !is {
+		delete(s.hairpin, p)
+	}
+	for _, t := range p.Targets {
+		at := policy.NewHairpin(t.AddrPort, p.Protocol)
+		if is {
+			if s.targets[at]++; s.targets[at] == 1 {
+				gained = append(gained, at)
+			}
+		} else if s.targets[at]--; s.targets[at] == 0 {
+			delete(s.targets, at)
+			lost = append(lost, at)
+		}
+	}
+	return gained, lost
+}
+
+// hairpins returns the targets that may reach themselves from a piece on, and those that may no more.
+func (s *sharing) hairpins(part *policy.ServiceChange, last bool) (gained, lost []policy.Hairpin) {
+	set := func(p *policy.Pool, is bool) {
+		more, less := s.setHairpin(p, is)
+		gained, lost = append(gained, more...), append(lost, less...)
+	}
+	for _, p := range policy.PoolsOf(part.New.Frontends) {
+		if s.wanted[p] {
+			set(p, true)
+		}
+	}
+	for _, p := range policy.PoolsOf(part.Old.Frontends) {
+		if !s.inUse(p) {
+			set(p, false)
+		}
+	}
+	if !last {
+		return gained, lost
+	}
+	for p, is := range s.wanted {
+		set(p, is)
+	}
+	for p := range s.hairpin {
+		set(p, s.wanted[p])
+	}
+	return gained, lost
 }

@@ -1,10 +1,13 @@
 package loop
 
 import (
-	"slices"
+	"context"
+	"fmt"
+	"strings"
 	"sync"
+	"time"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/proxier/announce"
 	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/proxier/report"
@@ -15,17 +18,17 @@ import (
 // a sync, and blocks one only while it copies references.
 func (l *Loop) Snapshot() *report.Snapshot {
 	l.mu.RLock()
-	s := &report.Snapshot{Snapshot: l.tracker.Snapshot(), Waiting: l.unread(), Drained: l.drained, Seen: l.seen, Surroundings: l.cfg.Surroundings}
+	c := &l.catalog
+	s := &report.Snapshot{Snapshot: c.tracker.Snapshot(), Waiting: c.unread, Drained: l.families.drained.Load(), Seen: l.backlog.seen, Surroundings: l.cfg.Surroundings}
 	for i := range s.Services {
-		s.Services[i].Conditions = l.conditions[s.Services[i].Key]
+		s.Services[i].Conditions = c.conditions[s.Services[i].Key]
 	}
-	for i := range l.batches {
-		s.Pending.Add(l.batches[i].counts)
+	for i := range l.backlog.batches {
+		s.Pending.Add(l.backlog.batches[i].counts)
 	}
-	s.Node, s.Unannounced = l.node, l.tracker.RefusedAnnouncers()
-	families, backends := l.programming()
+	s.Node, s.Unannounced = c.node, c.tracker.RefusedAnnouncers()
 	l.mu.RUnlock()
-	s.Syncs = syncs(families, backends)
+	s.Syncs = l.Syncs()
 	for _, now := range s.Syncs {
 		s.Families, s.Resolved = append(s.Families, now.Family), append(s.Resolved, now.Resolved...)
 	}
@@ -33,25 +36,10 @@ func (l *Loop) Snapshot() *report.Snapshot {
 }
 
 // Syncs returns what a Snapshot has of the families, for those who ask often.
-func (l *Loop) Syncs() []report.Family {
-	l.mu.RLock()
-	families, backends := l.programming()
-	l.mu.RUnlock()
-	return syncs(families, backends)
-}
-
-// programming returns the families, and the backend that each is to have. The caller holds l.mu.
-func (l *Loop) programming() (families []*runningFamily, backends []proxier.Backend) {
-	for _, f := range l.families {
-		families, backends = append(families, f), append(backends, f.wanted)
-	}
-	return families, backends
-}
-
-func syncs(families []*runningFamily, backends []proxier.Backend) (list []report.Family) {
-	for i, f := range families {
+func (l *Loop) Syncs() (list []report.Family) {
+	for _, f := range l.families.all() {
 		now := f.snapshot()
-		now.Backend = backends[i]
+		now.Backend = f.wanted
 		list = append(list, now)
 	}
 	return list
@@ -61,7 +49,7 @@ func syncs(families []*runningFamily, backends []proxier.Backend) (list []report
 func (l *Loop) Refusals() []claims.Refusal {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	return l.tracker.Refusals()
+	return l.catalog.tracker.Refusals()
 }
 
 // snapshot returns what f holds.
@@ -71,13 +59,11 @@ func (f *family) snapshot() report.Family {
 	defer f.mu.RUnlock()
 	n := &f.news
 	s := report.Family{
-		Family: f.fam, Host: f.desired.state.Host, Resolved: make([]*policy.Resolved, 0, len(f.desired.state.Services)),
-		Announced: f.announcing.announced(), Known: n.holdsAny(), Unfinished: make(map[source.Key]report.Unfinished),
+		Family: f.fam, Host: f.desired.state.Host, Resolved: f.desired.resolved(),
+		Known: n.holdsAny(), Unfinished: make(map[source.Key]report.Unfinished),
 		LastSync: n.good, FailingSince: n.since, Took: n.took, Err: n.err, Unserved: n.unserved, Stalls: stalls,
 	}
-	for _, r := range f.desired.allResolved() {
-		s.Resolved = append(s.Resolved, r)
-	}
+	f.announcing.note(func(l *announce.Ledger) { s.Announced = l.Announced() })
 	if s.Known {
 		for key := range f.desired.changes.Services {
 			s.Unfinished[key] = report.Unfinished{Holds: f.desired.holding(key, s.Known)}
@@ -92,27 +78,17 @@ func (f *family) snapshot() report.Family {
 // Revision returns a number that every change of Services, Resolved, Node and Families
 // changes, within one run.
 func (l *Loop) Revision() (n uint64) {
-	l.mu.RLock()
-	families := slices.Clone(l.families)
-	l.mu.RUnlock()
-	for _, f := range families {
+	for _, f := range l.families.all() {
 		n += f.latest().told
 	}
 	return n
 }
 
-// countsCache is what was last counted.
-type countsCache struct {
-	mu       sync.Mutex
-	revision uint64 // as it was before
-	counts   report.Counts
-}
-
 // Counts is CountsOf now. It may be called from any goroutine, and goes through all
 // endpoints if something has changed since it was last called. The maps are not to be changed.
 func (l *Loop) Counts() report.Counts {
-	l.counted.mu.Lock()
-	defer l.counted.mu.Unlock()
+	l.counted.Lock()
+	defer l.counted.Unlock()
 	if rev := l.revision.Load(); l.counted.counts.Services == nil || rev != l.counted.revision {
 		l.counted.counts, l.counted.revision = report.CountsOf(l.Snapshot()), rev
 	}
@@ -121,11 +97,75 @@ func (l *Loop) Counts() report.Counts {
 
 // Stalls returns the work that makes no progress now. It may be called from any goroutine.
 func (l *Loop) Stalls() (list []report.Stall) {
-	l.mu.RLock()
-	families := slices.Clone(l.families)
-	l.mu.RUnlock()
-	for _, f := range families {
+	for _, f := range l.families.all() {
 		list = append(list, f.latest().stalls(stallSteps[0])...)
 	}
 	return list
+}
+
+// planTime is how long a family may take to answer, its present Sync included.
+const planTime = 20 * time.Second
+
+// Plan returns what a sync of each family would change now, and changes nothing. It takes
+// 20 s at most, and gives way to changes. It may be called from any goroutine.
+func (l *Loop) Plan(ctx context.Context) (*report.Plan, error) {
+	ctx, cancel := context.WithTimeout(ctx, planTime)
+	defer cancel()
+	l.mu.RLock()
+	waiting, families, p := l.catalog.unread, l.families.all(), &report.Plan{Edits: merged(l.backlog.batches)}
+	l.mu.RUnlock()
+	if len(waiting) > 0 {
+		return nil, fmt.Errorf("nothing is planned before all services have been read: waiting for %s", strings.Join(waiting, ", "))
+	}
+	p.Families = make([]*report.FamilyPlan, len(families))
+	var wg sync.WaitGroup
+	for i, f := range families {
+		wg.Go(func() { p.Families[i] = f.orders.ask(ctx, f.fam) })
+	}
+	wg.Wait()
+	return p, nil
+}
+
+// heldPoll is how often Held looks.
+const heldPoll = 5 * time.Millisecond
+
+// Held gives up a Sync that has made no progress for stallPatience, but not at once: it may go on.
+const (
+	stallPatience = 5 * time.Second
+	stallWait     = 2 * time.Second
+)
+
+// Held waits until the kernel holds all that the Loop was told before: of one family, or, with
+// 0, of all. Nothing is waited for of a family that is not in use. When ctx ends before, the
+// error says what is in the way, and wraps the cause of ctx. It is a Stall where a Sync makes no
+// progress. Run must be running.
+func (l *Loop) Held(ctx context.Context, fam policy.Family) error {
+	told := make(chan uint64, 1)
+	l.inbox.put(func(m *mail) { m.told = append(m.told, told) })
+	var number uint64
+	select {
+	case number = <-told:
+	case <-ctx.Done():
+		return fmt.Errorf("the change is on its way to the kernel: %w", context.Cause(ctx))
+	}
+	begun := time.Now()
+	look := time.NewTicker(heldPoll)
+	defer look.Stop()
+	for {
+		late := l.families.late(number, fam)
+		if late == nil {
+			return nil
+		}
+		if s, stalled := late.latest().working.stall(stallPatience); stalled && time.Since(begun) >= stallWait {
+			return fmt.Errorf("the change is on its way to the kernel, %s: %w", late.fam, s)
+		}
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			if n := late.latest(); n.err != nil {
+				return fmt.Errorf("%w: %w", context.Cause(ctx), n.err)
+			}
+			return fmt.Errorf("the change is on its way to the kernel, %s: %w", late.fam, context.Cause(ctx))
+		}
+	}
 }

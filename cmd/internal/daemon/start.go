@@ -19,6 +19,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/sources"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/proxier/conditions"
+	"svcproxy.dev/svcproxy/proxier/flows"
 	"svcproxy.dev/svcproxy/proxier/healthcheck"
 	"svcproxy.dev/svcproxy/proxier/healthz"
 	"svcproxy.dev/svcproxy/proxier/loop"
@@ -133,7 +134,7 @@ func start(ctx context.Context, o Options) (_ *daemon, err error) {
 	limits := fixed.Limits.Products()
 	d.doubts = &doubter{log: d.log, find: func() []report.Doubt { return report.Doubts(d.loop.Snapshot(), nil) }, doubtful: make(chan struct{}, 1)}
 	d.loop = loop.New(loop.Config{
-		Backends: d.mode.Backends(), Flows: connections{}, RunDir: o.RunDir, Node: here, Reserved: node.Reserved(fixed), Limits: &limits,
+		Backends: d.mode.Backends(), Flows: flows.Config{Tracking: connections{}, RunDir: o.RunDir}, Node: here, Reserved: node.Reserved(fixed), Limits: &limits,
 		Sources: names, MinInterval: fixed.Sync.MinInterval, LookInterval: fixed.Sync.ResyncInterval,
 		SyncTimeout: syncTimeout, Log: d.log,
 		Surroundings: report.Surroundings{Details: d.keeper.Details, Listening: d.doubts.listening, Router: explain.Router},

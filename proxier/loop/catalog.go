@@ -1,0 +1,60 @@
+package loop
+
+import (
+	"svcproxy.dev/svcproxy/internal/lists"
+	"svcproxy.dev/svcproxy/proxier/claims"
+	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/source"
+)
+
+// A catalog has the services in use, what is known of their endpoints, and the node that they are on.
+type catalog struct {
+	tracker     *claims.Tracker
+	conditioner Conditioner
+	conditions  map[source.Key]policy.Conditions // of services of whose endpoints something is known
+	node        *policy.Node
+	unread      []string // sources that have not called Synced yet
+}
+
+func newCatalog(cfg *Config) catalog {
+	c := catalog{
+		tracker: claims.NewTracker(cfg.Reserved, cfg.Sources...), conditioner: cfg.Conditions,
+		conditions: make(map[source.Key]policy.Conditions), node: cfg.Node, unread: cfg.Sources,
+	}
+	if cfg.Limits != nil {
+		c.tracker.Limit(*cfg.Limits)
+	}
+	return c
+}
+
+// read notes that a source has called Synced.
+func (c *catalog) read(src string) {
+	c.unread = lists.Keep(c.unread, func(s string) bool { return s != src })
+}
+
+// subject returns a service in use, with what is known of its endpoints.
+func (c *catalog) subject(svc *source.Service) policy.Subject {
+	return policy.Subject{Service: svc, Conditions: c.conditions[svc.Key]}
+}
+
+// services returns all of them.
+func (c *catalog) services() map[source.Key]policy.Subject {
+	all := make(map[source.Key]policy.Subject)
+	c.tracker.Services(func(s *source.Service, _ source.UnitID) { all[s.Key] = c.subject(s) })
+	return all
+}
+
+// use takes a service into use, or out of it if svc is nil.
+func (c *catalog) use(key source.Key, svc *source.Service) policy.Subject {
+	return c.know(key, svc, c.conditioner.Use(key, svc))
+}
+
+// know sets what is known of the endpoints of a service; svc is nil where it is gone.
+func (c *catalog) know(key source.Key, svc *source.Service, known policy.Conditions) policy.Subject {
+	if svc == nil || len(known) == 0 {
+		delete(c.conditions, key)
+		return policy.Subject{Service: svc}
+	}
+	c.conditions[key] = known
+	return policy.Subject{Service: svc, Conditions: known}
+}
