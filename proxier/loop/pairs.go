@@ -268,7 +268,7 @@ func (d *pairs) resume(before *pairs) {
 // take notes that the pairs of a piece are done. It returns them, and what they change.
 func (d *pairs) take(key source.Key, piece []int) (taken []*pair, part policy.ServiceChange) {
 	slices.Sort(piece)
-	part = policy.ServiceChange{Old: &policy.Resolved{Key: key}, New: &policy.Resolved{Key: key}, Part: true}
+	part.Old, part.New, part.Part = &policy.Resolved{Key: key}, &policy.Resolved{Key: key}, true
 	taken = make([]*pair, len(piece))
 	for n, i := range piece {
 		p := &d.list[i]
