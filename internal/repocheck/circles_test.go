@@ -36,7 +36,7 @@ func TestFilesUseNoneThatUsesThem(t *testing.T) {
 var stages = []string{
 	"run", "command", "places", "once", "look", "events", "hand", "wait", "trial", "guard", "bind", "keep", "outgoing",
 	"source", "state", "watch", "store", "removals", "check", "history", "decisions", "index", "version", "read", "parse", "timing",
-	"faults", "parallel", "rules",
+	"faults", "rules",
 }
 
 // backward are the arrows between stages that run against their order, as "from -> to", and why each has to.

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 
+	"svcproxy.dev/svcproxy/internal/parallel"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/decode"
 )
@@ -94,7 +95,7 @@ func (rules Rules) bindList(v *version, l *endpointList, name string, known, now
 		}
 	}
 	found := make([]binding, len(missing))
-	inParallel(len(missing), func(i int) {
+	parallel.Do(len(missing), func(i int) {
 		found[i].service, found[i].problems = rules.bind(missing[i].service, l)
 	})
 	for i, key := range missing {

@@ -60,20 +60,9 @@ func hideWords(faults []source.Fault) []source.Fault {
 	return out
 }
 
-var errNotRegular = errors.New("it is not a regular file")
-
-// errDirectory says that a directory has the name of a file. Docker and Podman make one where the source of
-// a bind mount is missing.
-var errDirectory = errors.New("it is a directory")
-
 var errDirAway = errors.New("the directory is not as it was, and the file cannot be read")
 
 var errMaybeLost = errors.New("the file was not there after the host had stopped without shutting down")
-
-// An errTooLarge is the size that a file passed.
-type errTooLarge int
-
-func (e errTooLarge) Error() string { return fmt.Sprintf("it has more than %d bytes", int(e)) }
 
 func errorText(err error) string {
 	if err == nil {

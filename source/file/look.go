@@ -8,6 +8,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"svcproxy.dev/svcproxy/internal/parallel"
 )
 
 // prepareLook returns the names to look at, sorted. For a look at the whole directory it renews the
@@ -93,7 +95,7 @@ func (s *Source) logDirError(err error) {
 func (s *Source) lookAt(ctx context.Context, names []string, todo work) ([]probe, bool) {
 	probes := make([]probe, len(names))
 	rules := s.revision.Load()
-	inParallel(len(names), func(i int) {
+	parallel.Do(len(names), func(i int) {
 		p := &probes[i]
 		p.name, p.rules, p.revision = names[i], s.rules, rules
 		p.renamed, p.dir = todo.renamed[p.name], s.directory.lastID.fileID
@@ -185,7 +187,7 @@ func (s *Source) forEach(ctx context.Context, n int, f func(i int)) bool {
 	done := make(chan struct{})
 	s.background.Go(func() {
 		defer close(done)
-		inParallel(n, func(i int) {
+		parallel.Do(n, func(i int) {
 			if ctx.Err() == nil {
 				f(i)
 			}

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"svcproxy.dev/svcproxy/internal/parallel"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -32,7 +33,7 @@ func (rules Rules) readDir(dir string, known map[string]bool, parse parser) ([]F
 	names := slices.Concat(found.names, found.dirs)
 	slices.Sort(names)
 	read := make([]readVersion, len(names))
-	inParallel(len(read), func(i int) {
+	parallel.Do(len(read), func(i int) {
 		path := filepath.Join(dir, names[i])
 		if is := d.stat(path); is.err == nil && is.info.IsDir() && !known[names[i]] {
 			return

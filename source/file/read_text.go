@@ -2,6 +2,8 @@ package file
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -98,3 +100,14 @@ func readBounded(f *os.File, info fs.FileInfo, limit int) ([]byte, error) {
 	}
 	return b.Bytes(), nil
 }
+
+var errNotRegular = errors.New("it is not a regular file")
+
+// errDirectory says that a directory has the name of a file. Docker and Podman make one where the source of
+// a bind mount is missing.
+var errDirectory = errors.New("it is a directory")
+
+// An errTooLarge is the size that a file passed.
+type errTooLarge int
+
+func (e errTooLarge) Error() string { return fmt.Sprintf("it has more than %d bytes", int(e)) }

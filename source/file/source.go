@@ -5,7 +5,7 @@
 //	  only wake   read,    version? after a
 //	  us          parse             quiet time
 //
-// One goroutine, that of Run, decides and hands on. It looks at files, reads and parses them on all cores (parallel.go);
+// One goroutine, that of Run, decides and hands on. It looks at files, reads and parses them on all cores;
 // large files are read beside it (look_large.go), and the store writes beside it (store_run.go).
 //
 // A change of a file travels so: run (run.go) notes the event, and calls step; prepareLook and lookAt
@@ -55,7 +55,6 @@
 //	parse      text to services and faults
 //	timing     when the next step is, and how long anything waits
 //	faults     what is said of a file as a whole
-//	parallel   a loop on all cores
 //	rules      which files are read, and what they may hold
 //
 // Stale beats partial: a file that is broken, empty or cannot be read keeps the

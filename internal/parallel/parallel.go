@@ -1,4 +1,5 @@
-package file
+// Package parallel runs independent pieces of work on all cores.
+package parallel
 
 import (
 	"runtime"
@@ -6,8 +7,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// inParallel calls f with 0 to n-1 on all cores.
-func inParallel(n int, f func(i int)) {
+// Do calls f with 0 to n-1 on all cores.
+func Do(n int, f func(i int)) {
 	var g errgroup.Group
 	g.SetLimit(runtime.GOMAXPROCS(0))
 	for i := range n {
