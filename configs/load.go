@@ -11,6 +11,7 @@ import (
 
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/decode"
+	"svcproxy.dev/svcproxy/source/disk"
 	"svcproxy.dev/svcproxy/source/file"
 )
 
@@ -54,7 +55,7 @@ func hostName() string {
 // not be used. The error says why the file cannot be read; a file system that does not
 // answer within 5 s is one reason.
 func Load(path string) (Settings, []source.Fault, error) {
-	data, err := file.Answer(path, func() ([]byte, error) { return read(path) })
+	data, err := disk.Answer(path, func() ([]byte, error) { return read(path) })
 	if errors.Is(err, fs.ErrNotExist) {
 		return Default(), nil, nil
 	}
@@ -70,7 +71,7 @@ const MaxSize = 1 << 20
 
 // read returns the text of a file, and not much more than Parse takes of it.
 func read(path string) ([]byte, error) {
-	f, _, err := file.Open(path)
+	f, _, err := disk.Open(path)
 	if err != nil {
 		return nil, err
 	}

@@ -11,7 +11,7 @@ import (
 	"syscall"
 
 	"svcproxy.dev/svcproxy/source"
-	"svcproxy.dev/svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/disk"
 )
 
 // maxPassword is TCP_MD5SIG_MAXKEYLEN, <linux/tcp.h>, in bytes.
@@ -22,7 +22,7 @@ func (p *BGPPeer) Password() (string, error) {
 	if p.PasswordFile == "" {
 		return "", nil
 	}
-	f, info, err := file.Open(p.PasswordFile)
+	f, info, err := disk.Open(p.PasswordFile)
 	if err != nil {
 		return "", fmt.Errorf("reading the password of peer %s: %w", p.Address, err)
 	}
@@ -64,8 +64,8 @@ func (b *BGP) CheckPasswords(path string) (faults []source.Fault) {
 	for i := range b.Peers {
 		p := &b.Peers[i]
 		wg.Go(func() {
-			_, errs[i] = file.Answer(p.PasswordFile, p.Password)
-			if errors.Is(errs[i], file.ErrNoAnswer) {
+			_, errs[i] = disk.Answer(p.PasswordFile, p.Password)
+			if errors.Is(errs[i], disk.ErrNoAnswer) {
 				errs[i] = fmt.Errorf("reading the password of peer %s: %w", p.Address, errs[i])
 			}
 		})

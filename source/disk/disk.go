@@ -1,4 +1,10 @@
-// Package disk puts files in the place of others so that a crash leaves one of the two.
+// Package disk reads and replaces files.
+//
+//	disk      Replace: a file takes the place of another, so that a crash leaves one of the two
+//	patience  Ask: a question to a file system that may never answer, as NFS whose server is gone
+//	path      what there is at a path
+//	stamp     what tells versions of a file apart without reading them
+//	text      the text of a file, if it is a regular one and not too large
 package disk
 
 import (

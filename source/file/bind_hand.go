@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/disk"
 )
 
 // complete gives the services of a step the endpoints of their lists, and adds the files whose
@@ -47,8 +48,8 @@ func (s *Source) complete(ch *source.Changes) {
 // listsChanged returns when the new lists that v refers to were changed.
 func (s *Source) listsChanged(v *version) (at []time.Time) {
 	for name := range v.lists {
-		if f := s.files[name]; s.newLists[name] && f != nil && f.stamp != (stamp{}) {
-			at = append(at, f.stamp.changed())
+		if f := s.files[name]; s.newLists[name] && f != nil && f.stamp != (disk.Stamp{}) {
+			at = append(at, f.stamp.Changed())
 		}
 	}
 	slices.SortFunc(at, time.Time.Compare)

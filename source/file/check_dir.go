@@ -11,6 +11,7 @@ import (
 
 	"svcproxy.dev/svcproxy/internal/trust"
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/disk"
 )
 
 // editorFiles matches the names of what editors and package managers leave in a
@@ -26,11 +27,11 @@ func CheckDir(dir string, known map[string]bool) []source.Fault {
 	if err != nil {
 		return nil
 	}
-	d := newDisks(dir)
+	d := disk.NewAsker(dir)
 	faults := modeFaults(dir)
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
-		found, _ := ask(d, path, func() []source.Fault { return checkEntry(path, e, known) })
+		found, _ := disk.Ask(d, path, func() []source.Fault { return checkEntry(path, e, known) })
 		faults = append(faults, found...)
 	}
 	return faults

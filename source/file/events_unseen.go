@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+	"svcproxy.dev/svcproxy/source/disk"
 )
 
 // unwatchedPoll is how often that is looked at of which no event tells: what is mounted,
@@ -52,6 +53,6 @@ func (s *Source) pollClosed() {
 
 // sameDirectory reports whether the directory is known to be the one that was listed.
 func (s *Source) sameDirectory() bool {
-	same, ok := ask(s.disks, s.dir, (*s.directory).unchanged)
+	same, ok := disk.Ask(s.disks, s.dir, (*s.directory).unchanged)
 	return ok && same
 }

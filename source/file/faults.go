@@ -9,11 +9,12 @@ import (
 	"slices"
 
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/disk"
 )
 
 // unreadable is the fault of a file whose text is not known, for this reason.
 func unreadable(path string, err error) source.Fault {
-	if large, ok := errors.AsType[errTooLarge](err); ok {
+	if large, ok := errors.AsType[disk.TooLargeError](err); ok {
 		return tooLarge(path, int(large))
 	}
 	if errors.Is(err, errDirAway) {
@@ -30,7 +31,7 @@ func unreadable(path string, err error) source.Fault {
 func UnreadableFault(path string, err error) source.Fault {
 	f := source.Fault{Pos: source.Position{File: path}, Msg: "cannot be read: " + reason(err)}
 	switch {
-	case errors.Is(err, errDirectory):
+	case errors.Is(err, disk.ErrDirectory):
 		f.Hint = "put a file in its place"
 	case errors.Is(err, fs.ErrPermission) && os.Geteuid() == 0:
 		f.Hint = "svcproxy.service reads what the modes of files and directories let root read: chown root, or chmod a+r"

@@ -21,7 +21,7 @@ func (s *Source) keptVersion(ctx context.Context, name string, sum [32]byte) (*v
 
 func (s *Source) parseKept(ctx context.Context, name string, data []byte) (*version, error) {
 	path, rules := s.path(name), s.rules
-	rules.hidden = s.disks.lstat(path).isLink() // nobody knows whose file it was
+	rules.hidden = s.disks.Lstat(path).IsLink() // nobody knows whose file it was
 	v := newVersion(ctx, path, data, nil, rules, s.parseCopy, nil)
 	if f := source.FirstError(v.faults); f != nil {
 		return nil, fmt.Errorf("this version of %s cannot be used any more: %s", source.Quote(name), f)

@@ -76,7 +76,7 @@ func (s *Source) collect(probes []probe, first bool) (ch source.Changes, news []
 	defer s.keepStep()
 	arriving := s.arriving()
 	for _, p := range probes {
-		if p.stamp.fileID != p.f.stamp.fileID {
+		if p.stamp.FileID != p.f.stamp.FileID {
 			s.lastChange = p.at
 		}
 		p.f.observe(&p, first)

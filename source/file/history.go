@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/disk"
 )
 
 // A Revision is one version of a service file as it was accepted, or its removal.
@@ -142,7 +143,7 @@ func revisionNumbered(stateDir, name string, number int) (Revision, error) {
 func readKept(stateDir, name string, sum [sha256.Size]byte) ([]byte, error) {
 	var why error
 	for _, dir := range []string{historyDir(stateDir), filepath.Join(stateDir, "lastgood")} {
-		data, _, err := readContent(filepath.Join(dir, copyName(name, sum)), maxFileSize)
+		data, _, err := disk.ReadContent(filepath.Join(dir, copyName(name, sum)), maxFileSize)
 		if err == nil && sha256.Sum256(data) == sum {
 			return bytes.Clone(data), nil
 		}
@@ -156,7 +157,7 @@ func readKept(stateDir, name string, sum [sha256.Size]byte) ([]byte, error) {
 
 // readHistory returns a version from the history, false if it is not there as it was.
 func readHistory(stateDir, name string, sum [sha256.Size]byte) ([]byte, bool) {
-	data, _, err := readContent(filepath.Join(historyDir(stateDir), copyName(name, sum)), maxFileSize)
+	data, _, err := disk.ReadContent(filepath.Join(historyDir(stateDir), copyName(name, sum)), maxFileSize)
 	return data, err == nil && sha256.Sum256(data) == sum
 }
 

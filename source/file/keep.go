@@ -72,8 +72,8 @@ func (s *Source) tidyStore(found []fs.DirEntry, cut []string, err error) {
 	}
 	for _, name := range append(cut, s.store.removeOrphans(found)...) {
 		path := s.path(name)
-		if t, ok := s.disks.read(path, s.disks.lstat(path), s.rules.maxSize()); ok && t.err == nil {
-			s.store.rewriteCopy(name, &version{id: idOf(t.data, nil), data: t.data})
+		if t, ok := s.disks.Read(path, s.disks.Lstat(path), s.rules.maxSize()); ok && t.Err == nil {
+			s.store.rewriteCopy(name, &version{id: idOf(t.Data, nil), data: t.Data})
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/parallel"
+	"svcproxy.dev/svcproxy/source/disk"
 )
 
 // prepareLook returns the names to look at, sorted. For a look at the whole directory it renews the
@@ -52,9 +53,9 @@ func (s *Source) prepareLook(todo work) ([]string, bool) {
 
 // list returns the names of the service files, and whether the directory is another one than before.
 func (s *Source) list() (l listing, moved bool, err error) {
-	l, ok := ask(s.disks, s.dir, func() listing { return listDir(s.dir) })
+	l, ok := disk.Ask(s.disks, s.dir, func() listing { return listDir(s.dir) })
 	if !ok {
-		l.err = fmt.Errorf("listing service files: %w", ErrNoAnswer)
+		l.err = fmt.Errorf("listing service files: %w", disk.ErrNoAnswer)
 	}
 	moved, err = s.directory.take(l, s.hasFiles())
 	return l, moved, err
@@ -98,8 +99,8 @@ func (s *Source) lookAt(ctx context.Context, names []string, todo work) ([]probe
 	parallel.Do(len(names), func(i int) {
 		p := &probes[i]
 		p.name, p.rules, p.revision = names[i], s.rules, rules
-		p.renamed, p.dir = todo.renamed[p.name], s.directory.lastID.fileID
-		p.pathInfo = s.disks.lstat(s.path(p.name))
+		p.renamed, p.dir = todo.renamed[p.name], s.directory.lastID.FileID
+		p.PathInfo = s.disks.Lstat(s.path(p.name))
 	})
 	if links := s.register(probes); len(links) > 0 {
 		s.updateLinkWatches(links) // before the links are followed, so that what changes afterwards is told
@@ -108,7 +109,7 @@ func (s *Source) lookAt(ctx context.Context, names []string, todo work) ([]probe
 		p := &probes[i]
 		p.at = time.Now()
 		toRead := p.examine(s.whatIsAt(p), todo.hash)
-		if p.deferred = toRead && s.synced && p.stamp.size > largeSize; p.deferred {
+		if p.deferred = toRead && s.synced && p.stamp.Size > largeSize; p.deferred {
 			return
 		}
 		if toRead {
@@ -131,18 +132,18 @@ func (s *Source) lookAt(ctx context.Context, names []string, todo work) ([]probe
 }
 
 // whatIsAt returns what p's file is, where links are followed.
-func (s *Source) whatIsAt(p *probe) pathInfo {
-	if !p.isLink() {
-		return p.pathInfo
+func (s *Source) whatIsAt(p *probe) disk.PathInfo {
+	if !p.IsLink() {
+		return p.PathInfo
 	}
-	return s.disks.follow(p.f.path, p.pathInfo)
+	return s.disks.Follow(p.f.path, p.PathInfo)
 }
 
 // readSmall reads the text of p's file, if that comes in time.
 func (s *Source) readSmall(ctx context.Context, p *probe) {
-	t, ok := s.disks.read(p.f.path, p.pathInfo, p.rules.maxSize())
+	t, ok := s.disks.Read(p.f.path, p.PathInfo, p.rules.maxSize())
 	if !ok {
-		p.v, p.stamp = p.unreadVersion(ErrNoAnswer), stamp{} // to be read again
+		p.v, p.stamp = p.unreadVersion(disk.ErrNoAnswer), disk.Stamp{} // to be read again
 		return
 	}
 	p.take(ctx, t, s.parse)
@@ -164,7 +165,7 @@ func (s *Source) register(probes []probe) (links []string) {
 		was := p.f.link
 		p.accepted = p.f.good
 		p.known = p.f.seen != nil || s.recorded(p.name)
-		missing := errors.Is(p.err, fs.ErrNotExist) || p.err == errDirAway
+		missing := errors.Is(p.Err, fs.ErrNotExist) || p.Err == errDirAway
 		if missing && p.f.isList() {
 			if referred == nil && s.synced {
 				referred = s.referredTo()
@@ -172,8 +173,8 @@ func (s *Source) register(probes []probe) (links []string) {
 			p.referred = !s.synced || p.f.used != nil && referred[p.name]
 		}
 		p.f.maybeLost = missing && (p.f.maybeLost || s.store != nil && s.store.uncleanStop && !s.synced)
-		if p.err != ErrNoAnswer {
-			p.f.link = p.isLink()
+		if p.Err != disk.ErrNoAnswer {
+			p.f.link = p.IsLink()
 		}
 		if was || p.f.link {
 			links = append(links, p.name)

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"svcproxy.dev/svcproxy/source/disk"
 )
 
 // largeSize is the size from which on a file is read beside all others, in bytes. A
@@ -24,7 +26,7 @@ func (s *Source) startLargeRead(ctx context.Context, p probe) {
 	if l.changed {
 		p.f.noteChange(p.at)
 	}
-	if p.stamp.fileID != p.f.stamp.fileID {
+	if p.stamp.FileID != p.f.stamp.FileID {
 		s.lastChange = p.at
 	}
 	known := *p.f
@@ -43,8 +45,8 @@ func (s *Source) readLarge(ctx context.Context, l *largeRead) {
 		return
 	}
 	release := sync.OnceFunc(func() { <-s.slots })
-	defer time.AfterFunc(diskPatience, release).Stop() // a disk that does not answer keeps no place from others
-	l.take(ctx, readTextOf(l.f.path, l.f.link, l.rules.maxSize()), s.parse)
+	defer time.AfterFunc(disk.Patience, release).Stop() // a disk that does not answer keeps no place from others
+	l.take(ctx, disk.ReadText(l.f.path, l.f.link, l.rules.maxSize()), s.parse)
 	s.assess(&l.probe)
 	release()
 	select {
@@ -76,23 +78,23 @@ func (s *Source) endedReads(todo work) (probes []probe) {
 
 // outdated reports whether there is no use in reading a file that had this stamp.
 // One that changes all the time is read nevertheless, or it never would be.
-func (s *Source) outdated(l *largeRead, was stamp) bool {
-	var is stamp
+func (s *Source) outdated(l *largeRead, was disk.Stamp) bool {
+	var is disk.Stamp
 	f := s.files[l.name]
 	if f == nil { // its removal, which was held, went through meanwhile: it is a new file
 		return true
 	}
-	now := s.disks.follow(f.path, l.pathInfo)
-	if now.err == nil {
-		is = stampOf(now.info)
+	now := s.disks.Follow(f.path, l.PathInfo)
+	if now.Err == nil {
+		is = disk.StampOf(now.Info)
 	}
 	switch {
 	case l.revision != s.revision.Load():
 		return true
-	case is == was, now.err == ErrNoAnswer:
+	case is == was, now.Err == disk.ErrNoAnswer:
 		return false
 	}
-	return errors.Is(now.err, fs.ErrNotExist) || f.changingSince.IsZero() || time.Since(f.changingSince) < maxWait
+	return errors.Is(now.Err, fs.ErrNotExist) || f.changingSince.IsZero() || time.Since(f.changingSince) < maxWait
 }
 
 // cancelRead forgets a reading, whatever becomes of it.

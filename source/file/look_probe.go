@@ -6,42 +6,44 @@ import (
 	"io/fs"
 	"slices"
 	"syscall"
+
+	"svcproxy.dev/svcproxy/source/disk"
 )
 
 // examine finds out which version p's file has, which is this one, as far as its text need not be
 // read. It returns true when that is to be read.
-func (p *probe) examine(is pathInfo, hash bool) bool {
+func (p *probe) examine(is disk.PathInfo, hash bool) bool {
 	switch {
-	case errors.Is(p.err, fs.ErrNotExist) && p.f.maybeLost:
+	case errors.Is(p.Err, fs.ErrNotExist) && p.f.maybeLost:
 		p.v = p.unreadVersion(errMaybeLost)
 		return false
-	case errors.Is(p.err, fs.ErrNotExist) && p.referred:
-		p.v = p.unreadVersion(p.err)
+	case errors.Is(p.Err, fs.ErrNotExist) && p.referred:
+		p.v = p.unreadVersion(p.Err)
 		return false
-	case errors.Is(p.err, fs.ErrNotExist), is.err == nil && is.info.IsDir() && !p.known:
+	case errors.Is(p.Err, fs.ErrNotExist), is.Err == nil && is.Info.IsDir() && !p.known:
 		p.v = gone
 		return false
-	case is.err == nil && is.info.IsDir(): // the name stands, so nobody removed the file
-		p.v = p.unreadVersion(errDirectory)
+	case is.Err == nil && is.Info.IsDir(): // the name stands, so nobody removed the file
+		p.v = p.unreadVersion(disk.ErrDirectory)
 		return false
-	case is.err != nil: // a link that leads nowhere too: the name stands, so nobody removed it
-		p.v = p.unreadVersion(is.err)
+	case is.Err != nil: // a link that leads nowhere too: the name stands, so nobody removed it
+		p.v = p.unreadVersion(is.Err)
 		return false
 	}
-	p.stamp = stampOf(is.info)
-	p.elsewhere = is.info.Sys().(*syscall.Stat_t).Nlink > 1 || p.stamp.dev != p.dir.dev || is.mounted
+	p.stamp = disk.StampOf(is.Info)
+	p.elsewhere = is.Info.Sys().(*syscall.Stat_t).Nlink > 1 || p.stamp.Dev != p.dir.Dev || is.Mounted
 	p.target = p.f.target
 	return p.stamp != p.f.stamp || p.f.racy || hash
 }
 
 // take finds out which version a text is that was read from p's file.
-func (p *probe) take(ctx context.Context, t readText, parse parser) {
-	p.opened, p.stamp, p.target, p.rules.hidden = t.opened, t.stamp, t.target, t.hidden
-	if errors.Is(t.err, fs.ErrNotExist) && !p.f.link {
-		p.v, p.stamp = gone, stamp{}
+func (p *probe) take(ctx context.Context, t disk.Text, parse parser) {
+	p.opened, p.stamp, p.target, p.rules.hidden = t.Opened, t.Stamp, t.Target, t.Hidden
+	if errors.Is(t.Err, fs.ErrNotExist) && !p.f.link {
+		p.v, p.stamp = gone, disk.Stamp{}
 		return
 	}
-	p.v = p.version(ctx, t.data, t.err, parse)
+	p.v = p.version(ctx, t.Data, t.Err, parse)
 }
 
 // unreadVersion returns the version of a file whose text is not known.
@@ -70,7 +72,7 @@ func (p *probe) version(ctx context.Context, data []byte, err error, parse parse
 	}
 	v := newVersion(ctx, p.f.path, data, err, p.rules, parse, before)
 	if err == nil {
-		v.uid = int(p.stamp.uid)
+		v.uid = int(p.stamp.Uid)
 	}
 	if same != nil && same.hidden == v.hidden && slices.Equal(same.faults, v.faults) {
 		v = same

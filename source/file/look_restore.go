@@ -41,7 +41,7 @@ func (s *Source) restore(ctx context.Context, p *probe) {
 		p.damage[0].Msg += "; " + what + " is used"
 	}
 	rules := s.rules
-	rules.hidden = p.isLink() // nobody knows whose file it was
+	rules.hidden = p.IsLink() // nobody knows whose file it was
 	switch v := newVersion(ctx, p.f.path, data, nil, rules, s.parseCopy, nil); {
 	case v.broken && p.v.id == v.id: // the file says what is wrong with it
 	case v.broken:

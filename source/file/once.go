@@ -12,6 +12,7 @@ import (
 
 	"svcproxy.dev/svcproxy/internal/parallel"
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/disk"
 )
 
 // ReadDir reads all service files of a directory, in name order. A directory in the place of one is
@@ -22,10 +23,10 @@ func (rules Rules) ReadDir(dir string, known map[string]bool) ([]File, error) {
 }
 
 func (rules Rules) readDir(dir string, known map[string]bool, parse parser) ([]File, error) {
-	d := newDisks(dir)
-	found, ok := ask(d, dir, func() listing { return listDir(dir) })
+	d := disk.NewAsker(dir)
+	found, ok := disk.Ask(d, dir, func() listing { return listDir(dir) })
 	if !ok {
-		found.err = fmt.Errorf("listing service files: %w", &fs.PathError{Op: "open", Path: dir, Err: ErrNoAnswer})
+		found.err = fmt.Errorf("listing service files: %w", &fs.PathError{Op: "open", Path: dir, Err: disk.ErrNoAnswer})
 	}
 	if found.err != nil {
 		return nil, found.err
@@ -35,7 +36,7 @@ func (rules Rules) readDir(dir string, known map[string]bool, parse parser) ([]F
 	read := make([]readVersion, len(names))
 	parallel.Do(len(read), func(i int) {
 		path := filepath.Join(dir, names[i])
-		if is := d.stat(path); is.err == nil && is.info.IsDir() && !known[names[i]] {
+		if is := d.Stat(path); is.Err == nil && is.Info.IsDir() && !known[names[i]] {
 			return
 		}
 		read[i] = rules.readFile(d, path, parse)
@@ -48,17 +49,17 @@ func (rules Rules) readDir(dir string, known map[string]bool, parse parser) ([]F
 // endpoints. The lists that it refers to are those beside it.
 func (rules Rules) ReadFile(path string) File {
 	dir := filepath.Dir(path)
-	d := newDisks(dir)
+	d := disk.NewAsker(dir)
 	f := rules.readFile(d, path, rules.parseNew)
 	return f.with(rules, rules.listsOf(d, dir))
 }
 
-func (rules Rules) readFile(d *disks, path string, parse parser) readVersion {
-	t := d.readOnce(path, rules.maxSize())
-	rules.hidden = t.hidden
-	v := newVersion(context.Background(), path, t.data, t.err, rules, parse, nil)
-	_, large := errors.AsType[errTooLarge](t.err)
-	return readVersion{v, t.err != nil && !large}
+func (rules Rules) readFile(d *disk.Asker, path string, parse parser) readVersion {
+	t := d.ReadOnce(path, rules.maxSize())
+	rules.hidden = t.Hidden
+	v := newVersion(context.Background(), path, t.Data, t.Err, rules, parse, nil)
+	_, large := errors.AsType[disk.TooLargeError](t.Err)
+	return readVersion{v, t.Err != nil && !large}
 }
 
 // ReadText reads a text as a service file that has this name in messages, and refers to lists of
@@ -74,5 +75,5 @@ func (rules Rules) ReadText(name, dir string, r io.Reader) (File, []byte) {
 		return rules.parse(ctx, path, data, bytes.HasPrefix(start, []byte("{")), before)
 	}
 	f := readVersion{newVersion(context.Background(), name, data, nil, rules, parse, nil), false}
-	return f.with(rules, rules.listsOf(newDisks(dir), dir)), data
+	return f.with(rules, rules.listsOf(disk.NewAsker(dir), dir)), data
 }

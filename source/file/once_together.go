@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/disk"
 )
 
 // A readVersion is a version of a file that was read once.
@@ -91,18 +92,18 @@ func (f readVersion) with(rules Rules, of lookup) File {
 }
 
 // listsOf looks lists up in a directory.
-func (rules Rules) listsOf(d *disks, dir string) lookup {
+func (rules Rules) listsOf(d *disk.Asker, dir string) lookup {
 	known := map[string]*version{}
 	return func(name string) (*endpointList, string) {
 		path := filepath.Join(dir, name)
 		if known[name] == nil {
-			t := d.readOnce(path, rules.maxSize())
-			if errors.Is(t.err, fs.ErrNotExist) {
+			t := d.ReadOnce(path, rules.maxSize())
+			if errors.Is(t.Err, fs.ErrNotExist) {
 				return nil, lacksList
 			}
 			of := rules
-			of.hidden = t.hidden
-			known[name] = newVersion(context.Background(), path, t.data, t.err, of, nil, nil)
+			of.hidden = t.Hidden
+			known[name] = newVersion(context.Background(), path, t.Data, t.Err, of, nil, nil)
 		}
 		return known[name].list, brokenList(known[name])
 	}

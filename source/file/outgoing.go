@@ -6,6 +6,7 @@ import (
 
 	"svcproxy.dev/svcproxy/internal/times"
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/disk"
 )
 
 // activate makes p's version count, and adds what follows to ch.
@@ -93,8 +94,8 @@ func (s *Source) outgoing(f *state) source.Unit {
 	if !f.claimedAt.IsZero() {
 		u.Since = f.claimedAt.UnixNano()
 	}
-	if f.stamp != (stamp{}) {
-		u.Changed = []time.Time{f.stamp.changed()}
+	if f.stamp != (disk.Stamp{}) {
+		u.Changed = []time.Time{f.stamp.Changed()}
 	}
 	return u
 }

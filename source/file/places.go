@@ -5,6 +5,7 @@ import (
 
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/decode"
+	"svcproxy.dev/svcproxy/source/disk"
 )
 
 // EndpointPlaces returns where the endpoints of a service stand in its file, in their
@@ -14,7 +15,7 @@ func (rules Rules) EndpointPlaces(svc *source.Service) []source.Position {
 	if svc.EndpointsFrom != "" {
 		return rules.listPlaces(svc)
 	}
-	data, _, err := readContent(svc.Pos.File, rules.maxSize())
+	data, _, err := disk.ReadContent(svc.Pos.File, rules.maxSize())
 	if err != nil {
 		return nil
 	}
@@ -43,7 +44,7 @@ func (rules Rules) EndpointPlaces(svc *source.Service) []source.Position {
 // listPlaces is EndpointPlaces of a service with a list.
 func (rules Rules) listPlaces(svc *source.Service) []source.Position {
 	dir := filepath.Dir(svc.Pos.File)
-	l, _ := rules.listsOf(newDisks(dir), dir)(svc.EndpointsFrom)
+	l, _ := rules.listsOf(disk.NewAsker(dir), dir)(svc.EndpointsFrom)
 	if l == nil {
 		return nil
 	}

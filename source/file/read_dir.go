@@ -4,13 +4,15 @@ import (
 	"fmt"
 	"os"
 	"slices"
+
+	"svcproxy.dev/svcproxy/source/disk"
 )
 
 // A listing is what service files a directory has, by name, and which directory that is.
 type listing struct {
 	names []string // sorted; links to directories too
 	dirs  []string // directories that have the name of a service file, sorted
-	id    dirID
+	id    disk.DirID
 	err   error // why nobody knows
 }
 
@@ -27,7 +29,7 @@ func (l *listing) read(dir string) error {
 		return err
 	}
 	defer d.Close()
-	if l.id, err = dirIDOf(int(d.Fd()), ""); err != nil {
+	if l.id, err = disk.DirIDOf(int(d.Fd()), ""); err != nil {
 		return err
 	}
 	entries, err := d.ReadDir(-1)

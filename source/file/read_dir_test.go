@@ -14,6 +14,7 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 	"github.com/google/go-cmp/cmp"
+	"svcproxy.dev/svcproxy/source/disk"
 )
 
 func TestIsServiceFile(t *testing.T) {
@@ -96,8 +97,8 @@ func TestReadFile(t *testing.T) {
 func TestOpenPipe(t *testing.T) {
 	path := t.TempDir() + "/fifo"
 	check(t, syscall.Mkfifo(path, 0o644))
-	if f, info, err := Open(path); f != nil || info == nil || !errors.Is(err, errNotRegular) {
-		t.Errorf("Open of a pipe = %v, %v, %v; want %v", f, info, err, errNotRegular)
+	if f, info, err := disk.Open(path); f != nil || info == nil || !errors.Is(err, disk.ErrNotRegular) {
+		t.Errorf("Open of a pipe = %v, %v, %v; want %v", f, info, err, disk.ErrNotRegular)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"svcproxy.dev/svcproxy/internal/disktest"
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/disk"
 )
 
 // What is on a file system that does not answer holds up nothing else.
@@ -102,7 +103,7 @@ func (d *deadDisk) linked() {
 	d.write("a.toml", "a 2\n")
 	d.sink.await("beside what does not answer", "a.toml: a 2; x.toml: x 1")
 	d.awaitStates("a.toml accepted 1; x.toml stale 1")
-	if fault := d.src.Known().Files[1].Faults[0].String(); !strings.HasSuffix(fault, "cannot be read: "+ErrNoAnswer.Error()) {
+	if fault := d.src.Known().Files[1].Faults[0].String(); !strings.HasSuffix(fault, "cannot be read: "+disk.ErrNoAnswer.Error()) {
 		d.Errorf("fault %q", fault)
 	}
 	d.commands()

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+	"svcproxy.dev/svcproxy/source/disk"
 )
 
 // A serviceDir is the directory of files that services were last read from. Where that
@@ -15,8 +16,8 @@ import (
 // is not mounted, nobody has removed the files: what they said stays.
 type serviceDir struct {
 	dir       string
-	statePath string // where its id is kept over a restart; empty: nowhere
-	lastID    dirID  // zero: not known
+	statePath string     // where its id is kept over a restart; empty: nowhere
+	lastID    disk.DirID // zero: not known
 }
 
 // errEmptyReplacement says that there is nothing to conclude from a directory without files.
@@ -36,8 +37,8 @@ func newServiceDir(dir, stateDir string) *serviceDir {
 // loadID takes up what an earlier run kept.
 func (d *serviceDir) loadID() {
 	if data, err := os.ReadFile(d.statePath); err == nil {
-		if n, _ := fmt.Sscan(string(data), &d.lastID.dev, &d.lastID.ino, &d.lastID.born); n < 2 { // the first versions kept two
-			d.lastID = dirID{}
+		if n, _ := fmt.Sscan(string(data), &d.lastID.Dev, &d.lastID.Ino, &d.lastID.Born); n < 2 { // the first versions kept two
+			d.lastID = disk.DirID{}
 		}
 	}
 }
@@ -48,7 +49,7 @@ func (d *serviceDir) take(l listing, known bool) (moved bool, err error) {
 	if l.err != nil {
 		return false, l.err
 	}
-	if len(l.names) == 0 && known && !l.id.is(d.lastID) {
+	if len(l.names) == 0 && known && !l.id.Is(d.lastID) {
 		return false, errEmptyReplacement
 	}
 	moved = l.id != d.lastID
@@ -58,12 +59,12 @@ func (d *serviceDir) take(l listing, known bool) (moved bool, err error) {
 
 // encodeID returns what statePath holds.
 func (d *serviceDir) encodeID() []byte {
-	return fmt.Appendf(nil, "%d %d %d\n", d.lastID.dev, d.lastID.ino, d.lastID.born)
+	return fmt.Appendf(nil, "%d %d %d\n", d.lastID.Dev, d.lastID.Ino, d.lastID.Born)
 }
 
 // unchanged reports whether the directory is still the one that was listed.
 func (d serviceDir) unchanged() bool {
-	id, err := dirIDOf(unix.AT_FDCWD, d.dir)
+	id, err := disk.DirIDOf(unix.AT_FDCWD, d.dir)
 	return err == nil && id == d.lastID
 }
 
@@ -73,11 +74,11 @@ func (d serviceDir) unchanged() bool {
 func CheckListing(dir, stateDir string) error {
 	d := newServiceDir(dir, stateDir)
 	d.loadID()
-	l, err := Answer(dir, func() (listing, error) { return listDir(dir), nil })
+	l, err := disk.Answer(dir, func() (listing, error) { return listDir(dir), nil })
 	if err == nil {
-		_, err = d.take(l, d.lastID != dirID{})
+		_, err = d.take(l, d.lastID != disk.DirID{})
 	}
-	if errors.Is(err, fs.ErrNotExist) && (d.lastID == dirID{}) {
+	if errors.Is(err, fs.ErrNotExist) && (d.lastID == disk.DirID{}) {
 		return nil // there never was one
 	}
 	return err

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"svcproxy.dev/svcproxy/source/disk"
 )
 
 // What a directory that has gone held stays, while svcproxy runs and when it starts.
@@ -21,12 +22,12 @@ func TestDirectoryGone(t *testing.T) {
 	back := func(h *host) { check(h.T, os.RemoveAll(h.dir)); check(h.T, os.Rename(h.dir+".away", h.dir)) }
 	nothing := func(*host) {}
 	remade := func(h *host) { // with the same inode, where the file system gives it out again
-		was, err := dirIDOf(unix.AT_FDCWD, h.dir)
+		was, err := disk.DirIDOf(unix.AT_FDCWD, h.dir)
 		check(h.T, err)
-		for try, now := 0, was; now.born == was.born && was.born != 0 || now.ino != was.ino && try < 100; try++ { // its clock goes in ticks
+		for try, now := 0, was; now.Born == was.Born && was.Born != 0 || now.Ino != was.Ino && try < 100; try++ { // its clock goes in ticks
 			check(h.T, os.RemoveAll(h.dir))
 			check(h.T, os.Mkdir(h.dir, 0o755))
-			now, err = dirIDOf(unix.AT_FDCWD, h.dir)
+			now, err = disk.DirIDOf(unix.AT_FDCWD, h.dir)
 			check(h.T, err)
 		}
 	}
@@ -127,11 +128,11 @@ func TestDirectoryMistyped(t *testing.T) {
 func TestDirectoryIDOfFirstVersions(t *testing.T) {
 	dir, state := t.TempDir(), t.TempDir()
 	check(t, os.Mkdir(state+"/lastgood", 0o755))
-	id, err := dirIDOf(unix.AT_FDCWD, dir)
+	id, err := disk.DirIDOf(unix.AT_FDCWD, dir)
 	check(t, err)
-	write(t, state+"/lastgood/"+directoryFile, fmt.Sprintf("%d %d\n", id.dev, id.ino))
+	write(t, state+"/lastgood/"+directoryFile, fmt.Sprintf("%d %d\n", id.Dev, id.Ino))
 	check(t, CheckListing(dir, state))
-	write(t, state+"/lastgood/"+directoryFile, fmt.Sprintf("%d %d\n", id.dev, id.ino+1))
+	write(t, state+"/lastgood/"+directoryFile, fmt.Sprintf("%d %d\n", id.Dev, id.Ino+1))
 	if err := CheckListing(dir, state); err != errEmptyReplacement {
 		t.Errorf("CheckListing of another directory: %v", err)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"svcproxy.dev/svcproxy/internal/times"
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/disk"
 )
 
 // Run implements source.Source. It returns nil when ctx ends, and never before.
@@ -63,7 +64,7 @@ func (s *Source) run(ctx context.Context, sink source.Sink) {
 				l.ended = true
 				next.soon()
 			}
-		case <-s.disks.answered:
+		case <-s.disks.Answered:
 			s.todo.all = true
 			next.within(mergeTime)
 		case do := <-s.commands:
@@ -78,7 +79,7 @@ func (s *Source) run(ctx context.Context, sink source.Sink) {
 // step does the work there is and returns how long to wait for the next step. It does
 // nothing when ctx ends meanwhile.
 func (s *Source) step(ctx context.Context, sink source.Sink) time.Duration {
-	s.disks.beginStep(s.patience())
+	s.disks.BeginStep(s.patience())
 	s.pollContents()
 	s.endTrial(sink)
 	s.releaseIfOff(sink)
@@ -115,9 +116,9 @@ func (s *Source) step(ctx context.Context, sink source.Sink) time.Duration {
 // patience returns how long a step waits for a file system.
 func (s *Source) patience() time.Duration {
 	if s.synced {
-		return diskPatience
+		return disk.Patience
 	}
-	return firstPatience
+	return disk.FirstPatience
 }
 
 // pollContents adds to the work to do, when it is time, to read all files.
@@ -166,11 +167,11 @@ func (s *Source) probeRecorded(ctx context.Context) ([]probe, bool) {
 	names := s.remembered()
 	probes := make([]probe, len(names))
 	for i, name := range names {
-		probes[i] = probe{name: name, rules: s.rules, revision: s.revision.Load(), pathInfo: pathInfo{err: errDirAway}, at: time.Now()}
+		probes[i] = probe{name: name, rules: s.rules, revision: s.revision.Load(), PathInfo: disk.PathInfo{Err: errDirAway}, at: time.Now()}
 	}
 	s.register(probes)
 	return probes, s.forEach(ctx, len(probes), func(i int) {
-		probes[i].examine(probes[i].pathInfo, false)
+		probes[i].examine(probes[i].PathInfo, false)
 		s.restore(ctx, &probes[i])
 	})
 }

@@ -51,7 +51,7 @@
 //	decisions  what was decided of versions, against what the files say
 //	index      what the state directory says of each file
 //	version    what was found in the place of a file
-//	read       directories and texts; read_patience.go: no disk is waited for long
+//	read       directories
 //	parse      text to services and faults
 //	timing     when the next step is, and how long anything waits
 //	faults     what is said of a file as a whole
@@ -78,6 +78,7 @@ import (
 	"svcproxy.dev/svcproxy/internal/lately"
 	"svcproxy.dev/svcproxy/internal/wake"
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/disk"
 )
 
 // Options say what a Source reads.
@@ -115,7 +116,7 @@ type Source struct {
 	around lately.Value[surroundings]
 
 	// Of the goroutine of Run.
-	disks     *disks
+	disks     *disk.Asker
 	watcher   *watcher                           // nil: polls only
 	open      func(dir string) (*watcher, error) // nil: there is to be none
 	todo      work
@@ -185,8 +186,8 @@ func New(o Options) *Source {
 	if s.poll == 0 {
 		s.poll = hashPoll
 	}
-	s.disks = newDisks(o.Dir)
-	s.rules.writer = s.disks.writer
+	s.disks = disk.NewAsker(o.Dir)
+	s.rules.writer = s.disks.Writer
 	s.parse, s.parseCopy = s.rules.parseNew, s.rules.parseCopy
 	s.directory, s.mounts, s.statfs = newServiceDir(o.Dir, o.StateDir), -1, unix.Statfs
 	s.around = lately.Value[surroundings]{Find: s.lookAround, Patience: aroundPatience}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/disk"
 )
 
 // A state is what is known of one name in the directory.
@@ -14,12 +15,12 @@ type state struct {
 	path string
 
 	// As last looked at.
-	link      bool   // a symbolic link
-	elsewhere bool   // it may be written under another name: a hard link, or mounted from there
-	maybeLost bool   // a power failure, and nobody who removed it, may be why it does not exist
-	stamp     stamp  // zero: none
-	target    string // of a link
-	racy      bool   // the stamp may be of more than one version
+	link      bool       // a symbolic link
+	elsewhere bool       // it may be written under another name: a hard link, or mounted from there
+	maybeLost bool       // a power failure, and nobody who removed it, may be why it does not exist
+	stamp     disk.Stamp // zero: none
+	target    string     // of a link
+	racy      bool       // the stamp may be of more than one version
 
 	seen *version // the last that counted; nil: none yet
 	used *version // the last handed on (nil: none); equals seen unless seen is broken, held or replaced
@@ -55,19 +56,19 @@ type state struct {
 
 // A probe is a look at one name.
 type probe struct {
-	name     string
-	pathInfo // of the name itself, if it is a link
-	f        *state
-	rules    Rules // that it is held to
-	revision int64 // see Source.Revalidate
-	at       time.Time
-	opened   time.Time // before its text was read, if that is not at
-	stamp    stamp
-	target   string   // of a link
-	v        *version // nil: it has not changed since the last look
+	name          string
+	disk.PathInfo // of the name itself, if it is a link
+	f             *state
+	rules         Rules // that it is held to
+	revision      int64 // see Source.Revalidate
+	at            time.Time
+	opened        time.Time // before its text was read, if that is not at
+	stamp         disk.Stamp
+	target        string   // of a link
+	v             *version // nil: it has not changed since the last look
 
-	dir       fileID // the directory
-	elsewhere bool   // see state
+	dir       disk.FileID // the directory
+	elsewhere bool        // see state
 
 	known        bool // it had a version that counted: a directory in its place does not remove it
 	referred     bool // it is of endpoints that are used: that it is gone removes none
@@ -95,7 +96,7 @@ func (p *probe) lastChanged() time.Time {
 	if p.stamp == p.f.stamp && !p.f.changedAt.IsZero() {
 		at = p.f.changedAt
 	}
-	if c := time.Unix(p.stamp.ctime.Unix()); p.stamp != (stamp{}) && c.Before(at) {
+	if c := time.Unix(p.stamp.Ctime.Unix()); p.stamp != (disk.Stamp{}) && c.Before(at) {
 		return c
 	}
 	return at
@@ -130,8 +131,8 @@ func (f *state) status() source.FileStatus {
 // to who reads it until that has ended, and has a copy of the state.
 type largeRead struct {
 	probe
-	before  stamp // of the file when it began
-	changed bool  // the file had another one before
+	before  disk.Stamp // of the file when it began
+	changed bool       // the file had another one before
 	cancel  context.CancelFunc
 	ended   bool
 

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/wake"
+	"svcproxy.dev/svcproxy/source/disk"
 )
 
 // A store keeps a copy of the last accepted version of each file, as it was
@@ -171,7 +172,7 @@ func (st *store) useOlder(name string, r record) {
 
 // read returns the recorded version of a file.
 func (st *store) read(name string, r record) ([]byte, error) {
-	data, _, err := readContent(st.copyPath(name, r), maxFileSize)
+	data, _, err := disk.ReadContent(st.copyPath(name, r), maxFileSize)
 	if err == nil && sha256.Sum256(data) != r.sum {
 		err = errDamaged
 	}
@@ -191,7 +192,7 @@ func (st *store) textOf(path string, v *version) []byte {
 	if data != nil {
 		return data
 	}
-	data, _, err := readContent(st.copyPath(filepath.Base(path), record{sum: v.id}), maxFileSize)
+	data, _, err := disk.ReadContent(st.copyPath(filepath.Base(path), record{sum: v.id}), maxFileSize)
 	if err != nil || sha256.Sum256(data) != v.id {
 		return nil
 	}

@@ -79,7 +79,7 @@ func (h *history) keepCopy(st *store, name string, sum [sha256.Size]byte, data [
 		return err
 	}
 	if data == nil {
-		if data, _, err = readContent(from, maxFileSize); err != nil {
+		if data, _, err = disk.ReadContent(from, maxFileSize); err != nil {
 			return err
 		}
 	}

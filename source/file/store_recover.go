@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"svcproxy.dev/svcproxy/source/disk"
 )
 
 // loadIndex reads the index. What it does not know because it is damaged or lost, the
@@ -89,7 +91,7 @@ func (st *store) newestCopy(name string) (record, []byte, bool) {
 		if err != nil {
 			continue
 		}
-		data, _, err := readContent(path, maxFileSize)
+		data, _, err := disk.ReadContent(path, maxFileSize)
 		sum := sha256.Sum256(data)
 		if err == nil && isCopy.FindStringSubmatch(c)[2] == hex.EncodeToString(sum[:])[:sumDigits] {
 			return record{sum: sum, since: info.ModTime(), at: info.ModTime()}, data, true

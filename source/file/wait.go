@@ -14,6 +14,7 @@ import (
 
 	"svcproxy.dev/svcproxy/internal/times"
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/disk"
 )
 
 // A text that is cut off can be valid, so what takes something away may be half
@@ -106,7 +107,7 @@ func (s *Source) assess(p *probe) {
 // compare finds out whether p's version may be half written.
 func (s *Source) compare(p *probe) {
 	f := p.f
-	p.renamed = p.renamed || f.stamp != (stamp{}) && p.wasReplaced()
+	p.renamed = p.renamed || f.stamp != (disk.Stamp{}) && p.wasReplaced()
 	p.releases = !p.v.broken && f.used != nil && f.used.claimsBeyond(p.v)
 	for _, old := range []*version{f.used, p.accepted, p.good} {
 		if old != nil {
@@ -120,7 +121,7 @@ func (s *Source) compare(p *probe) {
 // there: a rename is a change of it, and not of its contents.
 func (p *probe) wasReplaced() bool {
 	was := p.f.stamp
-	return p.stamp.fileID != was.fileID && p.stamp.mtime != p.stamp.ctime || p.f.link && p.target != p.f.target
+	return p.stamp.FileID != was.FileID && p.stamp.Mtime != p.stamp.Ctime || p.f.link && p.target != p.f.target
 }
 
 // isPrefix reports whether the text of v is a beginning of old's, or may be.
@@ -131,7 +132,7 @@ func (s *Source) isPrefix(f *state, v, old *version) bool {
 	if s.store == nil { // nobody drops texts
 		return bytes.HasPrefix(old.data, v.data)
 	}
-	text, _ := ask(s.disks, s.store.dir, func() []byte { return s.store.textOf(f.path, old) })
+	text, _ := disk.Ask(s.disks, s.store.dir, func() []byte { return s.store.textOf(f.path, old) })
 	return text == nil || bytes.HasPrefix(text, v.data)
 }
 
@@ -140,7 +141,7 @@ func (s *Source) isPrefix(f *state, v, old *version) bool {
 func (s *Source) writersOf(p *probe) (none, some bool) {
 	path, is := p.f.path, p.stamp
 	type writers struct{ none, some bool }
-	w, _ := ask(s.disks, p.contentPath(path), func() (w writers) {
+	w, _ := disk.Ask(s.disks, p.ContentPath(path), func() (w writers) {
 		w.none, w.some = checkWriters(path, is)
 		return w
 	})
@@ -149,7 +150,7 @@ func (s *Source) writersOf(p *probe) (none, some bool) {
 
 // checkWriters is writersOf for a path at which there was a file with this stamp. Where a process has
 // it open the kernel gives no lease, fcntl(2). Some file systems have no leases.
-func checkWriters(path string, was stamp) (none, some bool) {
+func checkWriters(path string, was disk.Stamp) (none, some bool) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return false, errors.Is(err, fs.ErrNotExist)
@@ -160,7 +161,7 @@ func checkWriters(path string, was stamp) (none, some bool) {
 	}
 	defer func() { _, _ = unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_UNLCK) }() // closing it does the same
 	info, err := f.Stat()
-	none = err == nil && stampOf(info) == was
+	none = err == nil && disk.StampOf(info) == was
 	return none, !none
 }
 
@@ -255,8 +256,8 @@ func (s *Source) othersBeingRead(f *state) bool {
 func (f *state) observe(p *probe, first bool) {
 	changed := p.stamp != f.stamp
 	if changed || p.v != nil {
-		c := p.stamp.ctime
-		f.racy = cmp.Or(p.opened, p.at).Sub(time.Unix(c.Unix())) < racyWindow(c.Nsec)
+		c := p.stamp.Ctime
+		f.racy = cmp.Or(p.opened, p.at).Sub(time.Unix(c.Unix())) < disk.RacyWindow(c.Nsec)
 	}
 	if changed || p.v != nil && p.v != f.next && p.v != f.seen {
 		f.noteChange(p.at)

@@ -17,6 +17,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/disk"
 )
 
 // blind runs a Source in a synctest bubble. It has no watcher, whose goroutine
@@ -356,8 +357,8 @@ func TestRacy(t *testing.T) {
 	for _, tt := range []struct {
 		age  time.Duration
 		want bool
-	}{{time.Second, false}, {time.Second + 1, true}, {time.Minute + 1, false}, {racyTime, false}, {racyTime - 1, true}, {0, true}, {-time.Hour, true}} {
-		p := probe{at: now, v: &version{}, stamp: stamp{ctime: syscall.NsecToTimespec(now.Add(-tt.age).UnixNano())}}
+	}{{time.Second, false}, {time.Second + 1, true}, {time.Minute + 1, false}, {disk.RacyTime, false}, {disk.RacyTime - 1, true}, {0, true}, {-time.Hour, true}} {
+		p := probe{at: now, v: &version{}, stamp: disk.Stamp{Ctime: syscall.NsecToTimespec(now.Add(-tt.age).UnixNano())}}
 		f := state{seen: &version{}}
 		f.observe(&p, false)
 		if f.racy != tt.want {
@@ -417,7 +418,7 @@ func TestPoll(t *testing.T) {
 		f.write("a.toml", "a 2\n")
 		info, err := os.Stat(f.path("a.toml"))
 		check(t, err)
-		f.src.files["a.toml"].stamp, f.src.files["a.toml"].racy = stampOf(info), false
+		f.src.files["a.toml"].stamp, f.src.files["a.toml"].racy = disk.StampOf(info), false
 		f.src.files["b.toml"].racy = false
 		f.stop = f.loop()
 		defer f.stop()

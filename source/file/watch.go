@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/fsnotify/fsnotify"
+	"svcproxy.dev/svcproxy/source/disk"
 )
 
 // A watcher tells that something happened to a directory of files, or to what
@@ -23,11 +24,11 @@ import (
 type watcher struct {
 	*fsnotify.Watcher
 	closeEvents *closeEvents // nil: nobody tells of them
-	disks       *disks       // nil: each takes its time
+	disks       *disk.Asker  // nil: each takes its time
 
-	dir     string            // absolute
-	realDir string            // dir with all links followed; empty while it does not exist
-	watched map[string]fileID // directories, as they were when the watch was set
+	dir     string                 // absolute
+	realDir string                 // dir with all links followed; empty while it does not exist
+	watched map[string]disk.FileID // directories, as they were when the watch was set
 
 	dirPaths  map[string]bool            // paths of the directory itself, and of links on the way to it
 	linksOver map[string]map[string]bool // which links in the directory lead over a path, by their names
@@ -48,7 +49,7 @@ func newWatcher(dir string) (*watcher, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("watching %s: %w", dir, err), w.Close())
 	}
-	out := &watcher{Watcher: w, closeEvents: c, dir: abs, watched: map[string]fileID{}}
+	out := &watcher{Watcher: w, closeEvents: c, dir: abs, watched: map[string]disk.FileID{}}
 	out.reset()
 	return out, nil
 }
@@ -185,14 +186,14 @@ func (w *watcher) set(dirs []string) (added bool, err error) {
 // ensure watches one directory, unless it already does, or does not answer: that may be forever
 // where it is added, which fsnotify does one at a time.
 func (w *watcher) ensure(dir string, alive bool) (added bool, err error) {
-	is := w.disks.stat(dir)
+	is := w.disks.Stat(dir)
 	switch {
-	case is.err == ErrNoAnswer:
+	case is.Err == disk.ErrNoAnswer:
 		return false, nil
-	case is.err != nil:
-		return errors.Is(is.err, fs.ErrNotExist), ignoreMissing(is.err) // removed since it was traced
+	case is.Err != nil:
+		return errors.Is(is.Err, fs.ErrNotExist), ignoreMissing(is.Err) // removed since it was traced
 	}
-	id := stampOf(is.info).fileID
+	id := disk.StampOf(is.Info).FileID
 	if old, ok := w.watched[dir]; ok && alive && old == id {
 		return false, nil
 	}

@@ -3,6 +3,8 @@ package file
 import (
 	"path/filepath"
 	"strings"
+
+	"svcproxy.dev/svcproxy/source/disk"
 )
 
 // maxHops is how many links the kernel follows in one path, MAXSYMLINKS.
@@ -10,7 +12,7 @@ const maxHops = 40
 
 // A tracer finds out on which paths the meaning of others depends.
 type tracer struct {
-	disks *disks
+	disks *disk.Asker
 	seen  map[string]component // paths share most of their directories
 }
 
@@ -19,7 +21,7 @@ type component struct {
 	exists bool
 }
 
-func newTracer(d *disks) *tracer { return &tracer{d, map[string]component{}} }
+func newTracer(d *disk.Asker) *tracer { return &tracer{d, map[string]component{}} }
 
 // trace follows an absolute path and returns where it leads, empty if nowhere, and
 // the paths that say so: those of the links on the way, and the end of it. Where it ends
@@ -54,8 +56,8 @@ func (t *tracer) look(path string) component {
 	if c, ok := t.seen[path]; ok {
 		return c
 	}
-	is := t.disks.lstat(path) // what does not answer leads nowhere
-	c := component{target: is.leadsTo, exists: is.err == nil && is.isLink() == (is.leadsTo != "")}
+	is := t.disks.Lstat(path) // what does not answer leads nowhere
+	c := component{target: is.LeadsTo, exists: is.Err == nil && is.IsLink() == (is.LeadsTo != "")}
 	t.seen[path] = c
 	return c
 }

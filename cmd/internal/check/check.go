@@ -20,6 +20,7 @@ import (
 	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/disk"
 	"svcproxy.dev/svcproxy/source/file"
 )
 
@@ -91,7 +92,7 @@ func (c *Checker) Path(path string) (r Report) {
 		c.standardInput(&r)
 		return r
 	}
-	info, err := file.Stat(path)
+	info, err := disk.Stat(path)
 	switch {
 	case err != nil:
 		r.unreadable(path, err)
@@ -304,7 +305,7 @@ func (c *Checker) Text(name string) []byte {
 	if name == stdinName {
 		return bytes.TrimPrefix(c.stdin, bom)
 	}
-	f, info, err := file.Open(name)
+	f, info, err := disk.Open(name)
 	if err != nil {
 		return nil
 	}
@@ -353,10 +354,10 @@ func SortByPlace(faults []source.Fault) {
 
 // SameDir reports whether two paths lead to one directory.
 func SameDir(a, b string) bool {
-	ai, err := file.Stat(a)
+	ai, err := disk.Stat(a)
 	if err != nil {
 		return false
 	}
-	bi, err := file.Stat(b)
+	bi, err := disk.Stat(b)
 	return err == nil && os.SameFile(ai, bi)
 }

@@ -9,7 +9,7 @@ import (
 
 	"svcproxy.dev/svcproxy/internal/disktest"
 	"svcproxy.dev/svcproxy/internal/logtest"
-	"svcproxy.dev/svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/disk"
 )
 
 // A configuration directory that does not answer keeps a daemon that starts neither from its settings nor from its services.
@@ -43,7 +43,7 @@ func TestStartWithDeadDirectory(t *testing.T) {
 	if names, cidrs, _ := r.kernel.seen(); names != "default/web" || cidrs != "[10.244.0.0/16]" {
 		t.Errorf("kernel holds %q, for %s", names, cidrs)
 	}
-	if st := r.status(); len(st.Faults) != 1 || !strings.Contains(st.Faults[0].Msg, file.ErrNoAnswer.Error()) {
+	if st := r.status(); len(st.Faults) != 1 || !strings.Contains(st.Faults[0].Msg, disk.ErrNoAnswer.Error()) {
 		t.Errorf("faults of svcproxy.toml: %v", st.Faults)
 	}
 	answer()

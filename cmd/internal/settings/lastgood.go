@@ -79,7 +79,7 @@ func (w *Watcher) Begin(ctx context.Context, log *slog.Logger, level *slog.Level
 // used: the last good one is, where there is one.
 func (w *Watcher) first() (s configs.Settings, faults []source.Fault, err error) {
 	none := w.lacksCopy()
-	w.text, err = file.Answer(w.path(), w.look)
+	w.text, err = disk.Answer(w.path(), w.look)
 	if err != nil && (none == nil || !errors.Is(err, errNoText)) { // an empty one is good, where it replaces nothing
 		faults = []source.Fault{w.noText(err)}
 	} else if s, faults, err = w.Load(w.path()); err != nil {

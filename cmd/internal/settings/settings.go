@@ -18,6 +18,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/journal"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/disk"
 	"svcproxy.dev/svcproxy/source/file"
 )
 
@@ -140,7 +141,7 @@ var errNoText = errors.New("it says nothing")
 // as there is for a moment while a file is written, and what is no file, as a
 // pipe that would block, are errors.
 func contents(path string) ([]byte, error) {
-	f, info, err := file.Open(path)
+	f, info, err := disk.Open(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil

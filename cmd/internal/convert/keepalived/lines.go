@@ -9,7 +9,7 @@ import (
 
 	"svcproxy.dev/svcproxy/cmd/internal/convert/reader"
 	"svcproxy.dev/svcproxy/source"
-	"svcproxy.dev/svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/disk"
 )
 
 // Bounds of what one configuration of keepalived may be made of.
@@ -175,7 +175,7 @@ func (p *lineReader) include(at reader.Position, pattern string, depth int) erro
 }
 
 func (p *lineReader) read(name string) ([]byte, error) {
-	f, _, err := file.Open(name)
+	f, _, err := disk.Open(name)
 	if err != nil {
 		return nil, fmt.Errorf("reading an included file: %w", err)
 	}

@@ -1,4 +1,4 @@
-package file
+package disk
 
 import (
 	"fmt"
@@ -12,12 +12,12 @@ import (
 // in which much does not answer, but never what is beside that. All are asked again once it has answered.
 func TestAsk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d, dead := newDisks("/conf"), make(chan struct{})
+		d, dead := NewAsker("/conf"), make(chan struct{})
 		var asked atomic.Int32
 		wants := func(path string, hangs, answered bool, after time.Duration, times int32) {
 			t.Helper()
 			begun, before := time.Now(), asked.Load()
-			_, ok := ask(d, path, func() bool {
+			_, ok := Ask(d, path, func() bool {
 				asked.Add(1)
 				if hangs {
 					<-dead
@@ -28,13 +28,13 @@ func TestAsk(t *testing.T) {
 				t.Errorf("%s: answered: %v after %v, asked %d times; want %v after %v, %d times", path, ok, took, asked.Load()-before, answered, after, times)
 			}
 		}
-		wants("/far/x", true, false, firstPatience, 1)
+		wants("/far/x", true, false, FirstPatience, 1)
 		wants("/far/x", false, false, 0, 0)
 		wants("/far/x/below", false, false, 0, 0)
 		wants("/far/beside", false, true, 0, 1)
 		wants("/far/y", true, false, nextPatience, 1)
-		d.beginStep(diskPatience)
-		wants("/far/z", true, false, diskPatience, 1)
+		d.BeginStep(Patience)
+		wants("/far/z", true, false, Patience, 1)
 		for i := range manyBelow - 3 {
 			wants(fmt.Sprint("/far/", i), true, false, nextPatience, 1)
 		}
@@ -46,7 +46,7 @@ func TestAsk(t *testing.T) {
 		wants("/conf/beside", false, true, 0, 1)
 		close(dead)
 		synctest.Wait()
-		if len(d.answered) != 1 || d.total != 0 || len(d.unanswered)+len(d.below) != 0 {
+		if len(d.Answered) != 1 || d.total != 0 || len(d.unanswered)+len(d.below) != 0 {
 			t.Errorf("nobody is told that all is answered: %+v", d)
 		}
 		wants("/far/x/below", false, true, 0, 1)

@@ -1,4 +1,4 @@
-package file
+package disk
 
 import (
 	"syscall"
@@ -21,8 +21,8 @@ func TestStampChanged(t *testing.T) {
 		{"in the future", placed.Add(time.Hour), placed},
 	}
 	for _, tt := range tests {
-		s := stamp{mtime: syscall.NsecToTimespec(tt.written.UnixNano()), ctime: syscall.NsecToTimespec(placed.UnixNano())}
-		if got := s.changed(); !got.Equal(tt.want) {
+		s := Stamp{Mtime: syscall.NsecToTimespec(tt.written.UnixNano()), Ctime: syscall.NsecToTimespec(placed.UnixNano())}
+		if got := s.Changed(); !got.Equal(tt.want) {
 			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
 		}
 	}

@@ -1,4 +1,4 @@
-package file
+package disk
 
 import (
 	"errors"
@@ -11,12 +11,12 @@ import (
 )
 
 const (
-	// diskPatience is how long a step waits for one answer of a file system: NFS whose server is gone, and FUSE that nobody
+	// Patience is how long a step waits for one answer of a file system: NFS whose server is gone, and FUSE that nobody
 	// serves, may never give one. A disk that has to start turning takes longer, and is looked at again when it does answer.
-	diskPatience = 2 * time.Second
+	Patience = 2 * time.Second
 
-	// firstPatience is the same for the first look, without which nothing is known of a file that has no copy.
-	firstPatience = 5 * time.Second
+	// FirstPatience is the same for the first look, without which nothing is known of a file that has no copy.
+	FirstPatience = 5 * time.Second
 
 	// nextPatience is how long the same step waits for each further answer, once one has not come.
 	nextPatience = 200 * time.Millisecond
@@ -31,10 +31,11 @@ const (
 // ErrNoAnswer says why a file cannot be read that may be there.
 var ErrNoAnswer = errors.New("its file system does not answer")
 
-// disks asks file systems, and waits for none of them for long. Of a nil one each question takes its time.
-type disks struct {
+// An Asker asks file systems, and waits for none of them for long. A nil one waits for each answer. Its methods may be called
+// from any goroutine.
+type Asker struct {
 	dir      string        // of service files: it is asked about whatever becomes of the files
-	answered chan struct{} // something was answered late
+	Answered chan struct{} // receives a value after something was answered late
 
 	mu         sync.Mutex
 	unanswered map[string]int // questions that were given up, and have not been answered yet, by path
@@ -43,23 +44,24 @@ type disks struct {
 	patience   time.Duration
 }
 
-func newDisks(dir string) *disks {
-	return &disks{
-		dir: filepath.Clean(dir), answered: make(chan struct{}, 1),
-		unanswered: map[string]int{}, below: map[string]int{}, patience: firstPatience,
+// NewAsker returns one for a directory of files. Its first step waits for FirstPatience.
+func NewAsker(dir string) *Asker {
+	return &Asker{
+		dir: filepath.Clean(dir), Answered: make(chan struct{}, 1),
+		unanswered: map[string]int{}, below: map[string]int{}, patience: FirstPatience,
 	}
 }
 
-// beginStep sets for how long the next step waits.
-func (d *disks) beginStep(patience time.Duration) {
+// BeginStep sets for how long the next step waits.
+func (d *Asker) BeginStep(patience time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.patience = patience
 }
 
-// ask returns what do, run beside, finds out about path, and reports whether that came in time.
+// Ask returns what do, run beside, finds out about path, and reports whether that came in time.
 // Until it has come, nothing is asked about the path, nor about what is below it.
-func ask[T any](d *disks, path string, do func() T) (got T, ok bool) {
+func Ask[T any](d *Asker, path string, do func() T) (got T, ok bool) {
 	if d == nil {
 		return do(), true
 	}
@@ -88,7 +90,7 @@ func ask[T any](d *disks, path string, do func() T) (got T, ok bool) {
 }
 
 // patienceFor returns how long an answer about path is waited for. It returns false where there will be none.
-func (d *disks) patienceFor(path string) (time.Duration, bool) {
+func (d *Asker) patienceFor(path string) (time.Duration, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for at := path; d.total > 0; {
@@ -104,21 +106,21 @@ func (d *disks) patienceFor(path string) (time.Duration, bool) {
 	return d.patience, true
 }
 
-func (d *disks) giveUp(path string) {
+func (d *Asker) giveUp(path string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.count(path, 1)
 	d.patience = min(d.patience, nextPatience)
 }
 
-func (d *disks) noteAnswer(path string) {
+func (d *Asker) noteAnswer(path string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.count(path, -1)
-	wake.Once(d.answered)
+	wake.Once(d.Answered)
 }
 
-func (d *disks) count(path string, n int) {
+func (d *Asker) count(path string, n int) {
 	add(d.unanswered, path, n)
 	add(d.below, filepath.Dir(path), n)
 	d.total += n
@@ -131,13 +133,13 @@ func add(counts map[string]int, path string, n int) {
 	}
 }
 
-// writer is trust.Writer, which is waited for no longer than anything else.
-func (d *disks) writer(path string) (string, error) {
+// Writer is trust.Writer, which is waited for no longer than anything else.
+func (d *Asker) Writer(path string) (string, error) {
 	type answer struct {
 		who string
 		err error
 	}
-	a, ok := ask(d, path, func() (a answer) {
+	a, ok := Ask(d, path, func() (a answer) {
 		a.who, a.err = trust.Writer(path)
 		return a
 	})
@@ -148,7 +150,7 @@ func (d *disks) writer(path string) (string, error) {
 }
 
 // crowded reports whether so much is unanswered that nothing else should be asked.
-func (d *disks) crowded() bool {
+func (d *Asker) crowded() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.total >= maxUnanswered

@@ -1,4 +1,4 @@
-package file
+package disk
 
 import (
 	"bytes"
@@ -14,39 +14,40 @@ import (
 	"svcproxy.dev/svcproxy/internal/trust"
 )
 
-// A readText is a text as it was read from a file.
-type readText struct {
-	data   []byte
-	stamp  stamp
-	target string // of a link
-	err    error
-	opened time.Time
-	hidden bool // see Rules.hidden
+// A Text is a text as it was read from a file.
+type Text struct {
+	Data   []byte
+	Stamp  Stamp
+	Target string // of a link
+	Err    error
+	Opened time.Time
+	Hidden bool // it may not be quoted: a link to the file belongs to another user than the file
 }
 
-func readTextOf(path string, link bool, limit int) (t readText) {
+// ReadText reads a regular file of at most limit bytes. link: path is a symbolic link.
+func ReadText(path string, link bool, limit int) (t Text) {
 	if link {
-		t.target, _ = filepath.EvalSymlinks(path)
+		t.Target, _ = filepath.EvalSymlinks(path)
 	}
-	t.opened = time.Now()
-	t.data, t.stamp, t.err = readContent(path, limit)
-	t.hidden = t.err == nil && trust.ForeignLink(path, t.stamp.uid)
+	t.Opened = time.Now()
+	t.Data, t.Stamp, t.Err = ReadContent(path, limit)
+	t.Hidden = t.Err == nil && trust.ForeignLink(path, t.Stamp.Uid)
 	return t
 }
 
-// readContent reads a file of at most limit bytes, and says which version of it was
+// ReadContent reads a file of at most limit bytes, and says which version of it was
 // read: one that is written meanwhile has another stamp afterwards.
-func readContent(path string, limit int) ([]byte, stamp, error) {
+func ReadContent(path string, limit int) ([]byte, Stamp, error) {
 	f, info, err := Open(path)
 	if info == nil {
-		return nil, stamp{}, err
+		return nil, Stamp{}, err
 	}
 	if err != nil {
-		return nil, stampOf(info), err
+		return nil, StampOf(info), err
 	}
 	defer f.Close()
 	data, err := readBounded(f, info, limit)
-	return data, stampOf(info), err
+	return data, StampOf(info), err
 }
 
 // Open opens a file to read it, if it is a regular one: a pipe may never have anything
@@ -81,14 +82,14 @@ func checkRegular(path string, info fs.FileInfo) error {
 	case info.Mode().IsRegular():
 		return nil
 	case info.IsDir():
-		return &fs.PathError{Op: "open", Path: path, Err: errDirectory}
+		return &fs.PathError{Op: "open", Path: path, Err: ErrDirectory}
 	}
-	return &fs.PathError{Op: "open", Path: path, Err: errNotRegular}
+	return &fs.PathError{Op: "open", Path: path, Err: ErrNotRegular}
 }
 
 func readBounded(f *os.File, info fs.FileInfo, limit int) ([]byte, error) {
 	if info.Size() > int64(limit) {
-		return nil, errTooLarge(limit)
+		return nil, TooLargeError(limit)
 	}
 	var b bytes.Buffer
 	b.Grow(int(info.Size()) + bytes.MinRead) // one read, and one to see the end
@@ -96,18 +97,18 @@ func readBounded(f *os.File, info fs.FileInfo, limit int) ([]byte, error) {
 		return nil, err
 	}
 	if b.Len() > limit {
-		return nil, errTooLarge(limit)
+		return nil, TooLargeError(limit)
 	}
 	return b.Bytes(), nil
 }
 
-var errNotRegular = errors.New("it is not a regular file")
+var ErrNotRegular = errors.New("it is not a regular file")
 
-// errDirectory says that a directory has the name of a file. Docker and Podman make one where the source of
+// ErrDirectory says that a directory has the name of a file. Docker and Podman make one where the source of
 // a bind mount is missing.
-var errDirectory = errors.New("it is a directory")
+var ErrDirectory = errors.New("it is a directory")
 
-// An errTooLarge is the size that a file passed.
-type errTooLarge int
+// An TooLargeError is the size that a file passed.
+type TooLargeError int
 
-func (e errTooLarge) Error() string { return fmt.Sprintf("it has more than %d bytes", int(e)) }
+func (e TooLargeError) Error() string { return fmt.Sprintf("it has more than %d bytes", int(e)) }

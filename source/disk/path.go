@@ -1,0 +1,117 @@
+package disk
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// A PathInfo is what there is at a path.
+type PathInfo struct {
+	Info    fs.FileInfo
+	Err     error  // why there is none
+	LeadsTo string // of a link
+	Mounted bool   // see isMounted; not of a link
+}
+
+// Lstat looks at a name in the directory.
+func (d *Asker) Lstat(path string) PathInfo {
+	return d.lookUp(path, func() (p PathInfo) {
+		if p.Info, p.Err = os.Lstat(path); p.Err != nil {
+			return p
+		}
+		if p.IsLink() {
+			p.LeadsTo, _ = os.Readlink(path)
+		} else {
+			p.Mounted = isMounted(path)
+		}
+		return p
+	})
+}
+
+// Follow looks at what a link leads to.
+func (d *Asker) Follow(path string, link PathInfo) PathInfo {
+	if d.crowded() {
+		return PathInfo{Err: ErrNoAnswer}
+	}
+	return d.lookUp(link.ContentPath(path), statOf(path))
+}
+
+// Stat looks at what a path leads to.
+func (d *Asker) Stat(path string) PathInfo { return d.lookUp(path, statOf(path)) }
+
+func statOf(path string) func() PathInfo {
+	return func() (p PathInfo) {
+		p.Info, p.Err = os.Stat(path)
+		p.Mounted = p.Err == nil && isMounted(path)
+		return p
+	}
+}
+
+func (d *Asker) lookUp(path string, look func() PathInfo) PathInfo {
+	if p, ok := Ask(d, path, look); ok {
+		return p
+	}
+	return PathInfo{Err: ErrNoAnswer}
+}
+
+func (p PathInfo) IsLink() bool { return p.Err == nil && p.Info.Mode()&fs.ModeSymlink != 0 }
+
+// ContentPath returns what questions about the content of the file at path are about: where a link leads to, or what is
+// below the file, which can be looked at and removed while it cannot be read.
+func (p PathInfo) ContentPath(path string) string {
+	switch {
+	case p.LeadsTo == "":
+		return filepath.Join(path, "content")
+	case filepath.IsAbs(p.LeadsTo):
+		return filepath.Clean(p.LeadsTo)
+	}
+	return filepath.Join(filepath.Dir(path), p.LeadsTo)
+}
+
+// Read reads the text of a file of which this is known.
+func (d *Asker) Read(path string, is PathInfo, limit int) (Text, bool) {
+	return Ask(d, is.ContentPath(path), func() Text { return ReadText(path, is.IsLink(), limit) })
+}
+
+// ReadOnce reads the text of a file of which nothing is known. The error is ErrNoAnswer if that does not come in time.
+func (d *Asker) ReadOnce(path string, limit int) Text {
+	t, ok := d.Read(path, d.Lstat(path), limit)
+	if !ok {
+		t.Err = ErrNoAnswer
+	}
+	return t
+}
+
+// Stat is os.Stat within the bound of Answer.
+func Stat(path string) (fs.FileInfo, error) {
+	return Answer(path, func() (fs.FileInfo, error) { return os.Stat(path) })
+}
+
+// Answer calls read, which reads path, and returns its result. If read takes more than 5 s, because the file system of path
+// does not answer, Answer returns ErrNoAnswer and leaves read running. So it must not be called again and again by a process
+// that stays: each call may leave a thread behind.
+func Answer[T any](path string, read func() (T, error)) (T, error) {
+	type result struct {
+		got T
+		err error
+	}
+	r, ok := Ask(NewAsker(filepath.Dir(path)), path, func() (r result) {
+		r.got, r.err = read()
+		return r
+	})
+	if !ok {
+		r.err = &fs.PathError{Op: "open", Path: path, Err: ErrNoAnswer}
+	}
+	return r.got, r.err
+}
+
+// isMounted reports whether a file is mounted where it is, and so may be written
+// somewhere else. Before Linux 5.8 nobody knows.
+func isMounted(path string) bool {
+	var st unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, path, 0, 0, &st)
+	return err == nil && st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
+}
