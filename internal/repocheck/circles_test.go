@@ -35,7 +35,7 @@ func TestFilesUseNoneThatUsesThem(t *testing.T) {
 // in which a change travels: each uses only those after it. The package doc says what they are.
 var stages = []string{
 	"run", "command", "places", "once", "look", "events", "hand", "wait", "trial", "guard", "bind", "keep", "outgoing",
-	"source", "state", "watch", "store", "removals", "check", "history", "decisions", "index", "version", "read", "parse", "timing",
+	"source", "state", "store", "removals", "check", "history", "decisions", "index", "version", "read", "parse", "timing",
 	"faults", "rules",
 }
 

@@ -7,6 +7,8 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/source/watch"
 )
 
 // noteEvent adds what an event is about to the work to do, if it is about us.
@@ -17,7 +19,7 @@ func (s *Source) noteEvent(ev fsnotify.Event, next *stepTimer) {
 		s.renamedFrom = ev.Name
 	}
 	about := s.classify(ev)
-	switch name := about.name; {
+	switch name := about.Name; {
 	case isServiceFile(name):
 		s.todo.names[name] = true
 		s.todo.renamed[name] = ev.Has(fsnotify.Create) && from != "" && from != ev.Name
@@ -26,17 +28,17 @@ func (s *Source) noteEvent(ev fsnotify.Event, next *stepTimer) {
 			return
 		}
 		next.within(mergeTime)
-	case about.all || len(about.links) > 0:
+	case about.All || len(about.Links) > 0:
 		next.within(mergeTime)
 	}
 }
 
 // classify returns what an event is about, after adding to the work to do what is to
 // be looked at besides the file of that name.
-func (s *Source) classify(ev fsnotify.Event) eventTarget {
-	about := s.watcher.classify(ev)
-	s.todo.all = s.todo.all || about.all
-	maps.Copy(s.todo.names, about.links)
+func (s *Source) classify(ev fsnotify.Event) watch.Target {
+	about := s.watcher.Classify(ev)
+	s.todo.all = s.todo.all || about.All
+	maps.Copy(s.todo.names, about.Links)
 	return about
 }
 
@@ -58,7 +60,7 @@ func (s *Source) openWatcher() {
 	w, err := s.open(s.dir)
 	s.logWatchError(err)
 	if err == nil {
-		s.watcher, w.disks = w, s.disks
+		s.watcher, w.Disks = w, s.disks
 	}
 }
 
@@ -74,7 +76,7 @@ func (s *Source) updateWatches() {
 			linked = append(linked, name)
 		}
 	}
-	s.logWatchError(s.watcher.watchAll(linked))
+	s.logWatchError(s.watcher.WatchAll(linked))
 }
 
 // updateLinkWatches is updateWatches where nothing has changed but these names, some of which are links.
@@ -83,7 +85,7 @@ func (s *Source) updateLinkWatches(names []string) {
 		return
 	}
 	isLink := func(name string) bool { return s.files[name] != nil && s.files[name].link }
-	if err := s.watcher.watchLinks(names, isLink); err != nil {
+	if err := s.watcher.WatchLinks(names, isLink); err != nil {
 		s.logWatchError(err) // updateWatches finds out when it is over
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+
 	"svcproxy.dev/svcproxy/source/disk"
 )
 
@@ -21,7 +22,7 @@ func (s *Source) pollUnwatched() {
 	} else {
 		s.nextUnwatched = now.Add(unwatchedPoll)
 	}
-	if s.mounts.changed() || !s.sameDirectory() {
+	if s.mounts.Changed() || !s.sameDirectory() {
 		s.todo.all = true
 	}
 	for name, f := range s.files {
@@ -35,14 +36,14 @@ func (s *Source) pollUnwatched() {
 // pollClosed has files read that were closed, also where nothing seems to have
 // changed: a mapping changes the time of a file when it is first written, not later.
 func (s *Source) pollClosed() {
-	if s.watcher == nil || s.watcher.closeEvents == nil {
+	if s.watcher == nil {
 		return
 	}
-	paths, lost := s.watcher.closeEvents.drain()
+	paths, lost := s.watcher.Closed()
 	s.todo.all, s.todo.hash = s.todo.all || lost, s.todo.hash || lost
 	for _, path := range paths {
 		about := s.classify(fsnotify.Event{Name: path, Op: fsnotify.Write})
-		for _, name := range append(slices.Collect(maps.Keys(about.links)), about.name) {
+		for _, name := range append(slices.Collect(maps.Keys(about.Links)), about.Name) {
 			if f := s.files[name]; f != nil {
 				s.todo.names[name] = true
 				f.racy = true

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -13,8 +12,9 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
-	"github.com/google/go-cmp/cmp"
+
 	"svcproxy.dev/svcproxy/source/disk"
+	"svcproxy.dev/svcproxy/source/watch"
 )
 
 func TestIsServiceFile(t *testing.T) {
@@ -106,13 +106,11 @@ func TestOpenPipe(t *testing.T) {
 func TestOverflow(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir+"/a.toml", "a 1\n")
-	w, err := newWatcher(dir)
+	w, err := watch.New(dir)
 	check(t, err)
 	defer w.Close()
-	w.closeEvents.close()
-	w.closeEvents.fd = -1
 	errs := make(chan error)
-	w.Events, w.Errors = nil, errs // it hears nothing; losses are ours to report
+	w.Replay(dir, nil, errs) // it hears nothing; losses are ours to report
 
 	f := &fixture{T: t, dir: dir, src: New(Options{Dir: dir, Poll: time.Hour}), sink: newRecorder(t, dir)}
 	f.src.parse, f.src.parseCopy, f.src.watcher = parseLines, parseLines, w
@@ -127,89 +125,4 @@ func TestOverflow(t *testing.T) {
 	}
 	errs <- fsnotify.ErrEventOverflow
 	f.sink.await("after an overflow", "a.toml: a 2; b.toml: b 1")
-}
-
-func TestTracer(t *testing.T) {
-	root, err := filepath.EvalSymlinks(t.TempDir())
-	check(t, err)
-	check(t, os.MkdirAll(root+"/real/deep", 0o755))
-	write(t, root+"/real/deep/file", "x")
-	check(t, os.Symlink("real", root+"/rel"))
-	check(t, os.Symlink(root+"/rel/deep", root+"/abs"))
-	check(t, os.Symlink("deep/../../abs/file", root+"/real/dots"))
-	check(t, os.Symlink("loop", root+"/loop"))
-
-	tests := []struct {
-		path, leads string
-		passed      []string
-	}{
-		{"/real/deep/file", "/real/deep/file", []string{"/real/deep/file"}},
-		{"/rel/deep/file", "/real/deep/file", []string{"/rel", "/real/deep/file"}},
-		{"/abs/file", "/real/deep/file", []string{"/abs", "/rel", "/real/deep/file"}},
-		{"/real/dots", "/real/deep/file", []string{"/real/dots", "/abs", "/rel", "/real/deep/file"}},
-		{"/real/no/such", "", []string{"/real/no"}},
-		{"/loop", "", []string{"/loop"}},
-	}
-	for _, tt := range tests {
-		leads, passed := newTracer(nil).trace(root + tt.path)
-		for i := range passed {
-			passed[i] = strings.TrimPrefix(passed[i], root)
-		}
-		if strings.TrimPrefix(leads, root) != tt.leads {
-			t.Errorf("%s leads to %q; want %q", tt.path, leads, tt.leads)
-		}
-		if got := slices.Compact(passed); !slices.Equal(got, tt.passed) {
-			t.Errorf("%s: passes %q; want %q", tt.path, got, tt.passed)
-		}
-	}
-}
-
-// A watcher watches what its links need, whichever of them change.
-func TestFollowAgain(t *testing.T) {
-	root, err := filepath.EvalSymlinks(t.TempDir())
-	check(t, err)
-	for _, d := range []string{"/etc", "/one", "/two", "/three"} {
-		check(t, os.Mkdir(root+d, 0o755))
-	}
-	w, err := newWatcher(root + "/etc")
-	check(t, err)
-	defer w.Close()
-	isLink := func(name string) bool { _, err := os.Readlink(root + "/etc/" + name); return err == nil }
-	wants := func(names string, dirs ...string) {
-		t.Helper()
-		check(t, w.watchLinks(strings.Fields(names), isLink))
-		needed, meaning := w.needed, w.linksOver
-		check(t, w.watchAll(slices.DeleteFunc([]string{"a", "b", "c"}, func(name string) bool { return !isLink(name) })))
-		if diff := cmp.Diff(w.needed, needed) + cmp.Diff(w.linksOver, meaning); diff != "" {
-			t.Errorf("of all links, and of %s (-want +got):\n%s", names, diff)
-		}
-		var got []string
-		for _, d := range w.WatchList() {
-			got = append(got, strings.TrimPrefix(d, root))
-		}
-		slices.Sort(got)
-		if want := append([]string{"", "/etc"}, dirs...); !slices.Equal(got, want) {
-			t.Errorf("watches %q; want %q", got, want)
-		}
-	}
-	check(t, w.watchAll(nil))
-	wants("")
-	check(t, os.Symlink("../one/a", root+"/etc/a"))
-	check(t, os.Symlink("../one/b", root+"/etc/b"))
-	check(t, os.Symlink("c", root+"/etc/c")) // leads to itself
-	wants("a b c", "/one")
-	check(t, os.Remove(root+"/etc/a"))
-	check(t, os.Symlink("../two/a", root+"/etc/a"))
-	wants("a", "/one", "/two")
-	if a := w.classify(fsnotify.Event{Name: root + "/two/a"}); len(a.links) != 1 || !a.links["a"] || a.all {
-		t.Errorf("what a leads to is about %v", a)
-	}
-	check(t, os.Remove(root+"/etc/b"))
-	check(t, os.Remove(root+"/etc/c"))
-	wants("b c", "/two")
-	check(t, os.Remove(root+"/etc/a"))
-	wants("a")
-	if a := w.classify(fsnotify.Event{Name: root + "/two/a"}); len(a.links) != 0 {
-		t.Errorf("what a led to is about %v", a)
-	}
 }

@@ -10,20 +10,21 @@ import (
 	"svcproxy.dev/svcproxy/internal/times"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/disk"
+	"svcproxy.dev/svcproxy/source/watch"
 )
 
 // Run implements source.Source. It returns nil when ctx ends, and never before.
 func (s *Source) Run(ctx context.Context, sink source.Sink) error {
-	s.background.Go(func() { warnRemote(s.log, s.dir, s.statfs) })
-	s.open = newWatcher
+	s.background.Go(func() { watch.WarnRemote(s.log, s.dir, s.poll, s.statfs) })
+	s.open = watch.New
 	s.openWatcher()
 	defer func() {
 		if s.watcher != nil {
-			s.watcher.close()
+			s.watcher.Close()
 		}
 	}()
-	s.mounts = openMounts()
-	defer s.mounts.close()
+	s.mounts = watch.OpenMounts()
+	defer s.mounts.Close()
 	s.run(ctx, sink)
 	return nil
 }

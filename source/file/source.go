@@ -43,7 +43,6 @@
 //	outgoing   a version that counts, as a unit for the sink
 //	source     the Source: what all of the above share
 //	state      what is known of a file, and one look at it
-//	watch      events of directories, links, mounts
 //	store      copies of accepted versions, and decisions, in a state directory
 //	removals   what changes may remove, and what they removed lately
 //	check      what is in the directory beside service files, and who may write it
@@ -79,6 +78,7 @@ import (
 	"svcproxy.dev/svcproxy/internal/wake"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/disk"
+	"svcproxy.dev/svcproxy/source/watch"
 )
 
 // Options say what a Source reads.
@@ -117,12 +117,12 @@ type Source struct {
 
 	// Of the goroutine of Run.
 	disks     *disk.Asker
-	watcher   *watcher                           // nil: polls only
-	open      func(dir string) (*watcher, error) // nil: there is to be none
+	watcher   *watch.Watcher                           // nil: polls only
+	open      func(dir string) (*watch.Watcher, error) // nil: there is to be none
 	todo      work
 	nextPoll  time.Time // of contents
 	directory *serviceDir
-	mounts    mounts
+	mounts    watch.Mounts
 
 	nextUnwatched time.Time
 	lastChange    time.Time // when a file was last found that came, went or was replaced
@@ -234,14 +234,14 @@ func (s *Source) SetKeep(n int) {
 // surroundings are what there is about a directory beside its service files.
 type surroundings struct {
 	faults []source.Fault // as of CheckDir
-	remote string         // as of remoteName
+	remote string         // as of RemoteName
 }
 
 // aroundPatience is how long a Status waits for them: a link of the directory may lead to a disk that does not answer.
 const aroundPatience = time.Second
 
 func (s *Source) lookAround() surroundings {
-	return surroundings{CheckDir(s.dir, s.knownNames()), remoteName(s.dir, s.statfs)}
+	return surroundings{CheckDir(s.dir, s.knownNames()), watch.RemoteName(s.dir, s.statfs)}
 }
 
 // knownNames returns the names of the files that Status lists.

@@ -18,6 +18,7 @@ import (
 
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/disk"
+	"svcproxy.dev/svcproxy/source/watch"
 )
 
 // blind runs a Source in a synctest bubble. It has no watcher, whose goroutine
@@ -150,11 +151,11 @@ func TestWaits(t *testing.T) {
 
 // told has the Source run on with events that are told by the test. Those of w, which was made
 // outside of the bubble, nobody reads.
-func (f *fixture) told(w *watcher) chan<- fsnotify.Event {
+func (f *fixture) told(w *watch.Watcher) chan<- fsnotify.Event {
 	events := make(chan fsnotify.Event)
 	f.stop()
 	f.src.watchErr, f.src.todo.all = "", false
-	w.Events, w.Errors, w.dir, w.realDir = events, nil, f.dir, f.dir
+	w.Replay(f.dir, events, nil)
 	f.src.watcher = w
 	f.stop = f.loop()
 	synctest.Wait()
@@ -164,11 +165,11 @@ func (f *fixture) told(w *watcher) chan<- fsnotify.Event {
 }
 
 // newUnread returns a watcher for told.
-func newUnread(t *testing.T) *watcher {
+func newUnread(t *testing.T) *watch.Watcher {
 	t.Helper()
-	w, err := newWatcher(t.TempDir())
+	w, err := watch.New(t.TempDir())
 	check(t, err)
-	t.Cleanup(w.close)
+	t.Cleanup(w.Close)
 	return w
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"svcproxy.dev/svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/source/watch"
 )
 
 // A watcher that cannot be made is told of, and tried again.
@@ -20,11 +21,11 @@ func TestWatcherLater(t *testing.T) {
 	f.src = New(Options{Dir: dir, Poll: time.Hour})
 	f.src.parse, f.src.parseCopy = parseLines, parseLines
 	tries := 0
-	f.src.open = func(dir string) (*watcher, error) {
+	f.src.open = func(dir string) (*watch.Watcher, error) {
 		if tries++; tries < 3 {
 			return nil, errors.New("too many open files")
 		}
-		return newWatcher(dir)
+		return watch.New(dir)
 	}
 	f.stop = f.loop()
 	defer func() { f.stop(); f.src.watcher.Close() }()
@@ -50,7 +51,7 @@ func TestOneOfManyLinks(t *testing.T) {
 		check(t, os.Symlink(data+"/"+name, dir+"/"+name+".toml"))
 	}
 	src := New(Options{Dir: dir, Poll: time.Hour})
-	src.parse, src.parseCopy, src.open = parseLines, parseLines, newWatcher
+	src.parse, src.parseCopy, src.open = parseLines, parseLines, watch.New
 	src.step(t.Context(), newRecorder(t, dir))
 	defer src.watcher.Close()
 	next := newStepTimer()

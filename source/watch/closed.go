@@ -1,4 +1,4 @@
-package file
+package watch
 
 import (
 	"encoding/binary"
@@ -17,7 +17,7 @@ type closeEvents struct {
 	dirs map[int]string // by watch
 }
 
-func newCloseEvents() (*closeEvents, error) {
+func newcloseEvents() (*closeEvents, error) {
 	fd, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("inotify: %w", err)

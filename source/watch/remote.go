@@ -1,7 +1,8 @@
-package file
+package watch
 
 import (
 	"log/slog"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,8 +22,8 @@ var remote = map[int64]string{
 	unix.OCFS2_SUPER_MAGIC: "OCFS2",
 }
 
-// remoteName returns which of them dir is on; empty: on none, or that is not known.
-func remoteName(dir string, statfs func(string, *unix.Statfs_t) error) string {
+// RemoteName returns which of them dir is on; empty: on none, or that is not known.
+func RemoteName(dir string, statfs func(string, *unix.Statfs_t) error) string {
 	var st unix.Statfs_t
 	if err := statfs(dir, &st); err != nil {
 		return "" // that it cannot be read is said elsewhere
@@ -30,11 +31,11 @@ func remoteName(dir string, statfs func(string, *unix.Statfs_t) error) string {
 	return remote[int64(st.Type)]
 }
 
-// warnRemote warns when changes of dir may come without events. They are then
-// found when contents are compared.
-func warnRemote(log *slog.Logger, dir string, statfs func(string, *unix.Statfs_t) error) {
-	if name := remoteName(dir, statfs); name != "" {
+// WarnRemote warns when changes of dir may come without events. They are then
+// found when contents are compared, every poll.
+func WarnRemote(log *slog.Logger, dir string, poll time.Duration, statfs func(string, *unix.Statfs_t) error) {
+	if name := RemoteName(dir, statfs); name != "" {
 		log.Warn("changes by other hosts of files on this file system come without events: they are noticed within the time between two polls only; reload to have one read at once",
-			"dir", dir, "file_system", name, "poll", hashPoll)
+			"dir", dir, "file_system", name, "poll", poll)
 	}
 }

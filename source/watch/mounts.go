@@ -1,23 +1,23 @@
-package file
+package watch
 
 import "golang.org/x/sys/unix"
 
-// mounts is the table of mounts of this process, /proc/self/mountinfo; -1: nobody
+// Mounts is the table of mounts of this process, /proc/self/mountinfo; -1: nobody
 // tells of changes, and the poll finds them.
-type mounts int
+type Mounts int
 
-// openMounts does not use os.Open, whose poller would take the events.
-func openMounts() mounts {
+// OpenMounts does not use os.Open, whose poller would take the events.
+func OpenMounts() Mounts {
 	fd, err := unix.Open("/proc/self/mountinfo", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return -1
 	}
-	return mounts(fd)
+	return Mounts(fd)
 }
 
-// changed reports whether something was mounted or unmounted since the last call,
+// Changed reports whether something was mounted or unmounted since the last call,
 // proc_pid_mountinfo(5).
-func (m mounts) changed() bool {
+func (m Mounts) Changed() bool {
 	if m < 0 {
 		return false
 	}
@@ -26,7 +26,7 @@ func (m mounts) changed() bool {
 	return err == nil && n > 0 && fds[0].Revents&unix.POLLPRI != 0
 }
 
-func (m mounts) close() {
+func (m Mounts) Close() {
 	if m >= 0 {
 		_ = unix.Close(int(m))
 	}

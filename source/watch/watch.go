@@ -1,4 +1,11 @@
-package file
+// Package watch tells that something happened to the files of a directory, or to what links in it lead to.
+//
+//	watch   the Watcher: which directories to watch, and what an event is about
+//	links   on which paths the meaning of a link depends
+//	closed  files that were closed by a writer, of which fsnotify does not tell
+//	mounts  changes of the table of mounts
+//	remote  file systems on which other hosts write, and nobody tells of it
+package watch
 
 import (
 	"cmp"
@@ -10,10 +17,11 @@ import (
 	"slices"
 
 	"github.com/fsnotify/fsnotify"
+
 	"svcproxy.dev/svcproxy/source/disk"
 )
 
-// A watcher tells that something happened to a directory of files, or to what
+// A Watcher tells that something happened to a directory of files, or to what
 // links in it lead to. What happened is for the reader to find out: events can
 // be lost, and say little about links.
 //
@@ -21,10 +29,10 @@ import (
 // watched in which something can happen that gives our paths another meaning:
 // the directory itself, its parent, and each one that holds a link on the way
 // to one of our files, or that file.
-type watcher struct {
+type Watcher struct {
 	*fsnotify.Watcher
-	closeEvents *closeEvents // nil: nobody tells of them
-	disks       *disk.Asker  // nil: each takes its time
+	closeEvents *closeEvents
+	Disks       *disk.Asker // nil: each takes its time
 
 	dir     string                 // absolute
 	realDir string                 // dir with all links followed; empty while it does not exist
@@ -36,7 +44,8 @@ type watcher struct {
 	needed    map[string]int             // directories to watch, and how many of the paths above are in each
 }
 
-func newWatcher(dir string) (*watcher, error) {
+// New returns a Watcher of a directory, which need not exist. It watches nothing before WatchAll.
+func New(dir string) (*Watcher, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, fmt.Errorf("watching %s: %w", dir, err)
@@ -45,48 +54,58 @@ func newWatcher(dir string) (*watcher, error) {
 	if err != nil {
 		return nil, fmt.Errorf("watching %s: %w", dir, err)
 	}
-	c, err := newCloseEvents()
+	c, err := newcloseEvents()
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("watching %s: %w", dir, err), w.Close())
 	}
-	out := &watcher{Watcher: w, closeEvents: c, dir: abs, watched: map[string]disk.FileID{}}
+	out := &Watcher{Watcher: w, closeEvents: c, dir: abs, watched: map[string]disk.FileID{}}
 	out.reset()
 	return out, nil
 }
 
-// close ends all watches.
-func (w *watcher) close() {
-	_ = w.Close()
+// Close ends all watches.
+func (w *Watcher) Close() {
+	_ = w.Watcher.Close()
 	w.closeEvents.close()
 }
 
+// Closed returns the paths of files that writers closed since the last call. lost: there may be others.
+func (w *Watcher) Closed() (paths []string, lost bool) { return w.closeEvents.drain() }
+
+// Replay has w tell of these events, as of dir, in place of its own: for tests.
+func (w *Watcher) Replay(dir string, events chan fsnotify.Event, errs chan error) {
+	w.closeEvents.close()
+	w.closeEvents.fd = -1
+	w.Events, w.Errors, w.dir, w.realDir = events, errs, dir, dir
+}
+
 // reset forgets all paths.
-func (w *watcher) reset() {
+func (w *Watcher) reset() {
 	w.dirPaths, w.linksOver, w.linkPaths, w.needed = map[string]bool{}, map[string]map[string]bool{}, map[string][]string{}, map[string]int{}
 }
 
-// An eventTarget is what an event is about.
-type eventTarget struct {
-	name  string          // in the directory; empty if it is elsewhere
-	all   bool            // the directory itself, a link on the way to it, or a directory that was watched
-	links map[string]bool // links in the directory that lead to it or over it
+// An Target is what an event is about.
+type Target struct {
+	Name  string          // in the directory; empty if it is elsewhere
+	All   bool            // the directory itself, a link on the way to it, or a directory that was watched
+	Links map[string]bool // links in the directory that lead to it or over it
 }
 
-func (w *watcher) classify(ev fsnotify.Event) (a eventTarget) {
+func (w *Watcher) Classify(ev fsnotify.Event) (a Target) {
 	path := filepath.Clean(ev.Name) // a watch on / gives //etc
 	if w.realDir != "" && filepath.Dir(path) == w.realDir {
-		a.name = filepath.Base(path)
+		a.Name = filepath.Base(path)
 	}
 	gone := w.needed[path] > 0 && ev.Has(fsnotify.Remove|fsnotify.Rename) // with the watch of it
-	a.all, a.links = w.dirPaths[path] || gone, w.linksOver[path]
+	a.All, a.Links = w.dirPaths[path] || gone, w.linksOver[path]
 	return a
 }
 
-// watchAll sets the watches that the directory and these links in it need now.
+// WatchAll sets the watches that the directory and these links in it need now.
 // What it does not see change while it works will come as an event.
-func (w *watcher) watchAll(linkNames []string) error {
+func (w *Watcher) WatchAll(linkNames []string) error {
 	return w.retry(func() []string {
-		t := newTracer(w.disks)
+		t := newTracer(w.Disks)
 		w.reset()
 		end, passed := t.trace(w.dir)
 		for _, path := range passed {
@@ -103,11 +122,11 @@ func (w *watcher) watchAll(linkNames []string) error {
 	})
 }
 
-// watchLinks is watchAll for names that may have become links, lead elsewhere, or be
+// WatchLinks is WatchAll for names that may have become links, lead elsewhere, or be
 // none any more: nothing else has changed.
-func (w *watcher) watchLinks(names []string, isLink func(name string) bool) error {
+func (w *Watcher) WatchLinks(names []string, isLink func(name string) bool) error {
 	return w.retry(func() (dirs []string) {
-		t := newTracer(w.disks)
+		t := newTracer(w.Disks)
 		for _, name := range names {
 			w.removeLink(name)
 			if isLink(name) {
@@ -123,7 +142,7 @@ func (w *watcher) watchLinks(names []string, isLink func(name string) bool) erro
 
 // retry finds out which directories are needed, and watches them, once more when a
 // new watch may have come too late for a change.
-func (w *watcher) retry(find func() []string) error {
+func (w *Watcher) retry(find func() []string) error {
 	for range 10 {
 		if added, err := w.set(find()); err != nil || !added {
 			return err
@@ -133,7 +152,7 @@ func (w *watcher) retry(find func() []string) error {
 }
 
 // addLink notes the paths that a link in the directory leads over.
-func (w *watcher) addLink(t *tracer, name string) {
+func (w *Watcher) addLink(t *tracer, name string) {
 	_, w.linkPaths[name] = t.trace(filepath.Join(w.dir, name))
 	for _, path := range w.linkPaths[name] {
 		if w.linksOver[path] == nil {
@@ -145,7 +164,7 @@ func (w *watcher) addLink(t *tracer, name string) {
 }
 
 // removeLink takes back what addLink has noted.
-func (w *watcher) removeLink(name string) {
+func (w *Watcher) removeLink(name string) {
 	for _, path := range w.linkPaths[name] {
 		if !w.linksOver[path][name] { // it is in there twice
 			continue
@@ -158,14 +177,14 @@ func (w *watcher) removeLink(name string) {
 	delete(w.linkPaths, name)
 }
 
-func (w *watcher) release(dir string) {
+func (w *Watcher) release(dir string) {
 	if w.needed[dir]--; w.needed[dir] == 0 {
 		delete(w.needed, dir)
 	}
 }
 
 // set watches these directories, and none that is not needed.
-func (w *watcher) set(dirs []string) (added bool, err error) {
+func (w *Watcher) set(dirs []string) (added bool, err error) {
 	alive := map[string]bool{} // fsnotify drops the watch of a directory that is removed or renamed
 	for _, d := range w.WatchList() {
 		alive[d] = true
@@ -185,8 +204,8 @@ func (w *watcher) set(dirs []string) (added bool, err error) {
 
 // ensure watches one directory, unless it already does, or does not answer: that may be forever
 // where it is added, which fsnotify does one at a time.
-func (w *watcher) ensure(dir string, alive bool) (added bool, err error) {
-	is := w.disks.Stat(dir)
+func (w *Watcher) ensure(dir string, alive bool) (added bool, err error) {
+	is := w.Disks.Stat(dir)
 	switch {
 	case is.Err == disk.ErrNoAnswer:
 		return false, nil
@@ -206,7 +225,7 @@ func (w *watcher) ensure(dir string, alive bool) (added bool, err error) {
 	return true, nil
 }
 
-func (w *watcher) unwatch(dir string) {
+func (w *Watcher) unwatch(dir string) {
 	_ = w.Remove(dir) // it may be gone by itself
 	w.closeEvents.removeDir(dir)
 	delete(w.watched, dir)

@@ -1,4 +1,4 @@
-package file
+package watch
 
 import (
 	"path/filepath"
@@ -23,7 +23,7 @@ type component struct {
 
 func newTracer(d *disk.Asker) *tracer { return &tracer{d, map[string]component{}} }
 
-// trace follows an absolute path and returns where it leads, empty if nowhere, and
+// Trace follows an absolute path and returns where it leads, empty if nowhere, and
 // the paths that say so: those of the links on the way, and the end of it. Where it ends
 // early, that is the name that is missing.
 func (t *tracer) trace(path string) (end string, passed []string) {

@@ -1,0 +1,135 @@
+package watch
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+)
+
+func TestWarnRemote(t *testing.T) {
+	is := func(magic int64) func(string, *unix.Statfs_t) error {
+		return func(_ string, st *unix.Statfs_t) error { st.Type = magic; return nil }
+	}
+	tests := []struct {
+		name   string
+		statfs func(string, *unix.Statfs_t) error
+		want   string // in the log; empty: nothing is logged
+	}{
+		{"nfs", is(unix.NFS_SUPER_MAGIC), "file_system=NFS"},
+		{"cifs", is(unix.CIFS_SUPER_MAGIC), "file_system=CIFS"},
+		{"ext4", is(unix.EXT4_SUPER_MAGIC), ""},
+		{"no directory", func(string, *unix.Statfs_t) error { return errors.New("no") }, ""},
+		{"this host's", unix.Statfs, ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var b bytes.Buffer
+			WarnRemote(slog.New(slog.NewTextHandler(&b, nil)), t.TempDir(), time.Second, tt.statfs)
+			if tt.want == "" && b.Len() > 0 || !strings.Contains(b.String(), tt.want) {
+				t.Errorf("log %q, want %q", &b, tt.want)
+			}
+		})
+	}
+}
+
+func TestTracer(t *testing.T) {
+	root, err := filepath.EvalSymlinks(t.TempDir())
+	check(t, err)
+	check(t, os.MkdirAll(root+"/real/deep", 0o755))
+	check(t, os.WriteFile(root+"/real/deep/file", nil, 0o600))
+	check(t, os.Symlink("real", root+"/rel"))
+	check(t, os.Symlink(root+"/rel/deep", root+"/abs"))
+	check(t, os.Symlink("deep/../../abs/file", root+"/real/dots"))
+	check(t, os.Symlink("loop", root+"/loop"))
+
+	tests := []struct {
+		path, leads string
+		passed      []string
+	}{
+		{"/real/deep/file", "/real/deep/file", []string{"/real/deep/file"}},
+		{"/rel/deep/file", "/real/deep/file", []string{"/rel", "/real/deep/file"}},
+		{"/abs/file", "/real/deep/file", []string{"/abs", "/rel", "/real/deep/file"}},
+		{"/real/dots", "/real/deep/file", []string{"/real/dots", "/abs", "/rel", "/real/deep/file"}},
+		{"/real/no/such", "", []string{"/real/no"}},
+		{"/loop", "", []string{"/loop"}},
+	}
+	for _, tt := range tests {
+		leads, passed := newTracer(nil).trace(root + tt.path)
+		for i := range passed {
+			passed[i] = strings.TrimPrefix(passed[i], root)
+		}
+		if strings.TrimPrefix(leads, root) != tt.leads {
+			t.Errorf("%s leads to %q; want %q", tt.path, leads, tt.leads)
+		}
+		if got := slices.Compact(passed); !slices.Equal(got, tt.passed) {
+			t.Errorf("%s: passes %q; want %q", tt.path, got, tt.passed)
+		}
+	}
+}
+
+// A watcher watches what its links need, whichever of them change.
+func TestFollowAgain(t *testing.T) {
+	root, err := filepath.EvalSymlinks(t.TempDir())
+	check(t, err)
+	for _, d := range []string{"/etc", "/one", "/two", "/three"} {
+		check(t, os.Mkdir(root+d, 0o755))
+	}
+	w, err := New(root + "/etc")
+	check(t, err)
+	defer w.Close()
+	isLink := func(name string) bool { _, err := os.Readlink(root + "/etc/" + name); return err == nil }
+	wants := func(names string, dirs ...string) {
+		t.Helper()
+		check(t, w.WatchLinks(strings.Fields(names), isLink))
+		needed, meaning := w.needed, w.linksOver
+		check(t, w.WatchAll(slices.DeleteFunc([]string{"a", "b", "c"}, func(name string) bool { return !isLink(name) })))
+		if diff := cmp.Diff(w.needed, needed) + cmp.Diff(w.linksOver, meaning); diff != "" {
+			t.Errorf("of all links, and of %s (-want +got):\n%s", names, diff)
+		}
+		var got []string
+		for _, d := range w.WatchList() {
+			got = append(got, strings.TrimPrefix(d, root))
+		}
+		slices.Sort(got)
+		if want := append([]string{"", "/etc"}, dirs...); !slices.Equal(got, want) {
+			t.Errorf("watches %q; want %q", got, want)
+		}
+	}
+	check(t, w.WatchAll(nil))
+	wants("")
+	check(t, os.Symlink("../one/a", root+"/etc/a"))
+	check(t, os.Symlink("../one/b", root+"/etc/b"))
+	check(t, os.Symlink("c", root+"/etc/c")) // leads to itself
+	wants("a b c", "/one")
+	check(t, os.Remove(root+"/etc/a"))
+	check(t, os.Symlink("../two/a", root+"/etc/a"))
+	wants("a", "/one", "/two")
+	if a := w.Classify(fsnotify.Event{Name: root + "/two/a"}); len(a.Links) != 1 || !a.Links["a"] || a.All {
+		t.Errorf("what a leads to is about %v", a)
+	}
+	check(t, os.Remove(root+"/etc/b"))
+	check(t, os.Remove(root+"/etc/c"))
+	wants("b c", "/two")
+	check(t, os.Remove(root+"/etc/a"))
+	wants("a")
+	if a := w.Classify(fsnotify.Event{Name: root + "/two/a"}); len(a.Links) != 0 {
+		t.Errorf("what a led to is about %v", a)
+	}
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
