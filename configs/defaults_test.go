@@ -12,7 +12,7 @@ import (
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/decode"
-	"svcproxy.dev/svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // alongside are the keys without which another one does nothing, or is a fault.
@@ -31,7 +31,7 @@ var alongside = map[string]map[string]any{
 
 // A file that writes a default says what one that does not write it says.
 func TestDefaultsOfServices(t *testing.T) {
-	service := file.Schema().Properties[1].Schema.Items
+	service := read.Schema().Properties[1].Schema.Items
 	sameWithDefaults(t, service, func(with map[string]any) map[string]any { return with })
 	for _, p := range service.Properties {
 		var table *decode.Schema
@@ -92,7 +92,7 @@ func parsed(t *testing.T, keys map[string]any) *source.Service {
 	if err != nil {
 		t.Fatal(err)
 	}
-	services, faults := file.Parse("a.json", text)
+	services, faults := read.Parse("a.json", text)
 	if len(services) != 1 {
 		t.Fatalf("%s: %v", text, faults)
 	}
@@ -149,7 +149,7 @@ func TestKeysWithoutDefault(t *testing.T) {
 			}
 		}
 	}
-	service := file.Schema().Properties[1].Schema.Items
+	service := read.Schema().Properties[1].Schema.Items
 	note("services", service)
 	for _, p := range service.Properties {
 		switch p.Key {

@@ -12,7 +12,7 @@ import (
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/decode"
 	"svcproxy.dev/svcproxy/source/disk"
-	"svcproxy.dev/svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // Default returns the settings of a host without svcproxy.toml.
@@ -31,7 +31,7 @@ func Default() Settings {
 		Conntrack:         Conntrack{TCPBeLiberal: true},
 		Init:              Init{Forwarding: true},
 		BGP:               BGP{Port: bgpPort, HoldTime: 9 * time.Second, GracefulRestart: 2 * time.Minute, OnStop: "graceful"},
-		Limits:            file.DefaultLimits,
+		Limits:            read.DefaultLimits,
 		History:           History{Keep: 20},
 		Guard:             Guard{Apply: "auto"},
 		Metrics:           Metrics{MaxServices: 1000},
@@ -55,7 +55,7 @@ func hostName() string {
 // not be used. The error says why the file cannot be read; a file system that does not
 // answer within 5 s is one reason.
 func Load(path string) (Settings, []source.Fault, error) {
-	data, err := disk.Answer(path, func() ([]byte, error) { return read(path) })
+	data, err := disk.Answer(path, func() ([]byte, error) { return readText(path) })
 	if errors.Is(err, fs.ErrNotExist) {
 		return Default(), nil, nil
 	}
@@ -69,8 +69,8 @@ func Load(path string) (Settings, []source.Fault, error) {
 // MaxSize is the size of the largest svcproxy.toml that is accepted, in bytes.
 const MaxSize = 1 << 20
 
-// read returns the text of a file, and not much more than Parse takes of it.
-func read(path string) ([]byte, error) {
+// readText returns the text of a file, and not much more than Parse takes of it.
+func readText(path string) ([]byte, error) {
 	f, _, err := disk.Open(path)
 	if err != nil {
 		return nil, err

@@ -14,7 +14,7 @@ import (
 
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/source"
-	"svcproxy.dev/svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // known returns the keys and tables of svcproxy.toml, and the sources that it can ask for.
@@ -59,7 +59,7 @@ func every() configs.Settings {
 			},
 		},
 		Health: configs.Health{ExecUser: "svcproxy-check"},
-		Limits: file.Limits{FileSize: 1 << 30, Services: 2, Endpoints: 3, Ports: 65535, Frontends: 4, FrontendEndpoints: 1_000_000_000, FrontendSourceRanges: 5},
+		Limits: read.Limits{FileSize: 1 << 30, Services: 2, Endpoints: 3, Ports: 65535, Frontends: 4, FrontendEndpoints: 1_000_000_000, FrontendSourceRanges: 5},
 		Log:    configs.Log{Level: "debug", Format: "json"},
 	}
 }

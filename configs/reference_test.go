@@ -13,7 +13,7 @@ import (
 
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/source/decode"
-	"svcproxy.dev/svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 var comparePrefix = cmp.Options{
@@ -58,7 +58,7 @@ func TestReferenceIsDefault(t *testing.T) {
 
 func TestReferenceService(t *testing.T) {
 	_, services := reference(t)
-	if _, faults := file.Parse("reference.toml", []byte(services)); faults != nil {
+	if _, faults := read.Parse("reference.toml", []byte(services)); faults != nil {
 		t.Errorf("the second part of reference.toml: %v\n%s", faults, services)
 	}
 }
@@ -117,7 +117,7 @@ func TestReferenceHasEveryKey(t *testing.T) {
 		`\[defaults\]`:                "services = []\n[defaults]\nqqqqqqqqqq = 1",
 	}
 	for header, text := range tables {
-		_, faults := file.Parse("x.toml", []byte(text))
+		_, faults := read.Parse("x.toml", []byte(text))
 		for _, key := range keysOf(t, faults[len(faults)-1].Hint) {
 			if !regexp.MustCompile(`(?m)^ *` + key + ` = |\.` + key + `\]`).MatchString(services) {
 				t.Errorf("reference.toml lacks %q of %s", key, header)
@@ -147,7 +147,7 @@ func TestExamples(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		services, faults := file.Parse(path, data)
+		services, faults := read.Parse(path, data)
 		if faults != nil {
 			t.Errorf("%s: %v", path, faults)
 		}

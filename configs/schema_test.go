@@ -15,7 +15,7 @@ import (
 
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/source/decode"
-	"svcproxy.dev/svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 //go:generate go test -run TestSchemas -update .
@@ -31,7 +31,7 @@ func schemas(t *testing.T) map[string]decode.Schema {
 	}
 	settings, services, _ := strings.Cut(string(text), "## ----")
 	services = regexp.MustCompile(`(?m)^#`).ReplaceAllString(services, "")
-	service, daemon := file.Schema(), configs.Schema()
+	service, daemon := read.Schema(), configs.Schema()
 	ofSettings := comments(settings, `#?\[{1,2}(?:bgp\.)?(\w+)\]{1,2}`)
 	describe(&daemon, ofSettings)
 	for i, p := range daemon.Properties {

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"time"
 
-	"svcproxy.dev/svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // Settings are the effective settings of the daemon. reference.toml, beside this
@@ -35,7 +35,7 @@ type Settings struct {
 	OfSources
 	BGP     BGP
 	Health  Health
-	Limits  file.Limits
+	Limits  read.Limits
 	History History
 	Guard   Guard
 	Metrics Metrics

@@ -22,7 +22,7 @@ import (
 	"svcproxy.dev/svcproxy/proxier/nftables/nfttest"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
-	"svcproxy.dev/svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 var update = flag.Bool("update", false, "rewrite what the golden scenarios want")
@@ -68,7 +68,7 @@ func golden(t *testing.T, path string) {
 
 // parse returns the services and the node of a scenario.
 func parse(t *testing.T, ar *txtar.Archive) ([]*source.Service, *policy.Node) {
-	services, faults := file.Parse("services.toml", []byte(section(ar, "services.toml")))
+	services, faults := read.Parse("services.toml", []byte(section(ar, "services.toml")))
 	set, more := configs.Parse("svcproxy.toml", []byte(section(ar, "svcproxy.toml")))
 	for _, f := range append(faults, more...) {
 		if !f.Warning { // some scenarios are of what a warning is about

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"svcproxy.dev/svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // The exposure of the unit, 0 to 10, is 2.6 at most. CAP_KILL, which ends programs of checks that run as exec_user, is the
@@ -47,7 +47,7 @@ func TestUnitHasMemoryForLimits(t *testing.T) {
 		n, _ := strconv.Atoi(m[2])
 		sizes[m[1]] = n << 30
 	}
-	heap := 1240*file.DefaultLimits.Frontends + 170*file.DefaultLimits.FrontendEndpoints + 15*file.DefaultLimits.FileSize
+	heap := 1240*read.DefaultLimits.Frontends + 170*read.DefaultLimits.FrontendEndpoints + 15*read.DefaultLimits.FileSize
 	if sizes["GOMEMLIMIT"] < heap || sizes["MemoryHigh"] < 2*sizes["GOMEMLIMIT"] || sizes["MemoryMax"] <= sizes["MemoryHigh"] {
 		t.Errorf("the limits allow a heap of %d bytes, and the unit has %v", heap, sizes)
 	}

@@ -21,7 +21,7 @@ import (
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
-	"svcproxy.dev/svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 func (p *program) checkCommand() *cobra.Command {
@@ -121,11 +121,11 @@ func (p *program) modeInUse(ctx context.Context) string {
 // praise says what was found good, so that nobody takes an empty directory for a
 // good one.
 func (p *program) praise(path string, r check.Report) error {
-	read := fmt.Sprintf("service files: %d, services: %d", r.Files, r.Services)
-	if filepath.Base(path) == file.SettingsName {
-		read = "settings"
+	found := fmt.Sprintf("service files: %d, services: %d", r.Files, r.Services)
+	if filepath.Base(path) == read.SettingsName {
+		found = "settings"
 	}
-	_, err := fmt.Fprintf(p.stdout, "%s: no faults; %s, warnings: %d\n", path, read, len(r.Faults)) // all are warnings
+	_, err := fmt.Fprintf(p.stdout, "%s: no faults; %s, warnings: %d\n", path, found, len(r.Faults)) // all are warnings
 	return err
 }
 

@@ -15,7 +15,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/node"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/source"
-	"svcproxy.dev/svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 func (p *program) convertCommand() *cobra.Command {
@@ -131,7 +131,7 @@ func (p *program) convert(format convert.Format, in reader.Input, flags *configs
 
 // writtenMode returns the mode of the settings file, whatever the flags say; empty: it cannot be read.
 func (p *program) writtenMode() string {
-	s, _, err := load(filepath.Join(p.dirs.config, file.SettingsName), &configs.Flags{})
+	s, _, err := load(filepath.Join(p.dirs.config, read.SettingsName), &configs.Flags{})
 	if err != nil {
 		return ""
 	}

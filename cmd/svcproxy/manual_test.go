@@ -12,7 +12,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/manual"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/source/decode"
-	"svcproxy.dev/svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // writeManual returns all files of the manual by their path, without the signs of roff.
@@ -79,7 +79,7 @@ func TestManualHasCommands(t *testing.T) {
 // Every key has its place, in the table that it is of.
 func TestManualHasKeys(t *testing.T) {
 	files := writeManual(t)
-	for path, s := range map[string]decode.Schema{"man/man5/svcproxy.toml.5": configs.Schema(), "man/man5/svcproxy-service.5": file.Schema()} {
+	for path, s := range map[string]decode.Schema{"man/man5/svcproxy.toml.5": configs.Schema(), "man/man5/svcproxy-service.5": read.Schema()} {
 		sections := map[string]string{}
 		for part := range strings.SplitSeq(files[path], "\n.SH ") {
 			title, text, _ := strings.Cut(part, "\n")

@@ -9,7 +9,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/sources"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/source"
-	"svcproxy.dev/svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // load returns svcproxy.toml at path with flags laid over it.
@@ -49,7 +49,7 @@ func usable(s configs.Settings) error {
 // settings returns the effective settings, for commands that only need them.
 // Faults are written out.
 func (p *program) settings(flags *configs.Flags) (configs.Settings, error) {
-	s, faults, err := load(filepath.Join(p.dirs.config, file.SettingsName), flags)
+	s, faults, err := load(filepath.Join(p.dirs.config, read.SettingsName), flags)
 	if err != nil {
 		return s, unreachable(err)
 	}
@@ -69,7 +69,7 @@ func (p *program) settingsOrLastGood(flags *configs.Flags) (configs.Settings, er
 	if err == nil {
 		return s, nil
 	}
-	path := filepath.Join(p.dirs.state, file.SettingsName)
+	path := filepath.Join(p.dirs.state, read.SettingsName)
 	if _, none := os.Stat(path); none != nil {
 		return s, err
 	}

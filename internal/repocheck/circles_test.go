@@ -34,9 +34,8 @@ func TestFilesUseNoneThatUsesThem(t *testing.T) {
 // stages are those of source/file, by the first word of the names of their files, in the order
 // in which a change travels: each uses only those after it. The package doc says what they are.
 var stages = []string{
-	"run", "command", "places", "once", "look", "events", "hand", "wait", "trial", "guard", "bind", "keep", "outgoing",
-	"source", "state", "store", "removals", "check", "history", "decisions", "index", "version", "read", "parse", "timing",
-	"faults", "rules",
+	"run", "command", "once", "look", "events", "hand", "wait", "trial", "guard", "bind", "keep", "outgoing",
+	"source", "state", "store", "removals", "check", "history", "decisions", "index", "read", "timing",
 }
 
 // backward are the arrows between stages that run against their order, as "from -> to", and why each has to.

@@ -11,7 +11,7 @@ import (
 
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/source"
-	"svcproxy.dev/svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 var snippet = regexp.MustCompile("(?ms)^```(toml|json)\n(.*?)^```$")
@@ -86,11 +86,11 @@ func pages(t *testing.T) []string {
 
 func parseSnippet(name string, text []byte) []source.Fault {
 	if strings.Contains(string(text), "services") {
-		_, faults := file.Parse(name, text)
+		_, faults := read.Parse(name, text)
 		return faults
 	}
 	if filepath.Ext(name) == ".json" { // settings are in TOML
-		_, faults := file.Parse("docs.endpoints.json", text)
+		_, faults := read.Parse("docs.endpoints.json", text)
 		return faults
 	}
 	_, faults := configs.Parse(name, text)

@@ -10,7 +10,7 @@ import (
 
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/proxier/report"
-	"svcproxy.dev/svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // service is a service of one port with two endpoints on its only address, and more keys.
@@ -144,7 +144,7 @@ func TestConsequences(t *testing.T) {
 
 func stateOf(t *testing.T, node *policy.Node, text string) *policy.State {
 	t.Helper()
-	services, faults := file.Parse("a.toml", []byte(text))
+	services, faults := read.Parse("a.toml", []byte(text))
 	for _, f := range faults {
 		t.Error(f)
 	}

@@ -57,6 +57,7 @@ func (d *Asker) lookUp(path string, look func() PathInfo) PathInfo {
 	return PathInfo{Err: ErrNoAnswer}
 }
 
+// IsLink reports whether it is a symbolic link.
 func (p PathInfo) IsLink() bool { return p.Err == nil && p.Info.Mode()&fs.ModeSymlink != 0 }
 
 // ContentPath returns what questions about the content of the file at path are about: where a link leads to, or what is

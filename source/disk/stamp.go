@@ -47,6 +47,7 @@ type DirID struct {
 	Born int64 // ns since 1970; 0: the file system does not say
 }
 
+// Is reports whether both may be the same directory.
 func (id DirID) Is(o DirID) bool {
 	return id.FileID == o.FileID && (id.Born == o.Born || id.Born == 0 || o.Born == 0)
 }

@@ -102,6 +102,7 @@ func readBounded(f *os.File, info fs.FileInfo, limit int) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
+// ErrNotRegular says that something is no file to read.
 var ErrNotRegular = errors.New("it is not a regular file")
 
 // ErrDirectory says that a directory has the name of a file. Docker and Podman make one where the source of
@@ -111,4 +112,5 @@ var ErrDirectory = errors.New("it is a directory")
 // An TooLargeError is the size that a file passed.
 type TooLargeError int
 
+// Error implements error.
 func (e TooLargeError) Error() string { return fmt.Sprintf("it has more than %d bytes", int(e)) }

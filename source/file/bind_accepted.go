@@ -1,5 +1,7 @@
 package file
 
+import "svcproxy.dev/svcproxy/source/read"
+
 // noteLists notes with which lists a file was accepted, where the lists in use now are not those it was
 // accepted with. The caller holds s.mu.
 func (s *Source) noteLists(name string) {
@@ -8,13 +10,13 @@ func (s *Source) noteLists(name string) {
 		s.decisions.noteLists(name, nil)
 		return
 	}
-	s.decisions.noteLists(name, &acceptedLists{f.good.id, f.accepted.lists})
+	s.decisions.noteLists(name, &acceptedLists{f.good.ID, f.accepted.lists})
 }
 
 // listsMoved reports whether a file was accepted with lists that are not in use any more.
 func (s *Source) listsMoved(f *state) bool {
 	for name, id := range f.accepted.lists {
-		if l := s.files[name]; l == nil || l.good == nil || l.good.id != id {
+		if l := s.files[name]; l == nil || l.good == nil || l.good.ID != id {
 			return true
 		}
 	}
@@ -25,24 +27,24 @@ func (s *Source) listsMoved(f *state) bool {
 // have been replaced. The caller holds s.mu.
 func (s *Source) takeAcceptedLists(p *probe) {
 	a := s.decisions.lists[p.name]
-	if a == nil || p.good == nil || a.of != p.good.id {
+	if a == nil || p.good == nil || a.of != p.good.ID {
 		return
 	}
-	p.f.before = map[string]*version{}
+	p.f.before = map[string]*read.Version{}
 	for name, id := range a.lists {
 		data, err := readKept(s.store.stateDir(), name, id)
 		if err != nil {
 			s.log.Warn("endpoints that a service file was last accepted with are not known any more", "file", p.f.path, "err", err)
 			continue
 		}
-		if v := listVersion(s.path(name), data, s.rules); v.list != nil {
+		if v := read.ListVersion(s.path(name), data, s.rules); v.List != nil {
 			p.f.before[name] = v
 		}
 	}
 }
 
 // listToBind returns the version of a list that is to go with what is used of a file; nil: there is none.
-func (s *Source) listToBind(f *state, name string) *version {
+func (s *Source) listToBind(f *state, name string) *read.Version {
 	if v := f.before[name]; v != nil {
 		return v
 	}

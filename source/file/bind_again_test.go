@@ -87,10 +87,10 @@ func TestMisfitIsNotChanged(t *testing.T) {
 		moment()
 		h.set("web.endpoints.json", `["fd00::1"]`)
 		seen := h.src.files["web.endpoints.json"].seen
-		was := seen.faults[0]
+		was := seen.Faults[0]
 		h.set("web.toml", "# one line more\n"+serviceFrom("web", fromList))
-		if seen.faults[0] != was {
-			t.Errorf("%s became %s", was, seen.faults[0])
+		if seen.Faults[0] != was {
+			t.Errorf("%s became %s", was, seen.Faults[0])
 		}
 		if !strings.Contains(h.faults(), "web.toml:3:8") {
 			t.Errorf("said: %s", h.faults())

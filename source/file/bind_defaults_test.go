@@ -1,6 +1,10 @@
 package file
 
-import "testing"
+import (
+	"testing"
+
+	"svcproxy.dev/svcproxy/source/read"
+)
 
 // A default that does nothing for a service is no warning, with the endpoints of a list too; a key of its own is.
 func TestDefaultsOfListedService(t *testing.T) {
@@ -9,7 +13,7 @@ func TestDefaultsOfListedService(t *testing.T) {
 	write(t, dir+"/web.endpoints.json", listOfN(1))
 	for text, want := range map[string]int{"[defaults]\n" + keys + serviceFrom("web", fromList): 0, serviceFrom("web", fromList+"\n"+keys): 3} {
 		write(t, dir+"/web.toml", text)
-		if f := (Rules{}).ReadFile(dir + "/web.toml"); len(f.Faults) != want || len(f.Services) != 1 {
+		if f := (read.Rules{}).ReadFile(dir + "/web.toml"); len(f.Faults) != want || len(f.Services) != 1 {
 			t.Errorf("%s: %d services, %v", text, len(f.Services), f.Faults)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // What is used of files of services and of lists has to fit together: an endpoint may be of a family
@@ -19,15 +20,15 @@ import (
 // A fitting finds out what of a step can be used.
 type fitting struct {
 	*Source
-	next    map[*state]*version // what is to be used, of files that count now; of others it is what is used
-	known   map[*state]bindings
+	next    map[*state]*read.Version // what is to be used, of files that count now; of others it is what is used
+	known   map[*state]read.Bindings
 	misfits map[*state][]source.Fault // why a file cannot be used
 	stuck   map[*state]bool           // files that do not fit, and have nothing to go back to
 }
 
 // fit returns why some of these versions, which are good, cannot be used with what the others say.
-func (s *Source) fit(next map[*state]*version) map[*state][]source.Fault {
-	t := fitting{s, maps.Clone(next), map[*state]bindings{}, map[*state][]source.Fault{}, map[*state]bool{}}
+func (s *Source) fit(next map[*state]*read.Version) map[*state][]source.Fault {
+	t := fitting{s, maps.Clone(next), map[*state]read.Bindings{}, map[*state][]source.Fault{}, map[*state]bool{}}
 	queue := t.users()
 	of := map[string][]*state{} // by the lists that they refer to
 	for _, f := range queue {
@@ -57,7 +58,7 @@ func (s *Source) fit(next map[*state]*version) map[*state][]source.Fault {
 }
 
 // version returns what is to be used of a file; nil: nothing.
-func (t *fitting) version(f *state) *version {
+func (t *fitting) version(f *state) *read.Version {
 	if v, ok := t.next[f]; ok {
 		return v
 	}
@@ -76,7 +77,7 @@ func (t *fitting) users() (users []*state) {
 	for _, name := range sortedNames(t.files) {
 		f := t.files[name]
 		v := t.version(f)
-		if v == nil || len(v.lists) == 0 {
+		if v == nil || len(v.Lists) == 0 {
 			continue
 		}
 		if _, counts := t.next[f]; counts || all || refersTo(v, lists) {
@@ -86,8 +87,8 @@ func (t *fitting) users() (users []*state) {
 	return users
 }
 
-func refersTo(v *version, lists map[string]bool) bool {
-	for name := range v.lists {
+func refersTo(v *read.Version, lists map[string]bool) bool {
+	for name := range v.Lists {
 		if lists[name] {
 			return true
 		}
@@ -101,15 +102,15 @@ func (t *fitting) faultsWith(f *state) map[string][]source.Fault {
 	if v == nil || t.stuck[f] {
 		return nil
 	}
-	b := t.rules.bindVersion(v, t.listToUse, t.knownOf(f))
-	maps.Copy(t.knownOf(f), b.known)
-	return b.faults
+	b := t.rules.BindVersion(v, t.listToUse, t.knownOf(f))
+	maps.Copy(t.knownOf(f), b.Known)
+	return b.Faults
 }
 
 // knownOf returns what is bound of a file.
-func (t *fitting) knownOf(f *state) bindings {
+func (t *fitting) knownOf(f *state) read.Bindings {
 	if t.known[f] == nil {
-		t.known[f] = bindings{}
+		t.known[f] = read.Bindings{}
 		if t.fitted == t.revision.Load() {
 			maps.Copy(t.known[f], f.bindings)
 		}
@@ -118,26 +119,26 @@ func (t *fitting) knownOf(f *state) bindings {
 }
 
 // listToUse returns the list of a name, if the step is as it is planned.
-func (t *fitting) listToUse(name string) (*endpointList, string) {
+func (t *fitting) listToUse(name string) (*read.EndpointList, string) {
 	l := t.files[name]
 	if l == nil {
-		return nil, lacksList
+		return nil, read.LacksList
 	}
 	return listOf(l, t.version(l))
 }
 
-func listOf(f *state, v *version) (*endpointList, string) {
+func listOf(f *state, v *read.Version) (*read.EndpointList, string) {
 	switch {
-	case v != nil && v.list != nil:
-		return v.list, ""
+	case v != nil && v.List != nil:
+		return v.List, ""
 	case f.hold != nil && f.hold.state == source.Held:
-		return nil, heldList
-	case f.next != nil && f.next.broken:
-		return nil, brokenList(f.next)
-	case f.seen != nil && f.seen.broken:
-		return nil, brokenList(f.seen)
+		return nil, read.HeldList
+	case f.next != nil && f.next.Broken:
+		return nil, read.BrokenList(f.next)
+	case f.seen != nil && f.seen.Broken:
+		return nil, read.BrokenList(f.seen)
 	}
-	return nil, lacksList
+	return nil, read.LacksList
 }
 
 // giveUp takes a file out of the step that does not fit, or the lists of the step that it does not fit,
@@ -179,14 +180,14 @@ func (t *fitting) faultOfItself(f *state, faults map[string][]source.Fault) stri
 
 // faultsWithUsed is faultsWith where those lists at fault are as they are used.
 func (t *fitting) faultsWithUsed(f *state, faults map[string][]source.Fault) map[string][]source.Fault {
-	b := t.rules.bindVersion(t.version(f), func(name string) (*endpointList, string) {
+	b := t.rules.BindVersion(t.version(f), func(name string) (*read.EndpointList, string) {
 		if l := t.files[name]; l != nil && len(faults[name]) > 0 {
 			return listOf(l, l.used)
 		}
 		return t.listToUse(name)
 	}, t.knownOf(f))
-	maps.Copy(t.knownOf(f), b.known)
-	return b.faults
+	maps.Copy(t.knownOf(f), b.Known)
+	return b.Faults
 }
 
 // refuseMisfits has those of a step count as broken that cannot be used with the others, adds what
@@ -197,9 +198,9 @@ func (s *Source) refuseMisfits(due []*probe) []*probe {
 		return due
 	}
 	due, s.refit = s.tryAgain(due), false
-	next := map[*state]*version{}
+	next := map[*state]*read.Version{}
 	for _, p := range due {
-		if !p.f.next.broken {
+		if !p.f.next.Broken {
 			next[p.f] = p.f.next
 		}
 	}
@@ -217,7 +218,7 @@ func (s *Source) refuseMisfits(due []*probe) []*probe {
 // mayMisfit reports whether a step has anything to do with lists.
 func (s *Source) mayMisfit(due []*probe) bool {
 	uses := func(p *probe) bool {
-		return p.f.isList() || len(p.f.next.lists) > 0 || p.f.used != nil && len(p.f.used.lists) > 0
+		return p.f.isList() || len(p.f.next.Lists) > 0 || p.f.used != nil && len(p.f.used.Lists) > 0
 	}
 	return s.refit || s.fitted != s.revision.Load() || slices.ContainsFunc(due, uses)
 }
@@ -236,7 +237,7 @@ func (s *Source) tryAgain(due []*probe) []*probe {
 			touched = s.touched(due)
 		}
 		if all || touched[f] {
-			f.next = f.seen.original
+			f.next = f.seen.Original
 			due = append(due, &probe{name: name, f: f, at: time.Now()})
 		}
 	}
@@ -284,24 +285,24 @@ func (f *state) listNames() map[string]bool {
 // waitsToFit reports whether a file would be good, except for others, and has nothing newer. One that was rolled back
 // stays so.
 func (s *Source) waitsToFit(name string, f *state) bool {
-	if f.seen == nil || f.seen.original == nil || f.next != nil {
+	if f.seen == nil || f.seen.Original == nil || f.next != nil {
 		return false
 	}
 	pin := s.decisions.pins[name]
-	return pin == nil || pin.found != f.seen.id
+	return pin == nil || pin.found != f.seen.ID
 }
 
 // setMisfit has what is next of a file count as broken for these faults; nil: for none. It returns
 // true when that is so already. A list that is gone, and never was used, is gone all the same: the faults
 // are of the files that refer to it.
 func (s *Source) setMisfit(f *state, faults []source.Fault) bool {
-	if faults == nil || f.next == gone && f.used == nil {
+	if faults == nil || f.next == read.Gone && f.used == nil {
 		return false
 	}
-	if f.seen != nil && f.seen.original == f.next {
-		f.seen, f.next = f.next.unfit(faults), nil // as before, perhaps in other words; a large read may have the other
+	if f.seen != nil && f.seen.Original == f.next {
+		f.seen, f.next = f.next.Unfit(faults), nil // as before, perhaps in other words; a large read may have the other
 		return true
 	}
-	f.next = f.next.unfit(faults)
+	f.next = f.next.Unfit(faults)
 	return false
 }

@@ -8,6 +8,7 @@ import (
 
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/disk"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // complete gives the services of a step the endpoints of their lists, and adds the files whose
@@ -33,7 +34,7 @@ func (s *Source) complete(ch *source.Changes) {
 	for i := range ch.Set {
 		switch f := s.files[filepath.Base(ch.Set[i].ID.Name)]; {
 		case f == nil || f.used == nil:
-		case len(f.used.lists) > 0:
+		case len(f.used.Lists) > 0:
 			s.handBound(f, &ch.Set[i])
 		default:
 			f.bindings, f.warned, f.before, f.apart = nil, nil, nil, false
@@ -46,8 +47,8 @@ func (s *Source) complete(ch *source.Changes) {
 }
 
 // listsChanged returns when the new lists that v refers to were changed.
-func (s *Source) listsChanged(v *version) (at []time.Time) {
-	for name := range v.lists {
+func (s *Source) listsChanged(v *read.Version) (at []time.Time) {
+	for name := range v.Lists {
 		if f := s.files[name]; s.newLists[name] && f != nil && f.stamp != (disk.Stamp{}) {
 			at = append(at, f.stamp.Changed())
 		}
@@ -76,34 +77,34 @@ func (s *Source) boundServices(f *state) fileWithLists {
 		known = nil
 	}
 	w := fileWithLists{lists: map[string][sha256.Size]byte{}}
-	list := func(name string) (*endpointList, string) {
+	list := func(name string) (*read.EndpointList, string) {
 		v := s.listToBind(f, name)
 		if v == nil {
 			return s.usedList(name)
 		}
-		w.lists[name] = v.id
-		return v.list, lacksList
+		w.lists[name] = v.ID
+		return v.List, read.LacksList
 	}
-	b := s.rules.bindVersion(f.used, list, known)
-	why := b.firstFault()
+	b := s.rules.BindVersion(f.used, list, known)
+	why := b.FirstFault()
 	f.apart = f.before != nil || why != "" && f.used == f.good && f.accepted.services != nil
 	if f.apart && f.before == nil {
 		s.log.Warn("services keep the endpoints that they were last accepted with: their lists are for a newer version of the file", "file", f.path, "why", why)
 		return f.accepted
 	}
-	f.bindings, f.warned = b.known, b.warned
+	f.bindings, f.warned = b.Known, b.Warned
 	if why != "" {
 		s.log.Error("services use only the endpoints of their list that are valid for them", "file", f.path, "why", why)
 	}
-	w.services = b.services(f.used, list, s.rules.bindLoosely)
+	w.services = b.Services(f.used, list, s.rules.BindLoosely)
 	f.before = nil
 	return w
 }
 
 // usedList returns the list of a name that is used.
-func (s *Source) usedList(name string) (*endpointList, string) {
+func (s *Source) usedList(name string) (*read.EndpointList, string) {
 	if f := s.files[name]; f != nil {
 		return listOf(f, f.used)
 	}
-	return nil, lacksList
+	return nil, read.LacksList
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // manyFrom are n services that refer to a list.
@@ -19,18 +20,18 @@ func manyFrom(n int) string {
 }
 
 // versionOf returns a version of a file with this text, which is good.
-func versionOf(t *testing.T, rules Rules, name, text string) *version {
+func versionOf(t *testing.T, rules read.Rules, name, text string) *read.Version {
 	t.Helper()
-	v := newVersion(t.Context(), name, []byte(text), nil, rules, rules.parseNew, nil)
-	if v.broken {
-		t.Fatalf("%s: %v", name, v.faults)
+	v := read.NewVersion(t.Context(), name, []byte(text), nil, rules, rules.ParseNew, nil)
+	if v.Broken {
+		t.Fatalf("%s: %v", name, v.Faults)
 	}
 	return v
 }
 
 // to looks up one list.
-func to(l *endpointList) lookup {
-	return func(string) (*endpointList, string) { return l, "" }
+func to(l *read.EndpointList) read.Lookup {
+	return func(string) (*read.EndpointList, string) { return l, "" }
 }
 
 // The text of a list is read once for what is wrong with it for many services, and not again later.
@@ -40,18 +41,18 @@ func TestListPlacedOnce(t *testing.T) {
 		"warnings": regexp.MustCompile(`"[^"]*"`).ReplaceAllString(longListOf(endpoints), `{"address": $0, "weight": 0}`),
 		"faults":   strings.Replace(longListOf(endpoints), `"10.1.0.1"`, `"fd00::1"`, 1),
 	} {
-		v := versionOf(t, Rules{}, "web.toml", manyFrom(services))
-		l := versionOf(t, Rules{}, "web.endpoints.json", list).list
-		known := Rules{}.bindVersion(v, to(l), nil).known
+		v := versionOf(t, read.Rules{}, "web.toml", manyFrom(services))
+		l := versionOf(t, read.Rules{}, "web.endpoints.json", list).List
+		known := read.Rules{}.BindVersion(v, to(l), nil).Known
 		for key, b := range known {
-			b.faults = nil
+			b.Faults = nil
 			known[key] = b
 		}
-		var b bindResult
-		once := testing.AllocsPerRun(1, func() { l.positions([]source.Path{source.At(listKey)}) })
-		placed := testing.AllocsPerRun(1, func() { b = Rules{}.bindVersion(v, to(l), known) })
-		again := testing.AllocsPerRun(1, func() { Rules{}.bindVersion(v, to(l), b.known) })
-		if n := len(b.faults["web.endpoints.json"]) + len(b.warned); n != services {
+		var b read.BindResult
+		once := testing.AllocsPerRun(1, func() { l.Positions([]source.Path{source.At(read.ListKey)}) })
+		placed := testing.AllocsPerRun(1, func() { b = read.Rules{}.BindVersion(v, to(l), known) })
+		again := testing.AllocsPerRun(1, func() { read.Rules{}.BindVersion(v, to(l), b.Known) })
+		if n := len(b.Faults["web.endpoints.json"]) + len(b.Warned); n != services {
 			t.Errorf("%s: %d, want one of each of %d services", name, n, services)
 		}
 		if placed > 10*once || again > once {
@@ -71,24 +72,24 @@ func longListOf(n int) string {
 
 // Services that refer to one list share its endpoints, and nobody can append to them.
 func TestServicesShareList(t *testing.T) {
-	v := versionOf(t, Rules{}, "web.toml", manyFrom(2))
+	v := versionOf(t, read.Rules{}, "web.toml", manyFrom(2))
 	for text, shared := range map[string]bool{
 		longListOf(5): true,
 		`[{"address": "10.1.0.1", "zone": "a"}, {"address": "10.1.0.2"}]`:              true,
 		`[{"address": "10.1.0.1", "ports": {"": 8080}}, {"address": "10.1.0.2"}]`:      true,
 		`[{"address": "10.1.0.1", "port": 8080}, {"address": "10.1.0.2", "port": 81}]`: false,
 	} {
-		l := versionOf(t, Rules{}, "web.endpoints.json", text).list
-		b := Rules{}.bindVersion(v, to(l), nil)
+		l := versionOf(t, read.Rules{}, "web.endpoints.json", text).List
+		b := read.Rules{}.BindVersion(v, to(l), nil)
 		var of [2]*source.Service
 		for i := range of {
-			of[i] = b.known[bindingKey{v.services[i], l}].service
+			of[i] = b.Known[read.BindingKey{Service: v.Services[i], List: l}].Service
 		}
 		first, second := of[0].Endpoints, of[1].Endpoints
 		if got := &first[0] == &second[0]; got != shared {
 			t.Errorf("%s: shared is %v", text, got)
 		}
-		if cap(first) != len(first) || len(first) != len(l.endpoints) {
+		if cap(first) != len(first) || len(first) != len(l.Endpoints) {
 			t.Errorf("%s: %d endpoints, and room for %d", text, len(first), cap(first))
 		}
 	}
@@ -96,15 +97,15 @@ func TestServicesShareList(t *testing.T) {
 
 // What is multiplied is bounded: a list by the services of a file.
 func TestListedEndpointsOfFile(t *testing.T) {
-	rules := Rules{Limits: Limits{FrontendEndpoints: 12}}
+	rules := read.Rules{Limits: read.Limits{FrontendEndpoints: 12}}
 	for services, want := range map[int]string{
 		3: "",
 		4: "web.toml:20:18: the services of this file have 16 endpoints of frontends (addresses times ports times endpoints), more than 12; " +
 			"use fewer addresses, ports, endpoints or different weights, or raise frontend_endpoints in [limits] of svcproxy.toml",
 	} {
 		v := versionOf(t, rules, "web.toml", manyFrom(services))
-		b := rules.bindVersion(v, to(versionOf(t, rules, "web.endpoints.json", longListOf(4)).list), nil)
-		if got := b.firstFault(); got != want {
+		b := rules.BindVersion(v, to(versionOf(t, rules, "web.endpoints.json", longListOf(4)).List), nil)
+		if got := b.FirstFault(); got != want {
 			t.Errorf("%d services: %q, want %q", services, got, want)
 		}
 	}
@@ -112,7 +113,7 @@ func TestListedEndpointsOfFile(t *testing.T) {
 
 // So are ports of ranges, also where a service has not changed.
 func TestPortsOfFile(t *testing.T) {
-	rules := Rules{Limits: Limits{Frontends: 12}}
+	rules := read.Rules{Limits: read.Limits{Frontends: 12}}
 	text := func(n int, line string) string {
 		return strings.ReplaceAll(strings.ReplaceAll(manyFrom(n), "port = 80 ", `port = "80-83" `), fromList, line)
 	}
@@ -124,8 +125,8 @@ func TestPortsOfFile(t *testing.T) {
 			t.Errorf("%s: %d services, %v", how, len(services), faults)
 		}
 	}
-	before := versionOf(t, rules, "web.toml", text(3, "endpoints = []")).known
-	if _, faults, _ := rules.parseNew(t.Context(), "web.toml", []byte(text(4, "endpoints = []")), before); !source.AnyError(faults) {
+	before := versionOf(t, rules, "web.toml", text(3, "endpoints = []")).Known
+	if _, faults, _ := rules.ParseNew(t.Context(), "web.toml", []byte(text(4, "endpoints = []")), before); !source.AnyError(faults) {
 		t.Error("a file that grew has no fault")
 	}
 }
@@ -135,13 +136,13 @@ func TestPlacesInEmptyList(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir+"/web.toml", serviceFrom("web", fromList))
 	write(t, dir+"/web.endpoints.json", listOfN(2))
-	svc := (Rules{}).ReadFile(dir + "/web.toml").Services[0]
+	svc := (read.Rules{}).ReadFile(dir + "/web.toml").Services[0]
 	write(t, dir+"/web.endpoints.json", "[]")
-	if at := (Rules{}).EndpointPlaces(svc); at != nil {
+	if at := (read.Rules{}).EndpointPlaces(svc); at != nil {
 		t.Errorf("places %v", at)
 	}
-	svc = (Rules{}).ReadFile(dir + "/web.toml").Services[0]
-	if at := (Rules{}).EndpointPlaces(svc); at == nil || len(at) > 0 {
+	svc = (read.Rules{}).ReadFile(dir + "/web.toml").Services[0]
+	if at := (read.Rules{}).EndpointPlaces(svc); at == nil || len(at) > 0 {
 		t.Errorf("of an empty list: places %v", at)
 	}
 }

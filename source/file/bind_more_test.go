@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // What the host can do may change under a list that is used: it is told, and nothing is removed.
@@ -101,7 +102,7 @@ func TestListsReadOnce(t *testing.T) {
 	} {
 		write(t, dir+"/"+name, text)
 	}
-	files, err := Rules{}.ReadDir(dir, nil)
+	files, err := read.Rules{}.ReadDir(dir, nil)
 	check(t, err)
 	var got []string
 	for _, f := range files {
@@ -133,15 +134,15 @@ func TestListsReadOnce(t *testing.T) {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 	state := t.TempDir()
-	if units := (Rules{}).AllLastGood(dir, state); len(units) > 0 {
+	if units := AllLastGood(read.Rules{}, dir, state); len(units) > 0 {
 		t.Errorf("last good without a state: %v", units)
 	}
 	a := files[1].Services[0]
-	if at := (Rules{}).EndpointPlaces(a); len(at) != 2 || at[1] != (source.Position{File: dir + "/a.endpoints.json", Line: 2, Col: 2}) {
+	if at := (read.Rules{}).EndpointPlaces(a); len(at) != 2 || at[1] != (source.Position{File: dir + "/a.endpoints.json", Line: 2, Col: 2}) {
 		t.Errorf("places: %v", at)
 	}
 	write(t, dir+"/a.endpoints.json", listOfN(3))
-	if at := (Rules{}).EndpointPlaces(a); at != nil {
+	if at := (read.Rules{}).EndpointPlaces(a); at != nil {
 		t.Errorf("places in another list: %v", at)
 	}
 }
@@ -158,7 +159,7 @@ func TestListOfSeveralProtocols(t *testing.T) {
 	} {
 		write(t, dir+"/dns.toml", strings.Replace(service, "{ port = 80 }", tt.ports, 1))
 		write(t, dir+"/dns.endpoints.json", tt.list)
-		f := Rules{}.ReadFile(dir + "/dns.toml")
+		f := read.Rules{}.ReadFile(dir + "/dns.toml")
 		var got string
 		for _, fault := range f.Faults {
 			got += strings.ReplaceAll(fault.String(), dir+"/", "")

@@ -12,6 +12,7 @@ import (
 	"svcproxy.dev/svcproxy/internal/trust"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/disk"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // editorFiles matches the names of what editors and package managers leave in a
@@ -42,11 +43,11 @@ func checkEntry(path string, e fs.DirEntry, known map[string]bool) []source.Faul
 	switch {
 	case editorFiles.MatchString(e.Name()):
 		return nil
-	case isDir(path, e) && (known[e.Name()] || e.Name() == SettingsName):
+	case isDir(path, e) && (known[e.Name()] || e.Name() == read.SettingsName):
 		return nil
 	case isDir(path, e):
 		return dirWarning(path, "this directory is not read", "service files lie in the configuration directory itself")
-	case isServiceFile(e.Name()), e.Name() == SettingsName:
+	case read.IsServiceFile(e.Name()), e.Name() == read.SettingsName:
 		return modeFaults(path)
 	}
 	return dirWarning(path, "this file is not read", "names of service files end in .toml or .json")

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // Rollback has an older version of a file used until the file changes again. An empty name
@@ -25,7 +26,7 @@ func (s *Source) Rollback(ctx context.Context, name string, number int) (Revisio
 	if err != nil {
 		return r, err
 	}
-	v.uid = r.UID
+	v.UID = r.UID
 	if err := s.fitsUsed(ctx, r.File, v); err != nil {
 		return r, err
 	}
@@ -37,7 +38,7 @@ func (s *Source) Rollback(ctx context.Context, name string, number int) (Revisio
 			delete(t.refused, r.File)
 		}
 		s.mu.Unlock()
-		s.useInstead(sink, map[string]*version{r.File: v}, why)
+		s.useInstead(sink, map[string]*read.Version{r.File: v}, why)
 		return nil
 	})
 	if err != nil {
@@ -47,7 +48,7 @@ func (s *Source) Rollback(ctx context.Context, name string, number int) (Revisio
 }
 
 // fitsUsed returns why a version of a file cannot be used with the lists, or the services, of the others.
-func (s *Source) fitsUsed(ctx context.Context, name string, v *version) error {
+func (s *Source) fitsUsed(ctx context.Context, name string, v *read.Version) error {
 	return s.inRun(ctx, func(source.Sink) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -57,7 +58,7 @@ func (s *Source) fitsUsed(ctx context.Context, name string, v *version) error {
 			s.files[name] = f
 			defer delete(s.files, name)
 		}
-		for _, faults := range s.fit(map[*state]*version{f: v}) {
+		for _, faults := range s.fit(map[*state]*read.Version{f: v}) {
 			return fmt.Errorf("this version of %s cannot be used with what is used of the others: %s", source.Quote(name), faults[0])
 		}
 		return nil

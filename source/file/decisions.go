@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // Decisions are what the admin, or the guard, decided about versions of files, against
@@ -73,9 +74,9 @@ func (d *decisions) end() {
 type trial struct {
 	began, until time.Time
 	boot         string
-	before       map[string]*version // in use when it began, by file name; of an earlier run only with its id
-	refused      map[string][32]byte // handed on when it began, and not in use for another file has what they claim
-	back         bool                // it was not confirmed in time while no process ran: the first look goes back
+	before       map[string]*read.Version // in use when it began, by file name; of an earlier run only with its id
+	refused      map[string][32]byte      // handed on when it began, and not in use for another file has what they claim
+	back         bool                     // it was not confirmed in time while no process ran: the first look goes back
 }
 
 // An overdue is a trial that went back, until a client confirms: that may be too late for it,
@@ -102,7 +103,7 @@ func (d *decisions) needs() map[keptVersion]bool {
 	}
 	if d.trial != nil {
 		for name, v := range d.trial.before {
-			needed[keptVersion{name, sumText(v.id)}] = true
+			needed[keptVersion{name, sumText(v.ID)}] = true
 		}
 	}
 	return needed
@@ -157,7 +158,7 @@ func (d *decisions) encode() []byte {
 	if tr := d.trial; tr != nil {
 		t.Apply = &trialText{tr.began, tr.until, tr.boot, map[string]string{}, map[string]string{}}
 		for name, v := range tr.before {
-			t.Apply.Before[name] = sumText(v.id)
+			t.Apply.Before[name] = sumText(v.ID)
 		}
 		for name, id := range tr.refused {
 			t.Apply.Refused[name] = sumText(id)
@@ -195,12 +196,12 @@ func parseDecisions(data []byte) (d decisions, err error) {
 	for _, p := range t.Pins {
 		found, ok1 := parseSum(p.Found)
 		use, ok2 := parseSum(p.Use)
-		if isFileName(p.File) && (ok1 || p.Found == "") && (ok2 || p.Use == "") {
+		if read.IsFileName(p.File) && (ok1 || p.Found == "") && (ok2 || p.Use == "") {
 			d.pins[p.File] = &pin{p.State, found, use, p.Since, p.Why}
 		}
 	}
 	for _, a := range t.Lists {
-		if of, ok := parseSum(a.Of); ok && isFileName(a.File) {
+		if of, ok := parseSum(a.Of); ok && read.IsFileName(a.File) {
 			d.lists[a.File] = &acceptedLists{of, sumsOf(a.Lists)}
 		}
 	}
@@ -208,9 +209,9 @@ func parseDecisions(data []byte) (d decisions, err error) {
 		d.overdue = &overdue{t.Back.Began, t.Back.Back}
 	}
 	if t.Apply != nil {
-		d.trial = &trial{began: t.Apply.Began, until: t.Apply.Until, boot: t.Apply.Boot, before: map[string]*version{}, refused: sumsOf(t.Apply.Refused)}
+		d.trial = &trial{began: t.Apply.Began, until: t.Apply.Until, boot: t.Apply.Boot, before: map[string]*read.Version{}, refused: sumsOf(t.Apply.Refused)}
 		for name, sum := range sumsOf(t.Apply.Before) {
-			d.trial.before[name] = &version{id: sum}
+			d.trial.before[name] = &read.Version{ID: sum}
 		}
 	}
 	return d, nil
@@ -220,7 +221,7 @@ func parseDecisions(data []byte) (d decisions, err error) {
 func sumsOf(texts map[string]string) map[string][sha256.Size]byte {
 	sums := map[string][sha256.Size]byte{}
 	for name, text := range texts {
-		if sum, ok := parseSum(text); ok && isFileName(name) {
+		if sum, ok := parseSum(text); ok && read.IsFileName(name) {
 			sums[name] = sum
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/source/read"
 	"svcproxy.dev/svcproxy/source/watch"
 )
 
@@ -20,7 +21,7 @@ func (s *Source) noteEvent(ev fsnotify.Event, next *stepTimer) {
 	}
 	about := s.classify(ev)
 	switch name := about.Name; {
-	case isServiceFile(name):
+	case read.IsServiceFile(name):
 		s.todo.names[name] = true
 		s.todo.renamed[name] = ev.Has(fsnotify.Create) && from != "" && from != ev.Name
 		if ev.Has(fsnotify.Create) && s.inUse(name) {
@@ -48,7 +49,7 @@ func (s *Source) classify(ev fsnotify.Event) watch.Target {
 // so waits for the quiet time.
 func (s *Source) inUse(name string) bool {
 	f := s.files[name]
-	return f != nil && (f.used.count() > 0 || f.used != nil && f.isList())
+	return f != nil && (f.used.Count() > 0 || f.used != nil && f.isList())
 }
 
 // openWatcher makes the watcher unless there is one: that fails where too many

@@ -10,7 +10,7 @@ func (f *state) enabled() (n int) {
 	if f.good == nil {
 		return 0
 	}
-	for _, s := range f.good.services {
+	for _, s := range f.good.Services {
 		if !s.Disabled {
 			n++
 		}

@@ -5,12 +5,13 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // awaitApply has all of these files held that change something.
 func awaitApply(whole []*probe, verdict map[*state]string) {
 	for _, p := range whole {
-		if p.f.good == nil && p.f.next != gone || p.f.good != nil && p.f.good.id != p.f.next.id {
+		if p.f.good == nil && p.f.next != read.Gone || p.f.good != nil && p.f.good.ID != p.f.next.ID {
 			verdict[p.f] = "changes wait for svcproxy apply, " + changes(p.f.good, p.f.next)
 		}
 	}
@@ -23,9 +24,9 @@ func (s *Source) isNew() bool { return s.store == nil || len(s.store.recordedNam
 func (s *Source) pinned(p *probe, guard Guard) *pin {
 	pin := s.decisions.pins[p.name]
 	switch v := p.f.next; {
-	case pin == nil, v.broken, v.id != pin.found:
+	case pin == nil, v.Broken, v.ID != pin.found:
 		return nil
-	case pin.state == source.Held && (guard.off() || p.f.good != nil && p.f.good.id == v.id):
+	case pin.state == source.Held && (guard.off() || p.f.good != nil && p.f.good.ID == v.ID):
 		return nil
 	case pin.state == source.Held && !guard.Manual && p.f.good == nil: // what it was to keep in use is lost
 		return nil
@@ -39,7 +40,7 @@ func (s *Source) hold(p *probe, why string, ch *source.Changes) {
 	if p.f.hold != nil && p.f.hold.state == source.Held {
 		at = p.f.hold.since
 	}
-	s.pinTo(p, &pin{state: source.Held, found: p.f.next.id, since: at, why: why}, ch)
+	s.pinTo(p, &pin{state: source.Held, found: p.f.next.ID, since: at, why: why}, ch)
 }
 
 // pinTo keeps p's version from being used, as was decided of it.
@@ -62,8 +63,8 @@ func removedServices(f *state) (keys []source.Key) {
 	if f.good == nil {
 		return nil
 	}
-	is := f.seen.byKey()
-	for _, s := range f.good.services {
+	is := f.seen.ByKey()
+	for _, s := range f.good.Services {
 		if now := is[s.Key]; !s.Disabled && (now == nil || now.Disabled) {
 			keys = append(keys, s.Key)
 		}
@@ -79,14 +80,14 @@ func (s *Source) unpin(name string, f *state) {
 }
 
 // changes says in a few words what a version changes.
-func changes(was, is *version) string {
+func changes(was, is *read.Version) string {
 	d := diffOf(was, is)
 	what := "services"
-	if was != nil && was.list != nil || is.list != nil {
+	if was != nil && was.List != nil || is.List != nil {
 		what = "endpoints of the list"
 	}
 	text := fmt.Sprintf("which this would make: %d %s new, %d gone, %d changed", d.Added, what, d.Removed, d.Changed)
-	if is == gone {
+	if is == read.Gone {
 		text += "; the file is gone"
 	}
 	return text

@@ -8,10 +8,11 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // keptVersion reads and parses a version that was accepted once.
-func (s *Source) keptVersion(ctx context.Context, name string, sum [32]byte) (*version, error) {
+func (s *Source) keptVersion(ctx context.Context, name string, sum [32]byte) (*read.Version, error) {
 	data, err := readKept(s.store.stateDir(), name, sum)
 	if err != nil {
 		return nil, err
@@ -19,23 +20,23 @@ func (s *Source) keptVersion(ctx context.Context, name string, sum [32]byte) (*v
 	return s.parseKept(ctx, name, data)
 }
 
-func (s *Source) parseKept(ctx context.Context, name string, data []byte) (*version, error) {
+func (s *Source) parseKept(ctx context.Context, name string, data []byte) (*read.Version, error) {
 	path, rules := s.path(name), s.rules
-	rules.hidden = s.disks.Lstat(path).IsLink() // nobody knows whose file it was
-	v := newVersion(ctx, path, data, nil, rules, s.parseCopy, nil)
-	if f := source.FirstError(v.faults); f != nil {
+	rules.Hidden = s.disks.Lstat(path).IsLink() // nobody knows whose file it was
+	v := read.NewVersion(ctx, path, data, nil, rules, s.parseCopy, nil)
+	if f := source.FirstError(v.Faults); f != nil {
 		return nil, fmt.Errorf("this version of %s cannot be used any more: %s", source.Quote(name), f)
 	}
 	return v, nil
 }
 
 // versionBefore returns what a trial goes back to: from its copy or, where that is lost, as this run knows it.
-func (s *Source) versionBefore(name string, v *version) (*version, error) {
-	data, err := readKept(s.store.stateDir(), name, v.id)
+func (s *Source) versionBefore(name string, v *read.Version) (*read.Version, error) {
+	data, err := readKept(s.store.stateDir(), name, v.ID)
 	switch {
 	case err == nil:
 		return s.parseKept(context.Background(), name, data)
-	case v.size > 0: // it was parsed
+	case v.Size > 0: // it was parsed
 		s.log.Error("a service file goes back to what was in use, of which the copy is lost: a restart will not know it", "file", s.path(name), "err", err)
 		return v, nil
 	}
@@ -43,18 +44,18 @@ func (s *Source) versionBefore(name string, v *version) (*version, error) {
 }
 
 // useInstead has these versions used, by file name, nil: nothing, whatever the files say.
-func (s *Source) useInstead(sink source.Sink, versions map[string]*version, why string) {
+func (s *Source) useInstead(sink source.Sink, versions map[string]*read.Version, why string) {
 	var ch source.Changes
-	removed := map[string]*version{}
+	removed := map[string]*read.Version{}
 	s.mu.Lock()
 	for _, name := range slices.Sorted(maps.Keys(versions)) {
 		f := s.files[name]
 		if f == nil {
-			f = &state{path: s.path(name), seen: gone}
+			f = &state{path: s.path(name), seen: read.Gone}
 			s.files[name] = f
 		}
 		if f.seen == nil {
-			f.seen = gone
+			f.seen = read.Gone
 		}
 		s.unpin(name, f)
 		was := f.good
@@ -73,22 +74,22 @@ func (s *Source) useInstead(sink source.Sink, versions map[string]*version, why 
 }
 
 // replaceUsed has v used of f, nil: nothing. The caller holds s.mu.
-func (s *Source) replaceUsed(name string, f *state, v *version, why string, ch *source.Changes) {
+func (s *Source) replaceUsed(name string, f *state, v *read.Version, why string, ch *source.Changes) {
 	now := time.Now()
 	f.state, f.since, f.unlogged = source.RolledBack, now, false
-	p := pin{state: source.RolledBack, found: f.seen.id, since: now, why: why}
+	p := pin{state: source.RolledBack, found: f.seen.ID, since: now, why: why}
 	switch {
 	case v == nil:
 		if f.used != nil && !f.isList() {
 			ch.Delete = append(ch.Delete, f.id())
 		}
 		f.used, f.good, f.accepted, f.sent, f.claimedAt = nil, nil, fileWithLists{}, nil, time.Time{}
-	case v.id == f.seen.id: // what the file says
+	case v.ID == f.seen.ID: // what the file says
 		f.seen, f.used, f.state = v, v, source.Accepted
 		s.handOn(f, ch)
 		return
 	default:
-		p.use, f.used = v.id, v
+		p.use, f.used = v.ID, v
 		s.handOn(f, ch)
 	}
 	s.decisions.pin(name, &p)

@@ -7,13 +7,14 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // judge returns which of these files, whose versions count by now, are held, and why.
 func (s *Source) judge(due []*probe, guard Guard, now time.Time) map[*state]string {
 	j := judgement{
 		Source: s, guard: guard, now: now,
-		after: map[source.Key]*source.Service{}, due: map[*state]*version{},
+		after: map[source.Key]*source.Service{}, due: map[*state]*read.Version{},
 		takes: map[*state]removal{}, verdict: map[*state]string{},
 	}
 	s.removed.prune(now)
@@ -50,7 +51,7 @@ func (j *judgement) collect(due []*probe) bool {
 		}
 	}
 	for _, p := range due { // lists first: they say what becomes of services of files that are not due
-		if p.f.good != nil && p.f.good.list != nil {
+		if p.f.good != nil && p.f.good.List != nil {
 			if r := j.removalOfList(p.f); len(r.endpoints) > 0 {
 				j.takes[p.f] = r
 			}
@@ -75,8 +76,8 @@ func (j *judgement) collect(due []*probe) bool {
 	return len(j.takes) > 0
 }
 
-func (j *judgement) add(v *version) {
-	for _, s := range v.services {
+func (j *judgement) add(v *read.Version) {
+	for _, s := range v.Services {
 		if !s.Disabled {
 			j.after[s.Key] = j.withList(s, j.afterwards)
 		}

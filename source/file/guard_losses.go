@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // lostEndpoints returns what was of a service and is no more.
@@ -44,7 +45,7 @@ type judgement struct {
 	now     time.Time
 	total   int // services in use
 	after   map[source.Key]*source.Service
-	due     map[*state]*version // of the files that are judged
+	due     map[*state]*read.Version // of the files that are judged
 	takes   map[*state]removal
 	verdict map[*state]string   // why a file is held
 	users   map[string][]*state // the files in use that refer to a list, by its name; nil: not asked for yet
@@ -55,7 +56,7 @@ type judgement struct {
 // what it loses.
 
 // withList returns a service with the endpoints of its list, as that is said by pick.
-func (j *judgement) withList(s *source.Service, pick func(*state) *version) *source.Service {
+func (j *judgement) withList(s *source.Service, pick func(*state) *read.Version) *source.Service {
 	if s.EndpointsFrom == "" {
 		return s
 	}
@@ -66,15 +67,15 @@ func (j *judgement) withList(s *source.Service, pick func(*state) *version) *sou
 	return &out
 }
 
-func listedIn(v *version) (list []source.Endpoint) {
-	if v == nil || v.list == nil {
+func listedIn(v *read.Version) (list []source.Endpoint) {
+	if v == nil || v.List == nil {
 		return nil
 	}
-	return v.list.all
+	return v.List.All
 }
 
 // afterwards returns what is to be used of a file.
-func (j *judgement) afterwards(f *state) *version {
+func (j *judgement) afterwards(f *state) *read.Version {
 	if v := j.due[f]; v != nil {
 		return v
 	}
@@ -82,20 +83,20 @@ func (j *judgement) afterwards(f *state) *version {
 }
 
 // inUse returns what is used of a file.
-func (j *judgement) inUse(f *state) *version { return f.good }
+func (j *judgement) inUse(f *state) *read.Version { return f.good }
 
 // goodServices returns the services whose endpoints are, or were, those of a file.
 func (j *judgement) goodServices(f *state) []*source.Service {
 	switch {
 	case f.good == nil:
 		return nil
-	case f.good.list != nil:
+	case f.good.List != nil:
 		return j.usersOf(f)
-	case len(f.good.lists) == 0:
-		return f.good.services
+	case len(f.good.Lists) == 0:
+		return f.good.Services
 	}
-	list := make([]*source.Service, len(f.good.services))
-	for i, s := range f.good.services {
+	list := make([]*source.Service, len(f.good.Services))
+	for i, s := range f.good.Services {
 		list[i] = j.withList(s, j.inUse)
 	}
 	return list
@@ -114,8 +115,8 @@ func (j *judgement) eachUser(list *state, visit func(*state, *source.Service)) {
 		j.findUsers()
 	}
 	for _, f := range j.users[name] {
-		for _, i := range f.good.lists[name] {
-			visit(f, j.withList(f.good.services[i], j.inUse))
+		for _, i := range f.good.Lists[name] {
+			visit(f, j.withList(f.good.Services[i], j.inUse))
 		}
 	}
 }
@@ -127,7 +128,7 @@ func (j *judgement) findUsers() {
 		if f.good == nil {
 			continue
 		}
-		for name := range f.good.lists {
+		for name := range f.good.Lists {
 			j.users[name] = append(j.users[name], f)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // Held returns how many files have a change that is held.
@@ -46,8 +47,8 @@ func (s *Source) releaseIfOff(sink source.Sink) {
 }
 
 // letGo has all that is held count, as one step, with what fits it and could not be used without. The caller holds s.mu.
-func (s *Source) letGo() (ch source.Changes, r released, removed map[string]*version) {
-	removed = map[string]*version{}
+func (s *Source) letGo() (ch source.Changes, r released, removed map[string]*read.Version) {
+	removed = map[string]*read.Version{}
 	next := s.waitingToFit()
 	for _, f := range s.held {
 		next[f] = f.seen
@@ -60,7 +61,7 @@ func (s *Source) letGo() (ch source.Changes, r released, removed map[string]*ver
 		case v == nil, faults != nil && !isHeld:
 			continue
 		case faults != nil:
-			v = v.unfit(faults)
+			v = v.Unfit(faults)
 			r.faults = append(r.faults, faults[0])
 		default:
 			r.files = append(r.files, name)
@@ -81,12 +82,12 @@ func (s *Source) letGo() (ch source.Changes, r released, removed map[string]*ver
 
 // waitingToFit returns the versions that could not be used with what others say, and that the guard does not hold
 // if they now can be.
-func (s *Source) waitingToFit() map[*state]*version {
-	next := map[*state]*version{}
+func (s *Source) waitingToFit() map[*state]*read.Version {
+	next := map[*state]*read.Version{}
 	var due []*probe
 	for _, name := range sortedNames(s.files) {
 		if f := s.files[name]; s.waitsToFit(name, f) {
-			f.next = f.seen.original
+			f.next = f.seen.Original
 			next[f] = f.next
 			due = append(due, &probe{name: name, f: f, at: time.Now()})
 		}

@@ -1,6 +1,9 @@
 package file
 
-import "svcproxy.dev/svcproxy/source"
+import (
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/read"
+)
 
 // handFirst hands on all there is: first what was accepted before this start, so
 // that everyone gets back what was theirs, then what has changed since.
@@ -70,7 +73,7 @@ func (s *Source) handChanges(probes []probe, sink source.Sink) {
 
 // collect returns what counts by now, as changes and as the files that it is about, and
 // what was in use of those that were removed.
-func (s *Source) collect(probes []probe, first bool) (ch source.Changes, news []probe, removed map[string]*version) {
+func (s *Source) collect(probes []probe, first bool) (ch source.Changes, news []probe, removed map[string]*read.Version) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer s.keepStep()
@@ -108,19 +111,19 @@ func (s *Source) collect(probes []probe, first bool) (ch source.Changes, news []
 func (s *Source) logFiles(news []probe, first bool) {
 	services, held := 0, 0
 	for _, p := range news {
-		services += p.f.used.count()
+		services += p.f.used.Count()
 		switch {
 		case p.f.hold != nil:
 			if held++; held <= maxHeldLines {
 				p.f.hold.log(s.log, p.f.path)
 			}
-		case p.v != gone && p.f.state == source.Accepted && s.store != nil && !p.f.isList():
-		case p.v != gone:
+		case p.v != read.Gone && p.f.state == source.Accepted && s.store != nil && !p.f.isList():
+		case p.v != read.Gone:
 			p.f.summary(first).logTo(s.log)
 		case p.f.seen != nil && p.f.isList():
 			s.log.Info("file of endpoints removed, which no service refers to", "file", p.f.path)
 		case p.f.seen != nil:
-			s.log.Info("service file removed", "file", p.f.path, "services", p.f.used.count())
+			s.log.Info("service file removed", "file", p.f.path, "services", p.f.used.Count())
 		}
 	}
 	if more := held - maxHeldLines; more > 0 {

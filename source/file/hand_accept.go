@@ -43,7 +43,7 @@ func (s *Source) accept(units []source.Unit, now time.Time) (news map[string]ent
 		if f.claimedAt.IsZero() {
 			f.claimedAt = now
 		}
-		news[name] = entry{record{f.good.id, f.claimedAt, now}, f.good, was}
+		news[name] = entry{record{f.good.ID, f.claimedAt, now}, f.good, was}
 		if f.unlogged && f.good == f.used {
 			f.unlogged = false
 			lines = append(lines, f.summary(f.atStart))
@@ -55,9 +55,9 @@ func (s *Source) accept(units []source.Unit, now time.Time) (news map[string]ent
 // markAccepted notes that a version is in use. It returns false for one that is not on its way.
 func (f *state) markAccepted(version string) bool {
 	for i, v := range f.sent {
-		if v.unitVersion(v.version) == version {
-			f.good, f.accepted, f.sent = v.version, v.fileWithLists, f.sent[i+1:]
-			if v.version != f.older {
+		if v.unitVersion(v.Version) == version {
+			f.good, f.accepted, f.sent = v.Version, v.fileWithLists, f.sent[i+1:]
+			if v.Version != f.older {
 				f.damage = nil
 			}
 			return true
@@ -81,20 +81,20 @@ func (f *state) summary(quiet bool) logLine {
 	if f.isList() {
 		return f.listSummary(quiet)
 	}
-	l := logLine{level: slog.LevelInfo, msg: "service file accepted", args: []any{"file", f.path, "services", f.used.count()}}
+	l := logLine{level: slog.LevelInfo, msg: "service file accepted", args: []any{"file", f.path, "services", f.used.Count()}}
 	switch f.state {
 	case source.Stale:
 		l.level, l.msg = slog.LevelWarn, "service file is broken: its services stay as last accepted"
 	case source.Refused:
 		l.level, l.msg = slog.LevelWarn, "service file is broken: it has no services until it is corrected"
 	case source.Accepted:
-		if len(f.seen.faults) > 0 {
+		if len(f.seen.Faults) > 0 {
 			l.level, l.msg = slog.LevelWarn, "service file accepted with warnings"
 		} else if quiet {
 			l.level = slog.LevelDebug
 		}
 	}
-	return l.withFaults(f.seen.faults)
+	return l.withFaults(f.seen.Faults)
 }
 
 func (l logLine) withFaults(faults []source.Fault) logLine {
@@ -107,8 +107,8 @@ func (l logLine) withFaults(faults []source.Fault) logLine {
 // listSummary is summary of a file of endpoints.
 func (f *state) listSummary(quiet bool) logLine {
 	n := 0
-	if f.used != nil && f.used.list != nil {
-		n = len(f.used.list.endpoints)
+	if f.used != nil && f.used.List != nil {
+		n = len(f.used.List.Endpoints)
 	}
 	l := logLine{level: slog.LevelInfo, msg: "file of endpoints accepted", args: []any{"file", f.path, "endpoints", n}}
 	switch {
@@ -119,5 +119,5 @@ func (f *state) listSummary(quiet bool) logLine {
 	case quiet:
 		l.level = slog.LevelDebug
 	}
-	return l.withFaults(f.seen.faults)
+	return l.withFaults(f.seen.Faults)
 }

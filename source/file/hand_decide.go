@@ -5,11 +5,12 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // decide has each version that is due either count or be held, and adds what follows to ch. It returns
 // what was in use of files that were removed. The caller holds s.mu.
-func (s *Source) decide(due []*probe, first bool, ch *source.Changes) (removed map[string]*version) {
+func (s *Source) decide(due []*probe, first bool, ch *source.Changes) (removed map[string]*read.Version) {
 	guard := *s.guardSet.Load()
 	var open []*probe
 	for _, p := range due {
@@ -20,7 +21,7 @@ func (s *Source) decide(due []*probe, first bool, ch *source.Changes) (removed m
 		}
 	}
 	open = s.refuseMisfits(open)
-	whole := slices.DeleteFunc(slices.Clone(open), func(p *probe) bool { return p.f.next.broken })
+	whole := slices.DeleteFunc(slices.Clone(open), func(p *probe) bool { return p.f.next.Broken })
 	verdict := s.judge(whole, guard, time.Now())
 	if guard.Manual && !(first && s.isNew()) {
 		awaitApply(whole, verdict)
@@ -28,13 +29,13 @@ func (s *Source) decide(due []*probe, first bool, ch *source.Changes) (removed m
 	if len(verdict) > 0 {
 		open = s.refuseWithoutHeld(open, verdict)
 	}
-	removed = map[string]*version{}
+	removed = map[string]*read.Version{}
 	for _, p := range open {
 		if why := verdict[p.f]; why != "" {
 			s.hold(p, why, ch)
 			continue
 		}
-		if p.f.next.broken {
+		if p.f.next.Broken {
 			delete(s.held, p.name)
 			p.f.hold = nil
 		} else {

@@ -19,6 +19,7 @@ import (
 
 	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // A tracked sink decides on claims as the daemon does, and tells the source
@@ -103,7 +104,7 @@ type host struct {
 	sink   *tracked
 	parsed atomic.Int32                           // files, and copies
 	before func(ctx context.Context, text string) // see held; nil: nothing
-	limits Limits
+	limits read.Limits
 	check  func(*source.Service) []source.Problem
 	real   bool // files are read as they are, not line by line
 	guard  Guard
@@ -117,8 +118,8 @@ func newHost(t *testing.T) *host {
 }
 
 func (h *host) start() {
-	h.src = New(Options{Dir: h.dir, StateDir: h.state, Poll: time.Hour, Log: slog.New(slog.NewTextHandler(&h.log, nil)), Guard: h.guard, Keep: h.keep, Rules: Rules{Limits: h.limits, Check: h.check, GuardPrograms: h.guardPrograms}})
-	h.src.parse = func(ctx context.Context, path string, data []byte, before knownServices) ([]*source.Service, []source.Fault, knownServices) {
+	h.src = New(Options{Dir: h.dir, StateDir: h.state, Poll: time.Hour, Log: slog.New(slog.NewTextHandler(&h.log, nil)), Guard: h.guard, Keep: h.keep, Rules: read.Rules{Limits: h.limits, Check: h.check, GuardPrograms: h.guardPrograms}})
+	h.src.parse = func(ctx context.Context, path string, data []byte, before read.KnownServices) ([]*source.Service, []source.Fault, read.KnownServices) {
 		h.parsed.Add(1)
 		if h.before != nil {
 			return held(h.before)(ctx, path, data, before)
@@ -127,7 +128,7 @@ func (h *host) start() {
 	}
 	h.src.parseCopy = h.src.parse
 	if h.real {
-		h.src.parse, h.src.parseCopy = h.src.rules.parseNew, h.src.rules.parseCopy
+		h.src.parse, h.src.parseCopy = h.src.rules.ParseNew, h.src.rules.ParseCopy
 	}
 	h.src.watchErr = "blind"
 	h.sink = newTracked(h.src)

@@ -16,6 +16,7 @@ import (
 
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/disk"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // A Revision is one version of a service file as it was accepted, or its removal.
@@ -46,7 +47,7 @@ func (r Revision) encode() string {
 // parseRevision reads a line of the index. It returns false when that is not as encode wrote it.
 func parseRevision(line string) (r Revision, ok bool) {
 	text, ok := restOf(line)
-	if !ok || json.Unmarshal([]byte(text), &r) != nil || !isFileName(r.File) {
+	if !ok || json.Unmarshal([]byte(text), &r) != nil || !read.IsFileName(r.File) {
 		return r, false
 	}
 	_, ok = r.sum()
@@ -54,7 +55,7 @@ func parseRevision(line string) (r Revision, ok bool) {
 }
 
 // OfEndpoints reports whether the file lists endpoints, and has no services.
-func (r Revision) OfEndpoints() bool { return isEndpointsFile(r.File) }
+func (r Revision) OfEndpoints() bool { return read.IsEndpointsFile(r.File) }
 
 // sum returns the checksum of the text, false if there is none.
 func (r Revision) sum() (sum [sha256.Size]byte, ok bool) { return parseSum(r.Sum) }
@@ -143,7 +144,7 @@ func revisionNumbered(stateDir, name string, number int) (Revision, error) {
 func readKept(stateDir, name string, sum [sha256.Size]byte) ([]byte, error) {
 	var why error
 	for _, dir := range []string{historyDir(stateDir), filepath.Join(stateDir, "lastgood")} {
-		data, _, err := disk.ReadContent(filepath.Join(dir, copyName(name, sum)), maxFileSize)
+		data, _, err := disk.ReadContent(filepath.Join(dir, copyName(name, sum)), read.MaxFileSize)
 		if err == nil && sha256.Sum256(data) == sum {
 			return bytes.Clone(data), nil
 		}
@@ -157,7 +158,7 @@ func readKept(stateDir, name string, sum [sha256.Size]byte) ([]byte, error) {
 
 // readHistory returns a version from the history, false if it is not there as it was.
 func readHistory(stateDir, name string, sum [sha256.Size]byte) ([]byte, bool) {
-	data, _, err := disk.ReadContent(filepath.Join(historyDir(stateDir), copyName(name, sum)), maxFileSize)
+	data, _, err := disk.ReadContent(filepath.Join(historyDir(stateDir), copyName(name, sum)), read.MaxFileSize)
 	return data, err == nil && sha256.Sum256(data) == sum
 }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // A Diff says how the services of a version differ from those of the one in use before.
@@ -23,11 +24,11 @@ const diffNames = 6
 
 // diffOf compares the services of two versions, each of which may be nil. Of files of endpoints it
 // counts and names these, by address and port.
-func diffOf(was, is *version) Diff {
-	if was != nil && was.list != nil || is != nil && is.list != nil {
+func diffOf(was, is *read.Version) Diff {
+	if was != nil && was.List != nil || is != nil && is.List != nil {
 		return differences(textsOf(was), textsOf(is), strings.Compare, func(a, b string) bool { return a == b })
 	}
-	return differences(was.byKey(), is.byKey(), source.Key.Compare, func(a, b *source.Service) bool { return a.Equal(b) && a.SameNotes(b) })
+	return differences(was.ByKey(), is.ByKey(), source.Key.Compare, func(a, b *source.Service) bool { return a.Equal(b) && a.SameNotes(b) })
 }
 
 func differences[K comparable, V any](before, after map[K]V, order func(a, b K) int, same func(a, b V) bool) (d Diff) {
@@ -54,15 +55,15 @@ func differences[K comparable, V any](before, after map[K]V, order func(a, b K) 
 }
 
 // textsOf returns all that is said of the endpoints of a version, by address and port.
-func textsOf(v *version) map[string]string {
+func textsOf(v *read.Version) map[string]string {
 	all := map[string]string{}
-	if v == nil || v.list == nil {
+	if v == nil || v.List == nil {
 		return all
 	}
-	for _, e := range v.list.endpoints {
+	for _, e := range v.List.Endpoints {
 		name := e.Addr.String()
-		if e.port != 0 {
-			name = netip.AddrPortFrom(e.Addr, e.port).String()
+		if e.Port != 0 {
+			name = netip.AddrPortFrom(e.Addr, e.Port).String()
 		}
 		all[name] += endpointText(e.Endpoint)
 	}

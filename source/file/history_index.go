@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 
 	"svcproxy.dev/svcproxy/source/disk"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 const (
@@ -183,7 +184,7 @@ func (h *history) prune(needed map[keptVersion]bool) {
 // noteError logs once why versions cannot be kept.
 func (h *history) noteError(err error) {
 	was := h.said
-	if h.said = errorText(err); h.said != "" && h.said != was {
+	if h.said = read.ErrorText(err); h.said != "" && h.said != was {
 		h.log.Warn("the history of service files cannot be kept; what was last accepted is kept all the same", "err", err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // A long index is looked through when it has grown, not at every change.
@@ -28,8 +29,8 @@ func TestHistoryPruneDue(t *testing.T) {
 
 // What only people are told of a service is another version of it, too.
 func TestDiffOfNotes(t *testing.T) {
-	was := &version{services: []*source.Service{{Key: source.Key{Namespace: "default", Name: "web"}, Description: "a"}, {Key: source.Key{Namespace: "default", Name: "api"}}}}
-	is := &version{services: []*source.Service{{Key: source.Key{Namespace: "default", Name: "web"}, Description: "b"}, {Key: source.Key{Namespace: "default", Name: "api"}}}}
+	was := &read.Version{Services: []*source.Service{{Key: source.Key{Namespace: "default", Name: "web"}, Description: "a"}, {Key: source.Key{Namespace: "default", Name: "api"}}}}
+	is := &read.Version{Services: []*source.Service{{Key: source.Key{Namespace: "default", Name: "web"}, Description: "b"}, {Key: source.Key{Namespace: "default", Name: "api"}}}}
 	if d := diffOf(was, is); d.Changed != 1 || d.Names[0] != "~default/web" {
 		t.Errorf("a new description: %+v", d)
 	}

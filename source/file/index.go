@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // indexHeader is the first line of the index of last good versions. Then comes
@@ -67,7 +69,7 @@ func parseRecord(line string) (name string, r record, ok bool) {
 		return "", record{}, false
 	}
 	name, err := strconv.Unquote(f[3])
-	if err != nil || !isFileName(name) {
+	if err != nil || !read.IsFileName(name) {
 		return "", record{}, false
 	}
 	if f[0] == "-" {
@@ -126,7 +128,7 @@ func copyName(name string, sum [sha256.Size]byte) string {
 
 // copyStem returns what the names of all copies of a file have in common: its own name, if that is short enough.
 func copyStem(name string) string {
-	if len(name)+1+sumDigits > maxName {
+	if len(name)+1+sumDigits > read.MaxName {
 		hash := sha256.Sum256([]byte(name))
 		return "." + hex.EncodeToString(hash[:]) + filepath.Ext(name)
 	}

@@ -5,12 +5,14 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // Cut off anywhere, the index gives what its whole lines say.
 func TestIndexCutOff(t *testing.T) {
 	at := time.Date(2026, 11, 20, 10, 0, 0, 500, time.UTC)
-	a, b := record{idOf([]byte("a"), nil), at, at.Add(time.Hour)}, record{idOf([]byte("b"), nil), at, at}
+	a, b := record{read.IDOf([]byte("a"), nil), at, at.Add(time.Hour)}, record{read.IDOf([]byte("b"), nil), at, at}
 	lines := []string{indexHeader, a.encode("a.toml"), b.encode("b\n.json"), record{}.encode("a.toml"), a.encode("\xff.toml")}
 	want := []map[string]record{{}, {"a.toml": a}, {"a.toml": a, "b\n.json": b}, {"b\n.json": b}, {"b\n.json": b, "\xff.toml": a}}
 	text := strings.Join(lines, "")
@@ -29,7 +31,7 @@ func TestIndexCutOff(t *testing.T) {
 
 // A damaged line is left out, and no other.
 func TestIndexDamaged(t *testing.T) {
-	r := record{idOf([]byte("a"), nil), time.Unix(1, 0), time.Unix(2, 0)}
+	r := record{read.IDOf([]byte("a"), nil), time.Unix(1, 0), time.Unix(2, 0)}
 	good := r.encode("a.toml")
 	for i := range len(good) - 1 {
 		for _, flip := range []byte{0x01, 0x20, 0x80} {
@@ -57,7 +59,7 @@ func TestIndexDamaged(t *testing.T) {
 }
 
 func TestCopyName(t *testing.T) {
-	sum := idOf([]byte("a 1\n"), nil)
+	sum := read.IDOf([]byte("a 1\n"), nil)
 	for _, tt := range []struct{ name, want string }{
 		{"web.toml", "web.6a03830a1811.toml"},
 		{"a.b.json", "a.b.6a03830a1811.json"},
@@ -65,7 +67,7 @@ func TestCopyName(t *testing.T) {
 		{strings.Repeat("x", 238) + ".toml", ".HASH.6a03830a1811.toml"},
 	} {
 		got := copyName(tt.name, sum)
-		if len(got) > maxName || !isCopy.MatchString(got) {
+		if len(got) > read.MaxName || !isCopy.MatchString(got) {
 			t.Errorf("copyName(%q) = %q", tt.name, got)
 		}
 		if strings.HasPrefix(got, ".") {

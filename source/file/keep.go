@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // damage says why a copy is not used.
@@ -18,7 +19,7 @@ func (s *Source) damage(name string, r record, why string) []source.Fault {
 }
 
 // forgetRecords drops the records of files that were removed, which had these versions.
-func (s *Source) forgetRecords(versions map[string]*version) {
+func (s *Source) forgetRecords(versions map[string]*read.Version) {
 	if s.store == nil || len(versions) == 0 {
 		return
 	}
@@ -38,7 +39,7 @@ func (s *Source) cleanStore() {
 	if s.store == nil {
 		return
 	}
-	lost := map[string]*version{}
+	lost := map[string]*read.Version{}
 	for _, name := range s.store.recordedNames() {
 		pin := s.decisions.pins[name]
 		if s.files[name] == nil || pin != nil && pin.state == source.RolledBack && pin.use == ([32]byte{}) {
@@ -72,8 +73,8 @@ func (s *Source) tidyStore(found []fs.DirEntry, cut []string, err error) {
 	}
 	for _, name := range append(cut, s.store.removeOrphans(found)...) {
 		path := s.path(name)
-		if t, ok := s.disks.Read(path, s.disks.Lstat(path), s.rules.maxSize()); ok && t.Err == nil {
-			s.store.rewriteCopy(name, &version{id: idOf(t.Data, nil), data: t.Data})
+		if t, ok := s.disks.Read(path, s.disks.Lstat(path), s.rules.MaxSize()); ok && t.Err == nil {
+			s.store.rewriteCopy(name, &read.Version{ID: read.IDOf(t.Data, nil), Data: t.Data})
 		}
 	}
 }

@@ -8,21 +8,23 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // A file that is as it was before while the disk takes what it was in between is recorded as it is, whatever the
 // store knew when it was told: the version, or that there was none.
 func TestPutWhileWriting(t *testing.T) {
-	versions := map[string]*version{"": nil}
+	versions := map[string]*read.Version{"": nil}
 	for _, text := range []string{"a", "b", "c"} {
-		versions[text] = &version{id: idOf([]byte(text), nil), data: []byte(text), size: 1}
+		versions[text] = &read.Version{ID: read.IDOf([]byte(text), nil), Data: []byte(text), Size: 1}
 	}
 	for _, first := range []string{"a", ""} {
 		st := newStore(t.TempDir(), slog.New(slog.DiscardHandler))
 		put := func(text string) {
 			e := entry{v: versions[text]}
 			if e.v != nil {
-				e.record = record{sum: e.v.id, since: time.Unix(1, 0), at: time.Unix(2, 0)}
+				e.record = record{sum: e.v.ID, since: time.Unix(1, 0), at: time.Unix(2, 0)}
 			}
 			st.put(map[string]entry{"x.toml": e})
 		}
@@ -40,7 +42,7 @@ func TestPutWhileWriting(t *testing.T) {
 			t.Errorf("%q: %s, pending %v", first, why, slices.Collect(maps.Keys(st.pending)))
 		}
 		r, ok := st.recordOf("x.toml")
-		if v := versions[first]; ok != (v != nil) || ok && r.sum != v.id {
+		if v := versions[first]; ok != (v != nil) || ok && r.sum != v.ID {
 			t.Errorf("%q: recorded %v %x", first, ok, r.sum[:4])
 		}
 		if !ok {
@@ -60,8 +62,8 @@ func TestPutWhileWriting(t *testing.T) {
 func TestPutAfterError(t *testing.T) {
 	st := newStore(t.TempDir(), slog.New(slog.DiscardHandler))
 	put := func(text string) error {
-		v := &version{id: idOf([]byte(text), nil), data: []byte(text), size: len(text)}
-		st.put(map[string]entry{"x.toml": {record: record{sum: v.id, since: time.Unix(1, 0), at: time.Unix(2, 0)}, v: v}})
+		v := &read.Version{ID: read.IDOf([]byte(text), nil), Data: []byte(text), Size: len(text)}
+		st.put(map[string]entry{"x.toml": {record: record{sum: v.ID, since: time.Unix(1, 0), at: time.Unix(2, 0)}, v: v}})
 		return st.write(st.next())
 	}
 	check(t, put("a"))
@@ -73,7 +75,7 @@ func TestPutAfterError(t *testing.T) {
 	check(t, os.Remove(st.index()))
 	check(t, put("a"))
 	again := newStore(st.stateDir(), slog.New(slog.DiscardHandler))
-	if again.loadIndex(); again.records["x.toml"].sum != idOf([]byte("a"), nil) || st.hasPending() {
+	if again.loadIndex(); again.records["x.toml"].sum != read.IDOf([]byte("a"), nil) || st.hasPending() {
 		t.Errorf("the index has %v", again.records)
 	}
 }
@@ -82,8 +84,8 @@ func TestPutAfterError(t *testing.T) {
 func TestTroubleEndsWithItsCause(t *testing.T) {
 	st := newStore(t.TempDir(), slog.New(slog.DiscardHandler))
 	put := func(text string) {
-		v := &version{id: idOf([]byte(text), nil), data: []byte(text), size: len(text)}
-		st.put(map[string]entry{"x.toml": {record: record{sum: v.id, since: time.Unix(1, 0), at: time.Unix(2, 0)}, v: v}})
+		v := &read.Version{ID: read.IDOf([]byte(text), nil), Data: []byte(text), Size: len(text)}
+		st.put(map[string]entry{"x.toml": {record: record{sum: v.ID, since: time.Unix(1, 0), at: time.Unix(2, 0)}, v: v}})
 		for woken(st) {
 			st.settle()
 		}
@@ -116,8 +118,8 @@ func TestHistoryThatCannotBeRead(t *testing.T) {
 	add := func(text string) *history {
 		st := newStore(dir, slog.New(slog.DiscardHandler))
 		st.loadIndex()
-		v := &version{id: idOf([]byte(text), nil), data: []byte(text), size: len(text)}
-		st.put(map[string]entry{"x.toml": {record: record{sum: v.id, since: time.Unix(1, 0), at: time.Unix(2, 0)}, v: v}})
+		v := &read.Version{ID: read.IDOf([]byte(text), nil), Data: []byte(text), Size: len(text)}
+		st.put(map[string]entry{"x.toml": {record: record{sum: v.ID, since: time.Unix(1, 0), at: time.Unix(2, 0)}, v: v}})
 		check(t, st.write(st.next()))
 		return st.history
 	}
@@ -150,7 +152,7 @@ func TestHistoryRepairsCopy(t *testing.T) {
 	s := newSyncing(t)
 	s.write("1")
 	s.write("2")
-	cut := filepath.Join(s.store.history.dir, copyName("x.toml", idOf([]byte("1"), nil)))
+	cut := filepath.Join(s.store.history.dir, copyName("x.toml", read.IDOf([]byte("1"), nil)))
 	check(t, os.Remove(cut)) // it is a link
 	check(t, os.WriteFile(cut, nil, 0o600))
 	s.write("1")

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 func TestRestart(t *testing.T) {
@@ -164,8 +166,8 @@ func TestRestart(t *testing.T) {
 			name: "copy not understood any more", run: []func(*host){put("a.toml", "a 3\n")},
 			down: func(h *host) {
 				put("a.toml", "bad\n")(h)
-				v := &version{id: idOf([]byte("a x\n"), nil), data: []byte("a x\n")}
-				h.src.store.put(map[string]entry{"a.toml": {record: record{v.id, time.Now(), time.Now()}, v: v}})
+				v := &read.Version{ID: read.IDOf([]byte("a x\n"), nil), Data: []byte("a x\n")}
+				h.src.store.put(map[string]entry{"a.toml": {record: record{v.ID, time.Now(), time.Now()}, v: v}})
 				h.src.store.settle()
 			}, steps: []string{"", "synced"},
 			states: "a.toml refused 0",

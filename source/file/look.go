@@ -11,6 +11,7 @@ import (
 
 	"svcproxy.dev/svcproxy/internal/parallel"
 	"svcproxy.dev/svcproxy/source/disk"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // prepareLook returns the names to look at, sorted. For a look at the whole directory it renews the
@@ -31,10 +32,10 @@ func (s *Source) prepareLook(todo work) ([]string, bool) {
 		for name := range s.files {
 			names[name] = true
 		}
-		for _, name := range listed.names {
+		for _, name := range listed.Names {
 			names[name] = true
 		}
-		for _, name := range listed.dirs {
+		for _, name := range listed.Dirs {
 			if s.recorded(name) {
 				names[name] = true
 			}
@@ -42,7 +43,7 @@ func (s *Source) prepareLook(todo work) ([]string, bool) {
 		if s.store != nil && !s.synced {
 			all := s.store.uncleanStop || s.keepsMissing()
 			for _, name := range s.remembered() {
-				if all || isEndpointsFile(name) {
+				if all || read.IsEndpointsFile(name) {
 					names[name] = true
 				}
 			}
@@ -52,10 +53,10 @@ func (s *Source) prepareLook(todo work) ([]string, bool) {
 }
 
 // list returns the names of the service files, and whether the directory is another one than before.
-func (s *Source) list() (l listing, moved bool, err error) {
-	l, ok := disk.Ask(s.disks, s.dir, func() listing { return listDir(s.dir) })
+func (s *Source) list() (l read.Listing, moved bool, err error) {
+	l, ok := disk.Ask(s.disks, s.dir, func() read.Listing { return read.ListDir(s.dir) })
 	if !ok {
-		l.err = fmt.Errorf("listing service files: %w", disk.ErrNoAnswer)
+		l.Err = fmt.Errorf("listing service files: %w", disk.ErrNoAnswer)
 	}
 	moved, err = s.directory.take(l, s.hasFiles())
 	return l, moved, err
@@ -141,7 +142,7 @@ func (s *Source) whatIsAt(p *probe) disk.PathInfo {
 
 // readSmall reads the text of p's file, if that comes in time.
 func (s *Source) readSmall(ctx context.Context, p *probe) {
-	t, ok := s.disks.Read(p.f.path, p.PathInfo, p.rules.maxSize())
+	t, ok := s.disks.Read(p.f.path, p.PathInfo, p.rules.MaxSize())
 	if !ok {
 		p.v, p.stamp = p.unreadVersion(disk.ErrNoAnswer), disk.Stamp{} // to be read again
 		return
@@ -165,7 +166,7 @@ func (s *Source) register(probes []probe) (links []string) {
 		was := p.f.link
 		p.accepted = p.f.good
 		p.known = p.f.seen != nil || s.recorded(p.name)
-		missing := errors.Is(p.Err, fs.ErrNotExist) || p.Err == errDirAway
+		missing := errors.Is(p.Err, fs.ErrNotExist) || p.Err == read.ErrDirAway
 		if missing && p.f.isList() {
 			if referred == nil && s.synced {
 				referred = s.referredTo()

@@ -46,7 +46,7 @@ func (s *Source) readLarge(ctx context.Context, l *largeRead) {
 	}
 	release := sync.OnceFunc(func() { <-s.slots })
 	defer time.AfterFunc(disk.Patience, release).Stop() // a disk that does not answer keeps no place from others
-	l.take(ctx, disk.ReadText(l.f.path, l.f.link, l.rules.maxSize()), s.parse)
+	l.take(ctx, disk.ReadText(l.f.path, l.f.link, l.rules.MaxSize()), s.parse)
 	s.assess(&l.probe)
 	release()
 	select {
@@ -66,7 +66,7 @@ func (s *Source) endedReads(todo work) (probes []probe) {
 			todo.names[name] = true
 		default:
 			l.at, l.f = time.Now(), s.files[name]
-			if seen := l.f.seen; seen != nil && l.v.id == seen.id && l.v.revision.Load() == seen.revision.Load() {
+			if seen := l.f.seen; seen != nil && l.v.ID == seen.ID && l.v.Revision.Load() == seen.Revision.Load() {
 				l.v = seen // which may have come to fit its lists, or not to
 			}
 			probes = append(probes, l.probe)

@@ -14,6 +14,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // long makes a text large without another service.
@@ -21,11 +22,11 @@ func long(text string) string { return text + strings.Repeat("none\n", largeSize
 
 // held is a parser of texts of services that waits for some of them: before returns when
 // a text may be read on.
-func held(before func(ctx context.Context, text string)) parser {
-	return func(ctx context.Context, path string, data []byte, was knownServices) ([]*source.Service, []source.Fault, knownServices) {
+func held(before func(ctx context.Context, text string)) read.Parser {
+	return func(ctx context.Context, path string, data []byte, was read.KnownServices) ([]*source.Service, []source.Fault, read.KnownServices) {
 		before(ctx, string(data))
 		if ctx.Err() != nil {
-			return nil, []source.Fault{unreadable(path, ctx.Err())}, nil
+			return nil, []source.Fault{read.Unreadable(path, ctx.Err())}, nil
 		}
 		return parseLines(ctx, path, data, was)
 	}
@@ -351,7 +352,7 @@ func TestStopAtStart(t *testing.T) {
 func TestParseStops(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	services, faults, _ := Rules{}.parseNew(ctx, "a.toml", listed(false, 1, 1), nil)
+	services, faults, _ := read.Rules{}.ParseNew(ctx, "a.toml", []byte(serviceFrom("a", "")+serviceFrom("b", "")), nil)
 	if want := "a.toml: cannot be read: context canceled"; services != nil || len(faults) != 1 || faults[0].String() != want {
 		t.Errorf("services %v, faults %v; want none, and %s", services, faults, want)
 	}
@@ -373,18 +374,18 @@ func TestFrees(t *testing.T) {
 		{"another port", "port = 80,", "port = 81,", true},
 		{"no node port", ", node_port = 30080", "", true},
 	} {
-		read := func(text string) *version {
-			return newVersion(t.Context(), "a.toml", []byte(text), nil, Rules{}, Rules{}.parseNew, nil)
+		read := func(text string) *read.Version {
+			return read.NewVersion(t.Context(), "a.toml", []byte(text), nil, read.Rules{}, read.Rules{}.ParseNew, nil)
 		}
 		text := web
 		if tt.new != "" || tt.old != web {
 			text = strings.Replace(web, tt.old, tt.new, 1)
 		}
 		v := read(text)
-		if v.broken {
-			t.Fatalf("%s: %v", tt.name, v.faults)
+		if v.Broken {
+			t.Fatalf("%s: %v", tt.name, v.Faults)
 		}
-		if got := read(web).claimsBeyond(v); got != tt.want {
+		if got := read(web).ClaimsBeyond(v); got != tt.want {
 			t.Errorf("%s: %v; want %v", tt.name, got, tt.want)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"svcproxy.dev/svcproxy/source/disk"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // examine finds out which version p's file has, which is this one, as far as its text need not be
@@ -15,13 +16,13 @@ import (
 func (p *probe) examine(is disk.PathInfo, hash bool) bool {
 	switch {
 	case errors.Is(p.Err, fs.ErrNotExist) && p.f.maybeLost:
-		p.v = p.unreadVersion(errMaybeLost)
+		p.v = p.unreadVersion(read.ErrMaybeLost)
 		return false
 	case errors.Is(p.Err, fs.ErrNotExist) && p.referred:
 		p.v = p.unreadVersion(p.Err)
 		return false
 	case errors.Is(p.Err, fs.ErrNotExist), is.Err == nil && is.Info.IsDir() && !p.known:
-		p.v = gone
+		p.v = read.Gone
 		return false
 	case is.Err == nil && is.Info.IsDir(): // the name stands, so nobody removed the file
 		p.v = p.unreadVersion(disk.ErrDirectory)
@@ -37,46 +38,46 @@ func (p *probe) examine(is disk.PathInfo, hash bool) bool {
 }
 
 // take finds out which version a text is that was read from p's file.
-func (p *probe) take(ctx context.Context, t disk.Text, parse parser) {
-	p.opened, p.stamp, p.target, p.rules.hidden = t.Opened, t.Stamp, t.Target, t.Hidden
+func (p *probe) take(ctx context.Context, t disk.Text, parse read.Parser) {
+	p.opened, p.stamp, p.target, p.rules.Hidden = t.Opened, t.Stamp, t.Target, t.Hidden
 	if errors.Is(t.Err, fs.ErrNotExist) && !p.f.link {
-		p.v, p.stamp = gone, disk.Stamp{}
+		p.v, p.stamp = read.Gone, disk.Stamp{}
 		return
 	}
 	p.v = p.version(ctx, t.Data, t.Err, parse)
 }
 
 // unreadVersion returns the version of a file whose text is not known.
-func (p *probe) unreadVersion(why error) *version {
+func (p *probe) unreadVersion(why error) *read.Version {
 	return p.version(context.Background(), nil, why, nil)
 }
 
 // version returns the version with this text, parsed only when it is new, or was
 // judged by other rules.
-func (p *probe) version(ctx context.Context, data []byte, err error, parse parser) *version {
-	id := idOf(data, err)
-	var same *version
-	for _, v := range []*version{p.f.seen, p.f.next, p.f.used} {
-		if same == nil && v != nil && v.id == id {
+func (p *probe) version(ctx context.Context, data []byte, err error, parse read.Parser) *read.Version {
+	id := read.IDOf(data, err)
+	var same *read.Version
+	for _, v := range []*read.Version{p.f.seen, p.f.next, p.f.used} {
+		if same == nil && v != nil && v.ID == id {
 			same = v
 		}
 	}
-	if same != nil && same.revision.Load() == p.revision && same.hidden == p.rules.hidden && !mayRunPrograms(data) {
+	if same != nil && same.Revision.Load() == p.revision && same.Hidden == p.rules.Hidden && !read.MayRunPrograms(data) {
 		return same
 	}
-	var before knownServices
-	for _, v := range []*version{p.f.used, p.f.seen, p.f.next} { // the last that has any
-		if v != nil && v.known != nil {
-			before = v.known
+	var before read.KnownServices
+	for _, v := range []*read.Version{p.f.used, p.f.seen, p.f.next} { // the last that has any
+		if v != nil && v.Known != nil {
+			before = v.Known
 		}
 	}
-	v := newVersion(ctx, p.f.path, data, err, p.rules, parse, before)
+	v := read.NewVersion(ctx, p.f.path, data, err, p.rules, parse, before)
 	if err == nil {
-		v.uid = int(p.stamp.Uid)
+		v.UID = int(p.stamp.Uid)
 	}
-	if same != nil && same.hidden == v.hidden && slices.Equal(same.faults, v.faults) {
+	if same != nil && same.Hidden == v.Hidden && slices.Equal(same.Faults, v.Faults) {
 		v = same
 	}
-	v.revision.Store(p.revision)
+	v.Revision.Store(p.revision)
 	return v
 }

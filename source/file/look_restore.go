@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // restore finds the last good version of p's file. As a rule that is the one
@@ -15,22 +16,22 @@ func (s *Source) restore(ctx context.Context, p *probe) {
 	}
 	if t := s.decisions.trial; t != nil && t.back {
 		rec, ok = s.goneBack(ctx, p, t, rec, ok)
-	} else if pin := s.decisions.pins[p.name]; pin != nil && pin.state == source.RolledBack && pin.found == p.v.id {
+	} else if pin := s.decisions.pins[p.name]; pin != nil && pin.state == source.RolledBack && pin.found == p.v.ID {
 		rec, ok = s.insteadOf(ctx, p, pin, rec, ok)
 	}
-	if !ok || p.v == gone && !s.keepsMissing() {
+	if !ok || p.v == read.Gone && !s.keepsMissing() {
 		return
 	}
 	if p.last, p.lost = rec, rec.sum; p.good != nil {
 		return
 	}
-	if p.v.id == rec.sum && !p.v.broken { // it may be to a newer version of this program
-		p.good, p.v.data = p.v, nil
+	if p.v.ID == rec.sum && !p.v.Broken { // it may be to a newer version of this program
+		p.good, p.v.Data = p.v, nil
 		return
 	}
 	data, err := s.store.read(p.name, rec)
 	if err != nil {
-		p.damage = s.damage(p.name, rec, reason(err))
+		p.damage = s.damage(p.name, rec, read.Reason(err))
 		other, text, what := s.store.standIn(p.name, rec)
 		if what == "" {
 			p.damage[0].Msg += "; no older one is kept, so none of its services are used"
@@ -41,15 +42,15 @@ func (s *Source) restore(ctx context.Context, p *probe) {
 		p.damage[0].Msg += "; " + what + " is used"
 	}
 	rules := s.rules
-	rules.hidden = p.IsLink() // nobody knows whose file it was
-	switch v := newVersion(ctx, p.f.path, data, nil, rules, s.parseCopy, nil); {
-	case v.broken && p.v.id == v.id: // the file says what is wrong with it
-	case v.broken:
-		p.damage = s.damage(p.name, p.last, source.FirstError(v.faults).Msg)
+	rules.Hidden = p.IsLink() // nobody knows whose file it was
+	switch v := read.NewVersion(ctx, p.f.path, data, nil, rules, s.parseCopy, nil); {
+	case v.Broken && p.v.ID == v.ID: // the file says what is wrong with it
+	case v.Broken:
+		p.damage = s.damage(p.name, p.last, source.FirstError(v.Faults).Msg)
 	default:
 		p.good = v
 		if p.damage == nil { // else it is written again
-			v.data = nil
+			v.Data = nil
 		}
 	}
 }

@@ -6,29 +6,30 @@ import (
 	"path/filepath"
 
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // LastGood returns the versions of these files of dir that were last accepted, as
 // stateDir keeps them: what a daemon that starts now would give them back before it
 // reads what they say. It writes nothing. Without a right to read there are none.
-func (rules Rules) LastGood(dir, stateDir string, names []string) []source.Unit {
+func LastGood(rules read.Rules, dir, stateDir string, names []string) []source.Unit {
 	st := newStore(stateDir, slog.New(slog.DiscardHandler))
 	st.loadIndex()
-	lists := rules.lastGoodLists(st, dir)
+	lists := lastGoodLists(rules, st, dir)
 	var units []source.Unit
 	for _, name := range names {
 		r, ok := st.recordOf(name)
-		if !ok || isEndpointsFile(name) {
+		if !ok || read.IsEndpointsFile(name) {
 			continue
 		}
-		v := st.lastGood(dir, name, r, rules, rules.parseCopy)
-		if v.broken {
+		v := st.lastGood(dir, name, r, rules, rules.ParseCopy)
+		if v.Broken {
 			continue
 		}
-		b := rules.bindVersion(v, lists, nil)
+		b := rules.BindVersion(v, lists, nil)
 		units = append(units, source.Unit{
-			ID: source.UnitID{Source: Name, Name: v.path}, Version: v.name(),
-			Since: r.since.UnixNano(), Services: b.services(v, lists, rules.bindLoosely),
+			ID: source.UnitID{Source: Name, Name: v.Path}, Version: v.Name(),
+			Since: r.since.UnixNano(), Services: b.Services(v, lists, rules.BindLoosely),
 		})
 	}
 	return units
@@ -45,34 +46,34 @@ func Recorded(stateDir string) map[string]bool {
 	return names
 }
 
-func (st *store) lastGood(dir, name string, r record, rules Rules, parse parser) *version {
+func (st *store) lastGood(dir, name string, r record, rules read.Rules, parse read.Parser) *read.Version {
 	data, err := st.read(name, r)
 	if err != nil {
 		if _, text, what := st.standIn(name, r); what != "" {
 			data, err = text, nil
 		}
 	}
-	return newVersion(context.Background(), filepath.Join(dir, name), data, err, rules, parse, nil)
+	return read.NewVersion(context.Background(), filepath.Join(dir, name), data, err, rules, parse, nil)
 }
 
 // lastGoodLists looks up lists as they were last accepted.
-func (rules Rules) lastGoodLists(st *store, dir string) lookup {
-	known := map[string]*endpointList{}
-	return func(name string) (*endpointList, string) {
+func lastGoodLists(rules read.Rules, st *store, dir string) read.Lookup {
+	known := map[string]*read.EndpointList{}
+	return func(name string) (*read.EndpointList, string) {
 		r, ok := st.recordOf(name)
 		if !ok {
-			return nil, lacksList
+			return nil, read.LacksList
 		}
 		if _, ok := known[name]; !ok {
-			known[name] = st.lastGood(dir, name, r, rules, nil).list
+			known[name] = st.lastGood(dir, name, r, rules, nil).List
 		}
-		return known[name], lacksList
+		return known[name], read.LacksList
 	}
 }
 
 // AllLastGood is LastGood for every file of dir that was ever accepted and not removed.
-func (rules Rules) AllLastGood(dir, stateDir string) []source.Unit {
+func AllLastGood(rules read.Rules, dir, stateDir string) []source.Unit {
 	st := newStore(stateDir, slog.New(slog.DiscardHandler))
 	st.loadIndex()
-	return rules.LastGood(dir, stateDir, st.recordedNames())
+	return LastGood(rules, dir, stateDir, st.recordedNames())
 }

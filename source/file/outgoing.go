@@ -7,12 +7,13 @@ import (
 	"svcproxy.dev/svcproxy/internal/times"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/disk"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // activate makes p's version count, and adds what follows to ch.
 func (s *Source) activate(p *probe, ch *source.Changes) {
 	f, at := p.f, p.at
-	if p.good != nil && p.v.broken { // before this start, as it seems
+	if p.good != nil && p.v.Broken { // before this start, as it seems
 		at = times.Later(p.lastChanged(), p.last.at)
 	}
 	switch {
@@ -51,23 +52,23 @@ func (s *Source) takeList(f *state) {
 	if f.claimedAt.IsZero() {
 		f.claimedAt = now
 	}
-	s.listEntries[name] = entry{record{f.used.id, f.claimedAt, now}, f.used, was} // see keepStep
+	s.listEntries[name] = entry{record{f.used.ID, f.claimedAt, now}, f.used, was} // see keepStep
 }
 
 // markActive has f.next count. It returns false when the file is gone.
 func (f *state) markActive(now time.Time) bool {
 	v := f.next
 	f.next = nil
-	if v == gone {
+	if v == read.Gone {
 		return false
 	}
 	f.seen = v
-	if !v.broken {
+	if !v.Broken {
 		f.changingSince = time.Time{}
 	}
 	was := f.state
 	switch {
-	case !v.broken:
+	case !v.Broken:
 		f.used, f.state, was = v, source.Accepted, ""
 		f.unlogged = true
 	case f.good != nil:
@@ -87,10 +88,10 @@ func (s *Source) outgoing(f *state) source.Unit {
 	if s.store == nil {
 		f.good = f.used
 	} else {
-		f.sent = append(f.sent, handedVersion{version: f.used})
+		f.sent = append(f.sent, handedVersion{Version: f.used})
 		f.sent = f.sent[max(0, len(f.sent)-maxSent):]
 	}
-	u := source.Unit{ID: f.id(), Version: f.used.name(), Services: f.used.services}
+	u := source.Unit{ID: f.id(), Version: f.used.Name(), Services: f.used.Services}
 	if !f.claimedAt.IsZero() {
 		u.Since = f.claimedAt.UnixNano()
 	}

@@ -13,6 +13,7 @@ import (
 
 	"svcproxy.dev/svcproxy/internal/logtest"
 	"svcproxy.dev/svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // Faults of a text do not quote it where a link to the file has another owner than the file. Only root can give it one.
@@ -57,12 +58,12 @@ func faultsOfLink(t *testing.T, owner int, link, text, service string) string {
 	if err := os.Lchown(dir+"/"+link, owner, 0); err != nil {
 		t.Fatal(err)
 	}
-	files, err := file.Rules{}.ReadDir(dir, nil)
+	files, err := read.Rules{}.ReadDir(dir, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var once, kept strings.Builder
-	for _, f := range append(files, file.Rules{}.ReadFile(dir+"/web.toml"), file.Rules{}.ReadFile(dir+"/"+link)) {
+	for _, f := range append(files, read.Rules{}.ReadFile(dir+"/web.toml"), read.Rules{}.ReadFile(dir+"/"+link)) {
 		fmt.Fprintln(&once, f.Faults)
 	}
 	log := new(logtest.Text)

@@ -8,7 +8,9 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
 	"svcproxy.dev/svcproxy/source/disk"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // A serviceDir is the directory of files that services were last read from. Where that
@@ -45,15 +47,15 @@ func (d *serviceDir) loadID() {
 
 // take notes which directory was listed, and reports whether it is another one than before. After an error
 // nobody knows which files there are. known: files were read before.
-func (d *serviceDir) take(l listing, known bool) (moved bool, err error) {
-	if l.err != nil {
-		return false, l.err
+func (d *serviceDir) take(l read.Listing, known bool) (moved bool, err error) {
+	if l.Err != nil {
+		return false, l.Err
 	}
-	if len(l.names) == 0 && known && !l.id.Is(d.lastID) {
+	if len(l.Names) == 0 && known && !l.ID.Is(d.lastID) {
 		return false, errEmptyReplacement
 	}
-	moved = l.id != d.lastID
-	d.lastID = l.id
+	moved = l.ID != d.lastID
+	d.lastID = l.ID
 	return moved, nil
 }
 
@@ -74,7 +76,7 @@ func (d serviceDir) unchanged() bool {
 func CheckListing(dir, stateDir string) error {
 	d := newServiceDir(dir, stateDir)
 	d.loadID()
-	l, err := disk.Answer(dir, func() (listing, error) { return listDir(dir), nil })
+	l, err := disk.Answer(dir, func() (read.Listing, error) { return read.ListDir(dir), nil })
 	if err == nil {
 		_, err = d.take(l, d.lastID != disk.DirID{})
 	}

@@ -12,7 +12,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
 	"svcproxy.dev/svcproxy/source/disk"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // What a directory that has gone held stays, while svcproxy runs and when it starts.
@@ -52,7 +54,7 @@ func TestDirectoryGone(t *testing.T) {
 		{"not a directory", func(h *host) { away(h); write(h.T, h.dir, "") }, all, "not a directory", back, all},
 		{"removed", func(h *host) { check(h.T, os.RemoveAll(h.dir)) }, all, "no such file or directory", nothing, all},
 		{"removed and made again", remade, all, errEmptyReplacement.Error(), nothing, all},
-		{"made again with settings only", func(h *host) { remade(h); h.write(SettingsName, "") }, all, errEmptyReplacement.Error(), nothing, all},
+		{"made again with settings only", func(h *host) { remade(h); h.write(read.SettingsName, "") }, all, errEmptyReplacement.Error(), nothing, all},
 		{"the same, and emptied", func(h *host) {
 			check(h.T, os.Remove(h.path("a.toml")))
 			check(h.T, os.Remove(h.path("b.toml")))
@@ -145,8 +147,8 @@ func TestDirectoryIDIsKeptAtTheEnd(t *testing.T) {
 	entries := map[string]entry{}
 	for i := range 2*batch + 1 {
 		data := fmt.Appendf(nil, "a %d\n", i)
-		v := &version{id: sha256.Sum256(data), data: data}
-		entries[fmt.Sprintf("%d.toml", i)] = entry{record: record{sum: v.id}, v: v}
+		v := &read.Version{ID: sha256.Sum256(data), Data: data}
+		entries[fmt.Sprintf("%d.toml", i)] = entry{record: record{sum: v.ID}, v: v}
 	}
 	st.put(entries)
 	st.putDirID([]byte("1 2 3\n"))

@@ -10,6 +10,7 @@ import (
 	"svcproxy.dev/svcproxy/internal/times"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/disk"
+	"svcproxy.dev/svcproxy/source/read"
 	"svcproxy.dev/svcproxy/source/watch"
 )
 
@@ -139,7 +140,7 @@ func (s *Source) lookAtDue() {
 	for name, f := range s.waiting {
 		if s.largeReads[name] == nil && !time.Now().Before(s.dueTime(f, arriving)) {
 			s.todo.names[name] = true
-			s.todo.all = s.todo.all || f.next == gone || f.releases
+			s.todo.all = s.todo.all || f.next == read.Gone || f.releases
 		}
 	}
 }
@@ -158,7 +159,7 @@ func (s *Source) handRecorded(ctx context.Context, sink source.Sink) {
 // trustMissing reports whether what was found is true of the directory that was listed. A
 // file seems to be gone, too, when the directory has gone meanwhile.
 func (s *Source) trustMissing(probes []probe) bool {
-	missing := slices.ContainsFunc(probes, func(p probe) bool { return p.v == gone })
+	missing := slices.ContainsFunc(probes, func(p probe) bool { return p.v == read.Gone })
 	return !missing || s.sameDirectory()
 }
 
@@ -168,7 +169,7 @@ func (s *Source) probeRecorded(ctx context.Context) ([]probe, bool) {
 	names := s.remembered()
 	probes := make([]probe, len(names))
 	for i, name := range names {
-		probes[i] = probe{name: name, rules: s.rules, revision: s.revision.Load(), PathInfo: disk.PathInfo{Err: errDirAway}, at: time.Now()}
+		probes[i] = probe{name: name, rules: s.rules, revision: s.revision.Load(), PathInfo: disk.PathInfo{Err: read.ErrDirAway}, at: time.Now()}
 	}
 	s.register(probes)
 	return probes, s.forEach(ctx, len(probes), func(i int) {

@@ -1,4 +1,5 @@
-// Package file reads services from the files of a directory, and keeps reading.
+// Package file reads services from the files of a directory, and keeps reading. What a text says is for package read,
+// what has changed for package watch.
 //
 //	directory ──► look ──► observe ──► hand ──► sink
 //	  events      stat,    new      now, or
@@ -30,8 +31,7 @@
 //
 //	run        the goroutine of Run: what happened, and a step where there is work
 //	command    what others have it do: rollback, apply, confirm
-//	places     where the endpoints of a service stand in its file, for people
-//	once       for commands: files of a directory, or what was accepted last
+//	once       for commands: what was accepted last
 //	look       which version each file has now, and had before this start
 //	events     what wakes us
 //	hand       what counts is handed to the sink, and what the sink accepts
@@ -49,12 +49,8 @@
 //	history    the versions that were accepted before, beside these copies
 //	decisions  what was decided of versions, against what the files say
 //	index      what the state directory says of each file
-//	version    what was found in the place of a file
-//	read       directories
-//	parse      text to services and faults
+//	read       the directory that was read last
 //	timing     when the next step is, and how long anything waits
-//	faults     what is said of a file as a whole
-//	rules      which files are read, and what they may hold
 //
 // Stale beats partial: a file that is broken, empty or cannot be read keeps the
 // services it had, and a version that takes something away waits a moment, for
@@ -78,13 +74,17 @@ import (
 	"svcproxy.dev/svcproxy/internal/wake"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/disk"
+	"svcproxy.dev/svcproxy/source/read"
 	"svcproxy.dev/svcproxy/source/watch"
 )
+
+// Name is what the source is called, in settings and in units.
+const Name = "file"
 
 // Options say what a Source reads.
 type Options struct {
 	Dir   string
-	Rules Rules
+	Rules read.Rules
 	Log   *slog.Logger // nil: none
 
 	// StateDir is where last good versions are kept over a restart; empty:
@@ -103,9 +103,9 @@ type Source struct {
 	dir   string
 	log   *slog.Logger
 	poll  time.Duration
-	rules Rules
+	rules read.Rules
 
-	parse, parseCopy parser // of what files say, and of what was accepted of them
+	parse, parseCopy read.Parser // of what files say, and of what was accepted of them
 
 	reload   chan struct{}
 	revision atomic.Int64 // how often Revalidate was called
@@ -187,8 +187,8 @@ func New(o Options) *Source {
 		s.poll = hashPoll
 	}
 	s.disks = disk.NewAsker(o.Dir)
-	s.rules.writer = s.disks.Writer
-	s.parse, s.parseCopy = s.rules.parseNew, s.rules.parseCopy
+	s.rules.Writer = s.disks.Writer
+	s.parse, s.parseCopy = s.rules.ParseNew, s.rules.ParseCopy
 	s.directory, s.mounts, s.statfs = newServiceDir(o.Dir, o.StateDir), -1, unix.Statfs
 	s.around = lately.Value[surroundings]{Find: s.lookAround, Patience: aroundPatience}
 	if o.StateDir != "" {
@@ -284,7 +284,7 @@ func (s *Source) Known() source.Status {
 		if f := s.files[name]; f.seen != nil {
 			is := f.status()
 			if f.isList() && !referred[name] {
-				is.Faults = append(is.Faults, unusedList(f.path))
+				is.Faults = append(is.Faults, read.UnusedList(f.path))
 			}
 			st.Files = append(st.Files, is)
 		}
@@ -345,7 +345,7 @@ func (s *Source) Problems() map[string]bool {
 func (s *Source) noteProblem(trouble *string, err error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	why := errorText(err)
+	why := read.ErrorText(err)
 	same := why == *trouble
 	*trouble = why
 	return !same

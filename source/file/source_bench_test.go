@@ -30,7 +30,7 @@ func (s signal) Synced(string) {}
 func BenchmarkChange(b *testing.B) {
 	b.Run("alone", func(b *testing.B) { benchChange(b, nil) })
 	b.Run("beside", func(b *testing.B) {
-		large := listed(false, slices.Repeat([]int{10}, 60_000)...)
+		large := manyServices(slices.Repeat([]int{10}, 60_000)...)
 		benchChange(b, append(large, "prot = 1\n"...))
 	})
 }
@@ -82,7 +82,7 @@ func BenchmarkChangeLarge(b *testing.B) {
 			endpoints := slices.Repeat([]int{10}, 10_000)
 			text := func(n int) []byte {
 				endpoints[7000] = 10 + n%2
-				return bytes.ReplaceAll(listed(false, endpoints...), []byte("ports = "), []byte(warn+"ports = "))
+				return bytes.ReplaceAll(manyServices(endpoints...), []byte("ports = "), []byte(warn+"ports = "))
 			}
 			dir := b.TempDir()
 			put := func(data []byte) {
@@ -199,4 +199,17 @@ vips = ["10.%d.%d.10"]
 ports = [{ port = 80 }]
 endpoints = [{ address = "192.168.10.11", weight = %d }]
 `, i, i/256, i%256, weight))
+}
+
+// manyServices is the text of services with so many endpoints each.
+func manyServices(endpoints ...int) []byte {
+	var b strings.Builder
+	for i, n := range endpoints {
+		list := make([]string, n)
+		for j := range list {
+			list[j] = fmt.Sprintf("\"10.%d.%d.%d\"", i%250+1, i/250+j/250, j%250+1)
+		}
+		fmt.Fprintf(&b, "[[services]]\nname = \"s%d\"\nvips = [\"10.96.%d.%d\"]\nports = [{ port = 80 }]\nendpoints = [%s]\n\n", i, i/250, i%250+1, strings.Join(list, ", "))
+	}
+	return []byte(b.String())
 }

@@ -8,6 +8,7 @@ import (
 
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/disk"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // A state is what is known of one name in the directory.
@@ -22,9 +23,9 @@ type state struct {
 	target    string     // of a link
 	racy      bool       // the stamp may be of more than one version
 
-	seen *version // the last that counted; nil: none yet
-	used *version // the last handed on (nil: none); equals seen unless seen is broken, held or replaced
-	next *version // counts from due on, unless it changes; nil: nothing new
+	seen *read.Version // the last that counted; nil: none yet
+	used *read.Version // the last handed on (nil: none); equals seen unless seen is broken, held or replaced
+	next *read.Version // counts from due on, unless it changes; nil: nothing new
 	due  time.Time
 
 	releases bool // next lacks something that used claims
@@ -38,20 +39,20 @@ type state struct {
 	since time.Time
 	hold  *hold // why seen is not used although it could be; nil: it is
 
-	bindings bindings            // what is used, with its lists
-	warned   []source.Fault      // of that
-	before   map[string]*version // lists that good was accepted with before this start, which others have replaced; nil: none
-	apart    bool                // what is used is handed on as accepted, with lists that are not those of now
+	bindings read.Bindings            // what is used, with its lists
+	warned   []source.Fault           // of that
+	before   map[string]*read.Version // lists that good was accepted with before this start, which others have replaced; nil: none
+	apart    bool                     // what is used is handed on as accepted, with lists that are not those of now
 
 	// What became of what was handed on.
 	sent      []handedVersion // neither accepted yet nor overtaken by one that was
-	good      *version        // the last that was accepted; nil: none
+	good      *read.Version   // the last that was accepted; nil: none
 	accepted  fileWithLists   // that with its lists; empty: it refers to none
 	unlogged  bool            // that used is accepted is not logged yet
 	atStart   bool            // it is of the first look: only those who debug want to know
 	claimedAt time.Time       // when a version was accepted for the first time; zero: never, or not known
 	damage    []source.Fault  // of the copy of the last good version
-	older     *version        // what is used in place of that; nil: that version
+	older     *read.Version   // what is used in place of that; nil: that version
 }
 
 // A probe is a look at one name.
@@ -59,13 +60,13 @@ type probe struct {
 	name          string
 	disk.PathInfo // of the name itself, if it is a link
 	f             *state
-	rules         Rules // that it is held to
-	revision      int64 // see Source.Revalidate
+	rules         read.Rules // that it is held to
+	revision      int64      // see Source.Revalidate
 	at            time.Time
 	opened        time.Time // before its text was read, if that is not at
 	stamp         disk.Stamp
-	target        string   // of a link
-	v             *version // nil: it has not changed since the last look
+	target        string        // of a link
+	v             *read.Version // nil: it has not changed since the last look
 
 	dir       disk.FileID // the directory
 	elsewhere bool        // see state
@@ -79,11 +80,11 @@ type probe struct {
 	releases     bool // it lacks something that the file claims
 	openForWrite bool // and it is open to write it
 
-	accepted *version // f.good, which another goroutine sets
+	accepted *read.Version // f.good, which another goroutine sets
 
 	// Of a file that was accepted before this start, at the first look.
 	last   record
-	good   *version       // what last says; nil: there is none, or it is damaged
+	good   *read.Version  // what last says; nil: there is none, or it is damaged
 	damage []source.Fault // which tells why
 	lost   [32]byte       // what last was before another version took its place
 	pin    *pin           // what is decided of the version found, where a trial goes back
@@ -103,18 +104,18 @@ func (p *probe) lastChanged() time.Time {
 }
 
 // isList reports whether the file is one of endpoints.
-func (f *state) isList() bool { return isEndpointsFile(filepath.Base(f.path)) }
+func (f *state) isList() bool { return read.IsEndpointsFile(filepath.Base(f.path)) }
 
 // eachList calls visit with the lists that the file refers to, as it is or as it is used.
 func (f *state) eachList(visit func(name string)) {
-	for _, v := range []*version{f.used, f.good, f.seen, f.next} {
-		if v != nil && v.original != nil {
-			v = v.original
+	for _, v := range []*read.Version{f.used, f.good, f.seen, f.next} {
+		if v != nil && v.Original != nil {
+			v = v.Original
 		}
 		if v == nil {
 			continue
 		}
-		for name := range v.lists {
+		for name := range v.Lists {
 			visit(name)
 		}
 	}
@@ -123,7 +124,7 @@ func (f *state) eachList(visit func(name string)) {
 func (f *state) status() source.FileStatus {
 	return source.FileStatus{
 		Path: f.path, State: f.state, Since: f.since,
-		Services: f.good.count(), Faults: slices.Concat(f.hold.faults(f.path), f.seen.faults, f.warned, f.damage),
+		Services: f.good.Count(), Faults: slices.Concat(f.hold.faults(f.path), f.seen.Faults, f.warned, f.damage),
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // A file and its list may change together, and the file then be refused, for another has what it claims.
@@ -21,35 +22,19 @@ type fileWithLists struct {
 }
 
 // unitVersion tells what is handed on of v apart from v with other lists.
-func (w *fileWithLists) unitVersion(v *version) string {
+func (w *fileWithLists) unitVersion(v *read.Version) string {
 	if len(w.lists) == 0 {
-		return v.name()
+		return v.Name()
 	}
 	sum := sha256.New()
 	for _, name := range slices.Sorted(maps.Keys(w.lists)) {
 		fmt.Fprintf(sum, "%q %x\n", name, w.lists[name])
 	}
-	return v.name() + "+" + hex.EncodeToString(sum.Sum(nil))
+	return v.Name() + "+" + hex.EncodeToString(sum.Sum(nil))
 }
 
 // A handedVersion is a version that was handed on.
 type handedVersion struct {
-	*version
+	*read.Version
 	fileWithLists // empty: it refers to none
-}
-
-// A binding is a service that was bound to a list.
-type binding struct {
-	service  *source.Service
-	problems []source.Problem
-	faults   []source.Fault // those, with their places; nil: not placed yet
-}
-
-// bindings are what is known of a file and the lists that it refers to: services are not bound
-// again while neither they nor their list have changed.
-type bindings map[bindingKey]binding
-
-type bindingKey struct {
-	service *source.Service // as it was read
-	list    *endpointList
 }

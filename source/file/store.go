@@ -15,6 +15,7 @@ import (
 
 	"svcproxy.dev/svcproxy/internal/wake"
 	"svcproxy.dev/svcproxy/source/disk"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // A store keeps a copy of the last accepted version of each file, as it was
@@ -63,8 +64,8 @@ type store struct {
 // An entry is a record to be written. v is nil when the file was removed.
 type entry struct {
 	record
-	v   *version
-	was *version // in use before, for the history; nil: none, or not known
+	v   *read.Version
+	was *read.Version // in use before, for the history; nil: none, or not known
 }
 
 // A job is one entry on its way to the disk.
@@ -172,7 +173,7 @@ func (st *store) useOlder(name string, r record) {
 
 // read returns the recorded version of a file.
 func (st *store) read(name string, r record) ([]byte, error) {
-	data, _, err := disk.ReadContent(st.copyPath(name, r), maxFileSize)
+	data, _, err := disk.ReadContent(st.copyPath(name, r), read.MaxFileSize)
 	if err == nil && sha256.Sum256(data) != r.sum {
 		err = errDamaged
 	}
@@ -185,15 +186,15 @@ func (st *store) read(name string, r record) ([]byte, error) {
 }
 
 // textOf returns what an accepted version says; nil: nobody knows any more.
-func (st *store) textOf(path string, v *version) []byte {
+func (st *store) textOf(path string, v *read.Version) []byte {
 	st.mu.Lock()
-	data := v.data
+	data := v.Data
 	st.mu.Unlock()
 	if data != nil {
 		return data
 	}
-	data, _, err := disk.ReadContent(st.copyPath(filepath.Base(path), record{sum: v.id}), maxFileSize)
-	if err != nil || sha256.Sum256(data) != v.id {
+	data, _, err := disk.ReadContent(st.copyPath(filepath.Base(path), record{sum: v.ID}), read.MaxFileSize)
+	if err != nil || sha256.Sum256(data) != v.ID {
 		return nil
 	}
 	return data
@@ -236,7 +237,7 @@ func (st *store) has(name string, e entry) bool {
 // releaseText lets go of the text of e, which is kept.
 func (e entry) releaseText() {
 	if e.v != nil {
-		e.v.data = nil
+		e.v.Data = nil
 	}
 }
 
@@ -309,11 +310,11 @@ func (st *store) flush(ctx context.Context) error {
 }
 
 // rewriteCopy writes the copy of a file again that is missing, if v is what it was of.
-func (st *store) rewriteCopy(name string, v *version) {
+func (st *store) rewriteCopy(name string, v *read.Version) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	r, ok := st.records[name]
-	if _, busy := st.pending[name]; ok && !busy && r.sum == v.id {
+	if _, busy := st.pending[name]; ok && !busy && r.sum == v.ID {
 		st.pending[name] = entry{record: r, v: v}
 		st.wake()
 	}

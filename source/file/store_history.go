@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/source/disk"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // add notes what was accepted, once its copies are in the directory of the store.
@@ -63,7 +64,7 @@ func (h *history) take(st *store, j job, n int) (list []Revision, err error) {
 		r.At = time.Now().Round(0)
 		return append(list, r), nil
 	}
-	r.Sum, r.Services, r.Size, r.UID = hex.EncodeToString(j.sum[:]), len(j.v.services), j.v.size, j.v.uid
+	r.Sum, r.Services, r.Size, r.UID = hex.EncodeToString(j.sum[:]), len(j.v.Services), j.v.Size, j.v.UID
 	if u, err := user.LookupId(strconv.Itoa(r.UID)); err == nil {
 		r.Owner = u.Username
 	}
@@ -79,7 +80,7 @@ func (h *history) keepCopy(st *store, name string, sum [sha256.Size]byte, data [
 		return err
 	}
 	if data == nil {
-		if data, _, err = disk.ReadContent(from, maxFileSize); err != nil {
+		if data, _, err = disk.ReadContent(from, read.MaxFileSize); err != nil {
 			return err
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"svcproxy.dev/svcproxy/source/disk"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // loadIndex reads the index. What it does not know because it is damaged or lost, the
@@ -65,7 +66,7 @@ func (st *store) findCopies() map[string][]string {
 // of its copy is not known before it is asked for, see newestCopy.
 func (st *store) recoverRecords() {
 	for name := range st.copies {
-		if _, ok := st.records[name]; !ok && isServiceFile(name) {
+		if _, ok := st.records[name]; !ok && read.IsServiceFile(name) {
 			st.recordCopy(name)
 		}
 	}
@@ -91,7 +92,7 @@ func (st *store) newestCopy(name string) (record, []byte, bool) {
 		if err != nil {
 			continue
 		}
-		data, _, err := disk.ReadContent(path, maxFileSize)
+		data, _, err := disk.ReadContent(path, read.MaxFileSize)
 		sum := sha256.Sum256(data)
 		if err == nil && isCopy.FindStringSubmatch(c)[2] == hex.EncodeToString(sum[:])[:sumDigits] {
 			return record{sum: sum, since: info.ModTime(), at: info.ModTime()}, data, true

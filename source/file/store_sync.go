@@ -76,7 +76,7 @@ func (st *store) writeAgain(synced map[string]unsynced) {
 			continue
 		}
 		if u.v != nil {
-			u.v.data = u.data
+			u.v.Data = u.data
 		}
 		st.pending[name] = u.entry
 	}

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // settle writes what the store was given, and waits for the disk.
@@ -41,8 +43,8 @@ func (s syncing) write(text string) {
 func (s syncing) tell(text string) {
 	e := entry{}
 	if text != "" {
-		e.v = &version{id: idOf([]byte(text), nil), data: []byte(text), size: len(text)}
-		e.record = record{e.v.id, time.Unix(1, 0), time.Unix(2, 0)}
+		e.v = &read.Version{ID: read.IDOf([]byte(text), nil), Data: []byte(text), Size: len(text)}
+		e.record = record{e.v.ID, time.Unix(1, 0), time.Unix(2, 0)}
 	}
 	s.put(map[string]entry{"x.toml": e})
 }
@@ -58,7 +60,7 @@ func (s syncing) has(when string, want ...string) {
 	s.Helper()
 	var got []string
 	for _, text := range []string{"1", "2", "3"} {
-		if _, err := os.Stat(s.copyPath("x.toml", record{sum: idOf([]byte(text), nil)})); err == nil {
+		if _, err := os.Stat(s.copyPath("x.toml", record{sum: read.IDOf([]byte(text), nil)})); err == nil {
 			got = append(got, text)
 		} else if !errors.Is(err, fs.ErrNotExist) {
 			s.Error(err)
@@ -74,7 +76,7 @@ func (s syncing) wants(want ...string) {
 	s.Helper()
 	texts := map[string]string{"": "removed"}
 	for _, text := range []string{"1", "2", "3"} {
-		texts[sumText(idOf([]byte(text), nil))] = text
+		texts[sumText(read.IDOf([]byte(text), nil))] = text
 	}
 	var got []string
 	for _, r := range s.store.history.list {
@@ -168,7 +170,7 @@ func (s syncing) fail() {
 	index, err := os.ReadFile(s.index())
 	check(s.T, err)
 	s.answer(fs.ErrInvalid)
-	check(s.T, os.Truncate(s.copyPath("x.toml", record{sum: idOf([]byte("2"), nil)}), 0))
+	check(s.T, os.Truncate(s.copyPath("x.toml", record{sum: read.IDOf([]byte("2"), nil)}), 0))
 	check(s.T, os.WriteFile(s.index(), index[:len(index)/2], 0o600))
 	if s.writeError() != fs.ErrInvalid.Error() || s.onDisk() {
 		s.Errorf("after a sync that failed: error %q, settled %v", s.writeError(), s.onDisk())

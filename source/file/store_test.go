@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 func count(log *bytes.Buffer, msg string) int { return strings.Count(log.String(), msg) }
@@ -60,7 +61,7 @@ func TestOneCopyUnwritable(t *testing.T) {
 		h.T, h.fixture.T = t, t
 		h.write("a.toml", "a 1\n")
 		h.write("b.toml", "b 1\n")
-		blocked := h.state + "/lastgood/" + copyName("a.toml", idOf([]byte("a 1\n"), nil))
+		blocked := h.state + "/lastgood/" + copyName("a.toml", read.IDOf([]byte("a 1\n"), nil))
 		check(t, os.MkdirAll(blocked+"/x", 0o700))
 		h.start()
 		moment()
@@ -89,8 +90,8 @@ func TestOneCopyUnwritable(t *testing.T) {
 func TestIndexUnwritable(t *testing.T) {
 	st := newStore(t.TempDir(), slog.New(slog.DiscardHandler))
 	keep := func(name, text string) {
-		v := &version{id: idOf([]byte(text), nil), data: []byte(text)}
-		st.put(map[string]entry{name: {record: record{v.id, time.Now(), time.Now()}, v: v}})
+		v := &read.Version{ID: read.IDOf([]byte(text), nil), Data: []byte(text)}
+		st.put(map[string]entry{name: {record: record{v.ID, time.Now(), time.Now()}, v: v}})
 		st.settle()
 	}
 	keep("a.toml", "a 1\n")
@@ -100,7 +101,7 @@ func TestIndexUnwritable(t *testing.T) {
 	if st.writeError() == "" {
 		t.Fatal("writing to a full disk succeeded")
 	}
-	if r := st.records["a.toml"]; r.sum != idOf([]byte("a 1\n"), nil) {
+	if r := st.records["a.toml"]; r.sum != read.IDOf([]byte("a 1\n"), nil) {
 		t.Error("a record counts that could not be written")
 	}
 	check(t, os.Rename(st.index()+".away", st.index()))
@@ -115,7 +116,7 @@ func TestIndexUnwritable(t *testing.T) {
 	again := newStore(st.dir+"/..", st.log)
 	again.loadIndex()
 	for name, text := range map[string]string{"a.toml": "a 2\n", "b.toml": "b 1\n"} {
-		if r := again.records[name]; r.sum != idOf([]byte(text), nil) {
+		if r := again.records[name]; r.sum != read.IDOf([]byte(text), nil) {
 			t.Errorf("%s is not recorded as %q", name, text)
 		} else if data, err := again.read(name, r); err != nil || string(data) != text {
 			t.Errorf("the copy of %s: %q, %v", name, data, err)
@@ -288,7 +289,7 @@ func TestCopiesNameThemselves(t *testing.T) {
 					write(t, h.src.store.index(), index)
 				}
 				write(t, h.state+"/lastgood/a.0123456789ab.toml", "a 9\n") // cut off: another checksum
-				older := h.state + "/lastgood/" + copyName("a.toml", idOf([]byte("a 6\n"), nil))
+				older := h.state + "/lastgood/" + copyName("a.toml", read.IDOf([]byte("a 6\n"), nil))
 				write(t, older, "a 6\n")
 				check(t, os.Chtimes(older, time.Time{}, time.Unix(1, 0)))
 				h.write("a.toml", "bad\n")
@@ -389,7 +390,7 @@ func TestCopyBeforeIsBroken(t *testing.T) {
 		h.start()
 		moment()
 		h.stop()
-		older := copyName("a.toml", idOf([]byte("bad\n"), nil))
+		older := copyName("a.toml", read.IDOf([]byte("bad\n"), nil))
 		check(t, os.Truncate(h.state+"/lastgood/"+h.copies()[0], 0))
 		write(t, h.state+"/lastgood/"+older, "bad\n")
 		h.write("a.toml", "")
@@ -483,7 +484,7 @@ func TestSlowDisk(t *testing.T) {
 		}
 	}
 	close(hold)
-	want := record{sum: idOf([]byte("a 2\n"), nil)}
+	want := record{sum: read.IDOf([]byte("a 2\n"), nil)}
 	for start := time.Now(); !pace.Over(start, 30*time.Second); time.Sleep(time.Millisecond) {
 		if r, _ := h.src.store.recordOf("a.toml"); r.sum == want.sum {
 			break
@@ -527,13 +528,13 @@ func TestCompact(t *testing.T) {
 		h.write("a.toml", "a 1\n")
 		h.start()
 		moment()
-		v := func(n int) *version {
+		v := func(n int) *read.Version {
 			data := []byte(fmt.Sprintf("a %d\n", n))
-			return &version{id: idOf(data, nil), data: data}
+			return &read.Version{ID: read.IDOf(data, nil), Data: data}
 		}
 		for n := range indexSlack + 10 {
 			v := v(n)
-			h.src.store.put(map[string]entry{"a.toml": {record: record{v.id, time.Now(), time.Now()}, v: v}})
+			h.src.store.put(map[string]entry{"a.toml": {record: record{v.ID, time.Now(), time.Now()}, v: v}})
 			synctest.Wait() // until it is written
 		}
 		if got := h.src.store.lines; got != indexSlack+11 {

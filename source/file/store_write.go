@@ -59,7 +59,7 @@ func (st *store) next() []job {
 	for name, e := range st.pending {
 		j := job{entry: e, name: name, old: st.records[name]}
 		if e.v != nil {
-			j.data = e.v.data
+			j.data = e.v.Data
 		}
 		st.writing[name] = e
 		if jobs = append(jobs, j); len(jobs) == batch {
@@ -99,7 +99,7 @@ func (st *store) writeCopy(j job) error {
 	if j.v == nil {
 		return nil
 	}
-	if j.data == nil && j.v.size > 0 {
+	if j.data == nil && j.v.Size > 0 {
 		if _, err := st.read(j.name, j.record); err == nil {
 			return nil // it is what was replaced a moment ago
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // setTrial begins or ends one.
@@ -21,7 +22,7 @@ func (s *Source) setTrial(t *trial) {
 // newTrial returns one of what is in use now, or of what was before the one that is under way.
 func (s *Source) newTrial(timeout time.Duration, was *trial) *trial {
 	now := time.Now()
-	t := &trial{began: now, until: now.Add(timeout), boot: bootText(), before: map[string]*version{}, refused: map[string][32]byte{}}
+	t := &trial{began: now, until: now.Add(timeout), boot: bootText(), before: map[string]*read.Version{}, refused: map[string][32]byte{}}
 	if was != nil {
 		t.before, t.refused = was.before, was.refused
 		return t
@@ -33,7 +34,7 @@ func (s *Source) newTrial(timeout time.Duration, was *trial) *trial {
 			t.before[name] = f.good
 		}
 		if f.used != nil && f.used != f.good {
-			t.refused[name] = f.used.id
+			t.refused[name] = f.used.ID
 		}
 	}
 	return t
@@ -48,7 +49,7 @@ func (s *Source) trialKept(ctx context.Context, t *trial) error {
 	before := maps.Clone(t.before)
 	s.mu.Unlock()
 	for name, v := range before {
-		if _, err := readKept(s.store.stateDir(), name, v.id); err != nil {
+		if _, err := readKept(s.store.stateDir(), name, v.ID); err != nil {
 			return fmt.Errorf("it could not go back: %w", err)
 		}
 	}
@@ -76,7 +77,7 @@ func (s *Source) endTrial(sink source.Sink) {
 	s.mu.Lock()
 	s.decisions.end() // kept with what follows
 	s.mu.Unlock()
-	back := map[string]*version{}
+	back := map[string]*read.Version{}
 	names := maps.Clone(t.before)
 	for name := range s.files {
 		names[name] = t.before[name]
@@ -101,12 +102,12 @@ func (s *Source) endTrial(sink source.Sink) {
 }
 
 // refusedStill reports whether of a file the same is in use, and the same refused, as when the trial began.
-func (t *trial) refusedStill(name string, f *state, before *version) bool {
+func (t *trial) refusedStill(name string, f *state, before *read.Version) bool {
 	id, ok := t.refused[name]
-	return ok && sameVersion(f.good, before) && f.used != nil && f.used.id == id
+	return ok && sameVersion(f.good, before) && f.used != nil && f.used.ID == id
 }
 
-func sameVersion(a, b *version) bool { return a == b || a != nil && b != nil && a.id == b.id }
+func sameVersion(a, b *read.Version) bool { return a == b || a != nil && b != nil && a.ID == b.ID }
 
 func unconfirmed(t *trial) string {
 	return fmt.Sprintf("what was in use before svcproxy apply of %s, which nobody confirmed, is used in place of the present file", clock(t.began))

@@ -5,30 +5,31 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // goneBack returns what is to be used at the start of p's file, for an apply was not confirmed.
 func (s *Source) goneBack(ctx context.Context, p *probe, t *trial, rec record, ok bool) (record, bool) {
-	found := p.v.id
-	if p.v.broken {
+	found := p.v.ID
+	if p.v.Broken {
 		found = rec.sum
 	}
 	want, had := t.before[p.name]
 	held := s.decisions.pins[p.name]
 	refused, wasRefused := t.refused[p.name]
 	switch {
-	case wasRefused && refused == p.v.id && had == ok && (!had || rec.sum == want.id):
+	case wasRefused && refused == p.v.ID && had == ok && (!had || rec.sum == want.ID):
 		return rec, ok // as when it began
-	case !had && p.v == gone:
+	case !had && p.v == read.Gone:
 		return record{}, false
-	case had && p.v.id == want.id && !p.v.broken:
-		return record{want.id, firstTime(rec, ok, t.began), t.began}, true
-	case had && ok && rec.sum == want.id && held != nil && held.found == p.v.id:
+	case had && p.v.ID == want.ID && !p.v.Broken:
+		return record{want.ID, firstTime(rec, ok, t.began), t.began}, true
+	case had && ok && rec.sum == want.ID && held != nil && held.found == p.v.ID:
 		return rec, ok // none of it was applied
 	}
 	p.pin = &pin{state: source.RolledBack, found: found, since: time.Now().Round(0), why: unconfirmed(t)}
 	if had {
-		p.pin.use = want.id
+		p.pin.use = want.ID
 	}
 	return s.insteadOf(ctx, p, p.pin, rec, ok)
 }

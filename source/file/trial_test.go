@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // bubble runs a host in one.
@@ -452,7 +454,7 @@ func TestDecisionsDamaged(t *testing.T) {
 
 func FuzzDecisions(f *testing.F) {
 	now := time.Unix(1e9, 0).UTC()
-	d := decisions{pins: map[string]*pin{"a.toml": {"held", [32]byte{1}, [32]byte{}, now, "why"}}, trial: &trial{began: now, until: now, boot: "b", before: map[string]*version{"a.toml": {id: [32]byte{2}}}}, overdue: &overdue{now, now}}
+	d := decisions{pins: map[string]*pin{"a.toml": {"held", [32]byte{1}, [32]byte{}, now, "why"}}, trial: &trial{began: now, until: now, boot: "b", before: map[string]*read.Version{"a.toml": {ID: [32]byte{2}}}}, overdue: &overdue{now, now}}
 	f.Add(d.encode())
 	f.Fuzz(func(t *testing.T, data []byte) {
 		d, err := parseDecisions(data)

@@ -6,15 +6,14 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"slices"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/internal/times"
-	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/disk"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // A text that is cut off can be valid, so what takes something away may be half
@@ -24,66 +23,8 @@ import (
 // mayBePartial reports whether v, found where old was accepted, may be a half-written
 // text. beginning: its text is a beginning of old's; placed: it was
 // renamed into its place, and so is whole.
-func mayBePartial(old, v *version, beginning, placed bool) bool {
-	return !placed && (v.broken || beginning || old.exceeds(v))
-}
-
-// exceeds reports whether o lacks a service of v, or has fewer endpoints, addresses or ports of one, or lacks what
-// keeps clients from one. What is replaced by something else is no sign of half a text.
-func (v *version) exceeds(o *version) bool {
-	if v.list != nil {
-		return o.list == nil || len(o.list.endpoints) < len(v.list.endpoints)
-	}
-	have := o.byKey()
-	return slices.ContainsFunc(v.services, func(s *source.Service) bool {
-		is, ok := have[s.Key]
-		return !ok || hasFewer(is, s) || dropsRestriction(is, s)
-	})
-}
-
-// hasFewer reports whether s has fewer of something than it had.
-func hasFewer(s, was *source.Service) bool {
-	return s.EndpointsFrom == "" && was.EndpointsFrom != "" || len(s.Endpoints) < len(was.Endpoints) || len(s.Ports) < len(was.Ports) || len(s.VIPs) < len(was.VIPs) ||
-		len(s.ExternalIPs) < len(was.ExternalIPs) || len(s.LoadBalancerIPs) < len(was.LoadBalancerIPs)
-}
-
-// dropsRestriction reports whether s lacks a restriction that it had.
-func dropsRestriction(s, was *source.Service) bool {
-	return s.NodePortAddresses == nil && was.NodePortAddresses != nil || len(s.SourceRanges) == 0 && len(was.SourceRanges) > 0 || len(s.LoadBalancerSourceRanges) == 0 && len(was.LoadBalancerSourceRanges) > 0 ||
-		s.InternalTrafficPolicy < was.InternalTrafficPolicy || s.ExternalTrafficPolicy < was.ExternalTrafficPolicy ||
-		s.HealthCheckNodePort == 0 && was.HealthCheckNodePort != 0 || s.HealthCheck == nil && was.HealthCheck != nil
-}
-
-// claimsBeyond reports whether v claims something that o does not, which another
-// file may be about to claim.
-func (v *version) claimsBeyond(o *version) bool {
-	have := o.byKey()
-	return slices.ContainsFunc(v.services, func(s *source.Service) bool {
-		is, ok := have[s.Key]
-		return !ok || !containsAll(is.VIPs, s.VIPs) || !containsAll(is.ExternalIPs, s.ExternalIPs) || !containsAll(is.LoadBalancerIPs, s.LoadBalancerIPs) ||
-			!containsAll(clientPorts(is), clientPorts(s)) || is.HealthCheckNodePort != s.HealthCheckNodePort
-	})
-}
-
-// clientPorts returns the ports of a service as far as clients see them.
-func clientPorts(s *source.Service) []source.Port {
-	ports := slices.Clone(s.Ports)
-	for i := range ports {
-		ports[i].Name, ports[i].TargetPort = "", 0
-	}
-	return ports
-}
-
-// containsAll reports whether all of some are in list.
-func containsAll[T comparable](list, some []T) bool {
-	if slices.Equal(list, some) {
-		return true
-	}
-	in := make(map[T]bool, len(list))
-	for _, x := range list {
-		in[x] = true
-	}
-	return !slices.ContainsFunc(some, func(x T) bool { return !in[x] })
+func mayBePartial(old, v *read.Version, beginning, placed bool) bool {
+	return !placed && (v.Broken || beginning || old.Exceeds(v))
 }
 
 // assess finds out what observe needs to know of a version that is new, or waits.
@@ -92,7 +33,7 @@ func (s *Source) assess(p *probe) {
 	switch p.v {
 	case nil: // as at the last look
 		p.partial = f.next != nil && f.partial && !p.renamed
-	case gone, f.seen, f.used, p.good:
+	case read.Gone, f.seen, f.used, p.good:
 		return
 	default:
 		s.compare(p)
@@ -108,13 +49,13 @@ func (s *Source) assess(p *probe) {
 func (s *Source) compare(p *probe) {
 	f := p.f
 	p.renamed = p.renamed || f.stamp != (disk.Stamp{}) && p.wasReplaced()
-	p.releases = !p.v.broken && f.used != nil && f.used.claimsBeyond(p.v)
-	for _, old := range []*version{f.used, p.accepted, p.good} {
+	p.releases = !p.v.Broken && f.used != nil && f.used.ClaimsBeyond(p.v)
+	for _, old := range []*read.Version{f.used, p.accepted, p.good} {
 		if old != nil {
 			p.partial = p.partial || mayBePartial(old, p.v, s.isPrefix(f, p.v, old), p.renamed)
 		}
 	}
-	p.partial = p.partial || p.v.broken && !p.renamed
+	p.partial = p.partial || p.v.Broken && !p.renamed
 }
 
 // wasReplaced reports whether another file was put in the place of p's, not written
@@ -125,15 +66,15 @@ func (p *probe) wasReplaced() bool {
 }
 
 // isPrefix reports whether the text of v is a beginning of old's, or may be.
-func (s *Source) isPrefix(f *state, v, old *version) bool {
-	if v.broken || v.size >= old.size {
+func (s *Source) isPrefix(f *state, v, old *read.Version) bool {
+	if v.Broken || v.Size >= old.Size {
 		return false
 	}
 	if s.store == nil { // nobody drops texts
-		return bytes.HasPrefix(old.data, v.data)
+		return bytes.HasPrefix(old.Data, v.Data)
 	}
 	text, _ := disk.Ask(s.disks, s.store.dir, func() []byte { return s.store.textOf(f.path, old) })
-	return text == nil || bytes.HasPrefix(text, v.data)
+	return text == nil || bytes.HasPrefix(text, v.Data)
 }
 
 // writersOf says whether it is certain that p's file has been read whole, for nobody has it open to
@@ -169,7 +110,7 @@ func checkWriters(path string, was disk.Stamp) (none, some bool) {
 func (f *state) wait(p *probe) {
 	f.partial = p.partial
 	switch {
-	case f.next == gone:
+	case f.next == read.Gone:
 		f.due = f.missingSince.Add(goneTime)
 	case !p.partial || p.complete:
 		f.due = p.at
@@ -198,7 +139,7 @@ func (f *state) dueOpen(p *probe) time.Time {
 
 // waitingSince returns when what waits was first found.
 func (f *state) waitingSince() time.Time {
-	if f.next == gone {
+	if f.next == read.Gone {
 		return f.missingSince
 	}
 	if f.changingSince.IsZero() {
@@ -214,13 +155,13 @@ func (f *state) waitingSince() time.Time {
 func (s *Source) dueTime(f *state, arriving bool) time.Time {
 	due := f.due
 	switch most := f.missingSince.Add(maxWait); {
-	case f.next != gone:
+	case f.next != read.Gone:
 	case arriving:
 		due = most
 	default:
 		due = times.Later(due, times.Earlier(s.lastChange.Add(quietTime), most))
 	}
-	if (f.next == gone || f.releases) && s.othersBeingRead(f) {
+	if (f.next == read.Gone || f.releases) && s.othersBeingRead(f) {
 		due = times.Later(due, f.waitingSince().Add(maxWait))
 	}
 	return due
@@ -228,7 +169,7 @@ func (s *Source) dueTime(f *state, arriving bool) time.Time {
 
 // arrives reports whether f is new, and may be half written.
 func (f *state) arrives() bool {
-	return f.seen == nil && f.next != nil && f.next != gone && f.partial
+	return f.seen == nil && f.next != nil && f.next != read.Gone && f.partial
 }
 
 // arriving reports whether a file that waits arrives.
@@ -272,7 +213,7 @@ func (f *state) observe(p *probe, first bool) {
 			f.changingSince = time.Time{}
 		}
 	default:
-		if p.v == gone && f.next != gone {
+		if p.v == read.Gone && f.next != read.Gone {
 			f.missingSince = p.at
 		}
 		f.next, f.releases = p.v, p.releases

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // What may be half written, by what it takes away and how it was written.
@@ -75,16 +77,16 @@ ports = [{ port = 80 }]
 		{"broken, renamed", web, web[:20], true, false},
 	}
 	for _, tt := range tests {
-		read := func(text string) *version {
-			return newVersion(context.Background(), "a.toml", []byte(text), nil, Rules{}, Rules{}.parseNew, nil)
+		read := func(text string) *read.Version {
+			return read.NewVersion(context.Background(), "a.toml", []byte(text), nil, read.Rules{}, read.Rules{}.ParseNew, nil)
 		}
 		old, v := read(tt.old), read(tt.new)
-		if old.broken {
-			t.Fatalf("%s: %v", tt.name, old.faults)
+		if old.Broken {
+			t.Fatalf("%s: %v", tt.name, old.Faults)
 		}
 		beginning := len(tt.new) < len(tt.old) && bytes.HasPrefix([]byte(tt.old), []byte(tt.new))
 		if got := mayBePartial(old, v, beginning, tt.placed); got != tt.want {
-			t.Errorf("%s: %v; want %v; faults %v", tt.name, got, tt.want, v.faults)
+			t.Errorf("%s: %v; want %v; faults %v", tt.name, got, tt.want, v.Faults)
 		}
 	}
 }

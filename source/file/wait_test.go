@@ -18,6 +18,7 @@ import (
 
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/disk"
+	"svcproxy.dev/svcproxy/source/read"
 	"svcproxy.dev/svcproxy/source/watch"
 )
 
@@ -359,8 +360,8 @@ func TestRacy(t *testing.T) {
 		age  time.Duration
 		want bool
 	}{{time.Second, false}, {time.Second + 1, true}, {time.Minute + 1, false}, {disk.RacyTime, false}, {disk.RacyTime - 1, true}, {0, true}, {-time.Hour, true}} {
-		p := probe{at: now, v: &version{}, stamp: disk.Stamp{Ctime: syscall.NsecToTimespec(now.Add(-tt.age).UnixNano())}}
-		f := state{seen: &version{}}
+		p := probe{at: now, v: &read.Version{}, stamp: disk.Stamp{Ctime: syscall.NsecToTimespec(now.Add(-tt.age).UnixNano())}}
+		f := state{seen: &read.Version{}}
 		f.observe(&p, false)
 		if f.racy != tt.want {
 			t.Errorf("changed %v before it was read: racy = %v; want %v", tt.age, f.racy, tt.want)
@@ -401,7 +402,7 @@ func TestPoll(t *testing.T) {
 		parsed := map[string]int{}
 		var mu sync.Mutex
 		f.stop()
-		f.src.parse = func(ctx context.Context, path string, data []byte, before knownServices) ([]*source.Service, []source.Fault, knownServices) {
+		f.src.parse = func(ctx context.Context, path string, data []byte, before read.KnownServices) ([]*source.Service, []source.Fault, read.KnownServices) {
 			mu.Lock()
 			defer mu.Unlock()
 			parsed[filepath.Base(path)]++
@@ -443,12 +444,12 @@ func TestQuietToTheMoment(t *testing.T) {
 	begin := time.Unix(1e9, 0)
 	for _, tt := range []struct {
 		quiet time.Duration
-		next  *version
+		next  *read.Version
 		want  time.Duration // after begin
 	}{
 		{quietTime - 1, nil, 0},
 		{quietTime, nil, quietTime},
-		{quietTime, gone, 0},
+		{quietTime, read.Gone, 0},
 	} {
 		f := state{next: tt.next}
 		f.noteChange(begin)

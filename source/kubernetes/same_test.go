@@ -22,7 +22,7 @@ import (
 	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
-	"svcproxy.dev/svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // A drawn service, written both ways: as TOML and as objects.
@@ -209,7 +209,7 @@ func TestSameAsFiles(t *testing.T) {
 			c.entries.setService(source.Key{Namespace: "default", Name: d.service.Name}, parseService(d.service, newWords()))
 			c.flush(d.service.CreationTimestamp.Time)
 		}
-		fromFile, faults := file.Parse("s.toml", []byte(toml.String()))
+		fromFile, faults := read.Parse("s.toml", []byte(toml.String()))
 		for _, f := range faults {
 			if !f.Warning {
 				t.Fatalf("%s in\n%s", f, toml.String())

@@ -26,6 +26,7 @@ func (m Mounts) Changed() bool {
 	return err == nil && n > 0 && fds[0].Revents&unix.POLLPRI != 0
 }
 
+// Close ends the watch.
 func (m Mounts) Close() {
 	if m >= 0 {
 		_ = unix.Close(int(m))

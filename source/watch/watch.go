@@ -91,6 +91,7 @@ type Target struct {
 	Links map[string]bool // links in the directory that lead to it or over it
 }
 
+// Classify returns what an event is about.
 func (w *Watcher) Classify(ev fsnotify.Event) (a Target) {
 	path := filepath.Clean(ev.Name) // a watch on / gives //etc
 	if w.realDir != "" && filepath.Dir(path) == w.realDir {

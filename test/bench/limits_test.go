@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy.dev/svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/read"
 	"svcproxy.dev/svcproxy/test/lab"
 )
 
@@ -67,7 +67,7 @@ func TestLimits(t *testing.T) {
 
 // atLimits returns services with as many frontends and endpoints of them as the limits allow by default.
 func atLimits() (all []lab.Service) {
-	limits := file.DefaultLimits
+	limits := read.DefaultLimits
 	ports := make([]lab.Port, portsEach)
 	for i := range ports {
 		ports[i] = lab.Port{Name: fmt.Sprint("p", i), Port: uint16(1 + i), TargetPort: lab.EndpointPorts[0]}

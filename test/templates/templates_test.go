@@ -16,7 +16,7 @@ import (
 	"text/template"
 	"time"
 
-	"svcproxy.dev/svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 const examples = "../../configs/examples/templates"
@@ -28,7 +28,7 @@ func check(t *testing.T, err error) {
 	}
 }
 
-func read(t *testing.T, name string) string {
+func example(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(examples, name))
 	check(t, err)
@@ -39,14 +39,14 @@ func read(t *testing.T, name string) string {
 func configDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	check(t, os.WriteFile(dir+"/web.toml", []byte(read(t, "web.toml")), 0o644))
+	check(t, os.WriteFile(dir+"/web.toml", []byte(example(t, "web.toml")), 0o644))
 	return dir
 }
 
 // inUse returns what svcproxy reads in a directory: endpoints, and faults.
 func inUse(t *testing.T, dir string) string {
 	t.Helper()
-	files, err := file.Rules{}.ReadDir(dir, nil)
+	files, err := read.Rules{}.ReadDir(dir, nil)
 	check(t, err)
 	var out []string
 	for _, f := range files {
@@ -194,7 +194,7 @@ func TestConsulTemplate(t *testing.T) {
 	dir := configDir(t)
 	here, err := filepath.Abs(examples)
 	check(t, err)
-	config := strings.NewReplacer("/etc/consul-template", here, "/etc/svcproxy", dir).Replace(read(t, "consul-template.hcl"))
+	config := strings.NewReplacer("/etc/consul-template", here, "/etc/svcproxy", dir).Replace(example(t, "consul-template.hcl"))
 	render(t, fmt.Sprintf("consul {\n  address = %q\n}\n", server.Listener.Addr())+config)
 	goesThrough(t, r, dir)
 }
@@ -205,7 +205,7 @@ func TestNomad(t *testing.T) {
 	server := httptest.NewServer(r)
 	t.Cleanup(server.Close) // after consul-template has ended, whose questions it waits for
 	dir := configDir(t)
-	block := strings.Replace(read(t, "nomad.hcl"), "/svcproxy/", dir+"/", 1)
+	block := strings.Replace(example(t, "nomad.hcl"), "/svcproxy/", dir+"/", 1)
 	block = strings.Replace(block, "change_mode = \"noop\"\n", "", 1) // of Nomad itself
 	block = strings.Replace(block, "  data ", "  contents ", 1)       // which is called so there
 	render(t, fmt.Sprintf("nomad {\n  address = %q\n}\n", server.URL)+block)
@@ -251,7 +251,7 @@ var words = template.FuncMap{
 }
 
 func TestDockerGen(t *testing.T) {
-	parsed, err := template.New("").Funcs(words).Parse(read(t, "web.endpoints.toml.tmpl"))
+	parsed, err := template.New("").Funcs(words).Parse(example(t, "web.endpoints.toml.tmpl"))
 	check(t, err)
 	of := func(label, ip string, running bool) container {
 		c := container{Labels: map[string]string{"svcproxy": label}, Networks: []network{{"other", "10.9.0.1"}, {"bridge", ip}}}

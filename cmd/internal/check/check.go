@@ -22,6 +22,7 @@ import (
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/disk"
 	"svcproxy.dev/svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 const (
@@ -41,7 +42,7 @@ type Checker struct {
 	Load func(path string) (configs.Settings, []source.Fault, error)
 
 	// Rules returns what service files are held to under settings.
-	Rules func(configs.Settings) file.Rules
+	Rules func(configs.Settings) read.Rules
 
 	// Host returns what a daemon with these settings finds on this host, which is where
 	// files of ConfigDir are for; nil: that is not known.
@@ -61,7 +62,7 @@ type Report struct {
 	Unreadable bool // something could not be read; a fault says what and why
 }
 
-func (r *Report) add(files ...file.File) {
+func (r *Report) add(files ...read.File) {
 	for _, f := range files {
 		r.Faults = append(r.Faults, f.Faults...)
 		r.Unreadable = r.Unreadable || f.Unreadable
@@ -74,7 +75,7 @@ func (r *Report) unreadable(path string, err error) {
 	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		path = pe.Path
 	}
-	r.Faults = append(r.Faults, file.UnreadableFault(path, err))
+	r.Faults = append(r.Faults, read.UnreadableFault(path, err))
 	r.Unreadable = true
 }
 
@@ -96,7 +97,7 @@ func (c *Checker) Path(path string) (r Report) {
 	switch {
 	case err != nil:
 		r.unreadable(path, err)
-	case filepath.Base(path) == file.SettingsName:
+	case filepath.Base(path) == read.SettingsName:
 		c.settings(path, &r)
 	case info.IsDir() && !c.knownIn(filepath.Dir(path))[filepath.Base(path)]:
 		c.directory(path, &r)
@@ -104,7 +105,7 @@ func (c *Checker) Path(path string) (r Report) {
 		beside := c.beside(filepath.Base(path), &r)
 		f := beside.itself
 		if f == nil || !f.OfEndpoints() { // what a list is good for, files beside it say
-			f = new(file.File)
+			f = new(read.File)
 			*f = beside.rules.ReadFile(path)
 		}
 		beside.last(*f, &r)
@@ -118,10 +119,10 @@ func (c *Checker) Path(path string) (r Report) {
 
 // A setting is what a file is read and judged in.
 type setting struct {
-	rules    file.Rules
+	rules    read.Rules
 	reserved []netip.AddrPort
-	others   []file.File
-	itself   *file.File // the file that the others are beside, if it was found there
+	others   []read.File
+	itself   *read.File // the file that the others are beside, if it was found there
 	settings configs.Settings
 	host     report.Snapshot // where files of the configuration directory matter; else nothing
 
@@ -130,7 +131,7 @@ type setting struct {
 }
 
 // id names a file, however its path was given.
-func (in setting) id(f file.File) source.UnitID {
+func (in setting) id(f read.File) source.UnitID {
 	if in.dir == "" {
 		return source.UnitID{Source: file.Name, Name: f.Path}
 	}
@@ -139,7 +140,7 @@ func (in setting) id(f file.File) source.UnitID {
 
 // recall takes up what the host and the state directory say of these files, if they are
 // of the configuration directory, so that what is theirs stays theirs, as the daemon has it.
-func (c *Checker) recall(in *setting, dir string, files []file.File) {
+func (c *Checker) recall(in *setting, dir string, files []read.File) {
 	if !SameDir(dir, c.ConfigDir) {
 		return
 	}
@@ -153,7 +154,7 @@ func (c *Checker) recall(in *setting, dir string, files []file.File) {
 	for _, f := range files {
 		names = append(names, filepath.Base(f.Path))
 	}
-	in.dir, in.accepted = dir, in.rules.LastGood(dir, c.StateDir, names)
+	in.dir, in.accepted = dir, file.LastGood(in.rules, dir, c.StateDir, names)
 }
 
 // knownIn returns the names of files of which the state directory keeps a last good version, where dir is the configuration directory.
@@ -165,7 +166,7 @@ func (c *Checker) knownIn(dir string) map[string]bool {
 }
 
 // tracker returns one that holds what was accepted, and then these files.
-func (in setting) tracker(files []file.File) *claims.Tracker {
+func (in setting) tracker(files []read.File) *claims.Tracker {
 	t := claims.NewTracker(in.reserved)
 	t.Limit(in.rules.Limits.Products())
 	t.Apply(source.Changes{Set: in.accepted})
@@ -189,7 +190,7 @@ func (c *Checker) settings(path string, r *Report) configs.Settings {
 // of the configuration directory open, it is the one of the daemon, if that is known.
 func (c *Checker) setting(dir string, r *Report) setting {
 	var found Report
-	s := c.settings(filepath.Join(dir, file.SettingsName), &found)
+	s := c.settings(filepath.Join(dir, read.SettingsName), &found)
 	if s.Mode == configs.Auto && c.ModeInUse != nil && SameDir(dir, c.ConfigDir) {
 		s.Mode = cmp.Or(c.ModeInUse(), s.Mode)
 	}
@@ -222,7 +223,7 @@ func (c *Checker) directory(dir string, r *Report) {
 
 // affinity says where all files together ask a mode for more session affinity than
 // it can do, or warns where it does not do that well.
-func (in setting) affinity(dir string, files []file.File) []source.Fault {
+func (in setting) affinity(dir string, files []read.File) []source.Fault {
 	lists := 0
 	for _, f := range files {
 		for _, s := range f.Services {
@@ -251,11 +252,11 @@ func (c *Checker) beside(name string, r *Report) setting {
 		r.unreadable(c.ConfigDir, err)
 	}
 	c.recall(&in, c.ConfigDir, files)
-	if i := slices.IndexFunc(files, func(f file.File) bool { return filepath.Base(f.Path) == name }); i >= 0 {
+	if i := slices.IndexFunc(files, func(f read.File) bool { return filepath.Base(f.Path) == name }); i >= 0 {
 		itself := files[i]
 		in.itself = &itself
 	}
-	in.others = slices.DeleteFunc(files, func(f file.File) bool { return filepath.Base(f.Path) == name })
+	in.others = slices.DeleteFunc(files, func(f read.File) bool { return filepath.Base(f.Path) == name })
 	return in
 }
 
@@ -268,17 +269,17 @@ func (c *Checker) standardInput(r *Report) {
 }
 
 // last checks a file that came after others. What they claim is theirs.
-func (in setting) last(f file.File, r *Report) {
+func (in setting) last(f read.File, r *Report) {
 	r.add(f)
 	t := in.tracker(in.others)
-	t.Apply(source.Changes{Set: in.units([]file.File{f})})
+	t.Apply(source.Changes{Set: in.units([]read.File{f})})
 	r.Faults = append(r.Faults, refusals(t, in.id(f).Name)...)
 	r.Faults = append(r.Faults, in.doubts(t, f)...)
 }
 
 // doubts warns of what is wrong with services of files for what other services, and
 // processes of this host, are.
-func (in setting) doubts(t *claims.Tracker, files ...file.File) []source.Fault {
+func (in setting) doubts(t *claims.Tracker, files ...read.File) []source.Fault {
 	of := map[source.Key]bool{}
 	for _, f := range files {
 		for _, s := range f.Services {
@@ -318,7 +319,7 @@ func (c *Checker) Text(name string) []byte {
 }
 
 // units returns the files that can be used.
-func (in setting) units(files []file.File) []source.Unit {
+func (in setting) units(files []read.File) []source.Unit {
 	since := make(map[source.UnitID]int64)
 	for _, u := range in.accepted {
 		since[u.ID] = u.Since

@@ -17,7 +17,7 @@ import (
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
-	"svcproxy.dev/svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // service returns a file of one service with one port of one VIP.
@@ -39,7 +39,7 @@ func sticky(name string, n int) string {
 func checker(dir, stdin string) *check.Checker {
 	return &check.Checker{
 		ConfigDir: dir, Stdin: strings.NewReader(stdin), Load: configs.Load,
-		Rules: func(s configs.Settings) file.Rules { s.Mode = "iptables"; return sources.Rules(s) },
+		Rules: func(s configs.Settings) read.Rules { s.Mode = "iptables"; return sources.Rules(s) },
 	}
 }
 

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"svcproxy.dev/svcproxy/cmd/internal/convert/reader"
-	"svcproxy.dev/svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // The command of a check with misc_dynamic passes where keepalived would send connections.
@@ -18,7 +18,7 @@ func TestMiscDynamicPasses(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		services, _ := file.Parse("services.toml", d.TOML)
+		services, _ := read.Parse("services.toml", d.TOML)
 		if len(services) != 1 || services[0].HealthCheck == nil {
 			t.Fatalf("no check in\n%s", d.TOML)
 		}

@@ -9,7 +9,7 @@ import (
 
 	"svcproxy.dev/svcproxy/cmd/internal/convert/reader"
 	"svcproxy.dev/svcproxy/source"
-	"svcproxy.dev/svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 func FuzzKeepalived(f *testing.F) { fuzz(f, "keepalived") }
@@ -48,7 +48,7 @@ func fuzz(f *testing.F, name string) {
 				t.Errorf("note %q", line)
 			}
 		}
-		services, faults := file.Parse("services.toml", d.TOML)
+		services, faults := read.Parse("services.toml", d.TOML)
 		for _, f := range faults {
 			if !f.Warning {
 				t.Errorf("%s of\n%s", f, d.TOML)

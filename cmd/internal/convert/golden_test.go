@@ -14,7 +14,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/convert/reader"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/source"
-	"svcproxy.dev/svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 var update = flag.Bool("update", false, "rewrite what the golden files want")
@@ -83,12 +83,12 @@ func converted(t *testing.T, f convert.Format, ar *txtar.Archive) (toml, notes s
 }
 
 func document(f convert.Format, in reader.Input) (*convert.Document, error) {
-	read, err := f.Read(in)
+	result, err := f.Read(in)
 	if err != nil {
 		return nil, err
 	}
-	rules := file.Rules{Check: func(s *source.Service) []source.Problem { return configs.Refuse(s, "nftables", "ipvs", "iptables") }}
-	return convert.Judge{Mode: configs.Auto, Rules: rules}.Document(read, "Of "+in.Name+".")
+	rules := read.Rules{Check: func(s *source.Service) []source.Problem { return configs.Refuse(s, "nftables", "ipvs", "iptables") }}
+	return convert.Judge{Mode: configs.Auto, Rules: rules}.Document(result, "Of "+in.Name+".")
 }
 
 func section(ar *txtar.Archive, name string) string {

@@ -14,11 +14,12 @@ import (
 	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // A Judge holds services to what a service file is held to.
 type Judge struct {
-	Rules    file.Rules
+	Rules    read.Rules
 	Mode     string           // that services are for; "auto": one that may not be ipvs
 	Written  string           // the mode that svcproxy.toml says, which the daemon takes
 	Reserved []netip.AddrPort // addresses and ports that no service may have

@@ -8,7 +8,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/convert/reader"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/source"
-	"svcproxy.dev/svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // Where it is for a mode that cannot do them, keys of IPVS are left out with a note, and the service stays.
@@ -16,12 +16,12 @@ func TestKeysOfIPVSAreLeftOut(t *testing.T) {
 	const text = "-A -u 192.0.2.10:53 -s sh -o -b sh-port\n-a -u 192.0.2.10:53 -r 10.0.0.1:53 -m -w 1 -x 5 -y 2\n"
 	keys := []string{"scheduler", "scheduler_flags", "one_packet", "max_connections", "min_connections"}
 	for _, mode := range []string{"ipvs", "nftables"} {
-		read, err := format(t, "ipvsadm").Read(reader.Input{Name: "saved", Data: []byte(text)})
+		result, err := format(t, "ipvsadm").Read(reader.Input{Name: "saved", Data: []byte(text)})
 		if err != nil {
 			t.Fatal(err)
 		}
-		rules := file.Rules{Check: func(s *source.Service) []source.Problem { return configs.Refuse(s, mode) }}
-		d, err := convert.Judge{Mode: mode, Rules: rules}.Document(read, "")
+		rules := read.Rules{Check: func(s *source.Service) []source.Problem { return configs.Refuse(s, mode) }}
+		d, err := convert.Judge{Mode: mode, Rules: rules}.Document(result, "")
 		if err != nil {
 			t.Fatal(err)
 		}

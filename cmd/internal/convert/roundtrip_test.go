@@ -13,7 +13,7 @@ import (
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/proxier/ipvs"
 	"svcproxy.dev/svcproxy/proxier/policy"
-	"svcproxy.dev/svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // What ipvsadm prints of our own virtual servers converts to services that make the same ones.
@@ -50,7 +50,7 @@ func again(t *testing.T, fam policy.Family, text string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	services, _ := file.Parse("services.toml", d.TOML)
+	services, _ := read.Parse("services.toml", d.TOML)
 	own := []netip.Addr{netip.MustParseAddr("198.51.100.99")}
 	node := &policy.Node{Name: "this-node", Addrs: own, NodePortAddrs: own}
 	return servers(ipvs.Text(policy.NewState(fam, node, services), configs.Default().IPVS.Scheduler))

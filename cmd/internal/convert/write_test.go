@@ -5,7 +5,7 @@ import (
 
 	"svcproxy.dev/svcproxy/cmd/internal/convert"
 	"svcproxy.dev/svcproxy/cmd/internal/convert/reader"
-	"svcproxy.dev/svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // What a reader sets of a service is in the file.
@@ -15,7 +15,7 @@ func TestKeysAreWritten(t *testing.T) {
 		`session_affinity = "client_ip"`, `enabled = false`,
 	} {
 		text := "[[services]]\nname = \"a\"\nvips = [\"192.0.2.10\"]\nports = [{ port = 80 }]\nendpoints = [\"10.0.0.1\", \"10.0.0.2\"]\n" + key + "\n"
-		want, faults := file.Parse("a.toml", []byte(text))
+		want, faults := read.Parse("a.toml", []byte(text))
 		if len(faults) > 0 {
 			t.Fatalf("%s: %v", key, faults)
 		}
@@ -23,7 +23,7 @@ func TestKeysAreWritten(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, _ := file.Parse("a.toml", d.TOML); len(got) != 1 || !got[0].Equal(want[0]) {
+		if got, _ := read.Parse("a.toml", d.TOML); len(got) != 1 || !got[0].Equal(want[0]) {
 			t.Errorf("%s is lost in\n%s", key, d.TOML)
 		}
 	}

@@ -23,6 +23,7 @@ import (
 	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // PlanPath is where the control socket says what a sync would change, as a plan.Report.
@@ -127,7 +128,7 @@ func (p Planner) compare(ctx context.Context, in *modeswitch.Active, s configs.S
 		return err
 	}
 	n := node.Build(s, addrs)
-	rules := file.Rules{Limits: s.Limits, Check: sources.Hold(s, func() []string { return []string{in.Name} })}
+	rules := read.Rules{Limits: s.Limits, Check: sources.Hold(s, func() []string { return []string{in.Name} })}
 	reading := plan.LastGood(rules, node.Reserved(s), p.ConfigDir, p.StateDir)
 	r.Mode, r.Faults, r.Unreadable = in.Name, reading.Faults, reading.Unreadable
 	r.Errors = append(r.Errors, in.Missing()...)

@@ -18,7 +18,7 @@ import (
 	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/proxier/traffic"
 	"svcproxy.dev/svcproxy/source"
-	"svcproxy.dev/svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // A reporter answers questions about the state of the daemon. It changes nothing.
@@ -28,7 +28,7 @@ type reporter struct {
 
 	host      *node.Host
 	settings  *settings.Watcher
-	rules     file.Rules // in the mode that is in use
+	rules     read.Rules // in the mode that is in use
 	mode      *modeswitch.Switch
 	sources   []source.Source
 	loop      *loop.Loop

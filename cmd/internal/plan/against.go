@@ -13,7 +13,7 @@ import (
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
-	"svcproxy.dev/svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // Against says what leads from the files of one directory to those of another, of which each
@@ -26,7 +26,7 @@ type Against struct {
 	Load func(path string) (configs.Settings, []source.Fault, error)
 
 	// Rules returns what service files are held to under settings.
-	Rules func(configs.Settings) file.Rules
+	Rules func(configs.Settings) read.Rules
 }
 
 // Report compares the directories.
@@ -50,11 +50,11 @@ func (a Against) Report() *Report {
 // settings reads those of a directory. Where they have faults, all else is compared under
 // the defaults.
 func (a Against) settings(dir string, r *Report) configs.Settings {
-	path := filepath.Join(dir, file.SettingsName)
+	path := filepath.Join(dir, read.SettingsName)
 	s, faults, err := a.Load(path)
 	if err != nil {
 		r.Unreadable = true
-		faults = append(faults, file.UnreadableFault(path, err))
+		faults = append(faults, read.UnreadableFault(path, err))
 	}
 	r.Faults = append(r.Faults, faults...)
 	if source.AnyError(faults) {

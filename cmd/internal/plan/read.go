@@ -9,6 +9,7 @@ import (
 	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // A Reading is what service files say, and what was there before them.
@@ -21,9 +22,9 @@ type Reading struct {
 
 // LastGood reads the service files of a directory as a daemon that starts there would, after
 // the versions that were last accepted.
-func LastGood(rules file.Rules, reserved []netip.AddrPort, dir, stateDir string) *Reading {
+func LastGood(rules read.Rules, reserved []netip.AddrPort, dir, stateDir string) *Reading {
 	r := new(Reading)
-	old := rules.AllLastGood(dir, stateDir)
+	old := file.AllLastGood(rules, dir, stateDir)
 	set, names := r.directory(rules, dir, file.Recorded(stateDir))
 	var gone []source.UnitID
 	if err := file.CheckListing(dir, stateDir); err != nil {
@@ -37,7 +38,7 @@ func LastGood(rules file.Rules, reserved []netip.AddrPort, dir, stateDir string)
 
 // Directories reads service files that are to replace those of another directory. Faults
 // are those of both.
-func Directories(oldRules, rules file.Rules, reserved []netip.AddrPort, oldDir, dir string) *Reading {
+func Directories(oldRules, rules read.Rules, reserved []netip.AddrPort, oldDir, dir string) *Reading {
 	r := new(Reading)
 	old, names := r.directory(oldRules, oldDir, nil)
 	for i := range old {
@@ -52,8 +53,8 @@ func Directories(oldRules, rules file.Rules, reserved []netip.AddrPort, oldDir, 
 }
 
 // directory reads all files of a directory, and returns those that can be used, and the
-// names of all; nil where the directory cannot be read. known: see file.Rules.ReadDir.
-func (r *Reading) directory(rules file.Rules, dir string, known map[string]bool) (units []source.Unit, names map[string]bool) {
+// names of all; nil where the directory cannot be read. known: see read.Rules.ReadDir.
+func (r *Reading) directory(rules read.Rules, dir string, known map[string]bool) (units []source.Unit, names map[string]bool) {
 	files, err := rules.ReadDir(dir, known)
 	if err != nil {
 		r.unreadable(dir, err)
@@ -72,7 +73,7 @@ func (r *Reading) directory(rules file.Rules, dir string, known map[string]bool)
 
 func (r *Reading) unreadable(path string, err error) {
 	r.Unreadable = true
-	if f := file.UnreadableFault(path, err); !slices.Contains(r.Faults, f) {
+	if f := read.UnreadableFault(path, err); !slices.Contains(r.Faults, f) {
 		r.Faults = append(r.Faults, f)
 	}
 }
@@ -88,7 +89,7 @@ func missing(old []source.Unit, names map[string]bool) (gone []source.UnitID) {
 }
 
 // apply has old units followed by a change, as a daemon does.
-func (r *Reading) apply(rules file.Rules, reserved []netip.AddrPort, old []source.Unit, ch source.Changes) {
+func (r *Reading) apply(rules read.Rules, reserved []netip.AddrPort, old []source.Unit, ch source.Changes) {
 	since := make(map[source.UnitID]int64)
 	for _, u := range old {
 		since[u.ID] = u.Since

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"svcproxy.dev/svcproxy/internal/filetest"
-	"svcproxy.dev/svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // Without a daemon the files are read as one that starts would, after what was last accepted.
@@ -52,7 +52,7 @@ func TestLastGood(t *testing.T) {
 			if err := errors.Join(filetest.Accept(t.Context(), dir, state), tt.do(dir)); err != nil {
 				t.Fatal(err)
 			}
-			r := LastGood(file.Rules{}, nil, dir, state)
+			r := LastGood(read.Rules{}, nil, dir, state)
 			var edits []string
 			for _, tr := range r.Edits {
 				s := serviceOf(tr)

@@ -13,10 +13,11 @@ import (
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/disk"
 	"svcproxy.dev/svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // lastGood is where the last svcproxy.toml is kept that could be used.
-func (w *Watcher) lastGood() string { return filepath.Join(w.StateDir, file.SettingsName) }
+func (w *Watcher) lastGood() string { return filepath.Join(w.StateDir, read.SettingsName) }
 
 // unknown is the text of settings that are not those of the present file: whatever
 // is found there is read.
@@ -127,7 +128,7 @@ func (w *Watcher) withoutFile(err error, faults []source.Fault) (configs.Setting
 
 // noText is the fault of a svcproxy.toml of which nobody knows what it says.
 func (w *Watcher) noText(err error) source.Fault {
-	return file.UnreadableFault(w.path(), err)
+	return read.UnreadableFault(w.path(), err)
 }
 
 // keep keeps the text that is in use, for the next start.

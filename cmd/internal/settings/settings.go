@@ -19,7 +19,7 @@ import (
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/disk"
-	"svcproxy.dev/svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // Poll is how often svcproxy.toml is read. A new text counts when it is
@@ -133,7 +133,7 @@ func (w *Watcher) Follow(ctx context.Context) {
 }
 
 // path returns where svcproxy.toml is.
-func (w *Watcher) path() string { return filepath.Join(w.ConfigDir, file.SettingsName) }
+func (w *Watcher) path() string { return filepath.Join(w.ConfigDir, read.SettingsName) }
 
 var errNoText = errors.New("it says nothing")
 

@@ -6,12 +6,12 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/settings"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/source"
-	"svcproxy.dev/svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // Rules returns what service files are held to under settings. Where auto leaves the mode open, a file
 // may ask for what any mode of this build can do, with a warning that names the modes that refuse it.
-func Rules(s configs.Settings) file.Rules {
+func Rules(s configs.Settings) read.Rules {
 	names := []string{s.Mode}
 	if s.Mode == configs.Auto {
 		names = nil
@@ -22,9 +22,9 @@ func Rules(s configs.Settings) file.Rules {
 	inMode := Hold(s, func() []string { return names })
 	check := func(svc *source.Service) []source.Problem { return append(inMode(svc), s.WarnOfAnnounce(svc)...) }
 	if s.Mode != configs.Auto {
-		return file.Rules{Limits: s.Limits, Check: check}
+		return read.Rules{Limits: s.Limits, Check: check}
 	}
-	return file.Rules{Limits: s.Limits, Check: func(svc *source.Service) []source.Problem {
+	return read.Rules{Limits: s.Limits, Check: func(svc *source.Service) []source.Problem {
 		return append(check(svc), configs.WarnOfModes(svc, names...)...)
 	}}
 }
@@ -39,9 +39,9 @@ func Supported(s configs.Settings) error {
 }
 
 // RulesInUse returns what service files are held to in the mode that is in use.
-func RulesInUse(w *settings.Watcher, sw *modeswitch.Switch) file.Rules {
+func RulesInUse(w *settings.Watcher, sw *modeswitch.Switch) read.Rules {
 	check := Hold(w.Fixed, func() []string { return []string{sw.Current().Name} })
-	return file.Rules{Limits: w.Fixed.Limits, GuardPrograms: w.Fixed.Health.ExecUser == "", Check: func(svc *source.Service) []source.Problem {
+	return read.Rules{Limits: w.Fixed.Limits, GuardPrograms: w.Fixed.Health.ExecUser == "", Check: func(svc *source.Service) []source.Problem {
 		now := w.Current()
 		return append(check(svc), now.WarnOfAnnounce(svc)...)
 	}}

@@ -13,6 +13,7 @@ import (
 	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // A Type is a source that this build has.
@@ -37,7 +38,7 @@ type Config struct {
 	configs.Settings
 	ConfigDir, StateDir, Version string
 	Several                      bool       // other sources are served too
-	Rules                        file.Rules // for what people write
+	Rules                        read.Rules // for what people write
 	Log                          *slog.Logger
 	Host                         *node.Host // is told what a cluster says of it, once the source runs
 }

@@ -1,0 +1,88 @@
+package read
+
+import (
+	"bytes"
+	"strings"
+
+	"svcproxy.dev/svcproxy/internal/trust"
+	"svcproxy.dev/svcproxy/source"
+)
+
+// The program of a check runs as root unless a setting says as whom. So only root may be able to change a file that
+// names one (Rules.GuardPrograms), and the program itself, which the check looks at when it runs it.
+
+// refusePrograms returns what is wrong with services of the file at path because others can change it. It looks at
+// the file at most once, and not before a service has a program.
+func (rules Rules) refusePrograms(path string) func(*source.Service) []source.Problem {
+	var looked bool
+	var why string
+	return func(s *source.Service) []source.Problem {
+		if !runsProgram(s) {
+			return nil
+		}
+		if !looked {
+			looked, why = true, rules.changeable(path)
+		}
+		if why == "" {
+			return rules.warnOfProgram(s.HealthCheck.Command)
+		}
+		return []source.Problem{{
+			Path: source.At("health_check", "command"),
+			Msg:  noProgram + why,
+			Hint: "let root alone change the file and every directory above it, or set exec_user in [health] of " + SettingsName,
+		}}
+	}
+}
+
+const noProgram = "svcproxy runs no program that this file names: "
+
+// isOfFile reports whether a problem of a check is that others can change its file.
+func isOfFile(p source.Problem) bool { return strings.HasPrefix(p.Msg, noProgram) }
+
+// warnOfProgram warns of a program that does not run because others can change it. A daemon finds that when it runs it.
+func (rules Rules) warnOfProgram(command []string) []source.Problem {
+	if rules.Writer != nil || len(command) == 0 {
+		return nil
+	}
+	why, err := trust.Writer(command[0])
+	if err != nil {
+		why = source.Excerpt(command[0]) + ": " + Reason(err)
+	}
+	if why == "" {
+		return nil
+	}
+	return []source.Problem{{
+		Path: source.At("health_check", "command"), Msg: "svcproxy cannot run this program on this host: " + why, Hint: "endpoints stay as they are", Warning: true,
+	}}
+}
+
+// with returns a check of services that reports what either finds.
+func with(check, more func(*source.Service) []source.Problem) func(*source.Service) []source.Problem {
+	if check == nil {
+		return more
+	}
+	return func(s *source.Service) []source.Problem { return append(check(s), more(s)...) }
+}
+
+func runsProgram(s *source.Service) bool {
+	return s.HealthCheck != nil && s.HealthCheck.Type == source.CheckExec
+}
+
+// MayRunPrograms reports whether a text may hold a check that runs a program: what becomes of it depends on who can
+// change the file, too. A name in it can be written with escapes.
+func MayRunPrograms(text []byte) bool {
+	return bytes.Contains(text, []byte(source.CheckExec.String())) || bytes.IndexByte(text, '\\') >= 0
+}
+
+// changeable says who besides root can change the file at path; empty: nobody.
+func (rules Rules) changeable(path string) string {
+	look := trust.Writer
+	if rules.Writer != nil {
+		look = rules.Writer
+	}
+	why, err := look(path)
+	if err != nil {
+		return "it is not known who can change it: " + Reason(err)
+	}
+	return why
+}

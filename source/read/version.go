@@ -1,0 +1,126 @@
+package read
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"path/filepath"
+	"sync/atomic"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// A Parser reads a service file's text, as Parse does, except for the services that
+// are known from before. It returns those that are known by now. When ctx ends
+// nobody wants to know any more, and what it returns is at fault.
+type Parser func(ctx context.Context, path string, data []byte, before KnownServices) ([]*source.Service, []source.Fault, KnownServices)
+
+// A Version is what was found in the place of a file at one time.
+type Version struct {
+	// ID tells versions apart: the hash of the contents, or of the reason why
+	// there are none. The zero id: there is no file.
+	ID       [sha256.Size]byte
+	Path     string
+	Services []*source.Service
+	Known    KnownServices    // of those
+	Lists    map[string][]int // indexes of services by the files of endpoints that they refer to
+	products source.Products  // of services without those endpoints, where they refer to any
+	List     *EndpointList    // of a file of endpoints; nil: of one of services
+	Original *Version         // of one that would be good, but not with the lists or services of others: see fit
+	Faults   []source.Fault
+	Revision atomic.Int64 // by which rules, see Source.Revalidate
+	Broken   bool         // a fault is more than a warning
+	Hidden   bool         // see Rules.hidden
+	Size     int          // of the contents, in bytes
+	UID      int          // who owned the file; -1: not known
+	Data     []byte       // the contents, until they are known to be kept
+}
+
+// Name returns its ID in hex.
+func (v *Version) Name() string { return hex.EncodeToString(v.ID[:]) }
+
+// Count returns how many services it has; nil: none.
+func (v *Version) Count() int {
+	if v == nil {
+		return 0
+	}
+	return len(v.Services)
+}
+
+// Gone is the version of a file that does not exist.
+var Gone = &Version{}
+
+// NewVersion returns the version of a file with this text or, where err says why there is none, without. parse reads it, unless
+// the name is one of a list of endpoints; before are the services of the version before.
+func NewVersion(ctx context.Context, path string, data []byte, err error, rules Rules, parse Parser, before KnownServices) *Version {
+	v := &Version{ID: IDOf(data, err), Path: path, Size: len(data), UID: -1, Hidden: rules.Hidden}
+	switch {
+	case err != nil:
+		v.Faults = []source.Fault{Unreadable(path, err)}
+	case IsEndpointsFile(filepath.Base(path)):
+		v.List, v.Faults = parseList(path, data, rules.endpoints())
+	default:
+		v.Services, v.Faults, v.Known = parse(ctx, path, data, before)
+		v.setLists()
+	}
+	if v.Hidden && err == nil {
+		v.Faults = hideWords(v.Faults)
+	}
+	if v.List != nil {
+		v.List.hidden = v.Hidden
+	}
+	if v.Broken = source.AnyError(v.Faults); v.Broken {
+		v.Services, v.Lists, v.List = nil, nil, nil
+	} else {
+		v.Data = data
+	}
+	return v
+}
+
+// ListVersion returns the version of a file of endpoints with this text.
+func ListVersion(path string, data []byte, rules Rules) *Version {
+	return NewVersion(context.Background(), path, data, nil, rules, nil, nil)
+}
+
+// setLists finds out which services refer to lists.
+func (v *Version) setLists() {
+	for i, s := range v.Services {
+		if s.EndpointsFrom == "" {
+			continue
+		}
+		if v.Lists == nil {
+			v.Lists = map[string][]int{}
+		}
+		v.Lists[s.EndpointsFrom] = append(v.Lists[s.EndpointsFrom], i)
+	}
+	for i := 0; i < len(v.Services) && v.Lists != nil; i++ {
+		v.products = v.products.Plus(v.Services[i].Products())
+	}
+}
+
+// Unfit returns v as one that cannot be used with what others say, for these faults.
+func (v *Version) Unfit(faults []source.Fault) *Version {
+	u := &Version{ID: v.ID, Path: v.Path, Known: v.Known, Faults: faults, Broken: true, Size: v.Size, UID: v.UID, Hidden: v.Hidden, Original: v}
+	u.Revision.Store(v.Revision.Load())
+	return u
+}
+
+// IDOf returns the ID of a version with this text, or without one for this reason.
+func IDOf(data []byte, err error) [sha256.Size]byte {
+	if err != nil {
+		return sha256.Sum256([]byte("\x00unreadable: " + err.Error()))
+	}
+	return sha256.Sum256(data)
+}
+
+// ByKey returns its services; nil: none.
+func (v *Version) ByKey() map[source.Key]*source.Service {
+	if v == nil {
+		return nil
+	}
+	m := make(map[source.Key]*source.Service, len(v.Services))
+	for _, s := range v.Services {
+		m[s.Key] = s
+	}
+	return m
+}
