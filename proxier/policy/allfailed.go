@@ -59,15 +59,6 @@ func (s Subject) AllFailAt(f *Frontend) string {
 	return ""
 }
 
-// portOf returns the port of the service that a frontend is of; nil: it has none such any more.
-func (s Subject) portOf(f *Frontend) *source.Port {
-	i := slices.IndexFunc(s.Ports, func(p source.Port) bool { return p.Name == f.ServicePort.Port })
-	if i < 0 {
-		return nil
-	}
-	return &s.Ports[i]
-}
-
 // failedUse returns which endpoints of a family, and of a port unless that is nil, are used though
 // they do not pass.
 func (s Subject) failedUse(fam Family, p *source.Port) failedUse {

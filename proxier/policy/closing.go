@@ -5,41 +5,7 @@ import (
 	"slices"
 
 	"svcproxy.dev/svcproxy/internal/lists"
-	"svcproxy.dev/svcproxy/source"
 )
-
-// depart splits endpoints that get no new connections into those that keep what they have,
-// and those whose connections are closed.
-func (s Subject) depart(list []*source.Endpoint, proto source.Protocol, use failedUse) (kept, closed []*source.Endpoint) {
-	kept = lists.Keep(list, func(e *source.Endpoint) bool { return !s.closes(e, proto, use) })
-	return kept, without(list, kept)
-}
-
-// closes reports whether the connections of an endpoint that gets no new ones are closed. None is
-// for failing before that is settled, nor while others are used though they fail. A UDP flow has no
-// end, and an endpoint that fails no answer: such flows go to others at once, and at the deadline of
-// a drain, whatever the service says.
-func (s Subject) closes(e *source.Endpoint, proto source.Protocol, use failedUse) bool {
-	known := s.Conditions.Of(s.Service, e)
-	overdue := known.Drained && known.Overdue
-	switch {
-	case proto == source.UDP:
-		return overdue || s.isOut(e, use)
-	case s.fails(e) && use == useNone && known.Settled && s.CloseConnections != source.CloseNever:
-		return true
-	}
-	return overdue && s.CloseConnections == source.CloseAlways
-}
-
-// isOut reports whether an endpoint fails its check, and is not used for that.
-func (s Subject) isOut(e *source.Endpoint, use failedUse) bool {
-	return s.fails(e) && use != useFailed && !s.spares(e, use)
-}
-
-// fails reports whether the check of an endpoint fails.
-func (s Subject) fails(e *source.Endpoint) bool {
-	return s.HealthCheck != nil && s.Conditions.Of(s.Service, e).Check == source.CheckFailed
-}
 
 // Down returns the endpoints that keep connections although their check fails, by either route.
 func (f *Frontend) Down() []netip.AddrPort {
@@ -80,18 +46,6 @@ func (h *Host) Left(f, next *Frontend) []netip.Addr {
 
 // AddrPort returns what packets are sent to, without the protocol.
 func (f *Frontend) AddrPort() netip.AddrPort { return netip.AddrPortFrom(f.Key.Addr, f.Key.Port) }
-
-// rangeOf returns the source range that has an address, if one has.
-func (f *Frontend) rangeOf(a netip.Addr) (netip.Prefix, bool) {
-	i, found := slices.BinarySearchFunc(f.SourceRanges, a, func(p netip.Prefix, a netip.Addr) int { return p.Addr().Compare(a) })
-	if found {
-		return f.SourceRanges[i], true
-	}
-	if i == 0 || !f.SourceRanges[i-1].Contains(a) {
-		return netip.Prefix{}, false
-	}
-	return f.SourceRanges[i-1], true
-}
 
 // Moves reports whether packets of this route may go elsewhere by another one.
 func (r Route) Moves(to Route) bool { return r.Action != to.Action || !to.Pool.covers(r.Pool) }

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"svcproxy.dev/svcproxy/source"
@@ -55,3 +56,83 @@ type Subject struct {
 	*source.Service
 	Conditions Conditions
 }
+
+// Serves reports whether the service has an address of the family. One with only node
+// ports has both families.
+func Serves(svc *source.Service, fam Family) bool {
+	hasAddrs := false
+	for _, list := range [][]netip.Addr{svc.VIPs, svc.ExternalIPs, svc.LoadBalancerIPs} {
+		hasAddrs = hasAddrs || len(list) > 0
+		if slices.ContainsFunc(list, func(a netip.Addr) bool { return FamilyOf(a) == fam }) {
+			return true
+		}
+	}
+	return !hasAddrs && svc.HasNodePort()
+}
+
+// servesSome reports whether the endpoint serves only some of the service's ports.
+func servesSome(e source.Endpoint) bool {
+	for _, n := range e.Ports {
+		if n == 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// EndpointsOf returns how many endpoints are of a family.
+func (s Subject) EndpointsOf(fam Family) (n int) {
+	for i := range s.Endpoints {
+		if FamilyOf(s.Endpoints[i].Addr) == fam {
+			n++
+		}
+	}
+	return n
+}
+
+// portOf returns the port of the service that a frontend is of; nil: it has none such any more.
+func (s Subject) portOf(f *Frontend) *source.Port {
+	i := slices.IndexFunc(s.Ports, func(p source.Port) bool { return p.Name == f.ServicePort.Port })
+	if i < 0 {
+		return nil
+	}
+	return &s.Ports[i]
+}
+
+// startsSlowly reports whether weights make a slow start.
+func (s Subject) startsSlowly() bool { return s.SlowStart > 0 && source.NoSlowStart(s.Scheduler) == "" }
+
+// StateOf returns what an endpoint's own state is, whatever the others are.
+func StateOf(svc Subject, e *source.Endpoint) EndpointState {
+	known := svc.Conditions.Of(svc.Service, e)
+	switch {
+	case svc.Disabled || e.Disabled:
+		return Disabled
+	case e.Weight == 0:
+		return ZeroWeight
+	case known.Drained:
+		return Draining
+	case !isReady(svc.Service, e) && !(e.Serving && e.Terminating):
+		return NotReady
+	case svc.HealthCheck != nil && known.Check == source.CheckFailed:
+		return Down
+	case svc.HealthCheck != nil && known.Check == source.CheckUnknown:
+		return Checking
+	case isReady(svc.Service, e):
+		return Ready
+	}
+	return Terminating
+}
+
+// IsLocal reports whether the endpoint runs on this node.
+func IsLocal(e *source.Endpoint, node *Node) bool {
+	if e.Node != "" {
+		return e.Node == node.Name
+	}
+	return node.Owns(e.Addr)
+}
+
+func isReady(svc *source.Service, e *source.Endpoint) bool { return e.Ready || svc.PublishNotReady }
+
+// present reports whether the endpoint still serves its established connections.
+func present(svc Subject, e *source.Endpoint) bool { return isReady(svc.Service, e) || e.Serving }

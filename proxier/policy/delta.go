@@ -11,27 +11,6 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// EmptyState returns a State without services.
-func EmptyState(fam Family, node *Node) *State {
-	return &State{
-		Family:      fam,
-		Host:        node.Host(fam),
-		Services:    make(map[source.Key]*Resolved),
-		RefusedVIPs: make(map[netip.Addr]int),
-		Hairpins:    make(map[Hairpin]int),
-		BoundAddrs:  make(map[netip.Addr]int),
-	}
-}
-
-// NewState returns the State of services on a node, in one family, with nothing known of their endpoints.
-func NewState(fam Family, node *Node, services []*source.Service) *State {
-	st, ch := EmptyState(fam, node), NewChanges()
-	for _, s := range services {
-		ch.Put(st, s.Key, Resolve(s, nil, node, fam))
-	}
-	return st
-}
-
 // A Delta says how a State differs from the one that was last synced.
 type Delta struct {
 	Services    []ServiceChange // each service at most once

@@ -6,15 +6,15 @@
 // State is all of them, what the kernel is to hold for one family; a Delta says how it differs from another one. Of an
 // endpoint all that is asked follows from its EndpointState.
 //
-//	node, nodeports          this host, and which addresses serve a node port
-//	conditions               what is known of endpoints beside files: checks, drains, slow starts
+//	node                     this host
 //	endpointstate            what an endpoint does, in one enumeration
+//	conditions               what is known of endpoints beside files: checks, drains, slow starts; their state by that
 //	usable, allfailed        which endpoints are used: groups, tiers, near ones; what is used when no endpoint passes
-//	endpoints, resolve       pools, frontends and routes
+//	endpoints, resolve       which endpoints a pool has; pools, frontends and routes
 //	sourceranges             who may use a frontend
 //	frontend, state, delta   what Resolve returns
-//	announce                 which addresses the network may be told of
+//	announce, withheld       which addresses the network may be told of, and why not
 //	closing                  what a change of a frontend means for its connections
 //	reason                   why a route rejects or drops
-//	packet                   what becomes of one packet, for explain
+//	packet                   where a frontend is reached, and what becomes of one packet, for explain
 package policy

@@ -69,19 +69,6 @@ func (c *endpointSelection) readyElsewhereOnly(svc Subject) bool {
 	})
 }
 
-// IsLocal reports whether the endpoint runs on this node.
-func IsLocal(e *source.Endpoint, node *Node) bool {
-	if e.Node != "" {
-		return e.Node == node.Name
-	}
-	return node.Owns(e.Addr)
-}
-
-func isReady(svc *source.Service, e *source.Endpoint) bool { return e.Ready || svc.PublishNotReady }
-
-// present reports whether the endpoint still serves its established connections.
-func present(svc Subject, e *source.Endpoint) bool { return isReady(svc.Service, e) || e.Serving }
-
 // LocalReady counts the addresses of the endpoints that health_check_node_port reports, those of
 // readyHere; one under several ports is one. A load balancer that asks in one family wants to send packets
 // of it; in a family that the service does not have, what is asked for can only be the other.
@@ -103,84 +90,7 @@ func LocalReady(svc Subject, node *Node) PerFamily {
 	return n
 }
 
-// servesSome reports whether the endpoint serves only some of the service's ports.
-func servesSome(e source.Endpoint) bool {
-	for _, n := range e.Ports {
-		if n == 0 {
-			return true
-		}
-	}
-	return false
-}
-
-// pools returns both pools of a service port.
-func (r *resolver) pools(p source.Port) [2]*Pool {
-	var out [2]*Pool
-	chosen := r.chosen
-	if r.partial {
-		chosen = choose(r.svc, r.node, r.fam, &p)
-	}
-	limits := r.limits(p)
-	for scope := range out {
-		kept, closed := r.svc.depart(chosen.kept[scope], p.Protocol, chosen.failed)
-		out[scope] = &Pool{
-			ServicePort:  ServicePortName{Key: r.svc.Key, Port: p.Name},
-			Scope:        Scope(scope),
-			Protocol:     p.Protocol,
-			Affinity:     r.svc.Affinity,
-			Scheduler:    r.svc.Scheduler,
-			Hash:         r.hash(),
-			Forward:      r.svc.Forward,
-			Limits:       limits,
-			Targets:      targets(r.svc, chosen.targets[scope], p),
-			Kept:         addrPorts(kept, p),
-			Closed:       addrPorts(closed, p),
-			Down:         addrPorts(lists.Keep(kept, func(e *source.Endpoint) bool { return r.svc.isOut(e, chosen.failed) }), p),
-			CloseRemoved: r.svc.CloseConnections == source.CloseAlways,
-
-			SchedulerFlags: r.svc.SchedulerFlags,
-			OnePacket:      r.svc.OnePacket && p.Protocol == source.UDP,
-		}
-	}
-	return out
-}
-
-// hash returns how a client chooses its target.
-func (r *resolver) hash() Hash {
-	if r.svc.HashOn == source.NotHashed {
-		return Hash{}
-	}
-	return Hash{On: r.svc.HashOn, Endpoints: r.svc.EndpointsOf(r.fam)}
-}
-
-// limits returns those of endpoints at a service port; nil: none has any.
-func (r *resolver) limits(p source.Port) map[netip.AddrPort]Limits {
-	var out map[netip.AddrPort]Limits
-	for i := range r.svc.Endpoints {
-		e := &r.svc.Endpoints[i]
-		if e.MaxConnections == 0 || FamilyOf(e.Addr) != r.fam || e.Port(p) == 0 {
-			continue
-		}
-		if out == nil {
-			out = map[netip.AddrPort]Limits{}
-		}
-		out[netip.AddrPortFrom(e.Addr, e.Port(p))] = Limits{Max: e.MaxConnections, Min: e.MinConnections}
-	}
-	return out
-}
-
-// keepUsedPools adds the pools of a port to the result that one of its frontends refers to.
-func (r *resolver) keepUsedPools(pools [2]*Pool, frontends []*Frontend) {
-	for _, pool := range pools {
-		if slices.ContainsFunc(frontends, func(f *Frontend) bool {
-			return f.Outside.Pool == pool || f.Local.Pool == pool
-		}) {
-			r.out.Pools = append(r.out.Pools, pool)
-		}
-	}
-}
-
-func targets(svc Subject, eps []*source.Endpoint, p source.Port) []Target {
+func targetsOf(svc Subject, eps []*source.Endpoint, p source.Port) []Target {
 	out := make([]Target, len(eps))
 	scale := svc.weightScale()
 	for i, e := range eps {
@@ -204,9 +114,6 @@ func (s Subject) weightScale() int {
 	}
 	return SlowStartSteps
 }
-
-// startsSlowly reports whether weights make a slow start.
-func (s Subject) startsSlowly() bool { return s.SlowStart > 0 && source.NoSlowStart(s.Scheduler) == "" }
 
 // SlowStartSteps is in how many steps the share of an endpoint grows: a Condition has tenths.
 const SlowStartSteps = 10
@@ -245,4 +152,74 @@ func without(all, some []*source.Endpoint) []*source.Endpoint {
 		}
 		return true
 	})
+}
+
+// States returns what each endpoint of a service is, in their order, to new connections of one family to one port by a
+// pool of some scope. Those that get some are Ready, also where they terminate or are Down.
+func States(svc Subject, node *Node, fam Family, p source.Port, scope Scope) []EndpointState {
+	used := make(map[*source.Endpoint]bool)
+	chosen := choose(svc, node, fam, &p).targets
+	for _, e := range chosen[scope] {
+		used[e] = true
+	}
+	var highest uint8 // of the tiers in use, which are those of all nodes
+	for _, e := range chosen[ClusterScope] {
+		highest = max(highest, e.Tier)
+	}
+	out := make([]EndpointState, len(svc.Endpoints))
+	for i := range svc.Endpoints {
+		e := &svc.Endpoints[i]
+		state := StateOf(svc, e)
+		switch {
+		case FamilyOf(e.Addr) != fam:
+			state = OtherFamily
+		case e.Port(p) == 0:
+			state = OtherPorts
+		case !present(svc, e):
+			state = Gone
+		case used[e]:
+			state = Ready
+		case scope == LocalScope && !IsLocal(e, node):
+			state = OtherNode
+		case state == Ready && e.Tier > highest:
+			state = Backup
+		case state == Ready:
+			state = NotNear
+		}
+		out[i] = state
+	}
+	return out
+}
+
+// depart splits endpoints that get no new connections into those that keep what they have,
+// and those whose connections are closed.
+func (s Subject) depart(list []*source.Endpoint, proto source.Protocol, use failedUse) (kept, closed []*source.Endpoint) {
+	kept = lists.Keep(list, func(e *source.Endpoint) bool { return !s.closes(e, proto, use) })
+	return kept, without(list, kept)
+}
+
+// closes reports whether the connections of an endpoint that gets no new ones are closed. None is
+// for failing before that is settled, nor while others are used though they fail. A UDP flow has no
+// end, and an endpoint that fails no answer: such flows go to others at once, and at the deadline of
+// a drain, whatever the service says.
+func (s Subject) closes(e *source.Endpoint, proto source.Protocol, use failedUse) bool {
+	known := s.Conditions.Of(s.Service, e)
+	overdue := known.Drained && known.Overdue
+	switch {
+	case proto == source.UDP:
+		return overdue || s.isOut(e, use)
+	case s.fails(e) && use == useNone && known.Settled && s.CloseConnections != source.CloseNever:
+		return true
+	}
+	return overdue && s.CloseConnections == source.CloseAlways
+}
+
+// isOut reports whether an endpoint fails its check, and is not used for that.
+func (s Subject) isOut(e *source.Endpoint, use failedUse) bool {
+	return s.fails(e) && use != useFailed && !s.spares(e, use)
+}
+
+// fails reports whether the check of an endpoint fails.
+func (s Subject) fails(e *source.Endpoint) bool {
+	return s.HealthCheck != nil && s.Conditions.Of(s.Service, e).Check == source.CheckFailed
 }

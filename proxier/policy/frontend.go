@@ -2,7 +2,6 @@ package policy
 
 import (
 	"cmp"
-	"iter"
 	"net/netip"
 	"slices"
 	"time"
@@ -236,36 +235,6 @@ func (k FrontendKey) Compare(o FrontendKey) int {
 	)
 }
 
-// Endpoints yields where the endpoints of a service are, some of them several times.
-func (r *Resolved) Endpoints() iter.Seq[netip.AddrPort] {
-	return func(yield func(netip.AddrPort) bool) {
-		for _, p := range r.Pools {
-			for _, t := range p.Targets {
-				if !yield(t.AddrPort) {
-					return
-				}
-			}
-			for _, list := range [][]netip.AddrPort{p.Kept, p.Closed} {
-				for _, a := range list {
-					if !yield(a) {
-						return
-					}
-				}
-			}
-		}
-	}
-}
-
-// Has reports whether an endpoint of the service is there.
-func (r *Resolved) Has(at netip.AddrPort) bool {
-	for a := range r.Endpoints() {
-		if a == at {
-			return true
-		}
-	}
-	return false
-}
-
 // A FrontendIndex finds frontends by what packets are addressed to, of whatever service.
 type FrontendIndex map[FrontendKey]*Frontend
 
@@ -298,19 +267,6 @@ func (p *Pool) TargetAddrs() []netip.AddrPort {
 func (p *Pool) Targeted(a netip.AddrPort) bool {
 	_, ok := slices.BinarySearchFunc(p.Targets, a, func(t Target, a netip.AddrPort) int { return t.AddrPort.Compare(a) })
 	return ok
-}
-
-// Pool returns the pool of the same name, nil if there is none; r may be nil.
-func (r *Resolved) Pool(like *Pool) *Pool {
-	if r == nil {
-		return nil
-	}
-	for _, p := range r.Pools {
-		if p.ServicePort == like.ServicePort && p.Scope == like.Scope && p.Protocol == like.Protocol {
-			return p
-		}
-	}
-	return nil
 }
 
 // PoolsOf returns the pools of frontends, each once.

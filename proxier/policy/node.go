@@ -3,6 +3,7 @@ package policy
 import (
 	"cmp"
 	"net/netip"
+	"reflect"
 	"slices"
 
 	"svcproxy.dev/svcproxy/internal/lists"
@@ -111,4 +112,26 @@ func (p PerFamily) Of(fam Family) int {
 // Rose reports whether a family has endpoints that had none.
 func (p PerFamily) Rose(from PerFamily) bool {
 	return from.IPv4 == 0 && p.IPv4 > 0 || from.IPv6 == 0 && p.IPv6 > 0
+}
+
+// A Host is what rules depend on of this host, in one family.
+type Host struct {
+	MarkBit            int            // bit of the packet mark that is ours, 0 to 31
+	NodePortAddrs      []netip.Addr   // serve node ports; sorted
+	LocalhostNodePorts bool           // 127.0.0.1 does too; never for IPv6
+	LocalCIDRs         []netip.Prefix // local sources, see Masquerade and Frontend.Local
+	LocalInterfaces    []string       // the same by input interface; a prefix ends in *
+	ServiceCIDRs       []netip.Prefix // an address in them that no interface of this host carries is rejected where no frontend takes the packet
+	ServiceCIDRExempt  []netip.Addr   // addresses of this host in ServiceCIDRs: not refused; sorted
+}
+
+// Equal reports whether two hosts are the same for rules.
+func (h *Host) Equal(o *Host) bool { return reflect.DeepEqual(h, o) }
+
+// Mark returns the mark bit as a mask.
+func (h *Host) Mark() uint32 { return 1 << h.MarkBit }
+
+// InAny reports whether a is in one of the prefixes.
+func InAny(list []netip.Prefix, a netip.Addr) bool {
+	return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(a) })
 }

@@ -2,7 +2,10 @@ package policy
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
+
+	"svcproxy.dev/svcproxy/internal/lists"
 )
 
 // A Sender is who sends a packet, as far as policy asks.
@@ -54,4 +57,45 @@ func (m Masquerade) Covers(s Sender, h *Host) bool {
 		return h.LocalBy(s) == ""
 	}
 	return false
+}
+
+// Addrs returns the addresses that a frontend is reached at: several of a node port, or none.
+// The list is not to be changed.
+func (h *Host) Addrs(f *Frontend) []netip.Addr {
+	if f.Key.Kind != NodePort {
+		return []netip.Addr{f.Key.Addr}
+	}
+	list := h.NodePortAddrs
+	if f.Placed {
+		list = f.NodePortAddrs
+	}
+	if h.LocalhostNodePorts {
+		return append(slices.Clip(list), netip.AddrFrom4([4]byte{127, 0, 0, 1}))
+	}
+	return list
+}
+
+// AddrsIfAny returns the addresses of a frontend that may be nil.
+func (h *Host) AddrsIfAny(f *Frontend) []netip.Addr {
+	if f == nil {
+		return nil
+	}
+	return h.Addrs(f)
+}
+
+// AddrsBut returns the addresses of a list that are not in another one.
+func AddrsBut(list, other []netip.Addr) []netip.Addr {
+	return lists.Keep(list, func(a netip.Addr) bool { return !slices.Contains(other, a) })
+}
+
+// rangeOf returns the source range that has an address, if one has.
+func (f *Frontend) rangeOf(a netip.Addr) (netip.Prefix, bool) {
+	i, found := slices.BinarySearchFunc(f.SourceRanges, a, func(p netip.Prefix, a netip.Addr) int { return p.Addr().Compare(a) })
+	if found {
+		return f.SourceRanges[i], true
+	}
+	if i == 0 || !f.SourceRanges[i-1].Contains(a) {
+		return netip.Prefix{}, false
+	}
+	return f.SourceRanges[i-1], true
 }

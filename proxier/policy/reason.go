@@ -116,16 +116,6 @@ func (r *Reason) counts() string {
 	return strings.Join(parts, ", ")
 }
 
-// EndpointsOf returns how many endpoints are of a family.
-func (s Subject) EndpointsOf(fam Family) (n int) {
-	for i := range s.Endpoints {
-		if FamilyOf(s.Endpoints[i].Addr) == fam {
-			n++
-		}
-	}
-	return n
-}
-
 // WhyNot returns why a frontend does not serve as it should, and how all_failed has its part in that.
 func (s Subject) WhyNot(node *Node, f *Frontend, action string) (reason, allFailed string) {
 	why, setting := Why(s, node, f, f.Outside), s.AllFailAt(f)

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"svcproxy.dev/svcproxy/internal/lists"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -30,19 +31,6 @@ func Resolve(service *source.Service, known Conditions, node *Node, fam Family) 
 	r.out.Announced = Announcements(svc, node, fam, r.out.Frontends)
 	out := r.out // what it was made of can go
 	return &out
-}
-
-// Serves reports whether the service has an address of the family. One with only node
-// ports has both families.
-func Serves(svc *source.Service, fam Family) bool {
-	hasAddrs := false
-	for _, list := range [][]netip.Addr{svc.VIPs, svc.ExternalIPs, svc.LoadBalancerIPs} {
-		hasAddrs = hasAddrs || len(list) > 0
-		if slices.ContainsFunc(list, func(a netip.Addr) bool { return FamilyOf(a) == fam }) {
-			return true
-		}
-	}
-	return !hasAddrs && svc.HasNodePort()
 }
 
 // A resolver is the state of one call of Resolve.
@@ -243,7 +231,108 @@ func (r *resolver) bound() {
 	}
 }
 
-// InAny reports whether a is in one of the prefixes.
-func InAny(list []netip.Prefix, a netip.Addr) bool {
-	return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(a) })
+// pools returns both pools of a service port.
+func (r *resolver) pools(p source.Port) [2]*Pool {
+	var out [2]*Pool
+	chosen := r.chosen
+	if r.partial {
+		chosen = choose(r.svc, r.node, r.fam, &p)
+	}
+	limits := r.limits(p)
+	for scope := range out {
+		kept, closed := r.svc.depart(chosen.kept[scope], p.Protocol, chosen.failed)
+		out[scope] = &Pool{
+			ServicePort:  ServicePortName{Key: r.svc.Key, Port: p.Name},
+			Scope:        Scope(scope),
+			Protocol:     p.Protocol,
+			Affinity:     r.svc.Affinity,
+			Scheduler:    r.svc.Scheduler,
+			Hash:         r.hash(),
+			Forward:      r.svc.Forward,
+			Limits:       limits,
+			Targets:      targetsOf(r.svc, chosen.targets[scope], p),
+			Kept:         addrPorts(kept, p),
+			Closed:       addrPorts(closed, p),
+			Down:         addrPorts(lists.Keep(kept, func(e *source.Endpoint) bool { return r.svc.isOut(e, chosen.failed) }), p),
+			CloseRemoved: r.svc.CloseConnections == source.CloseAlways,
+
+			SchedulerFlags: r.svc.SchedulerFlags,
+			OnePacket:      r.svc.OnePacket && p.Protocol == source.UDP,
+		}
+	}
+	return out
+}
+
+// hash returns how a client chooses its target.
+func (r *resolver) hash() Hash {
+	if r.svc.HashOn == source.NotHashed {
+		return Hash{}
+	}
+	return Hash{On: r.svc.HashOn, Endpoints: r.svc.EndpointsOf(r.fam)}
+}
+
+// limits returns those of endpoints at a service port; nil: none has any.
+func (r *resolver) limits(p source.Port) map[netip.AddrPort]Limits {
+	var out map[netip.AddrPort]Limits
+	for i := range r.svc.Endpoints {
+		e := &r.svc.Endpoints[i]
+		if e.MaxConnections == 0 || FamilyOf(e.Addr) != r.fam || e.Port(p) == 0 {
+			continue
+		}
+		if out == nil {
+			out = map[netip.AddrPort]Limits{}
+		}
+		out[netip.AddrPortFrom(e.Addr, e.Port(p))] = Limits{Max: e.MaxConnections, Min: e.MinConnections}
+	}
+	return out
+}
+
+// keepUsedPools adds the pools of a port to the result that one of its frontends refers to.
+func (r *resolver) keepUsedPools(pools [2]*Pool, frontends []*Frontend) {
+	for _, pool := range pools {
+		if slices.ContainsFunc(frontends, func(f *Frontend) bool {
+			return f.Outside.Pool == pool || f.Local.Pool == pool
+		}) {
+			r.out.Pools = append(r.out.Pools, pool)
+		}
+	}
+}
+
+// setNodePortAddrs sets which addresses serve the frontend of a node port, and reports whether any does.
+func (r *resolver) setNodePortAddrs(f *Frontend) bool {
+	sel := r.svc.NodePortAddresses
+	if sel == nil {
+		return true
+	}
+	f.Placed = true
+	f.NodePortAddrs = lists.Keep(r.node.NodePortAddrsOf(sel), func(a netip.Addr) bool { return FamilyOf(a) == r.fam })
+	return len(f.NodePortAddrs) > 0 || r.node.LocalhostNodePorts && r.fam == IPv4
+}
+
+// NewState returns the State of services on a node, in one family, with nothing known of their endpoints.
+func NewState(fam Family, node *Node, services []*source.Service) *State {
+	st, ch := EmptyState(fam, node), NewChanges()
+	for _, s := range services {
+		ch.Put(st, s.Key, Resolve(s, nil, node, fam))
+	}
+	return st
+}
+
+// AnnouncedAs returns a State with a frontend that is to be announced by these means; nil: there is none.
+func (s Subject) AnnouncedAs(means source.Means, node *Node, fam Family) *State {
+	r := Resolve(s.Service, s.Conditions, node, fam)
+	if r == nil {
+		return nil
+	}
+	for _, n := range r.Announced {
+		if n.Means != means || n.Withheld != NotWithheld {
+			continue
+		}
+		for _, f := range r.FrontendsAt(n.Addr) {
+			if s.Unready(node, f) == NotWithheld {
+				return OnlyFor(node, fam, r, f)
+			}
+		}
+	}
+	return nil
 }

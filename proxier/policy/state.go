@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"iter"
 	"net/netip"
-	"reflect"
 	"slices"
 
 	"svcproxy.dev/svcproxy/internal/lists"
@@ -25,23 +24,6 @@ type State struct {
 	Hairpins    map[Hairpin]int    // targets of routes that do not masquerade everyone
 	BoundAddrs  map[netip.Addr]int // of frontends, that no interface of this host carries but ours may
 }
-
-// A Host is what rules depend on of this host, in one family.
-type Host struct {
-	MarkBit            int            // bit of the packet mark that is ours, 0 to 31
-	NodePortAddrs      []netip.Addr   // serve node ports; sorted
-	LocalhostNodePorts bool           // 127.0.0.1 does too; never for IPv6
-	LocalCIDRs         []netip.Prefix // local sources, see Masquerade and Frontend.Local
-	LocalInterfaces    []string       // the same by input interface; a prefix ends in *
-	ServiceCIDRs       []netip.Prefix // an address in them that no interface of this host carries is rejected where no frontend takes the packet
-	ServiceCIDRExempt  []netip.Addr   // addresses of this host in ServiceCIDRs: not refused; sorted
-}
-
-// Equal reports whether two hosts are the same for rules.
-func (h *Host) Equal(o *Host) bool { return reflect.DeepEqual(h, o) }
-
-// Mark returns the mark bit as a mask.
-func (h *Host) Mark() uint32 { return 1 << h.MarkBit }
 
 // A Hairpin is a target that may reach itself through a frontend, and whose
 // packets must then be masqueraded: source and destination are its address.
@@ -125,4 +107,81 @@ func OnlyFor(node *Node, fam Family, res *Resolved, f *Frontend) *State {
 		st.BoundAddrs[f.Key.Addr] = 1
 	}
 	return st
+}
+
+// Endpoints yields where the endpoints of a service are, some of them several times.
+func (r *Resolved) Endpoints() iter.Seq[netip.AddrPort] {
+	return func(yield func(netip.AddrPort) bool) {
+		for _, p := range r.Pools {
+			for _, t := range p.Targets {
+				if !yield(t.AddrPort) {
+					return
+				}
+			}
+			for _, list := range [][]netip.AddrPort{p.Kept, p.Closed} {
+				for _, a := range list {
+					if !yield(a) {
+						return
+					}
+				}
+			}
+		}
+	}
+}
+
+// Has reports whether an endpoint of the service is there.
+func (r *Resolved) Has(at netip.AddrPort) bool {
+	for a := range r.Endpoints() {
+		if a == at {
+			return true
+		}
+	}
+	return false
+}
+
+// Pool returns the pool of the same name, nil if there is none; r may be nil.
+func (r *Resolved) Pool(like *Pool) *Pool {
+	if r == nil {
+		return nil
+	}
+	for _, p := range r.Pools {
+		if p.ServicePort == like.ServicePort && p.Scope == like.Scope && p.Protocol == like.Protocol {
+			return p
+		}
+	}
+	return nil
+}
+
+// FrontendsAt returns the frontends of an address; r may be nil.
+func (r *Resolved) FrontendsAt(a netip.Addr) []*Frontend {
+	return lists.Keep(r.AllFrontends(), func(f *Frontend) bool { return f.Key.Addr == a && f.Key.Kind != NodePort })
+}
+
+// Announcement returns the one of the same address and means; nil: there is none.
+func (r *Resolved) Announcement(x Announcement) *Announcement {
+	if r == nil {
+		return nil
+	}
+	i := slices.IndexFunc(r.Announced, func(n Announcement) bool { return n.Addr == x.Addr && n.Means == x.Means })
+	if i < 0 {
+		return nil
+	}
+	return &r.Announced[i]
+}
+
+// Balances reports whether packets to an address are sent to endpoints; r may be nil.
+func (r *Resolved) Balances(a netip.Addr) bool {
+	return slices.ContainsFunc(r.FrontendsAt(a), func(f *Frontend) bool { return f.Outside.Action == Balance })
+}
+
+// EmptyState returns a State without services.
+func EmptyState(fam Family, node *Node) *State {
+	return &State{
+		Family:      fam,
+		Host:        node.Host(fam),
+		Services:    make(map[source.Key]*Resolved),
+		RefusedVIPs: make(map[netip.Addr]int),
+		Hairpins:    make(map[Hairpin]int),
+		BoundAddrs:  make(map[netip.Addr]int),
+	}
 }

@@ -158,3 +158,19 @@ func (s Subject) TiersInUse() *tiersInUse {
 func (t *tiersInUse) spare(e *source.Endpoint) bool {
 	return t != nil && int(e.Tier) > PerFamily(*t).Of(FamilyOf(e.Addr))
 }
+
+// Shown returns the state of an endpoint as status shows it.
+func (s Subject) Shown(e *source.Endpoint, t *tiersInUse) EndpointState {
+	state, known := StateOf(s, e), s.Conditions.Of(s.Service, e)
+	switch {
+	case state != Ready:
+		return state
+	case t.spare(e):
+		return Backup
+	case s.startsSlowly() && known.Share > 0:
+		return SlowStart
+	case s.HealthCheck != nil:
+		return Up
+	}
+	return Ready
+}
