@@ -23,8 +23,8 @@ func (s *service) regroup(known policy.Conditions, started, now time.Time) (chan
 		e.until = time.Time{}
 	}
 	if s.HealthCheck != nil {
-		for all := range (policy.Subject{Service: s.Service, Conditions: known}).Peers() {
-			if p := s.tally(all, known); len(p.passing) == 0 {
+		for _, group := range (policy.Subject{Service: s.Service, Conditions: known}).Peers() {
+			if p := s.tally(group.All(), known); len(p.passing) == 0 {
 				g.fail(p, s.HealthCheck)
 			} else if until := g.returns(p, s.HealthCheck); !until.IsZero() {
 				s.stepAt(until)

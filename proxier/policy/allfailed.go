@@ -30,21 +30,20 @@ func (s Subject) AllFail() string {
 	if s.HealthCheck == nil {
 		return ""
 	}
-	for fam, p := range s.peerings() {
-		if setting := s.allFailOf(fam, p); setting != "" && Serves(s.Service, fam) {
+	for _, p := range s.Peers() {
+		if setting := p.allFail(); setting != "" && Serves(s.Service, p.fam) {
 			return setting
 		}
 	}
 	return ""
 }
 
-// allFailOf is AllFail for one family, and for one port unless that is nil. One without a result
-// does not pass, but is not refused.
-func (s Subject) allFailOf(fam Family, p *source.Port) string {
-	if s.HealthCheck == nil {
+// allFail is AllFail for some peers. One without a result does not pass, but is not refused.
+func (p Peers) allFail() string {
+	if p.svc.HealthCheck == nil {
 		return ""
 	}
-	setting, n := AllFailed(s.HealthCheck), s.count(s.peers(fam, p))
+	setting, n := AllFailed(p.svc.HealthCheck), p.count()
 	if n.passing > 0 || n.failing == 0 || n.checking > 0 && setting == RefuseAll {
 		return ""
 	}
@@ -54,18 +53,17 @@ func (s Subject) allFailOf(fam Family, p *source.Port) string {
 // AllFailAt is allFail for what a frontend sends its packets to.
 func (s Subject) AllFailAt(f *Frontend) string {
 	if p := s.portOf(f); p != nil {
-		return s.allFailOf(FamilyOf(f.Key.Addr), p)
+		return Peers{s, FamilyOf(f.Key.Addr), p}.allFail()
 	}
 	return ""
 }
 
-// failedUse returns which endpoints of a family, and of a port unless that is nil, are used though
-// they do not pass.
-func (s Subject) failedUse(fam Family, p *source.Port) failedUse {
-	if s.HealthCheck == nil || s.HealthCheck.Refuse {
+// failedUse returns which of some peers are used though they do not pass.
+func (p Peers) failedUse() failedUse {
+	if p.svc.HealthCheck == nil || p.svc.HealthCheck.Refuse {
 		return useNone
 	}
-	switch n := s.count(s.peers(fam, p)); {
+	switch n := p.count(); {
 	case n.passing == 0 && n.failing > 0:
 		return useFailed
 	case n.passing == n.back && n.returning > 0: // and none has passed for longer
@@ -77,7 +75,7 @@ func (s Subject) failedUse(fam Family, p *source.Port) failedUse {
 // failedUseAt is failedUse for what a frontend sends its packets to.
 func (s Subject) failedUseAt(f *Frontend) failedUse {
 	if p := s.portOf(f); p != nil {
-		return s.failedUse(FamilyOf(f.Key.Addr), p)
+		return Peers{s, FamilyOf(f.Key.Addr), p}.failedUse()
 	}
 	return useNone
 }
@@ -98,9 +96,9 @@ func (s Subject) spares(e *source.Endpoint, use failedUse) bool {
 // used as if they did, at every port that they serve.
 func (s Subject) Spared() map[netip.AddrPort]bool {
 	spared := make(map[netip.AddrPort]bool)
-	for fam, p := range s.peerings() {
-		use := s.failedUse(fam, p)
-		for e := range s.peers(fam, p) {
+	for _, p := range s.Peers() {
+		use := p.failedUse()
+		for e := range p.All() {
 			at := s.EndpointAt(e)
 			was, seen := spared[at]
 			spared[at] = s.spares(e, use) && (was || !seen)
@@ -109,21 +107,17 @@ func (s Subject) Spared() map[netip.AddrPort]bool {
 	return spared
 }
 
-// Peers yields the endpoints that stand in for one another: those of a family that could be used if
-// they passed their check and, where some do not serve every port, serve one. An endpoint may be
-// among several.
-func (s Subject) Peers() iter.Seq[iter.Seq[*source.Endpoint]] {
-	return func(yield func(iter.Seq[*source.Endpoint]) bool) {
-		for fam, p := range s.peerings() {
-			if !yield(s.peers(fam, p)) {
-				return
-			}
-		}
-	}
+// Peers are the endpoints that stand in for one another: those of a family that could be used if
+// they passed their check and, unless port is nil, serve it.
+type Peers struct {
+	svc  Subject
+	fam  Family
+	port *source.Port
 }
 
-// peerings yields what peers takes.
-func (s Subject) peerings() iter.Seq2[Family, *source.Port] {
+// Peers returns all: one for each port where some endpoints do not serve every port. An endpoint may be
+// among several.
+func (s Subject) Peers() (list []Peers) {
 	ports := []*source.Port{nil}
 	if slices.ContainsFunc(s.Endpoints, servesSome) {
 		ports = ports[:0]
@@ -131,23 +125,20 @@ func (s Subject) peerings() iter.Seq2[Family, *source.Port] {
 			ports = append(ports, &s.Ports[i])
 		}
 	}
-	return func(yield func(Family, *source.Port) bool) {
-		for _, fam := range []Family{IPv4, IPv6} {
-			for _, p := range ports {
-				if !yield(fam, p) {
-					return
-				}
-			}
+	for _, fam := range []Family{IPv4, IPv6} {
+		for _, p := range ports {
+			list = append(list, Peers{s, fam, p})
 		}
 	}
+	return list
 }
 
-// peers is Peers for one family, and for one port unless that is nil.
-func (s Subject) peers(fam Family, p *source.Port) iter.Seq[*source.Endpoint] {
+// All yields them.
+func (p Peers) All() iter.Seq[*source.Endpoint] {
 	return func(yield func(*source.Endpoint) bool) {
-		for i := range s.Endpoints {
-			e := &s.Endpoints[i]
-			if FamilyOf(e.Addr) != fam || p != nil && e.Port(*p) == 0 || StateOf(s, e) > Down {
+		for i := range p.svc.Endpoints {
+			e := &p.svc.Endpoints[i]
+			if FamilyOf(e.Addr) != p.fam || p.port != nil && e.Port(*p.port) == 0 || StateOf(p.svc, e) > Down {
 				continue
 			}
 			if !yield(e) {
@@ -164,13 +155,13 @@ type peerCounts struct {
 	checking           int
 }
 
-func (s Subject) count(peers iter.Seq[*source.Endpoint]) (n peerCounts) {
-	for e := range peers {
+func (p Peers) count() (n peerCounts) {
+	for e := range p.All() {
 		again := 0
-		if s.Conditions.Of(s.Service, e).Returning {
+		if p.svc.Conditions.Of(p.svc.Service, e).Returning {
 			again = 1
 		}
-		switch StateOf(s, e) {
+		switch StateOf(p.svc, e) {
 		case Down:
 			n.failing++
 			n.returning += again

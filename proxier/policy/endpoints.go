@@ -32,7 +32,7 @@ func choose(svc Subject, node *Node, fam Family, p *source.Port) endpointSelecti
 	here := func(list []*source.Endpoint) []*source.Endpoint {
 		return lists.Keep(list, func(e *source.Endpoint) bool { return IsLocal(e, node) })
 	}
-	c := endpointSelection{failed: svc.failedUse(fam, p)}
+	c := endpointSelection{failed: Peers{svc, fam, p}.failedUse()}
 	groups := grouped(svc, all, c.failed)
 	last := maxTiers - 1
 	for g, list := range groups {

@@ -6,8 +6,8 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// AllFailOf is allFailOf.
-func (s Subject) AllFailOf(fam Family, p *source.Port) string { return s.allFailOf(fam, p) }
+// AllFailOf is AllFail of the peers of a family, and of a port unless that is nil.
+func (s Subject) AllFailOf(fam Family, p *source.Port) string { return Peers{s, fam, p}.allFail() }
 
 // WithoutContained is withoutContained.
 func WithoutContained(in []netip.Prefix) []netip.Prefix { return withoutContained(in) }

@@ -144,7 +144,7 @@ func (s Subject) TiersInUse() *tiersInUse {
 		return nil
 	}
 	counts := map[Family]*tierCounts{IPv4: {}, IPv6: {}}
-	use := map[Family]failedUse{IPv4: s.failedUse(IPv4, nil), IPv6: s.failedUse(IPv6, nil)}
+	use := map[Family]failedUse{IPv4: Peers{s, IPv4, nil}.failedUse(), IPv6: Peers{s, IPv6, nil}.failedUse()}
 	for i := range s.Endpoints {
 		e := &s.Endpoints[i]
 		if fam := FamilyOf(e.Addr); StateOf(s, e) == Ready || s.spares(e, use[fam]) {
