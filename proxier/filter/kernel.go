@@ -86,6 +86,19 @@ func (k *Kernel) Close() error {
 // SetMessages returns how many messages were sent to the kernel's ip sets.
 func (k *Kernel) SetMessages() int { return k.sets.Messages }
 
+// ReadFor sets r to the rules of st on this host, and returns what the kernel holds.
+func (k *Kernel) ReadFor(ctx context.Context, r *layout.Rules, st *policy.State) (*layout.Actual, error) {
+	if err := r.Reset(st); err != nil {
+		return nil, err
+	}
+	h, err := k.Read(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	r.Observe(h)
+	return h, nil
+}
+
 // Read reads what the kernel holds of ours, and the tables that c needs.
 func (k *Kernel) Read(ctx context.Context, c layout.Desired) (*layout.Actual, error) {
 	tables, once, err := readAtOnce(ctx, k.tool)

@@ -15,9 +15,13 @@ import (
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
-// Changes returns what Resync would change.
-func (k *Kernel) Changes(ctx context.Context, h *layout.Actual, c layout.Desired, st *policy.State) ([]proxier.Change, error) {
-	list := compare(h, c, st, &k.order).changes()
+// Plan returns what Resync would change. It sets r to the rules of st.
+func (k *Kernel) Plan(ctx context.Context, r *layout.Rules, st *policy.State) ([]proxier.Change, error) {
+	h, err := k.ReadFor(ctx, r, st)
+	if err != nil {
+		return nil, err
+	}
+	list := compare(h, r, st, &k.order).changes()
 	for _, tool := range k.stale {
 		tables, err := readAll(ctx, tool)
 		if err != nil && !errors.Is(err, errors.ErrUnsupported) {

@@ -96,7 +96,7 @@ func (b *Backend) sync(ctx context.Context, st *policy.State, delta *policy.Delt
 		return err
 	}
 	st = b.unsupported.State(st)
-	actual, err := read(ctx, b.kernel, b.rules, st)
+	actual, err := b.kernel.ReadFor(ctx, b.rules, st)
 	if err != nil {
 		return err
 	}
@@ -129,28 +129,9 @@ func (b *Backend) SetLog(log *slog.Logger) {
 	b.kernel.SetLog(log)
 }
 
-// read sets rules to those of st on this host, and returns what the kernel holds.
-func read(ctx context.Context, k *filter.Kernel, rules *layout.Rules, st *policy.State) (*layout.Actual, error) {
-	if err := rules.Reset(st); err != nil {
-		return nil, err
-	}
-	actual, err := k.Read(ctx, rules)
-	if err != nil {
-		return nil, err
-	}
-	rules.Observe(actual)
-	return actual, nil
-}
-
 // Plan implements proxier.Backend.
 func (b *Backend) Plan(ctx context.Context, st *policy.State) ([]proxier.Change, error) {
-	rules := layout.NewRules(b.fam)
-	st = b.unsupported.Preview(st)
-	actual, err := read(ctx, b.kernel, rules, st)
-	if err != nil {
-		return nil, fmt.Errorf("iptables, %s: %w", b.fam, err)
-	}
-	changes, err := b.kernel.Changes(ctx, actual, rules, st)
+	changes, err := b.kernel.Plan(ctx, layout.NewRules(b.fam), b.unsupported.Preview(st))
 	if err != nil {
 		return nil, fmt.Errorf("iptables, %s: %w", b.fam, err)
 	}

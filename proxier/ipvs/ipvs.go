@@ -106,21 +106,11 @@ func (b *Backend) Plan(ctx context.Context, st *policy.State) (_ []proxier.Chang
 	if err != nil {
 		return nil, err
 	}
-	rules := layout.NewIPVSRules(b.fam)
-	actual, err := b.kernel.Read(ctx, rules)
-	if err != nil {
-		return nil, err
-	}
-	rulesState := withBound(st, p.addrs)
-	rules.Observe(actual)
-	if err := rules.Reset(rulesState); err != nil {
-		return nil, err
-	}
 	changes, err := b.timeouts.changes(ctx, b.conn)
 	if err != nil {
 		return nil, err
 	}
-	rest, err := b.kernel.Changes(ctx, actual, rules, rulesState)
+	rest, err := b.kernel.Plan(ctx, layout.NewIPVSRules(b.fam), withBound(st, p.addrs))
 	return slices.Concat(p.changes(), changes, rest), err
 }
 
