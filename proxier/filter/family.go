@@ -69,10 +69,7 @@ func nftTables(v6 bool) (tables []nft.Table) {
 }
 
 func nfFamily(v6 bool) byte {
-	if v6 {
-		return unix.NFPROTO_IPV6
-	}
-	return unix.NFPROTO_IPV4
+	return map[bool]byte{false: unix.NFPROTO_IPV4, true: unix.NFPROTO_IPV6}[v6]
 }
 
 // forceRead makes the next look read all tables of the nft variant. Any goroutine may call it.

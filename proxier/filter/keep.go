@@ -28,23 +28,17 @@ type keeper struct {
 	failed atomic.Bool // making it failed, which was logged
 }
 
-// hold makes the table, and holds the hooks, which do the same while nft removes all rules,
-// that table too, until this process ends. The next resync tries again what fails.
-func (k *keeper) hold(ctx context.Context) {
-	k.makeTable(ctx)
-	k.hooks.HoldOrLog(k.log, "tool", k.Tool())
-}
-
-// makeTable makes the kernel continue to track and translate connections when other
+// hold makes the kernel continue to track and translate connections when other
 // processes flush all rules. Without any rule that needs that, it stops, and packets of
-// connections reach the wrong socket, which resets them before our repair.
-func (k *keeper) makeTable(ctx context.Context) {
+// connections reach the wrong socket, which resets them before our repair. The table does that
+// while iptables flushes, and the hooks, until this process ends, while nft removes that table too.
+func (k *keeper) hold(ctx context.Context) {
 	err := k.lockAndMakeTable(ctx, func() bool { return true })
-	if ctx.Err() != nil {
-		return // the next sync does it
+	if ctx.Err() == nil { // else the next sync does it
+		k.logFailure(err)
+		k.made.Store(err == nil)
 	}
-	k.logFailure(err)
-	k.made.Store(err == nil)
+	k.hooks.HoldOrLog(k.log, "tool", k.Tool()) // the next resync tries again what fails
 }
 
 // remakeTable makes the table again if another process removed it. It changes

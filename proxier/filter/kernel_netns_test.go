@@ -218,12 +218,12 @@ func TestLookDoesNotWaitForever(t *testing.T) {
 // An event while nothing is known, as during the first sync, is told of when that has ended.
 func TestEventDuringFirstSync(t *testing.T) {
 	k, _, _, told := watched(t)
-	chains, sets := k.mirror.chains, k.mirror.sets
+	chains, sets, jumps := k.mirror.chains, k.mirror.sets, k.mirror.jumps
 	k.mirror.forget()
 	command(t, "iptables-nft", "-t", "nat", "-F", layout.MarkMasq)
 	until(t, "a change by another process is heard of", k.events.dirty.Load)
 	time.Sleep(minLookInterval / 2) // the event has been taken up
-	k.mirror.end(func() { k.mirror.chains, k.mirror.sets = chains, sets })
+	k.mirror.end(func() { k.mirror.chains, k.mirror.sets, k.mirror.jumps = chains, sets, jumps })
 	select {
 	case <-told:
 	case <-time.After(pace.Scale(20 * time.Second)):

@@ -68,14 +68,10 @@ type standing struct {
 func (m *mirror) now() standing {
 	m.Lock()
 	defer m.Unlock()
-	s := standing{
-		known: m.chains != nil, writing: m.Writing != nil, damaged: len(m.damage.Some) > 0, reported: m.reported,
+	return standing{
+		known: m.chains != nil, jumps: m.jumps, writing: m.Writing != nil, damaged: len(m.damage.Some) > 0, reported: m.reported,
 		resets: m.resets, writes: m.writes,
 	}
-	if s.known {
-		s.jumps = m.jumps
-	}
-	return s
 }
 
 // begin notes what a write is going to change, which is unknown until end.
@@ -99,7 +95,7 @@ func (m *mirror) forget() {
 	m.Lock()
 	defer m.Unlock()
 	m.Forget()
-	m.chains, m.sets, m.damage, m.reported = nil, nil, looks.Objects[object]{}, false
+	m.chains, m.sets, m.jumps, m.damage, m.reported = nil, nil, nil, looks.Objects[object]{}, false
 	m.resets++
 	m.writes++
 }

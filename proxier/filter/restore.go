@@ -37,11 +37,6 @@ func (f *family) restore(ctx context.Context, tool *xtables.Tool, s *xtables.Scr
 	if tool.Variant != xtables.NFT || s.Empty() {
 		return tool.Restore(ctx, s)
 	}
-	return f.restoreChunks(ctx, tool, s)
-}
-
-// restoreChunks runs a script of the nft variant.
-func (f *family) restoreChunks(ctx context.Context, tool *xtables.Tool, s *xtables.Script) error {
 	err := f.attempt(ctx, tool, s, contentionTimeout)
 	if !errors.Is(err, errContended) && !xtables.IsUnprintable(err) {
 		return err
