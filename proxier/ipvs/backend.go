@@ -136,12 +136,3 @@ func (b *Backend) NextDue() time.Time {
 	}
 	return times.Due(b.queue.next(), b.retries.due)
 }
-
-// runLast runs the steps that end connections, and then removes what guarded their frontends until now.
-// After an error that stays: some may still be balanced, and everything is compared next.
-func (b *Backend) runLast(ctx context.Context, steps []step, servers map[lvs.Key]*server, guards *layout.Changes, errs *proxier.Failures) {
-	b.runSteps(ctx, steps, servers, errs)
-	if errs.N == 0 && guards != nil && len(guards.Lost) > 0 {
-		errs.Add(b.kernel.Apply(ctx, guards, b.rules))
-	}
-}

@@ -21,7 +21,7 @@
 //	record.go, recordfile.go       which servers are ours
 //	refused.go                     what cannot be served
 //	difference.go, drainqueue.go   what leads from one to the other, with destinations that drain
-//	servers.go, text.go            the servers of a State
+//	servers.go, text.go, count.go  the servers of a State, and what they count
 package ipvs
 
 import (

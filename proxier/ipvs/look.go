@@ -3,7 +3,6 @@ package ipvs
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -11,7 +10,6 @@ import (
 	"svcproxy.dev/svcproxy/netutil/links"
 	"svcproxy.dev/svcproxy/netutil/lvs"
 	"svcproxy.dev/svcproxy/proxier"
-	"svcproxy.dev/svcproxy/source"
 )
 
 // A lookout compares what IPVS and our device hold with the mirror, beside Syncs.
@@ -138,34 +136,4 @@ func (l *lookout) lookForServers(ctx context.Context, conn *lvs.Conn) (differs b
 	}
 	defer func() { differs = l.mirror.endLook() && err == nil }()
 	return false, l.lookAtServers(ctx, conn, servers, foreign)
-}
-
-// Count implements proxier.Counter. It reads servers one by one, on a socket of its own.
-// What rules balance, and not IPVS, is not counted: local sources under policy local.
-func (o *owner) Count(ctx context.Context, addrs []proxier.FrontendAddr, each func(proxier.Pair, proxier.Count)) error {
-	conn, err := lvs.Dial(ctx)
-	if err != nil {
-		return fmt.Errorf("ipvs, %s: counting: %w", o.fam, err)
-	}
-	for _, p := range addrs {
-		if err = countServer(ctx, conn, p, each); err != nil {
-			err = fmt.Errorf("ipvs, %s: counting: %w", o.fam, err)
-			break
-		}
-	}
-	return errors.Join(err, conn.Close())
-}
-
-func countServer(ctx context.Context, conn *lvs.Conn, p proxier.FrontendAddr, each func(proxier.Pair, proxier.Count)) error {
-	list, err := conn.Counters(ctx, lvs.Key{Addr: p.Addr(), Protocol: uint8(p.Protocol), Port: p.Port()})
-	for _, c := range list {
-		active := uint64(c.Active)
-		if p.Protocol == source.UDP { // all of them are inactive to IPVS
-			active += uint64(c.Inactive)
-		}
-		each(proxier.Pair{FrontendAddr: p, Target: c.AddrPort}, proxier.Count{
-			Active: active, Connections: c.Connections, Packets: c.Packets, Bytes: c.Bytes,
-		})
-	}
-	return err
 }

@@ -1,8 +1,11 @@
 package ipvs
 
 import (
+	"context"
+
 	"svcproxy.dev/svcproxy/netutil/ipset"
 	"svcproxy.dev/svcproxy/netutil/lvs"
+	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/filter/layout"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
@@ -74,4 +77,24 @@ func (p *snapshot) sort(steps []step) (early, late []step) {
 		}
 	}
 	return early, late
+}
+
+// runLast runs the steps that end connections, and then removes what guarded their frontends until now.
+// After an error that stays: some may still be balanced, and everything is compared next.
+func (b *Backend) runLast(ctx context.Context, steps []step, servers map[lvs.Key]*server, guards *layout.Changes, errs *proxier.Failures) {
+	b.runSteps(ctx, steps, servers, errs)
+	if errs.N == 0 && guards != nil && len(guards.Lost) > 0 {
+		errs.Add(b.kernel.Apply(ctx, guards, b.rules))
+	}
+}
+
+// serve runs the steps that waited for the rules, and has sets say that their frontends are served.
+func (b *Backend) serve(ctx context.Context, p *snapshot, late []step, errs *proxier.Failures) error {
+	if len(p.unguarded) == 0 {
+		return nil
+	}
+	b.runSteps(ctx, late, p.after, errs)
+	served := &layout.Changes{Gained: map[string][]ipset.Entry{}, Lost: map[string][]ipset.Entry{}}
+	b.rules.Withhold(b.refused.missingEntries(p.after), served)
+	return b.kernel.Apply(ctx, served, b.rules)
 }

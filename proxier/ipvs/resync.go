@@ -4,9 +4,7 @@ import (
 	"context"
 	"maps"
 
-	"svcproxy.dev/svcproxy/netutil/ipset"
 	"svcproxy.dev/svcproxy/proxier"
-	"svcproxy.dev/svcproxy/proxier/filter/layout"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
@@ -80,15 +78,4 @@ func (b *Backend) apply(ctx context.Context, p *snapshot, rules func() error, er
 	b.runLast(ctx, p.diff.last, p.after, p.guards, errs)
 	b.servers, b.claims, b.orphans, b.members = p.after, p.claims, p.orphans, p.addrs
 	b.queueDrains(&p.diff)
-}
-
-// serve runs the steps that waited for the rules, and has sets say that their frontends are served.
-func (b *Backend) serve(ctx context.Context, p *snapshot, late []step, errs *proxier.Failures) error {
-	if len(p.unguarded) == 0 {
-		return nil
-	}
-	b.runSteps(ctx, late, p.after, errs)
-	served := &layout.Changes{Gained: map[string][]ipset.Entry{}, Lost: map[string][]ipset.Entry{}}
-	b.rules.Withhold(b.refused.missingEntries(p.after), served)
-	return b.kernel.Apply(ctx, served, b.rules)
 }
