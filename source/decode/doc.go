@@ -6,37 +6,13 @@
 package decode
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"unicode/utf8"
 
 	"svcproxy.dev/svcproxy/source"
 )
-
-// MaxDepth is the deepest nesting that is read, counting every key and every
-// bracket on the way. Our files need ten; both parsers recurse, and Go ends a
-// program whose stack overflows.
-const MaxDepth = 32
-
-// A parsed value takes 50 to 100 bytes and a table some 300, so a text of nothing
-// but brackets would take hundreds of times its size. In real files, where
-// addresses and names have their length, a value has 10 bytes of text or more and
-// a table 20 or more; what is allowed is somewhat more than that.
-const (
-	bytesPerValue = 6
-	bytesPerTable = 16
-	free          = 1000 // so many values in texts of any size
-)
-
-// The most keys that a table has, and that stand at the top of a text. A table of ours whose keys anybody can choose has one
-// for each port of a service, in three protocols, and at the top there are a few dozen tables and keys.
-const (
-	maxKeys = 3 * 65535
-	maxTop  = maxFaults
-)
-
-// TooDense is the fault of a text that has too many values for its size.
-const TooDense = "more keys and brackets than a file of this size can need"
 
 // A Doc is a text that has been decoded.
 type Doc struct {
@@ -67,10 +43,23 @@ func JSON(file string, data []byte) (*Doc, []source.Fault) {
 	return decode(&Doc{file: file, json: true}, data, treeOf)
 }
 
-// A textFault is a fault at an offset of the text.
-type textFault struct {
-	off       int
-	msg, hint string
+// JSONList decodes a text in JSON as JSON does, and also one that is no more than a list:
+// that is read as the one key of an object.
+func JSONList(file string, data []byte, key string) (*Doc, []source.Fault) {
+	d := &Doc{file: file, json: true}
+	return decode(d, data, func(s *scanner) (map[string]any, []textFault) {
+		tree, faults := treeOf(s)
+		list, ok := s.made.([]any)
+		switch {
+		case tree != nil || len(faults) == 0 || faults[0].hint != wantObject:
+			return tree, faults
+		case !ok:
+			faults[0].hint = "want a list, or an object with the key " + source.Excerpt(key)
+			return nil, faults
+		}
+		d.list = key
+		return map[string]any{key: list}, s.twice
+	})
 }
 
 func decode(d *Doc, data []byte, parse func(*scanner) (map[string]any, []textFault)) (*Doc, []source.Fault) {
@@ -95,21 +84,30 @@ func decode(d *Doc, data []byte, parse func(*scanner) (map[string]any, []textFau
 	return d, out
 }
 
+// treeOf returns the tree of a text in JSON that was scanned, if it is valid.
+func treeOf(s *scanner) (map[string]any, []textFault) {
+	if !json.Valid([]byte(s.text)) {
+		return nil, []textFault{syntaxFault(s.text)}
+	}
+	tree, ok := s.made.(map[string]any)
+	if !ok {
+		return nil, []textFault{{off: s.start, msg: "the file is " + describe(s.made), hint: wantObject}}
+	}
+	return tree, s.twice
+}
+
+const wantObject = `want an object, as in {"services": []}`
+
 // check scans the text, and finds what the parsers must not see.
 func (d *Doc) check() (*scanner, []textFault) {
 	if off := invalidUTF8(d.data); off >= 0 {
 		return nil, []textFault{{off: off, msg: fmt.Sprintf("byte 0x%02x is not UTF-8", d.data[off])}}
 	}
-	switch s := scan(d.data, d.json, nil); {
-	case s.tooDeep:
-		return nil, []textFault{{off: s.stop, msg: fmt.Sprintf("nested deeper than %d levels", MaxDepth)}}
-	case s.tooMany:
-		return nil, []textFault{{off: s.stop, msg: TooDense}}
-	case s.tooWide != "":
-		return nil, []textFault{{off: s.stop, msg: s.tooWide}}
-	default:
-		return s, nil
+	s := scan(d.data, d.json, nil)
+	if s.over != nil {
+		return nil, []textFault{*s.over}
 	}
+	return s, nil
 }
 
 // invalidUTF8 returns the offset of the first byte that is not UTF-8, or -1.
@@ -217,4 +215,15 @@ func (m mark) to(text string, begin, end int) mark {
 		return mark{m.line + strings.Count(between, "\n"), begin + nl + 1}
 	}
 	return m
+}
+
+// below returns what of paths is below a key, the others as the path of the whole text.
+func below(key string, paths []source.Path) []source.Path {
+	out := make([]source.Path, len(paths))
+	for i, p := range paths {
+		if p.Under(source.At(key)) {
+			out[i] = p[1:]
+		}
+	}
+	return out
 }

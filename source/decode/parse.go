@@ -37,20 +37,6 @@ func tomlFault(err error) textFault {
 	return textFault{msg: printable(err.Error())}
 }
 
-// treeOf returns the tree of a text in JSON that was scanned, if it is valid.
-func treeOf(s *scanner) (map[string]any, []textFault) {
-	if !json.Valid([]byte(s.text)) {
-		return nil, []textFault{syntaxFault(s.text)}
-	}
-	tree, ok := s.made.(map[string]any)
-	if !ok {
-		return nil, []textFault{{off: s.start, msg: "the file is " + describe(s.made), hint: wantObject}}
-	}
-	return tree, s.twice
-}
-
-const wantObject = `want an object, as in {"services": []}`
-
 // syntaxFault finds where a text stops being JSON.
 func syntaxFault(text string) textFault {
 	var v struct{} // the whole text is looked at before anything is made of it

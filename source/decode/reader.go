@@ -9,9 +9,6 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// maxFaults bounds what is kept of one file.
-const maxFaults = 1000
-
 // moreFaults says that there are more.
 const moreFaults = "the file has more faults; the first %d found are shown"
 
@@ -172,6 +169,15 @@ func (r *Reader) Faults(d *Doc) []source.Fault {
 func (r *Reader) Take(d *Doc) []source.Fault {
 	out := r.Faults(d)
 	r.faults, r.failed, r.more, r.worse = nil, false, false, false
+	return out
+}
+
+// Problems returns everything found, with paths from the root, in the order in which it was found.
+func (r *Reader) Problems() []source.Problem {
+	out := make([]source.Problem, len(r.faults))
+	for i, f := range r.faults {
+		out[i] = source.Problem{Path: f.path, Msg: f.msg, Hint: f.hint, Warning: f.warning}
+	}
 	return out
 }
 

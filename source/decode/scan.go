@@ -2,7 +2,6 @@ package decode
 
 import (
 	"encoding/json"
-	"fmt"
 	"strconv"
 	"strings"
 
@@ -53,12 +52,11 @@ func (n *node) last(path source.Path) *node {
 // like the inside of TOML with ":" for "=", and of that it also makes the values.
 // Libraries say whether a text is valid; the scanner follows a valid one exactly,
 // and an invalid one up to where it stops being valid, as far as nesting goes. What
-// only one of the two has is in scan_toml.go and scan_json.go.
+// only TOML has is in scan_toml.go.
 type scanner struct {
 	text  string
 	json  bool
 	i     int
-	depth int    // nesting of the value being read
 	path  string // of the key being read, in its table
 	root  *node  // with what is asked for; nil: nothing
 	makes bool   // values, of JSON
@@ -70,19 +68,13 @@ type scanner struct {
 	dots  map[string]bool // tables that keys with dots have made, by their paths in this table; nil: none
 	again *textFault      // one of them has a value too
 
-	values, tables   int             // so far
-	keys             int             // of this table so far
-	isTop            bool            // the key that is being read begins at the top
-	top              map[string]bool // the keys there, as they are written; nil: they are not counted
-	tooDeep, tooMany bool            // it stopped
-	tooWide          string          // it stopped for this reason
-	stop             int             // there
+	size
 }
 
 // scan reads a text, and finds all places that are asked for below root. With a
 // nil root it measures the text, and makes what one in JSON says.
 func scan(text string, isJSON bool, root *node) *scanner {
-	s := &scanner{text: text, json: isJSON, root: root, makes: isJSON && root == nil, isTop: true}
+	s := &scanner{text: text, json: isJSON, root: root, makes: isJSON && root == nil, size: size{bytes: len(text), isTop: true}}
 	if root == nil {
 		s.top = map[string]bool{}
 	}
@@ -105,7 +97,7 @@ func scan(text string, isJSON bool, root *node) *scanner {
 
 // child returns the node of a key below n, or nil if nobody asked for it.
 func (s *scanner) child(n *node, raw string, off int) *node {
-	s.count(1, 0)
+	s.count(s.i, 1, 0)
 	if n == nil || len(n.kids) == 0 {
 		return nil
 	}
@@ -118,7 +110,7 @@ func (s *scanner) child(n *node, raw string, off int) *node {
 
 // elem returns the next element of n, or nil if nobody asked for it.
 func (s *scanner) elem(n *node, off int) *node {
-	s.count(1, 0)
+	s.count(s.i, 1, 0)
 	if n == nil {
 		return nil
 	}
@@ -132,31 +124,6 @@ func (s *scanner) elem(n *node, off int) *node {
 		c.found, c.key, c.val = true, off, off
 	}
 	return c
-}
-
-// count adds to what there is, and stops where it is too much.
-func (s *scanner) count(values, tables int) {
-	s.values += values
-	s.tables += tables
-	size := len(s.text)
-	if (s.values > free+size/bytesPerValue || s.tables > free+size/bytesPerTable) && !s.stopped() {
-		s.tooMany, s.stop = true, s.i
-	}
-}
-
-func (s *scanner) stopped() bool { return s.tooDeep || s.tooMany || s.tooWide != "" }
-
-// wider counts a key of the table that is being read, and stops where it has too many: each is a fault, or memory.
-func (s *scanner) wider(key string) {
-	if s.keys++; s.keys > maxKeys && !s.stopped() {
-		s.tooWide, s.stop = fmt.Sprintf("a table has more than %d keys", maxKeys), s.i
-	}
-	if s.top == nil || !s.isTop || s.stopped() {
-		return
-	}
-	if s.top[key] = true; len(s.top) > maxTop {
-		s.tooWide, s.stop = fmt.Sprintf("the text has more than %d keys and tables at the top", maxTop), s.i
-	}
 }
 
 // more reports whether there is text left to read.
@@ -232,14 +199,14 @@ func (s *scanner) dotted(n *node) (named *node, raw string) {
 		s.key()
 		raw = s.text[start:s.i]
 		if first {
-			s.wider(raw)
+			s.wider(s.i, raw)
 		}
 		n = s.child(n, raw, start)
 		s.space()
 		if s.json {
 			s.blank()
 		}
-		s.deeper()
+		s.deeper(s.i)
 		more := s.at(".") && !s.stopped()
 		if !s.json && (more || s.dots != nil) {
 			s.path += "." + strconv.Quote(s.unquote(raw))
@@ -247,7 +214,7 @@ func (s *scanner) dotted(n *node) (named *node, raw string) {
 		if !more {
 			return n, raw
 		}
-		s.count(0, 1)
+		s.count(s.i, 0, 1)
 		s.i++
 		if s.dots == nil {
 			s.dots = map[string]bool{}
@@ -328,7 +295,7 @@ func (s *scanner) list(n *node) any {
 }
 
 func (s *scanner) table(n *node) any {
-	s.count(0, 1)
+	s.count(s.i, 0, 1)
 	outside, keys, isTop := s.dots, s.keys, s.isTop
 	s.dots, s.keys, s.isTop = nil, 0, s.json && s.depth == 0
 	var object map[string]any
@@ -348,7 +315,7 @@ func (s *scanner) table(n *node) any {
 
 // nest reads a list or a table up to its closing bracket.
 func (s *scanner) nest(closing byte, item func()) {
-	s.deeper()
+	s.deeper(s.i)
 	s.i++
 	for s.blank(); s.more() && s.text[s.i] != closing; s.blank() {
 		before := s.i
@@ -361,13 +328,6 @@ func (s *scanner) nest(closing byte, item func()) {
 		s.i = min(s.i+1, len(s.text))
 	}
 	s.depth--
-}
-
-// deeper counts one more level of nesting.
-func (s *scanner) deeper() {
-	if s.depth++; s.depth > MaxDepth && !s.stopped() {
-		s.tooDeep, s.stop = true, s.i
-	}
 }
 
 // str reads a string of any kind, quotes included.
@@ -390,4 +350,37 @@ func (s *scanner) str() {
 		}
 	}
 	s.i = len(s.text)
+}
+
+// member adds to an object in JSON. Unlike encoding/json it sees keys that are there twice.
+func (s *scanner) member(object map[string]any, key string, v any, at int) {
+	if _, twice := object[key]; twice {
+		switch len(s.twice) {
+		case maxFaults:
+		case maxFaults - 1:
+			s.twice = append(s.twice, textFault{off: at, msg: "more keys are in their object twice"})
+		default:
+			s.twice = append(s.twice, textFault{off: at, msg: "key " + source.Excerpt(key) + " is already in this object"})
+		}
+	}
+	object[key] = v
+}
+
+// word returns the value of what is not in quotes or brackets, in JSON. It keeps the
+// difference between integers and other numbers that TOML makes: 80 is an int64;
+// 80.0, 8e1 and what is too large for one are a float64.
+func word(s string) any {
+	switch s {
+	case "true":
+		return true
+	case "false":
+		return false
+	case "null":
+		return nil
+	}
+	if n, err := strconv.ParseInt(s, 10, 64); err == nil {
+		return n
+	}
+	f, _ := strconv.ParseFloat(s, 64) // out of range: infinite, which no key takes
+	return f
 }

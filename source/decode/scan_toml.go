@@ -14,7 +14,7 @@ func (s *scanner) header() *node {
 	s.keys, s.isTop = 0, true
 	n, _ := s.dotted(s.root)
 	s.keys, s.isTop = 0, false
-	s.count(0, 1)
+	s.count(s.i, 0, 1)
 	s.dots = nil
 	if n != nil && (!list || n.count == 0) {
 		n.key, n.val = start, start
