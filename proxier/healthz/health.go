@@ -235,13 +235,7 @@ func (h *Health) ready(w http.ResponseWriter, _ *http.Request) {
 // Handlers answers for the node, by listen address: how it does on address, and
 // its metrics on metricsAddress, or on address too where that is empty.
 func Handlers(address, metricsAddress string, h *Health, m *Metrics) map[string]http.Handler {
-	h.answered = func(path string, code int) {
-		answers := m.healthz
-		if path == "livez" {
-			answers = m.livez
-		}
-		answers.WithLabelValues(strconv.Itoa(code)).Inc()
-	}
+	h.answered = func(path string, code int) { m.answers[path].WithLabelValues(strconv.Itoa(code)).Inc() }
 	node := http.NewServeMux()
 	node.Handle("GET /healthz", h.serve("healthz", true))
 	node.Handle("GET /livez", h.serve("livez", false))

@@ -18,16 +18,16 @@ import (
 type Metrics struct {
 	registry *prometheus.Registry
 
-	duration, full, partial *prometheus.HistogramVec
-	programming, flowLooks  *prometheus.HistogramVec
-	last, lastQueued        *prometheus.GaugeVec
-	failures, flows         *prometheus.CounterVec
-	partialFailures         *prometheus.CounterVec
-	ofMode                  map[string]*prometheus.CounterVec
-	unserved                *prometheus.GaugeVec
-	healthz, livez          *prometheus.CounterVec
-	disturbed, repairs      *prometheus.CounterVec
-	reloaded                prometheus.Gauge
+	duration               *prometheus.HistogramVec
+	byFull                 map[bool]*prometheus.HistogramVec // of full syncs, and of partial ones
+	programming, flowLooks *prometheus.HistogramVec
+	last, lastQueued       *prometheus.GaugeVec
+	failures, flows        *prometheus.CounterVec
+	ofMode                 map[string]*prometheus.CounterVec
+	unserved               *prometheus.GaugeVec
+	answers                map[string]*prometheus.CounterVec // by path
+	disturbed, repairs     *prometheus.CounterVec
+	reloaded               prometheus.Gauge
 }
 
 // buckets of sync times, in seconds: 1 ms to 16 s, as kube-proxy's.
@@ -41,31 +41,37 @@ var programmingBuckets = slices.Concat([]float64{0, 0.25, 0.5},
 const (
 	RestoreFailed = "iptables_restore" // iptables-restore, also that of ipvs mode
 	NftablesSync  = "nftables_sync"
+
+	partialFailed = "iptables_partial_restore" // RestoreFailed in a sync of what had changed
 )
 
 // NewMetrics returns metrics in a registry of their own.
 func NewMetrics(version string) *Metrics {
 	m := &Metrics{
-		registry:        prometheus.NewRegistry(),
-		duration:        histogram("sync_proxy_rules_duration_seconds", "Time of a sync, failed ones too.", buckets),
-		full:            histogram("sync_full_proxy_rules_duration_seconds", "Time of a sync that compared everything with the kernel.", buckets),
-		partial:         histogram("sync_partial_proxy_rules_duration_seconds", "Time of a sync that wrote only what had changed.", buckets),
-		programming:     histogram("network_programming_duration_seconds", "Time from a change of a file, or the trigger time that the API tells, until the kernel held it.", programmingBuckets),
-		flowLooks:       histogram("conntrack_reconciler_sync_duration_seconds", "Time of a look for stale UDP flows.", buckets),
-		last:            gauge("sync_proxy_rules_last_timestamp_seconds", "When a sync last succeeded."),
-		lastQueued:      gauge("sync_proxy_rules_last_queued_timestamp_seconds", "When there last came something to sync."),
-		failures:        counter("sync_proxy_rules_failures_total", "Syncs that failed, in any mode.", "ip_family"),
-		partialFailures: counter("sync_proxy_rules_iptables_partial_restore_failures_total", "Syncs of iptables mode that failed and wrote only what had changed.", "ip_family"),
+		registry: prometheus.NewRegistry(),
+		duration: histogram("sync_proxy_rules_duration_seconds", "Time of a sync, failed ones too.", buckets),
+		byFull: map[bool]*prometheus.HistogramVec{
+			true:  histogram("sync_full_proxy_rules_duration_seconds", "Time of a sync that compared everything with the kernel.", buckets),
+			false: histogram("sync_partial_proxy_rules_duration_seconds", "Time of a sync that wrote only what had changed.", buckets),
+		},
+		programming: histogram("network_programming_duration_seconds", "Time from a change of a file, or the trigger time that the API tells, until the kernel held it.", programmingBuckets),
+		flowLooks:   histogram("conntrack_reconciler_sync_duration_seconds", "Time of a look for stale UDP flows.", buckets),
+		last:        gauge("sync_proxy_rules_last_timestamp_seconds", "When a sync last succeeded."),
+		lastQueued:  gauge("sync_proxy_rules_last_queued_timestamp_seconds", "When there last came something to sync."),
+		failures:    counter("sync_proxy_rules_failures_total", "Syncs that failed, in any mode.", "ip_family"),
 		ofMode: map[string]*prometheus.CounterVec{
 			RestoreFailed: counter("sync_proxy_rules_iptables_restore_failures_total", "Syncs of iptables or ipvs mode that failed because iptables-restore did.", "ip_family"),
+			partialFailed: counter("sync_proxy_rules_iptables_partial_restore_failures_total", "Syncs of iptables mode that failed and wrote only what had changed.", "ip_family"),
 			NftablesSync:  counter("sync_proxy_rules_nftables_sync_failures_total", "Syncs of nftables mode that failed.", "ip_family"),
 		},
 		flows:     counter("conntrack_reconciler_deleted_entries_total", "UDP flows removed because their endpoint or service was gone.", "ip_family"),
 		unserved:  gauge("virtual_servers_unserved", "Virtual servers of services that the kernel lacks something for or another program has, in ipvs mode."),
 		disturbed: counter("kernel_changes_by_others_total", "Changes of our kernel objects by other programs, as far as the kernel tells.", "ip_family"),
 		repairs:   counter("kernel_repairs_total", "Syncs that repaired what the kernel held, by why they did.", "ip_family", "cause"),
-		healthz:   counter("proxy_healthz_total", "Answers of /healthz.", "code"),
-		livez:     counter("proxy_livez_total", "Answers of /livez.", "code"),
+		answers: map[string]*prometheus.CounterVec{
+			"healthz": counter("proxy_healthz_total", "Answers of /healthz.", "code"),
+			"livez":   counter("proxy_livez_total", "Answers of /livez.", "code"),
+		},
 		reloaded: prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: "svcproxy", Name: "config_last_reload_success_timestamp_seconds", Help: "When service files or svcproxy.toml were last read and taken over.",
 		}),
@@ -76,13 +82,14 @@ func NewMetrics(version string) *Metrics {
 	})
 	build.Set(1)
 	m.registry.MustRegister(build,
-		m.duration, m.full, m.partial, m.programming, m.flowLooks, m.last, m.lastQueued,
-		m.failures, m.partialFailures, m.ofMode[RestoreFailed], m.ofMode[NftablesSync],
-		m.flows, m.unserved, m.healthz, m.livez, m.disturbed, m.repairs, m.reloaded,
+		m.duration, m.byFull[true], m.byFull[false], m.programming, m.flowLooks, m.last, m.lastQueued,
+		m.failures, m.ofMode[partialFailed], m.ofMode[RestoreFailed], m.ofMode[NftablesSync],
+		m.flows, m.unserved, m.answers["healthz"], m.answers["livez"], m.disturbed, m.repairs, m.reloaded,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	for _, code := range []string{"200", "503"} {
-		m.healthz.WithLabelValues(code)
-		m.livez.WithLabelValues(code)
+		for _, c := range m.answers {
+			c.WithLabelValues(code)
+		}
 	}
 	return m
 }
@@ -92,10 +99,10 @@ func NewMetrics(version string) *Metrics {
 func (m *Metrics) Follow(families ...policy.Family) {
 	for _, f := range families {
 		fam := f.Title()
-		for _, h := range []*prometheus.HistogramVec{m.duration, m.full, m.partial, m.programming, m.flowLooks} {
+		for _, h := range []*prometheus.HistogramVec{m.duration, m.byFull[true], m.byFull[false], m.programming, m.flowLooks} {
 			h.WithLabelValues(fam)
 		}
-		for _, c := range []*prometheus.CounterVec{m.failures, m.partialFailures, m.ofMode[RestoreFailed], m.ofMode[NftablesSync], m.flows, m.disturbed} {
+		for _, c := range []*prometheus.CounterVec{m.failures, m.ofMode[partialFailed], m.ofMode[RestoreFailed], m.ofMode[NftablesSync], m.flows, m.disturbed} {
 			c.WithLabelValues(fam)
 		}
 		for _, g := range []*prometheus.GaugeVec{m.last, m.lastQueued, m.unserved} {
@@ -111,11 +118,7 @@ func (m *Metrics) Follow(families ...policy.Family) {
 func (m *Metrics) Synced(r loop.SyncResult) {
 	fam, secs := r.Family.Title(), r.Duration.Seconds()
 	m.duration.WithLabelValues(fam).Observe(secs)
-	if r.Full {
-		m.full.WithLabelValues(fam).Observe(secs)
-	} else {
-		m.partial.WithLabelValues(fam).Observe(secs)
-	}
+	m.byFull[r.Full].WithLabelValues(fam).Observe(secs)
 	if r.Err != nil {
 		m.failures.WithLabelValues(fam).Inc()
 		return
@@ -143,7 +146,7 @@ func (m *Metrics) SyncFailed(r loop.SyncResult, why string) {
 		c.WithLabelValues(fam).Inc()
 	}
 	if why == RestoreFailed && !r.Full {
-		m.partialFailures.WithLabelValues(fam).Inc()
+		m.ofMode[partialFailed].WithLabelValues(fam).Inc()
 	}
 }
 
