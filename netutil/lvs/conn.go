@@ -140,3 +140,10 @@ func (c *Conn) found(ctx context.Context, err error) error {
 	}
 	return err
 }
+
+func ignoreNotExist(err error) error {
+	if errors.Is(err, ErrNotExist) {
+		return nil
+	}
+	return err
+}

@@ -1,9 +1,7 @@
 package lvs
 
 import (
-	"context"
 	"fmt"
-	"slices"
 )
 
 // A Method is how packets get to a destination, by its number in <linux/ip_vs.h>.
@@ -49,24 +47,4 @@ func (f Forwarding) Text(weight uint32) string {
 		method, more = "-i", fmt.Sprintf(" --tun-type gue --tun-port %d --tun-nocsum", f.Port)
 	}
 	return fmt.Sprintf("%s -w %d%s", method, weight, more)
-}
-
-// hasTunnel returns ErrNoTunnel, after it has removed the destination, if the kernel made another
-// tunnel of it: it ignores types that are newer than itself. One that it has made it can make again.
-func (c *Conn) hasTunnel(ctx context.Context, k Key, d Destination) error {
-	if d.Forwarding.Type == IPIP || c.tunnels[d.Forwarding.Type] {
-		return nil
-	}
-	list, err := c.Destinations(ctx, k)
-	if err != nil {
-		return err
-	}
-	if slices.ContainsFunc(list, func(l Destination) bool { return l.AddrPort == d.AddrPort && l.Forwarding == d.Forwarding }) {
-		c.tunnels[d.Forwarding.Type] = true
-		return nil
-	}
-	if err := c.DeleteDestination(ctx, k, d.AddrPort); err != nil {
-		return err
-	}
-	return ErrNoTunnel
 }

@@ -51,12 +51,12 @@ const (
 )
 
 // request sends a message about a virtual server, and returns the part of each reply that is of a type.
-func (c *Conn) request(cmd uint8, flags int, k Key, typ uint16, more ...nl.NetlinkRequestData) ([]attributes, error) {
+func request(raw *nl.SocketHandle, cmd uint8, flags int, k Key, typ uint16, more ...nl.NetlinkRequestData) ([]attributes, error) {
 	family.Lock()
 	id := family.id
 	family.Unlock()
 	req := nl.NewNetlinkRequest(int(id), flags)
-	req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_GENERIC: c.raw}
+	req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_GENERIC: raw}
 	req.AddData(&nl.Genlmsg{Command: cmd, Version: 1})
 	server := nl.NewRtAttr(attrServer, nil)
 	server.AddRtAttr(serverFamily, nl.Uint16Attr(k.service().AddressFamily))
@@ -80,7 +80,7 @@ func (c *Conn) readEngine(ctx context.Context, s *Server) error {
 	if s.Persistence == 0 {
 		return nil
 	}
-	list, err := c.request(cmdGetServer, 0, s.Key, attrServer)
+	list, err := request(c.raw, cmdGetServer, 0, s.Key, attrServer)
 	if len(list) == 1 && list[0].find(serverEngine) != nil {
 		s.ForeignOptions = true
 	}
@@ -88,7 +88,7 @@ func (c *Conn) readEngine(ctx context.Context, s *Server) error {
 }
 
 // writeTunnel adds or changes a destination whose tunnel has a type.
-func (c *Conn) writeTunnel(cmd uint8, k Key, d Destination) error {
+func writeTunnel(raw *nl.SocketHandle, cmd uint8, k Key, d Destination) error {
 	dest := nl.NewRtAttr(attrDestination, nil)
 	dest.AddRtAttr(destinationAddr, d.Addr().AsSlice())
 	dest.AddRtAttr(destinationPort, bigEndian(d.Port()))
@@ -99,7 +99,7 @@ func (c *Conn) writeTunnel(cmd uint8, k Key, d Destination) error {
 	dest.AddRtAttr(destinationTunnelType, nl.Uint8Attr(uint8(d.Forwarding.Type)))
 	dest.AddRtAttr(destinationTunnelPort, bigEndian(d.Forwarding.Port))
 	dest.AddRtAttr(destinationTunnelFlags, nl.Uint16Attr(0))
-	_, err := c.request(cmd, unix.NLM_F_ACK, k, 0, dest)
+	_, err := request(raw, cmd, unix.NLM_F_ACK, k, 0, dest)
 	return err
 }
 
@@ -107,7 +107,7 @@ func bigEndian(port uint16) []byte { return binary.BigEndian.AppendUint16(nil, p
 
 // readTunnels completes destinations, all of a server, by what their tunnels are.
 func (c *Conn) readTunnels(ctx context.Context, k Key, list []Destination) error {
-	replies, err := c.request(cmdGetDestination, unix.NLM_F_DUMP, k, attrDestination)
+	replies, err := request(c.raw, cmdGetDestination, unix.NLM_F_DUMP, k, attrDestination)
 	if err != nil {
 		return keyError(c.found(ctx, err))
 	}
@@ -142,7 +142,7 @@ func (c *Conn) Counters(ctx context.Context, k Key) ([]Counters, error) {
 	if err := c.open(ctx); err != nil {
 		return nil, err
 	}
-	replies, err := c.request(cmdGetDestination, unix.NLM_F_DUMP, k, attrDestination)
+	replies, err := request(c.raw, cmdGetDestination, unix.NLM_F_DUMP, k, attrDestination)
 	if err = keyError(c.found(ctx, err)); errors.Is(err, ErrNoServer) {
 		return nil, nil
 	}

@@ -7,6 +7,7 @@ import (
 	"iter"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/moby/ipvs"
@@ -169,10 +170,30 @@ func (c *Conn) UpdateDestination(ctx context.Context, k Key, d Destination) erro
 func (c *Conn) put(ctx context.Context, cmd uint8, do func(*ipvs.Handle, *ipvs.Service, *ipvs.Destination) error, k Key, d Destination) error {
 	return c.write(ctx, func(h *ipvs.Handle) error {
 		if d.Forwarding.Type != IPIP {
-			return c.writeTunnel(cmd, k, d)
+			return writeTunnel(c.raw, cmd, k, d)
 		}
 		return do(h, k.service(), d.destination())
 	})
+}
+
+// hasTunnel returns ErrNoTunnel, after it has removed the destination, if the kernel made another
+// tunnel of it: it ignores types that are newer than itself. One that it has made it can make again.
+func (c *Conn) hasTunnel(ctx context.Context, k Key, d Destination) error {
+	if d.Forwarding.Type == IPIP || c.tunnels[d.Forwarding.Type] {
+		return nil
+	}
+	list, err := c.Destinations(ctx, k)
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(list, func(l Destination) bool { return l.AddrPort == d.AddrPort && l.Forwarding == d.Forwarding }) {
+		c.tunnels[d.Forwarding.Type] = true
+		return nil
+	}
+	if err := c.DeleteDestination(ctx, k, d.AddrPort); err != nil {
+		return err
+	}
+	return ErrNoTunnel
 }
 
 // DeleteDestination removes a destination, if it exists. Its connections end.
@@ -181,13 +202,6 @@ func (c *Conn) DeleteDestination(ctx context.Context, k Key, at netip.AddrPort) 
 		return h.DelDestination(k.service(), Destination{AddrPort: at}.destination())
 	})
 	return wrap(ignoreNotExist(keyError(err)), "removing destination %v from virtual server %v", at, k)
-}
-
-func ignoreNotExist(err error) error {
-	if errors.Is(err, ErrNotExist) {
-		return nil
-	}
-	return err
 }
 
 func (c *Conn) write(ctx context.Context, ask func(*ipvs.Handle) error) error {
