@@ -29,7 +29,7 @@ func Choose(ctx context.Context, v6 bool, read Reader) (*Choice, error) {
 	var lacking error
 	most := -1
 	for _, t := range tools {
-		ours, foreign, err := t.count(ctx, read)
+		ours, foreign, err := count(ctx, t, read)
 		if errors.Is(err, errors.ErrUnsupported) {
 			lacking = err
 			continue
@@ -54,7 +54,7 @@ func Choose(ctx context.Context, v6 bool, read Reader) (*Choice, error) {
 }
 
 // count reports whether a tool has chains of ours, and how many foreign rules.
-func (t *Tool) count(ctx context.Context, read Reader) (ours bool, foreign int, err error) {
+func count(ctx context.Context, t *Tool, read Reader) (ours bool, foreign int, err error) {
 	tables, err := read(ctx, t)
 	for _, tab := range tables {
 		ours = ours || len(tab.Chains) > 0

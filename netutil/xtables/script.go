@@ -158,9 +158,9 @@ func (t *Tool) Restore(ctx context.Context, s *Script) error {
 // RestoreLocked runs a script for a caller that holds the writer's lock.
 func (t *Tool) RestoreLocked(ctx context.Context, s *Script) error {
 	input := s.bytes(t.Variant)
-	before := t.generation(s)
+	before := s.generation(t.Variant)
 	err := run(ctx, bytes.NewReader(input), nil, t.restore, "--noflush", "-w", strconv.Itoa(lockWait))
-	if err == nil && before != unknownGeneration && t.generation(s) == before {
+	if err == nil && before != unknownGeneration && s.generation(t.Variant) == before {
 		err = fmt.Errorf("%s: %w", t.restore, ErrNothingWritten)
 	}
 	if err == nil {
@@ -177,8 +177,8 @@ const unknownGeneration = -1
 
 // generation returns the generation of nf_tables if the script raises it: even rules that are as they were do,
 // but emptying an empty chain does not.
-func (t *Tool) generation(s *Script) int64 {
-	if t.Variant != NFT || !s.commits() {
+func (s *Script) generation(v Variant) int64 {
+	if v != NFT || !s.commits() {
 		return unknownGeneration
 	}
 	now, err := nft.CurrentGeneration()

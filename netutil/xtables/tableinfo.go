@@ -33,14 +33,14 @@ func (t *Tool) ReadInfo(table string) (TableInfo, error) {
 
 func (t *Tool) readInfo(table string) (s TableInfo, err error) {
 	copy(s.name[:len(s.name)-1], table)
-	err = t.getsockopt(getInfo, unsafe.Pointer(&s), unsafe.Sizeof(s))
+	err = getsockopt(t.IPv6, getInfo, unsafe.Pointer(&s), unsafe.Sizeof(s))
 	return s, err
 }
 
-// getsockopt reads an option of the legacy variant into buf, which names the table.
-func (t *Tool) getsockopt(option uintptr, buf unsafe.Pointer, length uintptr) (err error) {
+// getsockopt reads an option of the legacy variant of a family into buf, which names the table.
+func getsockopt(v6 bool, option uintptr, buf unsafe.Pointer, length uintptr) (err error) {
 	domain, level := unix.AF_INET, unix.SOL_IP
-	if t.IPv6 {
+	if v6 {
 		domain, level = unix.AF_INET6, unix.SOL_IPV6
 	}
 	fd, err := unix.Socket(domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)

@@ -54,7 +54,7 @@ func (t *Tool) readSum(table string) (sum Sum, err error) {
 	defer func() { err = errors.Join(err, unix.Munmap(buf)) }()
 	copy(buf[:tableSize-1], table)
 	binary.NativeEndian.PutUint32(buf[tableSize:], info.SizeInMemory)
-	if err := t.getsockopt(getEntries, unsafe.Pointer(&buf[0]), uintptr(len(buf))); err != nil {
+	if err := getsockopt(t.IPv6, getEntries, unsafe.Pointer(&buf[0]), uintptr(len(buf))); err != nil {
 		return 0, err
 	}
 	if err := withoutCounters(buf[firstEntry:], layouts[t.IPv6]); err != nil {
