@@ -6,20 +6,15 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
-
-	"svcproxy.dev/svcproxy/netutil/internal/nlmsg"
 )
 
 // A Conn is a lasting netlink socket in the network namespace of the goroutine
 // that dialled. It is used by one goroutine at a time.
 type Conn struct {
-	fd    int
+	socket
 	netns uint64 // the network namespace, see namespace
 	port  uint32
 	seq   uint32
-	buf   []byte
-
-	received int
 }
 
 // Received returns how many bytes were received: the cost of reading.
@@ -31,7 +26,7 @@ func Dial() (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Conn{fd: fd, netns: namespace(), buf: make([]byte, receiveBuffer)}
+	c := &Conn{socket: socket{fd: fd, buf: make([]byte, receiveBuffer)}, netns: namespace()}
 	if c.port, err = socketPort(fd); err == nil {
 		_, err = c.Generation()
 	}
@@ -56,34 +51,8 @@ func (c *Conn) maxQuestions() int {
 	return min(max(c.granted(unix.SO_RCVBUF)/answerBytes, 1), maxElements)
 }
 
-// granted returns the size of a buffer: in a user namespace smaller than requested.
-func (c *Conn) granted(buffer int) int {
-	n, err := unix.GetsockoptInt(c.fd, unix.SOL_SOCKET, buffer)
-	if err != nil {
-		return 0 // the socket is closed: its next use fails
-	}
-	return n
-}
-
 // Close closes the socket.
 func (c *Conn) Close() error { return unix.Close(c.fd) }
-
-func (c *Conn) send(b []byte) error {
-	for {
-		err := unix.Sendto(c.fd, b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
-		if err != unix.EINTR {
-			return err
-		}
-	}
-}
-
-func (c *Conn) receive(flags int) (int, error) {
-	n, err := nlmsg.Receive(c.fd, c.buf, flags)
-	if err == nil {
-		c.received += n
-	}
-	return n, err
-}
 
 // ErrChanged is returned by a listing during which another process committed.
 var ErrChanged = errors.New("the rules changed while they were read")

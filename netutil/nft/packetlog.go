@@ -42,7 +42,7 @@ func OpenPacketLog(first uint16, snap uint32, traces bool) (*PacketLog, error) {
 		return nil, err
 	}
 	l := &PacketLog{Group: first, buf: make([]byte, receiveBuffer)}
-	err = l.configure(&Conn{fd: fd, buf: l.buf}, snap, traces)
+	err = l.configure(&Conn{socket: socket{fd: fd, buf: l.buf}}, snap, traces)
 	if err == nil {
 		err = unix.SetNonblock(fd, true)
 	}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/netutil/internal/nlmsg"
 )
 
 // socketBuffer is the buffer size that we request in each direction, in bytes. A
@@ -20,6 +22,39 @@ const eventBuffer = 4 << 20
 // receiveBuffer is the most that the kernel puts into one part of a listing, in
 // bytes: netlink_recvmsg, <net/netlink/af_netlink.c>. Acknowledgements are smaller.
 const receiveBuffer = 32 << 10
+
+// A socket is one of netlink, with a buffer for what it receives.
+type socket struct {
+	fd       int
+	buf      []byte
+	received int // bytes so far
+}
+
+// granted returns the size of a buffer: in a user namespace smaller than requested.
+func (s *socket) granted(buffer int) int {
+	n, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, buffer)
+	if err != nil {
+		return 0 // the socket is closed: its next use fails
+	}
+	return n
+}
+
+func (s *socket) send(b []byte) error {
+	for {
+		err := unix.Sendto(s.fd, b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+		if err != unix.EINTR {
+			return err
+		}
+	}
+}
+
+func (s *socket) receive(flags int) (int, error) {
+	n, err := nlmsg.Receive(s.fd, s.buf, flags)
+	if err == nil {
+		s.received += n
+	}
+	return n, err
+}
 
 // openSocket opens a socket with a receive buffer of so many bytes.
 func openSocket(receiveBytes int) (int, error) {
