@@ -136,3 +136,12 @@ func (t *table) announcedAll(a *Announced) {
 	}
 	t.announcedRows(a.Addresses)
 }
+
+// first returns the first of list, and adds to left how many it leaves out.
+func first[T any](list []T, most int, left *int) []T {
+	if n := len(list) - most; n > 0 {
+		*left += n
+		return list[:most]
+	}
+	return list
+}

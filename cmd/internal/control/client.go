@@ -12,7 +12,10 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strconv"
 	"time"
+
+	"svcproxy.dev/svcproxy/proxier/report"
 )
 
 // ErrUnreachable is wrapped by errors that say no daemon answers.
@@ -166,4 +169,19 @@ func unanswered(err error) error {
 		return fmt.Errorf("%w: %w; the socket is for root and its group", ErrNoRights, err)
 	}
 	return fmt.Errorf("%w: %w", ErrUnreachable, err)
+}
+
+// Summary returns what the daemon tells of itself in short: at most so many problems, see
+// Few. The error is as that of Status.
+func (c *Client) Summary(ctx context.Context, most int) (Summary, error) {
+	var s Summary
+	err := c.Ask(ctx, "/v1/summary", url.Values{"most": {strconv.Itoa(most)}}, &s)
+	return s, err
+}
+
+// Services returns the services of a selection, by name.
+func (c *Client) Services(ctx context.Context, which Selection) ([]report.ServiceStatus, error) {
+	var list []report.ServiceStatus
+	err := c.Ask(ctx, "/v1/services", queryOf(which), &list)
+	return list, err
 }

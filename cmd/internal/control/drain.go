@@ -158,14 +158,6 @@ func (l *Remaining) String() string {
 	return text
 }
 
-// TargetName returns what is drained as people call it.
-func TargetName(t conditions.DrainTarget) string {
-	if t.Node {
-		return "this host"
-	}
-	return t.String()
-}
-
 // DrainedLine says that something is drained, as of now.
 func DrainedLine(d *conditions.Drained, now time.Time) string {
 	text := TargetName(d.Target) + " is drained: no new connections"

@@ -2,6 +2,7 @@ package control
 
 import (
 	"fmt"
+	"time"
 
 	"svcproxy.dev/svcproxy/proxier/conditions"
 )
@@ -11,7 +12,7 @@ func (t *table) drains(s *Summary) string {
 	if len(s.Drains) == 0 {
 		return ""
 	}
-	line := "DRAINS  " + grouped(len(s.Drains)+s.Left.Drains) + "  " + t.drained(s.Drains[0])
+	line := "DRAINS  " + grouped(len(s.Drains)+s.Left.Drains) + "  " + drained(t.now, s.Drains[0])
 	if more := len(s.Drains) - 1 + s.Left.Drains; more > 0 {
 		line += fmt.Sprintf("; and %s more: svcproxy status -o wide", grouped(more))
 	}
@@ -19,25 +20,32 @@ func (t *table) drains(s *Summary) string {
 }
 
 // drained says what is drained, by whom, for how long and why, and how long that may last.
-func (t *table) drained(d conditions.Drained) string {
-	text := because(fmt.Sprintf("%s, by %s for %s", TargetName(d.Target), d.By, age(t.now, d.At)), d.Reason)
+func drained(now time.Time, d conditions.Drained) string {
+	text := because(fmt.Sprintf("%s, by %s for %s", TargetName(d.Target), d.By, age(now, d.At)), d.Reason)
 	if !d.Until.IsZero() {
-		text += ", " + t.left(d.Until)
+		text += ", " + left(now, d.Until)
 	}
 	return text
 }
 
-// because returns a text with a reason behind it, if there is one.
-func because(text, reason string) string {
-	if reason == "" {
-		return text
-	}
-	return text + ": " + reason
-}
-
-func (st *Status) drains(t *table) (lines []string) {
+func (st *Status) drains(now time.Time) (lines []string) {
 	for _, d := range st.Drains {
-		lines = append(lines, t.drained(d))
+		lines = append(lines, drained(now, d))
 	}
 	return lines
+}
+
+func left(now, until time.Time) string {
+	if d := until.Sub(now).Truncate(time.Second); d > 0 {
+		return d.String() + " left"
+	}
+	return "time is over"
+}
+
+// TargetName returns what is drained as people call it.
+func TargetName(t conditions.DrainTarget) string {
+	if t.Node {
+		return "this host"
+	}
+	return t.String()
 }

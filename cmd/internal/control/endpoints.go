@@ -29,7 +29,7 @@ func (t *table) endpoints(services []report.ServiceStatus, named bool) {
 	t.row(head...)
 	for _, s := range services {
 		for _, e := range s.Endpoints {
-			cells := t.endpoint(e, counted, more)
+			cells := endpoint(t.now, e, counted, more)
 			if named {
 				cells = slices.Insert(cells, 0, s.Namespace+"/"+s.Name)
 			}
@@ -44,7 +44,7 @@ func observed(e report.EndpointStatus) bool {
 }
 
 // endpoint returns the cells of a row.
-func (t *table) endpoint(e report.EndpointStatus, counted, more bool) []string {
+func endpoint(now time.Time, e report.EndpointStatus, counted, more bool) []string {
 	where := "remote"
 	if e.Local {
 		where = "local"
@@ -54,7 +54,7 @@ func (t *table) endpoint(e report.EndpointStatus, counted, more bool) []string {
 		cells = append(cells, active(e))
 	}
 	if more {
-		cells = append(cells, t.since(e), t.why(e))
+		cells = append(cells, since(now, e), why(now, e))
 	}
 	return cells
 }
@@ -79,24 +79,17 @@ func stateWord(e report.EndpointStatus) string {
 }
 
 // since returns for how long the state has been so, and of a drain for how long it may last.
-func (t *table) since(e report.EndpointStatus) string {
-	text := age(t.now, e.Since)
+func since(now time.Time, e report.EndpointStatus) string {
+	text := age(now, e.Since)
 	if e.Drain != nil && !e.Drain.Until.IsZero() {
-		text += ", " + t.left(e.Drain.Until)
+		text += ", " + left(now, e.Drain.Until)
 	}
 	return text
 }
 
-func (t *table) left(until time.Time) string {
-	if d := until.Sub(t.now).Truncate(time.Second); d > 0 {
-		return d.String() + " left"
-	}
-	return "time is over"
-}
-
 // why returns who drains an endpoint, its tier, how many connections it gets at most, and what its
 // check last answered.
-func (t *table) why(e report.EndpointStatus) string {
+func why(now time.Time, e report.EndpointStatus) string {
 	var parts []string
 	if d := e.Drain; d != nil {
 		parts = append(parts, because("drained by "+d.By, d.Reason))
@@ -108,18 +101,18 @@ func (t *table) why(e report.EndpointStatus) string {
 		parts = append(parts, "at most "+grouped(int(e.MaxConnections))+" connections")
 	}
 	if e.Check != nil {
-		parts = append(parts, t.lastAnswer(e.Check))
+		parts = append(parts, lastAnswer(now, e.Check))
 	}
 	return cmp.Or(strings.Join(parts, "; "), "-")
 }
 
 // lastAnswer returns what a check last answered: "tcp 0.3 ms", "tcp: connection refused, 2s ago".
-func (t *table) lastAnswer(c *report.CheckStatus) string {
+func lastAnswer(now time.Time, c *report.CheckStatus) string {
 	switch {
 	case c.Asked.IsZero():
 		return c.Type + ": not asked yet"
 	case c.Error != "":
-		return fmt.Sprintf("%s: %s, %s ago", c.Type, c.Error, age(t.now, c.Asked))
+		return fmt.Sprintf("%s: %s, %s ago", c.Type, c.Error, age(now, c.Asked))
 	}
 	return c.Type + " " + millis(c.Took)
 }

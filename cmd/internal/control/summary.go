@@ -1,7 +1,6 @@
 package control
 
 import (
-	"context"
 	"fmt"
 	"net/url"
 	"slices"
@@ -71,14 +70,6 @@ const (
 	All = 1 << 30
 )
 
-// Summary returns what the daemon tells of itself in short: at most so many problems, see
-// Few. The error is as that of Status.
-func (c *Client) Summary(ctx context.Context, most int) (Summary, error) {
-	var s Summary
-	err := c.Ask(ctx, "/v1/summary", url.Values{"most": {strconv.Itoa(most)}}, &s)
-	return s, err
-}
-
 // MostOf returns how many problems a question asks for.
 func MostOf(query url.Values) (int, error) {
 	text := query.Get("most")
@@ -90,13 +81,6 @@ func MostOf(query url.Values) (int, error) {
 		return 0, fmt.Errorf("most is %q; want a number from 0", text)
 	}
 	return n, nil
-}
-
-// Services returns the services of a selection, by name.
-func (c *Client) Services(ctx context.Context, which Selection) ([]report.ServiceStatus, error) {
-	var list []report.ServiceStatus
-	err := c.Ask(ctx, "/v1/services", queryOf(which), &list)
-	return list, err
 }
 
 // Summarize makes a Summary of a Status without services, and of what is known of those. It
@@ -117,15 +101,6 @@ func Summarize(st Status, loop report.Summary, most int) Summary {
 	s.Warnings = first(s.Warnings, (most+2)/3, &s.Left.Warnings)
 	s.Drains = first(st.Drains, max(most, 1), &s.Left.Drains)
 	return s
-}
-
-// first returns the first of list, and adds to left how many it leaves out.
-func first[T any](list []T, most int, left *int) []T {
-	if n := len(list) - most; n > 0 {
-		*left += n
-		return list[:most]
-	}
-	return list
 }
 
 // files counts files, and keeps those that are not used as they stand.
@@ -252,41 +227,20 @@ func (p Problem) String() string {
 	return source.Printable(strings.Join(nonEmpty(p.Subject, p.Address, p.State, p.Reason, bracketed(p.Place)), " "))
 }
 
-// bracketed returns a place in parentheses; empty: there is none.
-func bracketed(place string) string {
-	if place == "" {
-		return ""
-	}
-	return "(" + place + ")"
-}
-
-// counted returns "1 file", "2 files", "10,000 files".
-func counted(n int, what string) string {
-	if n != 1 {
-		what = plural(what)
-	}
-	return grouped(n) + " " + what
-}
-
-func plural(what string) string {
-	if strings.HasSuffix(what, "s") {
-		return what + "es"
-	}
-	return what + "s"
-}
-
-// grouped returns a number with a comma before every three digits.
-func grouped(n int) string {
-	if n < 1000 {
-		return strconv.Itoa(n)
-	}
-	return grouped(n/1000) + fmt.Sprintf(",%03d", n%1000)
-}
-
 // lastSync returns the family whose sync ended last.
 func (s *Summary) lastSync() report.FamilyStatus {
 	if len(s.Families) == 0 {
 		return report.FamilyStatus{}
 	}
 	return slices.MaxFunc(s.Families, func(a, b report.FamilyStatus) int { return a.LastSync.Compare(b.LastSync) })
+}
+
+func faultLines(faults []source.Fault, warning bool) []string {
+	var lines []string
+	for _, f := range faults {
+		if f.Warning == warning {
+			lines = append(lines, f.String())
+		}
+	}
+	return lines
 }

@@ -6,7 +6,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"svcproxy.dev/svcproxy/proxier/report"
@@ -37,12 +36,6 @@ func (s *Summary) restart() string {
 	}
 	return "NEEDS A RESTART  " + strings.Join(s.Restart, ", ")
 }
-
-func newTable(w io.Writer, now time.Time) *table {
-	return &table{w: tabwriter.NewWriter(w, 0, 8, 2, ' ', 0), now: now}
-}
-
-func (t *table) end() error { return cmp.Or(t.err, t.w.Flush()) }
 
 func (t *table) summaryHead(s *Summary) {
 	state := "starting"
@@ -87,13 +80,6 @@ func (s *Summary) addresses() string {
 		}
 	}
 	return strings.Join(parts, ", ")
-}
-
-func verb(n int, say string) string {
-	if n == 1 {
-		return say + "s"
-	}
-	return say
 }
 
 // brokenFiles counts files, and names those that are not used as they stand.
@@ -156,26 +142,6 @@ func (t *table) problem(p Problem) {
 	t.row("  "+p.Subject, p.Address, p.State, strings.TrimSpace(p.Reason+" "+bracketed(p.Place)))
 }
 
-// bounded writes the first of many lines.
-func (t *table) bounded(title string, lines []string, more int) {
-	if len(lines)+more == 0 {
-		return
-	}
-	t.line("")
-	t.row(title + "  " + grouped(len(lines)+more))
-	for _, l := range lines {
-		t.row("  " + l)
-	}
-	t.more(more)
-}
-
-// more tells of what is left out.
-func (t *table) more(n int) {
-	if n > 0 {
-		t.row("  and " + grouped(n) + " more: svcproxy status --problems")
-	}
-}
-
 // addresses writes a row for each address of services, and why it does not serve.
 func (t *table) addresses(services []report.ServiceStatus) {
 	t.row("SERVICE", "ADDRESS", "KIND", "READY", "ACTION")
@@ -208,11 +174,6 @@ func action(f report.FrontendStatus) string {
 		return spaced(f.Action, f.Forward, restricted, f.Reason)
 	}
 	return spaced(actionWord(f.Action), restricted, f.Reason)
-}
-
-// spaced returns the words that are not empty, with two spaces between.
-func spaced(words ...string) string {
-	return strings.Join(nonEmpty(words...), "  ")
 }
 
 // WriteServices writes services for people, as of now: their addresses, and for each of them its endpoints.

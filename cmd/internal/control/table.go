@@ -4,35 +4,14 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
 
-	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 )
-
-// WriteTable writes all of st for people, as of now. Nothing in it can steer the
-// terminal, whatever stands in files.
-func (st *Status) WriteTable(w io.Writer, now time.Time) error {
-	t := newTable(w, now)
-	t.head(st)
-	t.syncs(st.Loop.Families)
-	t.files(st)
-	t.connections(st)
-	t.services(st.Loop.Services)
-	t.line("")
-	t.endpoints(st.Loop.Services, true)
-	t.announcedAll(&st.Announced)
-	t.list("DRAINS", st.drains(t))
-	t.list("FAULTS", st.faults())
-	t.list("WARNINGS", st.warnings())
-	t.list("NEEDS A RESTART", st.Restart)
-	return t.end()
-}
 
 // A table keeps the first error of many writes.
 type table struct {
@@ -68,96 +47,30 @@ func (t *table) list(title string, lines []string) {
 	}
 }
 
-func (t *table) head(st *Status) {
-	state := "starting"
-	switch {
-	case !st.Healthy:
-		state = "unhealthy"
-	case st.Ready:
-		state = "ready"
-	}
-	t.row(fmt.Sprintf("svcproxy %s, pid %d, %s, up %s", st.Version, st.PID, state, age(t.now, st.Started)))
-	node := st.Settings.NodeName
-	if st.Settings.Zone != "" {
-		node += " in zone " + st.Settings.Zone
-	}
-	t.row(fmt.Sprintf("%s mode on node %s; node ports on %s", st.Settings.Mode, node,
-		cmp.Or(strings.Join(st.Settings.NodePortAddresses, ", "), "no address")))
+func newTable(w io.Writer, now time.Time) *table {
+	return &table{w: tabwriter.NewWriter(w, 0, 8, 2, ' ', 0), now: now}
 }
 
-func (t *table) syncs(families []report.FamilyStatus) {
-	t.line("")
-	t.row("FAMILY", "LAST SYNC", "TOOK", "STATE")
-	for _, f := range families {
-		state, last, took := "ok", "never", "-"
-		if !f.LastSync.IsZero() {
-			last, took = age(t.now, f.LastSync)+" ago", f.Took.Round(100*time.Microsecond).String()
-		}
-		if f.Unserved != "" {
-			state = "not served: " + f.Unserved
-		}
-		if f.Waiting != "" {
-			state = "waiting for source " + f.Waiting
-		}
-		if f.Error != "" {
-			state = "failing for " + age(t.now, f.FailingSince) + ": " + f.Error
-		}
-		t.row(f.Family, last, took, state)
-	}
-}
+func (t *table) end() error { return cmp.Or(t.err, t.w.Flush()) }
 
-func (t *table) files(st *Status) {
-	if !slices.ContainsFunc(st.Sources, func(s source.Status) bool { return s.Connection == nil }) {
-		return // files are not read
+// bounded writes the first of many lines.
+func (t *table) bounded(title string, lines []string, more int) {
+	if len(lines)+more == 0 {
+		return
 	}
 	t.line("")
-	t.row("FILE", "STATE", "SINCE", "SERVICES")
-	for _, src := range st.Sources {
-		for _, f := range src.Files {
-			t.row(f.Path, string(f.State), age(t.now, f.Since), strconv.Itoa(f.Services))
-		}
+	t.row(title + "  " + grouped(len(lines)+more))
+	for _, l := range lines {
+		t.row("  " + l)
 	}
+	t.more(more)
 }
 
-// services writes a row for each address of services, with labels where one of them has some.
-func (t *table) services(services []report.ServiceStatus) {
-	labelled := slices.ContainsFunc(services, func(s report.ServiceStatus) bool { return len(s.Labels) > 0 })
-	row := func(labels string, cells ...string) {
-		if labelled {
-			cells = slices.Insert(cells, len(cells)-1, labels)
-		}
-		t.row(cells...)
+// more tells of what is left out.
+func (t *table) more(n int) {
+	if n > 0 {
+		t.row("  and " + grouped(n) + " more: svcproxy status --problems")
 	}
-	t.line("")
-	row("LABELS", "SERVICE", "ADDRESS", "KIND", "ACTION", "TARGETS", "ENDPOINTS", "FROM")
-	for _, s := range services {
-		name, endpoints, labels := s.Namespace+"/"+s.Name, strconv.Itoa(len(s.Endpoints)), cmp.Or(labelText(s.Labels, fewLabels), "-")
-		for _, f := range s.Frontends {
-			from := s.Unit
-			if f.Reason != "" {
-				from += "  (" + f.Reason + ")"
-			}
-			row(labels, name, f.Address, f.Kind, f.Action, strconv.Itoa(f.Targets), endpoints, from)
-		}
-		if len(s.Frontends) == 0 {
-			row(labels, name, "-", "-", map[bool]string{true: "disabled", false: "-"}[s.Disabled], "-", endpoints, s.Unit)
-		}
-	}
-}
-
-// fewLabels is how many labels a column has room for.
-const fewLabels = 3
-
-// labelText returns labels by their keys, as patterns are written: "team=web tier=front"; at most so many.
-func labelText(labels map[string]string, most int) string {
-	var words []string
-	for _, key := range slices.Sorted(maps.Keys(labels)) {
-		words = append(words, key+"="+labels[key])
-	}
-	if more := len(words) - most; more > 0 {
-		words = append(words[:most], fmt.Sprintf("and %d more", more))
-	}
-	return strings.Join(words, " ")
 }
 
 // nonEmpty returns the strings that are not.
@@ -165,42 +78,55 @@ func nonEmpty(in ...string) []string {
 	return slices.DeleteFunc(in, func(s string) bool { return s == "" })
 }
 
-// faults returns what keeps files from being used as they stand.
-func (st *Status) faults() []string {
-	lines := faultLines(st.Faults, false)
-	for _, s := range st.Sources {
-		for _, f := range slices.Concat(s.Files, s.Objects) {
-			lines = append(lines, faultLines(f.Faults, false)...)
-		}
-	}
-	return lines
+// spaced returns the words that are not empty, with two spaces between.
+func spaced(words ...string) string {
+	return strings.Join(nonEmpty(words...), "  ")
 }
 
-// warnings returns all that is worth knowing but keeps nothing from being used.
-func (st *Status) warnings() []string {
-	lines := append(faultLines(st.Faults, true), st.Warnings...)
-	for _, s := range st.Sources {
-		lines = append(lines, s.Warnings...)
-		for _, f := range slices.Concat(s.Files, s.Objects) {
-			lines = append(lines, faultLines(f.Faults, true)...)
-		}
+// because returns a text with a reason behind it, if there is one.
+func because(text, reason string) string {
+	if reason == "" {
+		return text
 	}
-	for _, s := range st.Loop.Services {
-		for _, w := range s.Warnings {
-			lines = append(lines, fmt.Sprintf("service %s/%s: %s", s.Namespace, s.Name, w))
-		}
-	}
-	return lines
+	return text + ": " + reason
 }
 
-func faultLines(faults []source.Fault, warning bool) []string {
-	var lines []string
-	for _, f := range faults {
-		if f.Warning == warning {
-			lines = append(lines, f.String())
-		}
+func verb(n int, say string) string {
+	if n == 1 {
+		return say + "s"
 	}
-	return lines
+	return say
+}
+
+// bracketed returns a place in parentheses; empty: there is none.
+func bracketed(place string) string {
+	if place == "" {
+		return ""
+	}
+	return "(" + place + ")"
+}
+
+// counted returns "1 file", "2 files", "10,000 files".
+func counted(n int, what string) string {
+	if n != 1 {
+		what = plural(what)
+	}
+	return grouped(n) + " " + what
+}
+
+func plural(what string) string {
+	if strings.HasSuffix(what, "s") {
+		return what + "es"
+	}
+	return what + "s"
+}
+
+// grouped returns a number with a comma before every three digits.
+func grouped(n int) string {
+	if n < 1000 {
+		return strconv.Itoa(n)
+	}
+	return grouped(n/1000) + fmt.Sprintf(",%03d", n%1000)
 }
 
 // age returns how long ago t was, in its two largest units: "3m20s", "2d4h".
