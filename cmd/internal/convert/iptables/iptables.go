@@ -239,7 +239,7 @@ func (w *walker) firewalls() error {
 				return err
 			}
 			for _, inner := range w.rules.filter[r.target] {
-				if inner.target == "RETURN" && inner.src.IsValid() && !inner.notSrc && len(f.ranges) < 1000 {
+				if inner.target == "RETURN" && inner.src.IsValid() && !inner.src.not && len(f.ranges) < 1000 {
 					f.ranges = append(f.ranges, inner.src.Masked())
 				}
 			}

@@ -31,11 +31,11 @@ func (m match) and(r rule) (match, bool) {
 		if m.shortcut == 0 {
 			m.shortcut = r.at.Line
 		}
-		r.src, r.srcLocal, r.in = netip.Prefix{}, false, ""
+		r.src.Prefix, r.src.local, r.in = netip.Prefix{}, false, ""
 	}
 	var ok [4]bool
-	m.dst, ok[0] = m.narrow(m.dst, r.dst, r.notDst)
-	m.src, ok[1] = m.narrow(m.src, r.src, r.notSrc)
+	m.dst, ok[0] = m.narrow(m.dst, r.dst.Prefix, r.dst.not)
+	m.src, ok[1] = m.narrow(m.src, r.src.Prefix, r.src.not)
 	m.ports, ok[2] = commonPorts(m.ports, r.ports)
 	ok[3] = r.protocol == 0 || m.protocol == 0 || m.protocol == r.protocol
 	if slices.Contains(ok[:], false) {
@@ -44,8 +44,8 @@ func (m match) and(r rule) (match, bool) {
 	if r.protocol != 0 {
 		m.protocol = r.protocol
 	}
-	m.local = m.local || r.dstLocal
-	m.fromHost = m.fromHost || r.srcLocal
+	m.local = m.local || r.dst.local
+	m.fromHost = m.fromHost || r.src.local
 	if r.in != "" && r.notIn && !r.ofDocker() {
 		m.notIn = r.in
 	}
@@ -61,13 +61,13 @@ func (m match) and(r rule) (match, bool) {
 // limitedBy returns a match, of a rule or of those before it, by which no service is chosen.
 func (m match) limitedBy(r rule) string {
 	switch {
-	case r.limited != "":
-		return r.limited
+	case len(r.other) > 0:
+		return strings.Join(r.other, " ")
 	case r.in != "" && !r.notIn:
 		return byInterface + r.in
-	case r.notDst && !outside(m.dst, r.dst):
+	case r.dst.not && !outside(m.dst, r.dst.Prefix):
 		return "! -d " + r.dst.String()
-	case r.notSrc && !outside(m.src, r.src):
+	case r.src.not && !outside(m.src, r.src.Prefix):
 		return "! -s " + r.src.String()
 	}
 	return m.limited

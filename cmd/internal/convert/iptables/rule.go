@@ -15,22 +15,24 @@ import (
 type rule struct {
 	at          reader.Position
 	chain, text string
-	dst, src    netip.Prefix // invalid: any
-	notDst      bool
-	notSrc      bool
+	dst, src    side
 	protocol    source.Protocol // 0: any, or one that no service has
 	ports       []uint16        // nil: any
 	in          string          // an interface; empty: any
 	notIn       bool
-	dstLocal    bool    // to an address of the host
-	srcLocal    bool    // from the host itself
 	chance      float64 // that it matches; 1: always
 	affinity    uint64  // it is for clients that came within so many seconds; 0: for all
 	comment     string
 	target      string
 	destination string   // of DNAT
 	other       []string // matches that we do not know
-	limited     string   // all of these
+}
+
+// A side is what a rule asks of where packets are from, or of where they go.
+type side struct {
+	netip.Prefix // invalid: any
+	not          bool
+	local        bool // this host itself, or one of its addresses
 }
 
 // A ruleset is what iptables-save prints of the tables that matter.
@@ -114,7 +116,6 @@ func parseRule(at reader.Position, chain string, words []string) rule {
 	case rcheck:
 		r.other = append(r.other, "-m recent")
 	}
-	r.limited = strings.Join(r.other, " ")
 	return r
 }
 
@@ -123,7 +124,7 @@ func (r rule) ends() bool { return r.target == "RETURN" || r.target == "ACCEPT" 
 
 // always reports whether a rule matches everything.
 func (r rule) always() bool {
-	return !r.dst.IsValid() && !r.src.IsValid() && r.protocol == 0 && r.ports == nil && r.in == "" && !r.dstLocal && !r.srcLocal && r.chance == 1 && r.affinity == 0 && r.limited == ""
+	return !r.dst.IsValid() && !r.src.IsValid() && r.protocol == 0 && r.ports == nil && r.in == "" && !r.dst.local && !r.src.local && r.chance == 1 && r.affinity == 0 && len(r.other) == 0
 }
 
 // ofDocker reports whether a rule keeps containers from published ports, of which they have no need.
@@ -132,7 +133,7 @@ func (r rule) ofDocker() bool { return r.chain == "DOCKER" && r.in != "" && (r.n
 // shortcut reports whether by a rule of kube-proxy pods, or this host, get to all endpoints of a
 // service that has the traffic policy local. It says nothing of who may use the service.
 func (r rule) shortcut() bool {
-	return strings.HasPrefix(r.chain, "KUBE-EXT-") && !r.notSrc && !r.notIn && (r.src.IsValid() || r.srcLocal || r.in != "")
+	return strings.HasPrefix(r.chain, "KUBE-EXT-") && !r.src.not && !r.notIn && (r.src.IsValid() || r.src.local || r.in != "")
 }
 
 // option reads an option and its value.
@@ -140,11 +141,11 @@ func (r *rule) option(word, value string, not bool) {
 	ok := true
 	switch word {
 	case "-d", "--destination":
-		r.dst, ok = prefixOf(value)
-		r.notDst = not
+		r.dst.Prefix, ok = prefixOf(value)
+		r.dst.not = not
 	case "-s", "--source":
-		r.src, ok = prefixOf(value)
-		r.notSrc = not
+		r.src.Prefix, ok = prefixOf(value)
+		r.src.not = not
 	case "-p", "--protocol":
 		r.protocol = reader.Protocols[value]
 		ok = r.protocol != 0 && !not
@@ -154,9 +155,9 @@ func (r *rule) option(word, value string, not bool) {
 		r.ports, ok = portList(value)
 		ok = ok && !not
 	case "--dst-type":
-		r.dstLocal, ok = value == "LOCAL", value == "LOCAL" && !not
+		r.dst.local, ok = value == "LOCAL", value == "LOCAL" && !not
 	case "--src-type":
-		r.srcLocal, ok = value == "LOCAL" && !not, value == "LOCAL" && !not
+		r.src.local, ok = value == "LOCAL" && !not, value == "LOCAL" && !not
 	case "--probability":
 		r.chance, ok = chanceOf(value)
 	case "--every":
