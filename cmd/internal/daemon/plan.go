@@ -69,7 +69,7 @@ func faultsOf(f source.FileStatus) []source.Fault {
 
 // planSetting returns what consequences depend on in a mode.
 func planSetting(ctx context.Context, m modes.Mode, s configs.Settings) plan.Setting {
-	return plan.Setting{Drains: m.Drains, Drain: m.DrainTimeoutUnder(s), Count: func(p *report.FamilyPlan, list []report.Consequence) error {
+	return plan.Setting{Drains: m.DrainTimeout != nil, Drain: m.DrainTimeoutUnder(s), Count: func(p *report.FamilyPlan, list []report.Consequence) error {
 		ctx, cancel := context.WithTimeout(ctx, planCountTime)
 		defer cancel()
 		return p.Count(ctx, connections{}, connections{}, list)

@@ -35,8 +35,8 @@ var All = []Mode{
 	{
 		Mode: configs.IPVSMode,
 		Open: openIPVS, Remove: removeIPVS, Balancing: ipvsBalancing,
-		Drains: true, DrainTimeout: ipvsDrainTimeout,
-		Objects: ipvs.Objects, Compare: compareIPVS,
+		DrainTimeout: ipvsDrainTimeout,
+		Objects:      ipvs.Objects, Compare: compareIPVS,
 		RulesOf: configs.IPTablesMode.Name, Forward: layout.Forward,
 		ByNameOnly: true, Needs: ipvsNeeds,
 		TakesUp: []Sysctl{{TCPLoose, "1"}, {SloppyTCP, "1"}},
@@ -77,7 +77,6 @@ type Mode struct {
 
 	Balancing // what it does to packets beside rules
 
-	Drains  bool   // Open with Leaving lets the connections end that an earlier run left; its backends are Retirers
 	RulesOf string // the mode that removes the chains and sets of this one: all of the same share them by name
 	Forward string // chain that accepts forwarded traffic of services, whatever the policy of FORWARD; empty: none can
 
@@ -85,7 +84,9 @@ type Mode struct {
 	// where nothing else works.
 	ByNameOnly bool
 
-	DrainTimeout func(configs.Settings) time.Duration // nil: it does not drain; asked by DrainTimeoutUnder
+	// DrainTimeout is asked by DrainTimeoutUnder. Nil: the mode does not drain. Of one that does, Open with Leaving lets
+	// the connections end that an earlier run left; its backends are Retirers.
+	DrainTimeout func(configs.Settings) time.Duration
 
 	CountedAs string // the metric of proxier/healthz that counts failed syncs; empty: none has the mode's name
 

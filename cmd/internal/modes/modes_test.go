@@ -21,9 +21,6 @@ func TestAllModesHaveAName(t *testing.T) {
 		if m.Open == nil || m.Compare == nil || m.Objects == nil {
 			t.Errorf("%s mode cannot be opened, or not say what it has in the kernel", m.Name)
 		}
-		if m.Drains != (m.DrainTimeout != nil) {
-			t.Errorf("%s mode drains: %v, and does not say for how long", m.Name, m.Drains)
-		}
 		if !slices.ContainsFunc(All, func(o Mode) bool { return m.RulesOf == "" || m.RulesOf == o.Name }) {
 			t.Errorf("%s mode leaves its rules to %q, which is none", m.Name, m.RulesOf)
 		}

@@ -172,7 +172,7 @@ func (l *leavings) warnings() []string {
 // can end, and lets go of the families that the mode in use holds. Nil: it is open,
 // cannot be opened, or has nothing to wait for; then all of it can be removed.
 func (l *leavings) leftDraining(ctx context.Context, m modes.Mode) *Active {
-	if !m.Drains || opened(l.open, m.Name) != nil {
+	if m.DrainTimeout == nil || opened(l.open, m.Name) != nil {
 		return nil
 	}
 	c := l.openConfig(l.Fixed)

@@ -43,7 +43,7 @@ func (a Against) Report() *Report {
 			families = append(families, p)
 		}
 	}
-	r.Fill(reading.Edits, families, Setting{Drains: m.Drains, Drain: m.DrainTimeoutUnder(now)})
+	r.Fill(reading.Edits, families, Setting{Drains: m.DrainTimeout != nil, Drain: m.DrainTimeoutUnder(now)})
 	return r
 }
 
