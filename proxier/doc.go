@@ -1,12 +1,21 @@
 // Package proxier holds one node's kernel to the services it was given.
 //
-//	source ──► claims.Tracker ──► policy.Resolve ──► Backend.Sync ──► kernel
-//	           who owns what      every decision     one language each
-//	                              about packets
+//	source ──► loop.Loop ──────────────► family ─────────────► Backend.Sync ──► kernel
+//	           claims.Tracker:           policy.Resolve:       one language each
+//	           who owns what             every decision
+//	                                     about packets
 //
-// Package policy decides, once. A Backend only says the resulting State in its own kernel's language. Package loop
-// calls it, and this package has what the two agree on: Backend, what it may be besides, as Watcher or Retirer, and
-// PartialError. A Contention paces the repair of what other programs change.
+// A change of a service goes this way: the source calls Loop.Apply, which puts it into the inbox. The Loop has the
+// claims.Tracker grant it (grantClaims) and sends an order to the goroutine of each address family (sendOrder). The
+// family resolves the service (policy.Resolve), records how its State changes (desired.stage) and calls Backend.Sync,
+// which writes the difference.
+//
+// A change by another program goes the other way: Backend.Watch, or a Look, reports it; a Contention paces the
+// repairs; Loop.Repair orders one; and Backend.Sync, without a change of its own, compares the kernel with the
+// State and writes what differs.
+//
+// Package loop calls backends, and this package has what the two agree on: Backend, what it may be besides, as Watcher or
+// Retirer, and PartialError.
 //
 // The words used here and in the backends:
 //
@@ -24,11 +33,11 @@
 //   - family: IPv4 or IPv6. Each has a backend and a goroutine of its own, which takes
 //     orders from the Loop.
 //   - batch: what came in one step and is not yet in the kernel.
-//   - doubt: what is valid by itself, and cannot be meant beside what else is on this host.
-//   - sync: making the kernel hold a State, by a delta or, at a resync (a full sync), by
-//     comparing all of it.
-//   - look: a comparison beside the syncs. What differs is repaired by the next sync.
-//     The setting resync_interval is how often a look comes; Loop.Resync asks for a resync.
+//   - doubt: valid configuration that conflicts with something else on this host.
+//   - sync: making the kernel hold a State: a delta is written as it is; a full sync renders all of the State,
+//     compares it with the kernel, and writes what differs.
+//   - look: a comparison beside the syncs. The next sync repairs what differs. The setting
+//     resync_interval says how often a look comes; the name is kept for users.
 //   - foreign: made or changed by another program. Contention: it goes on doing so.
 //   - mirror: what a backend knows the kernel to hold.
 package proxier

@@ -19,7 +19,7 @@ type Source interface {
 	Status() Status
 }
 
-// A Sink takes changes. Its methods do not block and may be called from any goroutine.
+// A Sink takes changes: the Loop of proxier/loop is one. Its methods do not block and may be called from any goroutine.
 type Sink interface {
 	// Apply takes one atomic step: no state between two of its parts is ever seen.
 	Apply(Changes)

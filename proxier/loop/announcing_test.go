@@ -210,16 +210,16 @@ func TestAnnounceWhatTheKernelLacks(t *testing.T) {
 		l.Synced("file")
 		k.expect(t, "full", "203.0.113.1 by bgp")
 		k.unserve(lacks(false))
-		l.Resync()
+		l.FullSync()
 		k.expect(t, "full")
 		k.unserve(lacks(true))
-		l.Resync()
+		l.FullSync()
 		k.expect(t, "full", "203.0.113.1 lost")
 		if got := l.Announced()[0]; got.Reason != "default/web: another has it" || got.Withheld != "unserved" {
 			t.Errorf("%+v", got)
 		}
 		k.unserve(nil)
-		l.Resync()
+		l.FullSync()
 		k.expect(t, "full", "203.0.113.1 by bgp")
 	})
 }

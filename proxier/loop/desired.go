@@ -48,9 +48,9 @@ func (d *desired) cutFor(b proxier.Backend, piece int) {
 	d.piece = cmp.Or(piece, d.kernel.PieceSize())
 }
 
-// put has a service come to be as wanted in the next Sync or, if that is a large change, in several.
+// stage has a service come to be as wanted in the next Sync or, if that is a large change, in several.
 // Then orders from first on are not done before it is. It reports whether that changes anything.
-func (d *desired) put(key source.Key, wanted *policy.Resolved, queued time.Time, first uint64, whole bool) (changed bool) {
+func (d *desired) stage(key source.Key, wanted *policy.Resolved, queued time.Time, first uint64, whole bool) (changed bool) {
 	was, before := d.state.Services[key], d.growing[key]
 	most := largePieces * d.piece
 	if whole || before == nil && !isLarge(d.kernel, most, was, wanted) {
@@ -79,11 +79,11 @@ func (d *desired) put(key source.Key, wanted *policy.Resolved, queued time.Time,
 	}
 	if g.pairs.cost <= most {
 		d.queued = cmp.Or(d.queued, g.queued)
-		d.apply(g, g.pairs.next(most))
+		d.applyPiece(g, g.pairs.next(most))
 	} else {
 		d.growing[key] = g
 		if ch, again := d.changes.Services[key]; again { // another service may have what the last Sync did not yet take from it
-			d.apply(g, g.pairs.touched(&ch))
+			d.applyPiece(g, g.pairs.touched(&ch))
 		}
 	}
 	return true
@@ -119,7 +119,7 @@ func (d *desired) grow(full bool) bool {
 		return false
 	case full:
 		for _, g := range d.growing {
-			d.apply(g, g.pairs.next(g.pairs.cost))
+			d.applyPiece(g, g.pairs.next(g.pairs.cost))
 		}
 	default:
 		d.takePiece()
@@ -133,14 +133,14 @@ func (d *desired) takePiece() {
 	todo := slices.Collect(maps.Values(d.changes.Services))
 	g := d.nextGrowing()
 	d.lastGrown = g.key
-	todo = append(todo, d.apply(g, g.pairs.next(d.piece)))
+	todo = append(todo, d.applyPiece(g, g.pairs.next(d.piece)))
 	for ; len(todo) > 0; todo = todo[1:] {
 		for key, g := range d.growing {
 			if key == todo[0].Key() {
 				continue
 			}
 			if piece := g.pairs.touched(&todo[0]); len(piece) > 0 {
-				todo = append(todo, d.apply(g, piece))
+				todo = append(todo, d.applyPiece(g, piece))
 			}
 		}
 	}
@@ -157,8 +157,8 @@ func (d *desired) nextGrowing() *growth {
 	return d.growing[keys[0]]
 }
 
-// apply puts the pairs of a piece into the State, and notes the change.
-func (d *desired) apply(g *growth, piece []int) policy.ServiceChange {
+// applyPiece puts the pairs of a piece into the State, and notes the change.
+func (d *desired) applyPiece(g *growth, piece []int) policy.ServiceChange {
 	was, all := d.state.Services[g.key], d.state.Services[g.key]
 	if was == nil {
 		was = &policy.Resolved{Key: g.key}

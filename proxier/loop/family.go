@@ -45,7 +45,7 @@ type family struct {
 func newFamily(fam policy.Family, backend proxier.Backend, node *policy.Node, cfg *Config, in *inbox, revision *atomic.Uint64) *family {
 	f := &family{
 		fam: fam, cfg: cfg, orders: newOrders(), inbox: in, revision: revision, backend: backend, desired: newDesired(fam, node),
-		due: due{full: true, dirty: true}, pace: pace{minimum: cfg.MinInterval}, lookout: lookout{every: cfg.LookInterval, result: make(chan finding, 1)},
+		due: due{full: true, dirty: true}, pace: pace{minimum: cfg.MinInterval}, lookout: lookout{every: cfg.LookInterval, result: make(chan lookResult, 1)},
 		announcing: announcing{fam: fam, network: cfg.Announcer, ledger: announce.New()},
 		flows:      flows.NewWorkers(fam, flows.Config{Tracking: cfg.Flows.Tracking, RunDir: cfg.Flows.RunDir, Log: cfg.Log, Looked: cfg.Observer.Looked}),
 	}
@@ -71,14 +71,14 @@ func (f *family) run(ctx context.Context) {
 		case <-f.orders.wake:
 		case <-timer.C:
 		case what := <-f.lookout.result:
-			f.looked(what)
+			f.handleLook(what)
 		case q := <-f.orders.asked:
 			f.answer(ctx, q)
 		}
 		if ctx.Err() != nil { // a Sync that it ended was not noted as failed
 			return
 		}
-		f.absorb(f.orders.take())
+		f.handleOrder(f.orders.take())
 		if !f.pace.open {
 			continue
 		}
@@ -91,20 +91,20 @@ func (f *family) run(ctx context.Context) {
 	}
 }
 
-// absorb updates the State as the Loop ordered.
-func (f *family) absorb(o order) {
+// handleOrder updates the State as the Loop ordered.
+func (f *family) handleOrder(o order) {
 	if o.minimum != nil {
 		f.pace.minimum, f.lookout.every = *o.minimum, *o.lookEvery
 	}
 	if o.backend != nil {
-		f.replace(o.backend)
+		f.switchBackend(o.backend)
 	}
 	if o.node != nil {
-		f.rebase(o.node)
+		f.setNode(o.node)
 	}
 	changed := false
 	for key, svc := range o.services {
-		changed = f.set(key, svc, o.queued) || changed
+		changed = f.resolve(key, svc, o.queued) || changed
 	}
 	f.announcing.tell()
 	if changed {
@@ -125,12 +125,12 @@ func (f *family) absorb(o order) {
 	if f.due.dirty && (changed || o.full || o.repair || o.node != nil || o.backend != nil) {
 		f.cfg.Observer.Queued(f.fam, time.Now())
 	}
-	f.told(o.number)
+	f.recordOrder(o.number)
 }
 
-// told notes the last order that is in the State. If it changed nothing, the kernel
+// recordOrder notes the last order that is in the State. If it changed nothing, the kernel
 // holds it already.
-func (f *family) told(number uint64) {
+func (f *family) recordOrder(number uint64) {
 	f.mu.Lock()
 	f.news.told = max(f.news.told, number)
 	held := !f.due.dirty && f.news.err == nil && f.news.held < f.news.told
@@ -144,9 +144,9 @@ func (f *family) told(number uint64) {
 	}
 }
 
-// set resolves one service again; it has no Service when it was removed. It reports whether that
+// resolve resolves one service again; it has no Service when it was removed. It reports whether that
 // changes the State.
-func (f *family) set(key source.Key, svc policy.Subject, queued time.Time) (changed bool) {
+func (f *family) resolve(key source.Key, svc policy.Subject, queued time.Time) (changed bool) {
 	var r *policy.Resolved
 	if svc.Service != nil {
 		r = policy.Resolve(svc.Service, svc.Conditions, f.desired.node, f.fam)
@@ -154,7 +154,7 @@ func (f *family) set(key source.Key, svc policy.Subject, queued time.Time) (chan
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.announcing.note(func(l *announce.Ledger) { l.Shrink(key, r) })
-	if !f.desired.put(key, r, queued, f.news.told+1, f.due.full || f.news.err != nil) {
+	if !f.desired.stage(key, r, queued, f.news.told+1, f.due.full || f.news.err != nil) {
 		return false
 	}
 	f.revision.Add(1)
@@ -163,8 +163,8 @@ func (f *family) set(key source.Key, svc policy.Subject, queued time.Time) (chan
 	return true
 }
 
-// rebase switches to a changed node. The same order has all services that it touches.
-func (f *family) rebase(node *policy.Node) {
+// setNode switches to a changed node. The same order has all services that it touches.
+func (f *family) setNode(node *policy.Node) {
 	host := node.Host(f.fam)
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -177,8 +177,8 @@ func (f *family) rebase(node *policy.Node) {
 	f.pace.changed = true
 }
 
-// replace switches to another backend.
-func (f *family) replace(b proxier.Backend) {
+// switchBackend switches to another backend.
+func (f *family) switchBackend(b proxier.Backend) {
 	if b == f.backend {
 		return
 	}
@@ -262,7 +262,7 @@ func (f *family) sync(ctx context.Context) SyncResult {
 	if !r.Full {
 		delta = f.desired.changes.Delta()
 	}
-	ctx, stop := f.watch(ctx, syncWork, &f.news.working)
+	ctx, stop := f.withProgress(ctx, syncWork, &f.news.working)
 	defer stop()
 	err := f.backend.Sync(ctx, f.desired.state, delta)
 	r.Duration = time.Since(r.Start)
@@ -342,12 +342,12 @@ func (f *family) lookIfDue(ctx context.Context) {
 		return
 	}
 	b := f.backend
-	f.lookout.start(ctx, func(ctx context.Context) finding { return f.compare(ctx, b) })
+	f.lookout.start(ctx, func(ctx context.Context) lookResult { return f.runLook(ctx, b) })
 }
 
-// compare looks at the kernel.
-func (f *family) compare(ctx context.Context, b proxier.Backend) finding {
-	limited, stop := f.watch(ctx, lookWork, &f.news.looking)
+// runLook looks at the kernel.
+func (f *family) runLook(ctx context.Context, b proxier.Backend) lookResult {
+	limited, stop := f.withProgress(ctx, lookWork, &f.news.looking)
 	defer stop()
 	repair, err := b.Look(limited)
 	switch {
@@ -361,8 +361,8 @@ func (f *family) compare(ctx context.Context, b proxier.Backend) finding {
 	return asWritten
 }
 
-// looked records the result of a look.
-func (f *family) looked(what finding) {
+// handleLook records the result of a look.
+func (f *family) handleLook(what lookResult) {
 	f.lookout.ended()
 	switch what {
 	case asWritten:
@@ -390,7 +390,7 @@ func (f *family) answer(ctx context.Context, q planQuestion) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(q.ctx, cancel)()
-	ctx, stop := f.watch(ctx, planWork, &f.news.working)
+	ctx, stop := f.withProgress(ctx, planWork, &f.news.working)
 	defer stop()
 	done := make(chan struct{})
 	go func() {
@@ -407,8 +407,8 @@ func (f *family) answer(ctx context.Context, q planQuestion) {
 	}
 }
 
-// watch returns a context for work of f, and shows at one of its news whether that makes progress until stop is called.
-func (f *family) watch(ctx context.Context, work string, at **progress) (_ context.Context, stop func()) {
+// withProgress returns a context for work of f, and shows at one of its news whether that makes progress until stop is called.
+func (f *family) withProgress(ctx context.Context, work string, at **progress) (_ context.Context, stop func()) {
 	ctx, p, end := watchProgress(ctx, f.fam, work, f.cfg.SyncTimeout, f.stalled)
 	show := func(p *progress) {
 		f.mu.Lock()

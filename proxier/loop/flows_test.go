@@ -112,7 +112,7 @@ func TestLoopLooksAtAllFlows(t *testing.T) {
 		want int
 	}{
 		{"resync", func(*Loop, *kernel) { time.Sleep(time.Minute) }, 0},
-		{"asked for", func(l *Loop, _ *kernel) { l.Resync() }, 2},
+		{"asked for", func(l *Loop, _ *kernel) { l.FullSync() }, 2},
 		{"another node", func(l *Loop, _ *kernel) {
 			l.SetNode(policytest.Node(func(n *policy.Node) { n.LocalInterfaces = []string{"lo"} }))
 		}, 2},
@@ -211,7 +211,7 @@ func TestLoopFlowsOfANewAddress(t *testing.T) {
 				l.SetNode(tt.node)
 				time.Sleep(time.Second)
 				track.Set(func() { track.Flows = []flowstest.Flow{{"", "192.0.2.1:30053", "10.0.0.2:5353"}} })
-				l.Resync()
+				l.FullSync()
 				track.Expect(t, tt.left...)
 			})
 		})

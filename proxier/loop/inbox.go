@@ -107,8 +107,8 @@ func (b *inbox) SetReserved(ports []netip.AddrPort) {
 	b.put(func(m *mail) { m.reserved = &ports })
 }
 
-// Resync compares everything with the kernel now.
-func (b *inbox) Resync() { b.put(func(m *mail) { m.full = true }) }
+// FullSync compares everything with the kernel now.
+func (b *inbox) FullSync() { b.put(func(m *mail) { m.full = true }) }
 
 // Repair has a family sync what its backend knows to differ in the kernel.
 func (b *inbox) Repair(fam policy.Family) {

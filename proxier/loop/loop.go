@@ -62,8 +62,8 @@ func New(cfg Config) *Loop {
 
 // Run runs the loop until ctx ends, or a Backend gives ErrRestart, and leaves the kernel as it is.
 func (l *Loop) Run(ctx context.Context) error {
-	l.replace(ctx, l.cfg.Backends)
-	defer l.replace(ctx, nil)
+	l.switchBackends(ctx, l.cfg.Backends)
+	defer l.switchBackends(ctx, nil)
 	for {
 		select {
 		case <-ctx.Done():
@@ -76,15 +76,15 @@ func (l *Loop) Run(ctx context.Context) error {
 		}
 		l.busy.Store(&now)
 		if !in.queued.IsZero() { // else it is a family that woke the Loop
-			l.absorb(ctx, in)
+			l.handleMail(ctx, in)
 		}
-		l.settle()
+		l.completeBatches()
 		l.busy.Store(nil)
 	}
 }
 
-// absorb takes in everything that arrived, and sends orders to the families.
-func (l *Loop) absorb(ctx context.Context, in mail) {
+// handleMail takes in everything that arrived, and sends orders to the families.
+func (l *Loop) handleMail(ctx context.Context, in mail) {
 	l.mu.Lock()
 	for _, src := range in.synced {
 		l.catalog.read(src)
@@ -98,23 +98,23 @@ func (l *Loop) absorb(ctx context.Context, in mail) {
 		l.cfg.MinInterval, l.cfg.LookInterval = *in.minimum, *in.lookEvery
 	}
 	o := order{queued: in.queued, minimum: in.minimum, lookEvery: in.lookEvery, full: in.full}
-	o.services, o.triggers = l.apply(in.changes)
+	o.services, o.triggers = l.grantClaims(in.changes)
 	l.reconsider(in.reconsider, &o)
 	if in.node != nil && !in.node.Equal(l.catalog.node) {
-		l.rebase(in.node, &o)
+		l.setNode(in.node, &o)
 	}
 	if o.open = len(l.catalog.unread) == 0; o.open && l.opened == 0 {
 		l.opened = l.number + 1
 	}
 	if in.backends != nil {
-		l.replace(ctx, in.backends)
+		l.switchBackends(ctx, in.backends)
 	}
-	l.tell(o, &in)
-	l.tellClaims()
+	l.sendOrder(o, &in)
+	l.reportClaims()
 }
 
-// tell sends one order to all families.
-func (l *Loop) tell(o order, in *mail) {
+// sendOrder sends one order to all families.
+func (l *Loop) sendOrder(o order, in *mail) {
 	l.number++
 	o.number = l.number
 	for _, f := range l.families.list {
@@ -126,8 +126,8 @@ func (l *Loop) tell(o order, in *mail) {
 	}
 }
 
-// apply applies changes of sources, and returns the services that changed, and when they were.
-func (l *Loop) apply(steps []source.Changes) (services map[source.Key]policy.Subject, triggers []time.Time) {
+// grantClaims applies changes of sources, and returns the services that changed, and when they were.
+func (l *Loop) grantClaims(steps []source.Changes) (services map[source.Key]policy.Subject, triggers []time.Time) {
 	b := newBatch(l.number + 1)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -147,8 +147,8 @@ func (l *Loop) apply(steps []source.Changes) (services map[source.Key]policy.Sub
 	return services, triggers
 }
 
-// rebase has the services resolved again that a changed node touches.
-func (l *Loop) rebase(node *policy.Node, o *order) {
+// setNode has the services resolved again that a changed node touches.
+func (l *Loop) setNode(node *policy.Node, o *order) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	change := nodeChangeOf(l.catalog.node, node)
@@ -178,8 +178,8 @@ func (l *Loop) reconsider(keys map[source.Key]bool, o *order) {
 	}
 }
 
-// tellClaims reports accepted units, and logs each refused one once.
-func (l *Loop) tellClaims() {
+// reportClaims reports accepted units, and logs each refused one once.
+func (l *Loop) reportClaims() {
 	for _, r := range l.catalog.tracker.NewRefusals() {
 		what := "refused: it has no services until what it claims is free"
 		switch {
@@ -197,9 +197,9 @@ func (l *Loop) tellClaims() {
 	}
 }
 
-// replace switches to other backends, possibly of other families. When it returns,
+// switchBackends switches to other backends, possibly of other families. When it returns,
 // dropped families no longer use theirs.
-func (l *Loop) replace(ctx context.Context, backends map[policy.Family]proxier.Backend) {
+func (l *Loop) switchBackends(ctx context.Context, backends map[policy.Family]proxier.Backend) {
 	var keep []*runningFamily
 	backends = l.families.await(backends, l.ring)
 	for _, f := range l.families.list {
@@ -226,8 +226,8 @@ func (l *Loop) replace(ctx context.Context, backends map[policy.Family]proxier.B
 	l.revision.Add(1)
 }
 
-// settle does what had to wait until the families hold what they were ordered.
-func (l *Loop) settle() {
+// completeBatches does what had to wait until the families hold what they were ordered.
+func (l *Loop) completeBatches() {
 	for _, f := range l.families.list { // each for itself: one that fails does not keep another on its former backend
 		if !f.holds.Load() && f.latest().held >= f.from {
 			f.holds.Store(true)

@@ -361,7 +361,7 @@ func TestLoopSendsDeltas(t *testing.T) {
 		k.expect(t)
 		l.Apply(policytest.Gone("b"))
 		k.expect(t, "y")
-		l.Resync()
+		l.FullSync()
 		k.expect(t, "full")
 		l.SetNode(policytest.Node()) // is the same
 		k.expect(t)
@@ -713,12 +713,12 @@ func TestLoopGoesOnPastUnserved(t *testing.T) {
 		if st.Unserved != "no such scheduler" || st.Error != "" || r.Err != nil || r.Unserved.N != 2 {
 			t.Errorf("status %+v, last result %+v", st, r)
 		}
-		l.Resync()
+		l.FullSync()
 		k.expect(t, "full")
 		k.mu.Lock()
 		k.unserved = nil
 		k.mu.Unlock()
-		l.Resync()
+		l.FullSync()
 		k.expect(t, "full")
 		if st := l.Status().Families[0]; st.Unserved != "" {
 			t.Errorf("status %+v", st)
@@ -839,7 +839,7 @@ func TestLoopHealth(t *testing.T) {
 		l.Apply(policytest.Set(u))
 		l.Synced("file")
 		synctest.Wait()
-		l.Resync() // tells nothing new
+		l.FullSync() // tells nothing new
 		synctest.Wait()
 		l.Apply(policytest.Gone("a"))
 		synctest.Wait()
@@ -857,7 +857,7 @@ func TestLoopDeltasAddUp(t *testing.T) {
 		f := testFamily(k)
 		for range rapid.IntRange(1, 20).Draw(rt, "steps") {
 			for _, x := range tr.Apply(policytest.RandomStep(rt)) {
-				f.set(x.Key(), policy.Subject{Service: x.New}, time.Now())
+				f.resolve(x.Key(), policy.Subject{Service: x.New}, time.Now())
 			}
 			k.fail = nil
 			if rapid.IntRange(0, 5).Draw(rt, "fail") == 0 {
@@ -870,7 +870,7 @@ func TestLoopDeltasAddUp(t *testing.T) {
 			}
 		}
 		want := testFamily(k)
-		tr.Services(func(s *source.Service, _ source.UnitID) { want.set(s.Key, policy.Subject{Service: s}, time.Now()) })
+		tr.Services(func(s *source.Service, _ source.UnitID) { want.resolve(s.Key, policy.Subject{Service: s}, time.Now()) })
 		if diff := cmp.Diff(want.desired.state, f.desired.state, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
 			rt.Fatalf("state after deltas (-want +got):\n%s", diff)
 		}
@@ -900,7 +900,7 @@ func TestLoopEndsWithSync(t *testing.T) {
 			ended := make(chan error)
 			go func() { ended <- l.Run(ctx) }()
 			synctest.Wait()
-			l.Resync()
+			l.FullSync()
 			synctest.Wait()
 			cancel()
 			<-ended

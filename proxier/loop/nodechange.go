@@ -36,10 +36,9 @@ func nodeChangeOf(old, now *policy.Node) nodeChange {
 	return ch
 }
 
-// touches reports whether the service must be resolved again: Resolve and
-// localReady ask whether the host owns addresses of the service and of endpoints
-// that name no node, source ranges admit the addresses of the host, and node ports can be on
-// some of them.
+// touches reports whether the service must be resolved again. Resolve and policy.LocalReady ask whether the host
+// owns addresses of the service, and of endpoints that name no node; source ranges admit the addresses of the
+// host; node ports can be on some of them. A change of the zone touches all services.
 func (ch *nodeChange) touches(s *source.Service) bool {
 	ranged := len(s.SourceRanges)+len(s.LoadBalancerSourceRanges) > 0 || s.NodePortAddresses != nil
 	if ch.all || ranged && (ch.ports || len(ch.addrs) > 0) {

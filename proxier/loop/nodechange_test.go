@@ -25,10 +25,10 @@ func TestRebaseResolvesEnough(t *testing.T) {
 		families := []*family{newFamily(policy.IPv4, k, cfg.Node, &cfg, new(inbox), new(atomic.Uint64)), newFamily(policy.IPv6, k, cfg.Node, &cfg, new(inbox), new(atomic.Uint64))}
 		for range rapid.IntRange(1, 8).Draw(t, "steps") {
 			var o order
-			o.services, _ = l.apply([]source.Changes{{Set: policytest.RandomServices(t)}})
-			l.rebase(policytest.RandomNode(t), &o)
+			o.services, _ = l.grantClaims([]source.Changes{{Set: policytest.RandomServices(t)}})
+			l.setNode(policytest.RandomNode(t), &o)
 			for _, f := range families {
-				f.absorb(o)
+				f.handleOrder(o)
 				checkState(t, l, f)
 			}
 		}
@@ -57,15 +57,15 @@ func TestRebaseResolvesLittle(t *testing.T) {
 	l := New(Config{Node: policytest.Node()})
 	ranges := policytest.File("r", "r 10.96.0.7:80")
 	ranges.Services[0].LoadBalancerSourceRanges = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
-	l.apply([]source.Changes{policytest.Set(checked("a", 0, "10.0.0.1"), checked("b", 0, "10.0.0.2"), policytest.File("c", "c 10.96.0.3:80"), ranges)})
+	l.grantClaims([]source.Changes{policytest.Set(checked("a", 0, "10.0.0.1"), checked("b", 0, "10.0.0.2"), policytest.File("c", "c 10.96.0.3:80"), ranges)})
 	anywhere := checked("d", 0, "10.0.0.4")
 	anywhere.Services[0].Endpoints[0].Node = ""
-	l.apply([]source.Changes{policytest.Set(anywhere)})
+	l.grantClaims([]source.Changes{policytest.Set(anywhere)})
 	for _, tt := range []struct{ added, want string }{
 		{"192.0.2.77", "r"}, {"10.0.0.1", "r"}, {"10.0.0.4", "d r"}, {"10.96.0.3", "c r"},
 	} {
 		o := order{services: map[source.Key]policy.Subject{}}
-		l.rebase(policytest.Node(func(n *policy.Node) {
+		l.setNode(policytest.Node(func(n *policy.Node) {
 			n.Addrs = append(n.Addrs, netip.MustParseAddr(tt.added))
 			slices.SortFunc(n.Addrs, netip.Addr.Compare)
 		}), &o)
@@ -77,7 +77,7 @@ func TestRebaseResolvesLittle(t *testing.T) {
 		if got := strings.Join(names, " "); got != tt.want {
 			t.Errorf("%s came: %s are resolved again, want %s", tt.added, got, tt.want)
 		}
-		l.rebase(policytest.Node(), &order{services: map[source.Key]policy.Subject{}})
+		l.setNode(policytest.Node(), &order{services: map[source.Key]policy.Subject{}})
 	}
 	other := nodeChangeOf(policytest.Node(), policytest.Node(func(n *policy.Node) { n.NodePortAddrs = nil }))
 	if other.touches(policytest.File("c", "c 10.96.0.3:80").Services[0]) || !other.touches(ranges.Services[0]) {

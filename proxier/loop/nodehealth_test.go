@@ -143,7 +143,7 @@ func TestHealthFallsWhileSyncsFail(t *testing.T) {
 		l.Synced("file")
 		synctest.Wait()
 		k.failWith(errors.New("no"))
-		l.Resync()
+		l.FullSync()
 		time.Sleep(time.Minute)
 		l.Apply(policytest.Set(checked("a", 32001)))
 		l.Apply(policytest.Gone("b"))

@@ -85,17 +85,17 @@ type lookout struct {
 	every  time.Duration // as Config.LookInterval
 	last   time.Time     // when a look ended, or a Sync compared everything
 	wanted bool          // a look is due at once
-	result chan finding
+	result chan lookResult
 	cancel func() // of the running look; nil: none runs
 }
 
-// A finding is the result of a look.
-type finding uint8
+// A lookResult is the result of a look.
+type lookResult uint8
 
 const (
-	asWritten finding = iota
-	differs           // the backend knows what
-	unknown           // the kernel could not be read
+	asWritten lookResult = iota
+	differs              // the backend knows what
+	unknown              // the kernel could not be read
 )
 
 // stop ends the running look and waits for it, so that its backend can be closed.
@@ -121,7 +121,7 @@ func (l *lookout) at(n *familyNews) time.Time {
 }
 
 // start has the kernel compared in a goroutine.
-func (l *lookout) start(ctx context.Context, compare func(context.Context) finding) {
+func (l *lookout) start(ctx context.Context, compare func(context.Context) lookResult) {
 	ctx, l.cancel = context.WithCancel(ctx)
 	l.wanted = false
 	go func() {

@@ -227,7 +227,7 @@ func TestPiecesAfterAFailure(t *testing.T) {
 		}
 		l.Apply(policytest.Gone("big"))
 		k.await(t, "big", 80)
-		l.Resync()
+		l.FullSync()
 		time.Sleep(2500 * time.Millisecond)
 		if n := k.frontends("big"); n != 0 {
 			t.Errorf("%d frontends after the resync", n)
@@ -377,7 +377,7 @@ func TestPiecesOfAnything(t *testing.T) {
 				told = now
 				order++
 				o.number = order
-				f.absorb(o)
+				f.handleOrder(o)
 			}
 			if k.err != "" {
 				t.Fatal(k.err)

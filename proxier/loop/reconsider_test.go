@@ -53,7 +53,7 @@ func TestConditionsAreForgotten(t *testing.T) {
 		node := *policytest.Node()
 		node.Zone = "another"
 		l.SetNode(&node)
-		l.Resync()
+		l.FullSync()
 		time.Sleep(time.Minute)
 		expect("of another node", nil, "[10.0.0.1:8080 10.0.0.2:8080]")
 	})

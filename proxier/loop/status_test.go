@@ -60,7 +60,7 @@ func TestStatusOfWhatTheKernelHolds(t *testing.T) {
 
 		for name, disturb := range map[string]func(){
 			"others flushed it":   func() { l.Repair(policy.IPv4) },
-			"all is to be synced": func() { l.Resync() },
+			"all is to be synced": func() { l.FullSync() },
 			"the host changed":    func() { l.SetNode(policytest.Node(func(n *policy.Node) { n.MarkBit = 3 })) },
 		} {
 			t.Log(name)
@@ -106,7 +106,7 @@ func TestStatusOfWhatIsSetAside(t *testing.T) {
 		k.mu.Lock()
 		k.unserved = nil
 		k.mu.Unlock()
-		l.Resync()
+		l.FullSync()
 		wants("balance 1, balance 1, balance 1, reject 0")
 	})
 }

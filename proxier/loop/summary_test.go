@@ -29,11 +29,11 @@ func TestSummaryAgreesWithStatus(t *testing.T) {
 		cfg := Config{Node: policytest.RandomNode(t), Log: slog.New(slog.DiscardHandler), Observer: Unobserved{}}
 		knowing(randomConditions(t, units))(&cfg)
 		l, k := New(cfg), &kernel{}
-		services, _ := l.apply([]source.Changes{{Set: units}})
+		services, _ := l.grantClaims([]source.Changes{{Set: units}})
 		o := order{services: services, number: 1}
 		for _, fam := range []policy.Family{policy.IPv4, policy.IPv6} {
 			f := newFamily(fam, k, cfg.Node, &cfg, new(inbox), new(atomic.Uint64))
-			f.absorb(o)
+			f.handleOrder(o)
 			if rapid.IntRange(0, 3).Draw(t, "synced") > 0 {
 				f.done(&SyncResult{Family: fam})
 			}
@@ -178,7 +178,7 @@ func TestStatusOf(t *testing.T) {
 	l := New(Config{Node: policytest.Node()})
 	a, b := policytest.File("a", "x 10.96.0.1:80"), policytest.File("b", "y 10.96.0.2:80")
 	a.Services[0].Endpoints = []source.Endpoint{policytest.Endpoint("10.96.0.2")} // a VIP of y
-	l.apply([]source.Changes{policytest.Set(a, b)})
+	l.grantClaims([]source.Changes{policytest.Set(a, b)})
 	all := l.Status().Services
 	if len(all) != 2 || len(all[0].Warnings) != 1 {
 		t.Fatalf("all: %+v", all)
@@ -194,10 +194,10 @@ func TestStatusOf(t *testing.T) {
 // What people are told of a service changes in status at once, and nothing else does: no family has to sync.
 func TestStatusOfNotes(t *testing.T) {
 	l := New(Config{Node: policytest.Node()})
-	l.apply([]source.Changes{policytest.Set(policytest.File("a", "x 10.96.0.1:80"))})
+	l.grantClaims([]source.Changes{policytest.Set(policytest.File("a", "x 10.96.0.1:80"))})
 	now := policytest.File("a", "x 10.96.0.1:80")
 	now.Services[0].Description, now.Services[0].Labels = "the shop", map[string]string{"team": "web"}
-	if changed, _ := l.apply([]source.Changes{policytest.Set(now)}); len(changed) > 0 {
+	if changed, _ := l.grantClaims([]source.Changes{policytest.Set(now)}); len(changed) > 0 {
 		t.Errorf("families are told of %v", changed)
 	}
 	st := l.Status().Services[0]
@@ -229,11 +229,11 @@ func manyServices(n int) *Loop {
 		}
 		u.Services = append(u.Services, s)
 	}
-	services, _ := l.apply([]source.Changes{{Set: []source.Unit{u}}})
+	services, _ := l.grantClaims([]source.Changes{{Set: []source.Unit{u}}})
 	o := order{services: services, number: 1}
 	for _, fam := range []policy.Family{policy.IPv4, policy.IPv6} {
 		f := newFamily(fam, &kernel{}, node, &cfg, new(inbox), new(atomic.Uint64))
-		f.absorb(o)
+		f.handleOrder(o)
 		f.done(&SyncResult{Family: fam})
 		l.families.list = append(l.families.list, &runningFamily{family: f})
 	}

@@ -9,10 +9,11 @@
 //	node                     this host
 //	endpointstate            what an endpoint does, in one enumeration
 //	conditions               what is known of endpoints beside files: checks, drains, slow starts; their state by that
-//	usable, allfailed        which endpoints are used: groups, tiers, near ones; what is used when no endpoint passes
+//	usable, allfailed        which endpoints are used: groups, then tiers, then traffic_distribution (zone, node, hints);
+//	                         what is used when no endpoint passes
 //	endpoints, resolve       which endpoints a pool has; pools, frontends and routes
 //	sourceranges             who may use a frontend
-//	frontend, state, delta   what Resolve returns
+//	frontend, state, delta   a Resolved, all of a family, and how that changes
 //	announce, withheld       which addresses the network may be told of, and why not
 //	closing                  what a change of a frontend means for its connections
 //	reason                   why a route rejects or drops

@@ -5,7 +5,8 @@ import "slices"
 // An EndpointState says whether an endpoint gets new connections or, of several reasons, the first why it does not.
 type EndpointState uint8
 
-// The states that stateOf returns: of several that are true it is the first of those after Terminating, from the last on.
+// The states that StateOf returns. Where several are true it returns the first of Disabled, ZeroWeight, Draining, NotReady,
+// Down, Checking, Ready and Terminating.
 const (
 	Ready       EndpointState = iota
 	Terminating               // serving, not ready: used where no endpoint is ready

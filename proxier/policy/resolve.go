@@ -29,7 +29,7 @@ func Resolve(service *source.Service, known Conditions, node *Node, fam Family) 
 	r.hairpins()
 	r.bound()
 	r.out.Announced = Announcements(svc, node, fam, r.out.Frontends)
-	out := r.out // what it was made of can go
+	out := r.out // copy, so that the resolver can be garbage-collected
 	return &out
 }
 

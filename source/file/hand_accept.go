@@ -9,9 +9,8 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// Accepted notes which versions of files are in use from now on. Who sets
-// Options.StateDir must call it with each unit that is accepted, in order; it
-// writes what a restart must know. It may be called from any goroutine.
+// Accepted records which versions of files are in use from now on, for the next start. Callers that
+// set Options.StateDir must call it for every accepted unit, in order. It may be called from any goroutine.
 func (s *Source) Accepted(units []source.Unit) {
 	if s.store == nil {
 		return

@@ -18,7 +18,7 @@
 //
 //   - version: what was found in the place of a file at one time: services and faults, why
 //     it cannot be read, or that there is no file (gone).
-//   - to count: a version counts once it is taken for whole. Of a state, next waits to count,
+//   - to count: a version takes effect once it is known to be complete. Of a state, next waits to count,
 //     seen is the last that did, used the last that was handed to the sink, and good the
 //     last that the sink accepted.
 //   - probe: one look at one name.

@@ -81,7 +81,7 @@ func (rules Rules) countListed(v *Version, l *EndpointList, name string, sum sou
 	return sum, nil
 }
 
-// withoutLists are the faults of services that refer to a list which there is not, as many as anyone reads.
+// withoutLists returns the faults of services whose list does not exist, up to the fault limit.
 func withoutLists(v *Version, name, why string) (faults []source.Fault) {
 	for _, i := range v.Lists[name] {
 		if faults = append(faults, withoutList(v.Services[i], why)); decode.TooMany(faults) {

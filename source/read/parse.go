@@ -9,7 +9,7 @@ import (
 )
 
 // Parse reads the text of a service file: JSON when path ends in .json, else
-// TOML. It returns the faults of it, as many as anyone reads (decode.Cap), and
+// TOML. It returns its faults, up to the limit of decode.Cap, and
 // one that says that there are more; unless all are warnings it returns no
 // services. A text without the key services, even empty or all comments, is at
 // fault: it may be cut off, and stale services are better than none. Who

@@ -43,7 +43,7 @@ var kinds = []kind{
 	{"damage", 3, (*site).damage},
 	{"addresses", 2, (*site).addresses},
 	{"restart", 1, (*site).restarted},
-	{"resync", 1, func(s *site, _ policy.Drawer) (string, error) { s.run.loop.Resync(); return "resync", nil }},
+	{"resync", 1, func(s *site, _ policy.Drawer) (string, error) { s.run.loop.FullSync(); return "resync", nil }},
 	{"rest", 3, func(s *site, _ policy.Drawer) (string, error) { return "rest", s.rest() }},
 }
 
@@ -279,7 +279,7 @@ func (s *site) errors(d policy.Drawer) (string, error) {
 	k.faults = list
 	k.mu.Unlock()
 	if d.IntN(2) == 0 {
-		s.run.loop.Resync()
+		s.run.loop.FullSync()
 	}
 	return fmt.Sprintf("%s: Syncs: %+v", k.fam, list), nil
 }

@@ -204,7 +204,7 @@ func (d *daemon) reload(ctx context.Context) {
 	d.mode.Retry()
 	d.announcing.Reload()
 	sources.Each(d.sources, sources.Reloader.Reload)
-	d.loop.Resync()
+	d.loop.FullSync()
 	if err := d.host.LookAtAddresses(); err != nil {
 		d.log.Warn("the addresses of this host stay as last read", "err", err)
 	}

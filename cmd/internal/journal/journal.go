@@ -1,5 +1,5 @@
 // Package journal gives lines of a log the priority that systemd's journal shows and
-// filters them by, sd-daemon(3), and has nobody wait for what takes them.
+// filters them by, sd-daemon(3), and never blocks the caller on a slow reader.
 package journal
 
 import (
