@@ -90,9 +90,14 @@ func (l *backlog) keep(b batch) {
 	}
 }
 
-// split returns what is in the kernel, and what is not: holds reports that of a service in an order.
-func (l *backlog) split(holds func(key source.Key, number uint64) bool) (done, left []batch) {
+// split returns what is in the kernel, and what is not. All orders up to held are; holds reports it of a service in a
+// later one.
+func (l *backlog) split(held uint64, holds func(key source.Key, number uint64) bool) (done, left []batch) {
 	for _, b := range l.batches {
+		if b.number <= held {
+			done = append(done, b)
+			continue
+		}
 		now, later := b.split(func(key source.Key) bool { return holds(key, b.number) })
 		done, left = append(done, now...), append(left, later...)
 	}

@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,7 +32,7 @@ type family struct {
 
 	backend proxier.Backend
 	flows   []*flows.Worker
-	desired desired // guarded by mu
+	desired desired // others read its State and changes, which are guarded by mu
 
 	due        due
 	pace       pace
@@ -227,7 +228,7 @@ func (f *family) syncNow(ctx context.Context) {
 	}
 	f.log(&r)
 	if errors.Is(r.Err, proxier.ErrRestart) {
-		f.inbox.put(func(m *mail) { m.fatal = r.Err })
+		f.inbox.put(func(m *mail) { m.fatal = cmp.Or(m.fatal, r.Err) })
 	}
 	if r.Err == nil {
 		s := &flows.Sync{Changes: f.desired.changes.Services, Host: f.desired.state.Host, Node: f.desired.node}

@@ -222,8 +222,10 @@ func (l *Loop) switchBackends(ctx context.Context, backends map[policy.Family]pr
 		keep = append(keep, l.families.start(ctx, f))
 	}
 	slices.SortFunc(keep, func(a, b *runningFamily) int { return int(a.fam) - int(b.fam) })
-	l.families.change(func() { l.families.list = keep })
-	l.revision.Add(1)
+	l.families.change(func() {
+		l.families.list = keep
+		l.revision.Add(1)
+	})
 }
 
 // completeBatches does what had to wait until the families hold what they were ordered.
@@ -246,7 +248,7 @@ func (l *Loop) completeBatches() {
 	if !l.first {
 		l.becomeReady(took)
 	}
-	if done, left := l.backlog.split(holds); len(done) > 0 {
+	if done, left := l.backlog.split(held, holds); len(done) > 0 {
 		logBatches(l.cfg.Log, done, took)
 		l.mu.Lock()
 		defer l.mu.Unlock()
