@@ -53,7 +53,7 @@ func TestClosedDestinationsGo(t *testing.T) {
 				if f.Outside.Pool = p; len(p.Targets) == 0 {
 					f.Outside.Action = policy.Reject
 				}
-				c := claims{by: map[lvs.Key]claim{}}
+				c := frontendPairs{by: map[lvs.Key]frontendPair{}}
 				c.put(f, f, nil)
 				return c.server(key, "wrr", map[*policy.Pool][]dest{})
 			}

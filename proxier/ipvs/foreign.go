@@ -12,7 +12,7 @@ import (
 const maxLogged = 50
 
 // logForeign logs servers that were not foreign, or not wanted, before.
-func (o *owner) logForeign(c *claims) {
+func (o *owner) logForeign(c *frontendPairs) {
 	known := o.foreign
 	o.foreign = make(map[lvs.Key]struct{})
 	var found []lvs.Key

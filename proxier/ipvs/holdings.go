@@ -15,7 +15,7 @@ import (
 // Holdings are the servers that IPVS holds for a State, after the last Sync.
 type holdings struct {
 	servers map[lvs.Key]*server // nil: unknown
-	claims  *claims
+	claims  *frontendPairs
 	members map[netip.Addr]struct{} // of the set of bound addresses: those of services, and where servers drain
 	orphans map[netip.Addr]int      // how many servers there are only kept to drain
 	queue   drainQueue              // of drains

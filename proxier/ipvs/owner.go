@@ -61,7 +61,7 @@ func (o *owner) close() error {
 // whatever other processes change meanwhile, or it would count as removed; and every
 // desired one, or a foreign one would be recorded as ours until adding it fails: if we
 // were killed before that, the next run would remove it.
-func (o *owner) list(ctx context.Context, wanted map[lvs.Key]claim) (map[lvs.Key]lvs.Listing, error) {
+func (o *owner) list(ctx context.Context, wanted map[lvs.Key]frontendPair) (map[lvs.Key]lvs.Listing, error) {
 	known := maps.Clone(o.record.owned)
 	for key := range wanted {
 		known[key] = struct{}{}

@@ -46,12 +46,12 @@ type dest struct {
 	idle           bool // had no connections when it was read
 }
 
-// A claim has the frontends of one address, port and protocol. A node port may overlap
+// A frontendPair has the frontends of one address, port and protocol. A node port may overlap
 // with an external address that is an address of this node; the latter wins, unless it
 // only keeps connections and the node port takes new ones.
-type claim struct{ address, nodePort *policy.Frontend }
+type frontendPair struct{ address, nodePort *policy.Frontend }
 
-func (c claim) frontend() *policy.Frontend {
+func (c frontendPair) frontend() *policy.Frontend {
 	if c.address == nil || c.nodePort != nil && !balances(c.address) && balances(c.nodePort) {
 		return c.nodePort
 	}
@@ -67,15 +67,15 @@ func needsServer(f *policy.Frontend) bool {
 	return balances(f) || len(f.Outside.Pool.Kept)+len(f.Outside.Pool.Closed) > 0
 }
 
-// claims are the claims of all frontends that need a server.
-type claims struct {
+// frontendPairs are the claims of all frontends that need a server.
+type frontendPairs struct {
 	host policy.Host
-	by   map[lvs.Key]claim
+	by   map[lvs.Key]frontendPair
 }
 
 // newClaims returns the claims of a State.
-func newClaims(st *policy.State) *claims {
-	c := &claims{host: st.Host, by: make(map[lvs.Key]claim, len(st.Services))}
+func newClaims(st *policy.State) *frontendPairs {
+	c := &frontendPairs{host: st.Host, by: make(map[lvs.Key]frontendPair, len(st.Services))}
 	for _, res := range st.Services {
 		for _, f := range res.Frontends {
 			c.put(f, f, nil)
@@ -86,7 +86,7 @@ func newClaims(st *policy.State) *claims {
 
 // update applies a delta and returns the keys that it affects. A frontend may move from
 // one service to another.
-func (c *claims) update(d *policy.Delta) map[lvs.Key]struct{} {
+func (c *frontendPairs) update(d *policy.Delta) map[lvs.Key]struct{} {
 	touched := map[lvs.Key]struct{}{}
 	for _, s := range d.Services {
 		for _, f := range s.Old.AllFrontends() {
@@ -102,7 +102,7 @@ func (c *claims) update(d *policy.Delta) map[lvs.Key]struct{} {
 }
 
 // put sets the claims of f to value, nil to remove them, and notes their keys.
-func (c *claims) put(f, value *policy.Frontend, touched map[lvs.Key]struct{}) {
+func (c *frontendPairs) put(f, value *policy.Frontend, touched map[lvs.Key]struct{}) {
 	if !needsServer(f) {
 		return
 	}
@@ -120,7 +120,7 @@ func (c *claims) put(f, value *policy.Frontend, touched map[lvs.Key]struct{}) {
 	}
 }
 
-func (c *claims) set(key lvs.Key, cl claim, touched map[lvs.Key]struct{}) {
+func (c *frontendPairs) set(key lvs.Key, cl frontendPair, touched map[lvs.Key]struct{}) {
 	if touched != nil {
 		touched[key] = struct{}{}
 	}
@@ -132,7 +132,7 @@ func (c *claims) set(key lvs.Key, cl claim, touched map[lvs.Key]struct{}) {
 }
 
 // server returns the desired server at a key; nil: none.
-func (c *claims) server(key lvs.Key, scheduler string, pools map[*policy.Pool][]dest) *server {
+func (c *frontendPairs) server(key lvs.Key, scheduler string, pools map[*policy.Pool][]dest) *server {
 	f := c.by[key].frontend()
 	if f == nil {
 		return nil

@@ -24,7 +24,7 @@ type snapshot struct {
 	bound   map[netip.Addr]struct{} // addresses that it has
 	rules   *layout.Actual          // chains and sets; nil: not read
 
-	claims    *claims
+	claims    *frontendPairs
 	diff      difference
 	after     map[lvs.Key]*server     // what IPVS holds after diff
 	unguarded map[lvs.Key]bool        // whose servers wait for the rules

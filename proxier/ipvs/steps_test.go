@@ -105,16 +105,16 @@ func TestUnservedFrontends(t *testing.T) {
 	frontend := func(port uint16, kind policy.Kind) *policy.Frontend {
 		return &policy.Frontend{Key: policy.FrontendKey{Port: port, Kind: kind}}
 	}
-	b := holdings{servers: map[lvs.Key]*server{}, claims: &claims{by: map[lvs.Key]claim{}, host: policy.Host{NodePortAddrs: make([]netip.Addr, 2)}}}
+	b := holdings{servers: map[lvs.Key]*server{}, claims: &frontendPairs{by: map[lvs.Key]frontendPair{}, host: policy.Host{NodePortAddrs: make([]netip.Addr, 2)}}}
 	without := refused{}
 	for port, r := range map[uint16]refusal{1: {}, 2: {foreign: true}, 3: {}, 4: {}, 5: {}} {
 		key := lvs.Key{Port: port}
 		without[key] = r
-		b.claims.by[key] = claim{address: frontend(port, policy.VIP)}
+		b.claims.by[key] = frontendPair{address: frontend(port, policy.VIP)}
 	}
 	b.servers[lvs.Key{Port: 3}] = &server{dests: []dest{{weight: 0}, {weight: 1}}}
 	b.servers[lvs.Key{Port: 5}] = &server{dests: []dest{{weight: 0}}}
-	b.claims.by[lvs.Key{Port: 4}] = claim{nodePort: frontend(4, policy.NodePort)}
+	b.claims.by[lvs.Key{Port: 4}] = frontendPair{nodePort: frontend(4, policy.NodePort)}
 	var u *proxier.PartialError
 	if !errors.As(b.unserved(without), &u) {
 		t.Fatal("nothing is unserved")

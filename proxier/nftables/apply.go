@@ -12,8 +12,8 @@ import (
 // without a comment some 60 bytes, the largest 300.
 const elementBytes = 256
 
-// apply sends a delta to the kernel, without reading the table.
-func (b *Backend) apply(ctx context.Context, d *policy.Delta) error {
+// writeDelta sends a delta to the kernel, without reading the table.
+func (b *Backend) writeDelta(ctx context.Context, d *policy.Delta) error {
 	for _, chunk := range layout.Chunks(d, max(1, min(layout.ChunkElements, b.conn.MaxBatch()/elementBytes))) {
 		if err := b.applyChunk(ctx, chunk); err != nil {
 			return err

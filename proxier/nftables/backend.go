@@ -19,11 +19,11 @@ type Backend struct {
 
 	loaded bool // a Sync has loaded the table since New: packets meet it
 
-	watching  atomic.Bool   // Watch runs
-	modified  atomic.Bool   // another process modified our table: the next Sync repairs it
-	uncertain atomic.Bool   // another process may have modified our table
-	unlisted  atomic.Bool   // the first Sync did not list all elements: the next Look does
-	foreign   atomic.Uint32 // foreign commits, see foreignCommits, when the table was last compared
+	watching    atomic.Bool   // Watch runs
+	needsRepair atomic.Bool   // the next Sync repairs the table: another process modified it, or a look found a difference
+	uncertain   atomic.Bool   // another process may have modified our table
+	unlisted    atomic.Bool   // the first Sync did not list all elements: the next Look does
+	foreign     atomic.Uint32 // foreign commits, see foreignCommits, when the table was last compared
 
 	unread    int            // calls of Look since the last that read the table
 	unsettled unsettledParts // what the last Look could not decide

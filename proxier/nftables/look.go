@@ -36,11 +36,11 @@ func (b *Backend) Look(ctx context.Context) (differs bool, err error) {
 	if _, _, _, known := b.structure(); !known {
 		return false, nil
 	}
-	if b.modified.Load() {
+	if b.needsRepair.Load() {
 		return !b.watching.Load(), nil
 	}
 	if b.flowtableState.outdated() {
-		b.modified.Store(true)
+		b.needsRepair.Store(true)
 		return true, nil
 	}
 	if differs, err = b.look(ctx); err != nil {
@@ -48,7 +48,7 @@ func (b *Backend) Look(ctx context.Context) (differs bool, err error) {
 		return false, fmt.Errorf("nftables, %s: looking at what the kernel holds: %w", b.Fam, err)
 	}
 	if differs {
-		b.modified.Store(true)
+		b.needsRepair.Store(true)
 	}
 	return differs, nil
 }

@@ -6,13 +6,13 @@
 // writes the kernel. A change of one endpoint: Sync (nftables.go) applies the Delta
 // (apply.go), which layout.Mirror turns into changed elements and the writer into one
 // transaction (apply_writer.go). A foreign change: Watch hears it (watch.go), and the next
-// Sync revives the chains and repairs the rest.
+// Sync restores the chains and repairs the rest.
 //
 // Words, besides those of proxier and layout:
 //
 //   - stamp: when the mirror last changed something, as a number that only grows. What a
 //     look found is valid only if that was not stamped since it began.
-//   - revive: to put the table and its chains back at once, without reading elements, after
+//   - restore: to put the table and its chains back at once, without reading elements, after
 //     another process changed them.
 //
 // The files; what they use of each other is without cycles (a method may stand in another file than its type):
@@ -111,25 +111,26 @@ func (b *Backend) Sync(ctx context.Context, st *policy.State, delta *policy.Delt
 // sync applies the delta where the mirror is known, and else, or where the kernel refuses
 // it, compares and repairs the whole table. Chains that are gone come before either.
 func (b *Backend) sync(ctx context.Context, st *policy.State, delta *policy.Delta) error {
-	revived, err := b.revive(ctx)
-	follows := err == nil && !revived && delta != nil && b.mirror != nil
-	if follows { // it notes the names of these pools, and must not where the mirror does not take the delta
-		follows = b.mirror.Pools.Renumber(delta.Services)
+	recreated, err := b.restoreChains(ctx)
+	canUseDelta := err == nil && !recreated && delta != nil && b.mirror != nil
+	if canUseDelta { // Renumber records the names of these pools, so it is called only if the mirror may follow this delta
+		canUseDelta = b.mirror.Pools.Renumber(delta.Services)
 	}
-	if follows {
-		if err = b.apply(ctx, delta); err == nil && !b.modified.Load() {
+	if canUseDelta {
+		if err = b.writeDelta(ctx, delta); err == nil && !b.needsRepair.Load() {
 			return nil
 		}
 	}
 	var refused *nft.CommitError
-	if errors.As(err, &refused) { // our table was modified
-		b.modified.Store(true)
-		revived, err = b.revive(ctx)
+	if errors.As(err, &refused) { // another program modified our table
+		b.needsRepair.Store(true)
+		recreated, err = b.restoreChains(ctx)
 	}
 	if err != nil && !errors.As(err, &refused) {
 		return err
 	}
-	return b.repair(ctx, st, revived)
+	// Another program changed the table, the kernel refused the delta, or there is none: compare everything.
+	return b.repair(ctx, st, recreated)
 }
 
 // PieceSize implements proxier.Piecer. On two busy cores and with 200,000 frontends, one took 80 ms.

@@ -16,13 +16,13 @@ import (
 const chunkBytes = 1 << 20
 
 // repair makes the kernel hold st. It reads our table only if another process may
-// have modified it, and not if it was just revived.
-func (b *Backend) repair(ctx context.Context, st *policy.State, revived bool) error {
+// have modified it, and not if it was just recreated.
+func (b *Backend) repair(ctx context.Context, st *policy.State, recreated bool) error {
 	if err := layout.CheckHost(&st.Host); err != nil {
 		return err
 	}
 	b.hooks.HoldOrLog(b.flowtableState.Log, "family", b.Fam)
-	suspect := b.modified.Swap(false)
+	suspect := b.needsRepair.Swap(false)
 	suspect = b.uncertain.Swap(false) || suspect
 	foreign, _, err := b.foreignCommits(b.conn) // before the table is read, so that later ones are noticed
 	if err != nil {
@@ -31,16 +31,16 @@ func (b *Backend) repair(ctx context.Context, st *policy.State, revived bool) er
 	flows := b.decideFlowtable()
 	want := layout.RenderWith(st, flows)
 	tallies := want.Tallies()
-	if !suspect && !revived && b.holds(st, tallies, foreign) && flows.Equal(b.mirror.Flows) {
+	if !suspect && !recreated && b.holds(st, tallies, foreign) && flows.Equal(b.mirror.Flows) {
 		b.flowtableState.holds(flows)
 		return nil
 	}
 	b.setMirror(nil)
-	diff, err := b.writeContent(ctx, want, revived)
+	diff, err := b.writeContent(ctx, want, recreated)
 	if flows != nil && refusedFlows(err) { // an interface may have gone meanwhile
 		b.flowtableState.failed(err)
 		want = layout.Render(st)
-		diff, err = b.writeContent(ctx, want, revived)
+		diff, err = b.writeContent(ctx, want, recreated)
 	}
 	if err != nil {
 		return err
@@ -65,11 +65,11 @@ func (b *Backend) holds(st *policy.State, tallies map[layout.Set]layout.Tally, f
 	return b.watching.Load() || foreign == b.foreign.Load() // no event was heard
 }
 
-// writeContent makes our table hold what it should, by what differs, or all of it where it was revived. If the kernel refuses a change, as
+// writeContent makes our table hold what it should, by what differs, or all of it where it was recreated. If the kernel refuses a change, as
 // foreign objects that we do not know refer to ours, the whole table is replaced, in
 // one transaction with the chains of the new one; not where it refused the flow table, which costs less to go without than affinity.
-func (b *Backend) writeContent(ctx context.Context, want *layout.Content, revived bool) (d *difference, err error) {
-	if !revived {
+func (b *Backend) writeContent(ctx context.Context, want *layout.Content, recreated bool) (d *difference, err error) {
+	if !recreated {
 		if d, err = b.compare(ctx, want, !b.loaded); err == nil {
 			b.unlisted.Store(d.unlisted)
 			err = b.write(ctx, d)

@@ -19,7 +19,7 @@ func (b *Backend) Watch(ctx context.Context, changed func(proxier.ForeignChange)
 		if e.Lost {
 			b.uncertain.Store(true)
 		} else {
-			b.modified.Store(true)
+			b.needsRepair.Store(true)
 		}
 		changed(proxier.ForeignChange(e))
 	})

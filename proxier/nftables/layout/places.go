@@ -42,7 +42,7 @@ func SettledSlots(p *policy.Pool) int {
 func spread(buf []uint32, targets []policy.Target) []uint32 {
 	counts := slotCounts(targets)
 	if n := sumOf(counts); n > exactSizes {
-		return placed(buf, targets, counts, int(n))
+		return spreadStably(buf, targets, counts, int(n))
 	}
 	for i, n := range counts {
 		buf = appendSlots(buf, i, n)
@@ -70,8 +70,8 @@ func appendSlots(buf []uint32, target int, n uint64) []uint32 {
 // first that has any.
 type places [][]uint32
 
-// placed appends to buf, for each of n slots, the index of the target that has it.
-func placed(buf []uint32, targets []policy.Target, counts []uint64, n int) []uint32 {
+// spreadStably appends to buf, for each of n slots, the index of the target that has it.
+func spreadStably(buf []uint32, targets []policy.Target, counts []uint64, n int) []uint32 {
 	all := newPlaces(targets, counts, n)
 	for slot := range n {
 		b := all.block(scramble(uint64(slot)))

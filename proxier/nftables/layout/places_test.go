@@ -17,7 +17,7 @@ func TestPlaced(t *testing.T) {
 			return
 		}
 		got := make([]uint64, len(want))
-		for _, target := range placed(nil, weighted(equal(len(want))...), want, n) {
+		for _, target := range spreadStably(nil, weighted(equal(len(want))...), want, n) {
 			got[target]++
 		}
 		if !slices.Equal(got, want) {

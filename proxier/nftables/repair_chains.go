@@ -9,31 +9,31 @@ import (
 	"svcproxy.dev/svcproxy/proxier/nftables/layout"
 )
 
-// revive restores the chains at once if another process has removed our table, made
+// restoreChains restores the chains at once if another process has removed our table, made
 // it dormant, or modified its rules. The kernel keeps the connections, but while
 // nothing translates their packets, these reach the wrong socket, which resets them.
-// It reports whether the table was made: with chains, without elements. A flow table that the
+// It reports whether the table was recreated: with chains, without elements. A flow table that the
 // kernel refuses, as an interface has gone, is left out until repair decides on it: all else waits for none.
-func (b *Backend) revive(ctx context.Context) (made bool, err error) {
-	if b.mirror == nil || !b.modified.Load() {
+func (b *Backend) restoreChains(ctx context.Context) (recreated bool, err error) {
+	if b.mirror == nil || !b.needsRepair.Load() {
 		return false, nil
 	}
-	made, err = b.reviveMirror(ctx, b.mirror)
+	recreated, err = b.restoreMirror(ctx, b.mirror)
 	if b.mirror.Flows != nil && refusedFlows(err) {
 		b.dropFlows(b.Dialect)
-		made, err = b.reviveMirror(ctx, b.mirror)
+		recreated, err = b.restoreMirror(ctx, b.mirror)
 	}
-	return made, err
+	return recreated, err
 }
 
-// reviveMirror restores the chains of a mirror, with the flow table that it has.
-func (t *tableConn) reviveMirror(ctx context.Context, m *layout.Mirror) (made bool, err error) {
+// restoreMirror restores the chains of a mirror, with the flow table that it has.
+func (t *tableConn) restoreMirror(ctx context.Context, m *layout.Mirror) (recreated bool, err error) {
 	exists, dormant, err := t.conn.Lookup(t.Table())
 	switch {
 	case err != nil:
 		return false, err
 	case exists && !dormant:
-		return false, t.reviveStructure(ctx, m)
+		return false, t.restoreStructure(ctx, m)
 	}
 	w := t.writer(ctx, chunkBytes)
 	t.batch.AddTable(layout.TableComment)
@@ -46,10 +46,10 @@ func (t *tableConn) reviveMirror(ctx context.Context, m *layout.Mirror) (made bo
 	return !exists && w.err == nil, w.err
 }
 
-// reviveStructure restores chains and rules without reading elements, of which
+// restoreStructure restores chains and rules without reading elements, of which
 // there may be a million. Sets that differ are made again; the deferred rules
 // then wait for their elements. A flow table that only lost an interface is left to repair.
-func (t *tableConn) reviveStructure(ctx context.Context, m *layout.Mirror) error {
+func (t *tableConn) restoreStructure(ctx context.Context, m *layout.Mirror) error {
 	have, err := t.conn.List(t.Table())
 	switch {
 	case errors.Is(err, nft.ErrChanged): // repair reads all of it, and tries again
