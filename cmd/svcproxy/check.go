@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -24,7 +23,7 @@ import (
 	"svcproxy.dev/svcproxy/source/read"
 )
 
-func (p *program) checkCommand() *cobra.Command {
+func checkCommand(p *program) *cobra.Command {
 	var asJSON bool
 	var flags configs.Flags
 	cmd := &cobra.Command{
@@ -93,7 +92,7 @@ func (p *program) check(ctx context.Context, stdin io.Reader, paths []string, as
 		case source.AnyError(r.Faults):
 			result.code = max(result.code, exitFailed)
 		case !asJSON:
-			if err := p.praise(path, r); err != nil {
+			if err := praise(p.stdout, path, r); err != nil {
 				return err
 			}
 		}
@@ -120,12 +119,12 @@ func (p *program) modeInUse(ctx context.Context) string {
 
 // praise says what was found good, so that nobody takes an empty directory for a
 // good one.
-func (p *program) praise(path string, r check.Report) error {
+func praise(w io.Writer, path string, r check.Report) error {
 	found := fmt.Sprintf("service files: %d, services: %d", r.Files, r.Services)
 	if filepath.Base(path) == read.SettingsName {
 		found = "settings"
 	}
-	_, err := fmt.Fprintf(p.stdout, "%s: no faults; %s, warnings: %d\n", path, found, len(r.Faults)) // all are warnings
+	_, err := fmt.Fprintf(w, "%s: no faults; %s, warnings: %d\n", path, found, len(r.Faults)) // all are warnings
 	return err
 }
 
@@ -140,23 +139,6 @@ func (p *program) print(faults []source.Fault, asJSON bool, c *check.Checker) er
 			name, text = f.Pos.File, c.Text(f.Pos.File)
 		}
 		if _, err := fmt.Fprint(p.stderr, f, "\n", check.Excerpt(text, f.Pos)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// report prints faults to standard error, one a line.
-func (p *program) report(faults []source.Fault, asJSON bool) error {
-	out := json.NewEncoder(p.stderr)
-	for _, f := range faults {
-		var err error
-		if asJSON {
-			err = out.Encode(f)
-		} else {
-			_, err = fmt.Fprintln(p.stderr, f)
-		}
-		if err != nil {
 			return err
 		}
 	}

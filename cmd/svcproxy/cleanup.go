@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -13,7 +14,7 @@ import (
 	"svcproxy.dev/svcproxy/proxier/flows"
 )
 
-func (p *program) cleanupCommand() *cobra.Command {
+func cleanupCommand(p *program) *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
 		Use:   "cleanup",
@@ -39,7 +40,7 @@ daemon write everything again.`,
 			if err == nil && !force { // a daemon that runs needs it
 				err = flows.Forget(p.dirs.run)
 			}
-			return errors.Join(err, p.tellRemoved(removed.Lines(), err))
+			return errors.Join(err, tellRemoved(p.stdout, removed.Lines(), err))
 		},
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "also while svcproxy is running")
@@ -47,16 +48,16 @@ daemon write everything again.`,
 }
 
 // tellRemoved says what was removed, as far as it went.
-func (p *program) tellRemoved(lines []string, failed error) error {
+func tellRemoved(w io.Writer, lines []string, failed error) error {
 	for _, line := range lines {
-		if _, err := fmt.Fprintf(p.stdout, "removed %s\n", line); err != nil {
+		if _, err := fmt.Fprintf(w, "removed %s\n", line); err != nil {
 			return err
 		}
 	}
 	if len(lines) > 0 || failed != nil {
 		return nil
 	}
-	_, err := fmt.Fprintln(p.stdout, "nothing of svcproxy was there")
+	_, err := fmt.Fprintln(w, "nothing of svcproxy was there")
 	return err
 }
 

@@ -6,7 +6,7 @@ import (
 	"svcproxy.dev/svcproxy/configs"
 )
 
-func (p *program) configCommand() *cobra.Command {
+func configCommand(p *program) *cobra.Command {
 	var flags configs.Flags
 	cmd := &cobra.Command{
 		Use:   "config",

@@ -18,7 +18,7 @@ import (
 	"svcproxy.dev/svcproxy/source/read"
 )
 
-func (p *program) convertCommand() *cobra.Command {
+func convertCommand(p *program) *cobra.Command {
 	var flags configs.Flags
 	var id string
 	cmd := &cobra.Command{

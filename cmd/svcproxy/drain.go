@@ -20,7 +20,7 @@ type drainCall struct {
 	list             bool // there is no target
 }
 
-func (p *program) drainCommand() *cobra.Command {
+func drainCommand(p *program) *cobra.Command {
 	var c drainCall
 	cmd := &cobra.Command{
 		Use:   "drain [ADDRESS | [NAMESPACE/]NAME/ADDRESS | --node]",
@@ -57,7 +57,7 @@ the group svcproxy-admin.`,
 			if c.list {
 				return p.listDrains(cmd, c.json)
 			}
-			return p.drain(cmd, &c)
+			return c.run(cmd, p)
 		},
 	}
 	fs := cmd.Flags()
@@ -114,8 +114,8 @@ func (p *program) listDrains(cmd *cobra.Command, asJSON bool) error {
 	return control.WriteDrains(p.stdout, list, time.Now())
 }
 
-// drain drains, and waits for what is left if that is wanted.
-func (p *program) drain(cmd *cobra.Command, c *drainCall) error {
+// run drains, and waits for what is left if that is wanted.
+func (c *drainCall) run(cmd *cobra.Command, p *program) error {
 	var d control.DrainAnswer
 	if err := p.tell(cmd, control.DrainPath, c.question, &d); err != nil {
 		return err
@@ -145,7 +145,7 @@ func (p *program) drain(cmd *cobra.Command, c *drainCall) error {
 	return w.run(cmd.Context())
 }
 
-func (p *program) undrainCommand() *cobra.Command {
+func undrainCommand(p *program) *cobra.Command {
 	var node bool
 	var q control.Undrain
 	cmd := &cobra.Command{

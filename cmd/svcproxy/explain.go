@@ -14,7 +14,7 @@ import (
 	"svcproxy.dev/svcproxy/configs"
 )
 
-func (p *program) explainCommand() *cobra.Command {
+func explainCommand(p *program) *cobra.Command {
 	var asJSON bool
 	var in string
 	var flags configs.Flags

@@ -7,7 +7,7 @@ import (
 	"svcproxy.dev/svcproxy/configs"
 )
 
-func (p *program) initCommand() *cobra.Command {
+func initCommand(p *program) *cobra.Command {
 	var flags configs.Flags
 	cmd := &cobra.Command{
 		Use:   "init",

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 
@@ -14,13 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/cmd/internal/journal"
-)
-
-// Exit codes.
-const (
-	exitFailed      = 1 // faults found, or the work failed
-	exitUsage       = 2 // wrong usage
-	exitUnreachable = 3 // a file or the daemon could not be reached
 )
 
 func main() {
@@ -54,27 +46,6 @@ func (p *program) run(ctx context.Context, args []string) int {
 	return exitFailed
 }
 
-// A codedError ends the program with a code of its own.
-type codedError struct {
-	code int
-	err  error // nil: all is said already
-}
-
-func (e *codedError) Error() string { return fmt.Sprint(e.err) }
-func (e *codedError) Unwrap() error { return e.err }
-
-// unreachable returns err as one about something that could not be reached.
-func unreachable(err error) error { return &codedError{exitUnreachable, err} }
-
-// A program is one call of svcproxy.
-type program struct {
-	stdout, stderr io.Writer
-	log            *journal.Queue                      // of run, which stderr is then; else nil
-	dirs           struct{ config, state, run string } // they tell instances apart
-	working        bool                                // arguments and flags were good
-	isProgram      bool                                // it is the process, which may start itself again
-}
-
 func (p *program) command() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "svcproxy",
@@ -98,10 +69,10 @@ or the daemon could not be reached.`,
 	fs.StringVar(&p.dirs.config, "config-dir", "/etc/svcproxy", "directory of svcproxy.toml and the service files")
 	fs.StringVar(&p.dirs.state, "state-dir", "/var/lib/svcproxy", "directory of what must survive a restart")
 	fs.StringVar(&p.dirs.run, "run-dir", "/run/svcproxy", "directory of the control socket and of what holds until the next boot")
-	root.AddCommand(p.runCommand(), p.checkCommand(), p.planCommand(), p.statusCommand(), p.explainCommand(), p.topCommand(), p.traceCommand(), p.cleanupCommand(),
-		p.drainCommand(), p.undrainCommand(),
-		p.historyCommand(), p.rollbackCommand(), p.confirmCommand(), p.applyCommand(),
-		p.convertCommand(), p.initCommand(), p.configCommand(), p.versionCommand())
+	root.AddCommand(runCommand(p), checkCommand(p), planCommand(p), statusCommand(p), explainCommand(p), topCommand(p), traceCommand(p), cleanupCommand(p),
+		drainCommand(p), undrainCommand(p),
+		historyCommand(p), rollbackCommand(p), confirmCommand(p), applyCommand(p),
+		convertCommand(p), initCommand(p), configCommand(p), versionCommand(p))
 	for _, command := range more {
 		root.AddCommand(command(p))
 	}

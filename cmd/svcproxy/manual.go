@@ -10,9 +10,9 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/manual"
 )
 
-func init() { more = append(more, (*program).manualCommand) }
+func init() { more = append(more, manualCommand) }
 
-func (p *program) manualCommand() *cobra.Command {
+func manualCommand(p *program) *cobra.Command {
 	return &cobra.Command{
 		Use:    "manual DIR",
 		Short:  "Write the manual and completions",

@@ -29,7 +29,7 @@ type planCall struct {
 	flags     configs.Flags
 }
 
-func (p *program) planCommand() *cobra.Command {
+func planCommand(p *program) *cobra.Command {
 	var c planCall
 	cmd := &cobra.Command{
 		Use:   "plan",
@@ -57,7 +57,7 @@ nothing is on standard output.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			signal.Reset(unix.SIGINT, unix.SIGTERM) // they end it, whatever it waits for
-			return p.plan(cmd.Context(), &c)
+			return c.run(cmd.Context(), p)
 		},
 	}
 	cmd.Flags().StringVar(&c.against, "against", "", "compare with the files of this directory, without daemon and kernel")
@@ -67,8 +67,8 @@ nothing is on standard output.`,
 	return cmd
 }
 
-func (p *program) plan(ctx context.Context, c *planCall) error {
-	r, err := p.makePlan(ctx, c)
+func (c *planCall) run(ctx context.Context, p *program) error {
+	r, err := c.makePlan(ctx, p)
 	if err != nil {
 		return err
 	}
@@ -99,7 +99,7 @@ func (p *program) plan(ctx context.Context, c *planCall) error {
 }
 
 // makePlan compares directories, asks the daemon or, where there is none, works alone.
-func (p *program) makePlan(ctx context.Context, c *planCall) (*plan.Report, error) {
+func (c *planCall) makePlan(ctx context.Context, p *program) (*plan.Report, error) {
 	load := func(path string) (configs.Settings, []source.Fault, error) { return load(path, &c.flags) }
 	if c.against != "" {
 		return plan.Against{Old: c.against, New: p.dirs.config, Load: load, Rules: sources.Rules}.Report(), nil

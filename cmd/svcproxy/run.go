@@ -1,7 +1,6 @@
 package main
 
 import (
-	"log"
 	"os"
 	"os/signal"
 
@@ -11,12 +10,11 @@ import (
 
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/cmd/internal/daemon"
-	"svcproxy.dev/svcproxy/cmd/internal/journal"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/source"
 )
 
-func (p *program) runCommand() *cobra.Command {
+func runCommand(p *program) *cobra.Command {
 	var flags configs.Flags
 	cmd := &cobra.Command{
 		Use:   "run",
@@ -53,23 +51,6 @@ the kernel as it is: traffic goes on. Flags win over svcproxy.toml.`,
 	}
 	flags.Bind(cmd.Flags())
 	return cmd
-}
-
-// queueLog has this process wait for what takes its log no longer than for a moment at its end. The message with which a
-// command fails comes last, and so goes the same way.
-func (p *program) queueLog() {
-	p.log = journal.NewQueue(p.stderr)
-	p.stderr = p.log
-	log.SetOutput(p.log) // of libraries
-}
-
-// endLog writes what is queued, if there is a queue.
-func (p *program) endLog() {
-	if p.log == nil {
-		return
-	}
-	p.log.Close()
-	log.SetOutput(os.Stderr)
 }
 
 // outliveReaders has this process go on when nobody reads its output any more, as where the program that takes its log has

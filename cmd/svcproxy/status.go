@@ -7,13 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/proxier/report"
@@ -30,7 +28,7 @@ type statusQuestion struct {
 	sort, format  string
 }
 
-func (p *program) statusCommand() *cobra.Command {
+func statusCommand(p *program) *cobra.Command {
 	var q statusQuestion
 	cmd := &cobra.Command{
 		Use:   "status [NAME|PATTERN ...]",
@@ -59,7 +57,7 @@ router that fails takes the addresses from all hosts that ask it.`,
 			return err
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return reached(p.answer(cmd.Context(), &q))
+			return reached(q.answer(cmd.Context(), p))
 		},
 	}
 	fs := cmd.Flags()
@@ -88,13 +86,13 @@ func (q *statusQuestion) validate() error {
 }
 
 // answer answers once, or until it is interrupted or the daemon is gone.
-func (p *program) answer(ctx context.Context, q *statusQuestion) error {
+func (q *statusQuestion) answer(ctx context.Context, p *program) error {
 	c := control.NewClient(p.dirs.run)
 	switch {
 	case q.check:
 		return verdict(ctx, c, q.which)
 	case q.watch:
-		return p.watch(ctx, c, q)
+		return q.repeat(ctx, c, p)
 	}
 	return q.write(ctx, c, p.stdout)
 }
@@ -171,8 +169,8 @@ func (q *statusQuestion) order(list []report.ServiceStatus) error {
 	return control.SortServices(list, q.sort)
 }
 
-// watch writes the answer again and again; on a terminal, over the one before it.
-func (p *program) watch(ctx context.Context, c *control.Client, q *statusQuestion) error {
+// repeat writes the answer again and again; on a terminal, over the one before it.
+func (q *statusQuestion) repeat(ctx context.Context, c *control.Client, p *program) error {
 	screen := control.NewScreen(p.stdout)
 	for {
 		var text bytes.Buffer
@@ -194,22 +192,4 @@ func (p *program) watch(ctx context.Context, c *control.Client, q *statusQuestio
 		case <-time.After(watchEvery):
 		}
 	}
-}
-
-// terminalSize returns the size of the terminal that w is, if it is one.
-func terminalSize(w any) (unix.Winsize, bool) {
-	f, ok := w.(*os.File)
-	if !ok {
-		return unix.Winsize{}, false
-	}
-	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
-	if err != nil {
-		return unix.Winsize{}, false
-	}
-	return *size, true
-}
-
-func isTerminal(w any) bool {
-	_, is := terminalSize(w)
-	return is
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"slices"
 	"time"
 
@@ -37,7 +38,7 @@ func (o *topOptions) check() error {
 	return o.Check()
 }
 
-func (p *program) topCommand() *cobra.Command {
+func topCommand(p *program) *cobra.Command {
 	var o topOptions
 	cmd := &cobra.Command{
 		Use:   "top [NAME ...]",
@@ -56,7 +57,7 @@ net.netfilter.nf_conntrack_acct is 1, as [conntrack] accounting has "svcproxy in
 			p.working = p.working && err == nil
 			return err
 		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return p.top(cmd.Context(), o) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), p) },
 	}
 	fs := cmd.Flags()
 	fs.StringVarP(&o.format, "output", "o", "table", "table or json, one object a line")
@@ -68,9 +69,9 @@ net.netfilter.nf_conntrack_acct is 1, as [conntrack] accounting has "svcproxy in
 	return cmd
 }
 
-// top shows traffic again and again, until it is interrupted or the daemon is gone. The
+// run shows traffic again and again, until it is interrupted or the daemon is gone. The
 // first reading has no rates: it is shown on a terminal only.
-func (p *program) top(ctx context.Context, o topOptions) error {
+func (o *topOptions) run(ctx context.Context, p *program) error {
 	client := control.NewClient(p.dirs.run)
 	terminal := o.format == "table" && isTerminal(p.stdout)
 	for shown := 0; ; {
@@ -83,7 +84,7 @@ func (p *program) top(ctx context.Context, o topOptions) error {
 		}
 		wait := time.Second
 		if r.Over > 0 || terminal {
-			if err := p.showTop(&r, o.format, terminal); err != nil {
+			if err := o.show(p.stdout, &r, terminal); err != nil {
 				return err
 			}
 			if shown++; shown == o.count {
@@ -99,15 +100,15 @@ func (p *program) top(ctx context.Context, o topOptions) error {
 	}
 }
 
-func (p *program) showTop(r *traffic.Report, format string, terminal bool) error {
-	if format == "json" {
-		return json.NewEncoder(p.stdout).Encode(r)
+func (o *topOptions) show(w io.Writer, r *traffic.Report, terminal bool) error {
+	if o.format == "json" {
+		return json.NewEncoder(w).Encode(r)
 	}
 	lines := 0
 	if terminal {
-		size, _ := terminalSize(p.stdout)
-		lines = max(1, int(size.Row)) - 1     // all is shown where the size is not known
-		fmt.Fprint(p.stdout, "\x1b[H\x1b[2J") // home, clear
+		size, _ := terminalSize(w)
+		lines = max(1, int(size.Row)) - 1 // all is shown where the size is not known
+		fmt.Fprint(w, "\x1b[H\x1b[2J")    // home, clear
 	}
-	return top.Write(p.stdout, r, lines)
+	return top.Write(w, r, lines)
 }

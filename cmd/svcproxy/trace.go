@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"net/url"
 	"os/signal"
@@ -28,7 +29,7 @@ type traceCall struct {
 	asJSON  bool
 }
 
-func (p *program) traceCommand() *cobra.Command {
+func traceCommand(p *program) *cobra.Command {
 	var c traceCall
 	cmd := &cobra.Command{
 		Use:   "trace [SRC] [DST[:PORT][/PROTO]]",
@@ -64,7 +65,7 @@ cannot show its own.`,
 			if err := mayAdminister("trace"); err != nil {
 				return err
 			}
-			return p.trace(cmd.Context(), c)
+			return c.run(cmd.Context(), p)
 		},
 	}
 	cmd.Flags().IntVar(&c.count, "count", 0, "end after so many lines; 0: do not")
@@ -74,18 +75,18 @@ cannot show its own.`,
 	return cmd
 }
 
-// trace shows connections until it is told to end. A terminal that closes, and a reader
+// run shows connections until it is told to end. A terminal that closes, and a reader
 // of its output that ends, only end it: what it has in the kernel is to be removed.
-func (p *program) trace(ctx context.Context, c traceCall) error {
+func (c *traceCall) run(ctx context.Context, p *program) error {
 	signal.Ignore(unix.SIGPIPE)
 	ctx, stop := signal.NotifyContext(ctx, unix.SIGHUP)
 	defer stop()
-	names, filter, err := p.traceNames(ctx, c.args)
+	names, filter, err := c.names(ctx, p)
 	if err != nil {
 		return err
 	}
 	o := trace.Options{
-		Filter: filter, Names: names, Count: c.count, Chains: c.chains, Line: p.traceLine(c.asJSON),
+		Filter: filter, Names: names, Count: c.count, Chains: c.chains, Line: c.line(p.stdout),
 		Note: func(text string) { fmt.Fprintf(p.stderr, "svcproxy trace: %s\n", text) },
 		Ask: func(ctx context.Context, revision uint64) (*trace.Names, error) {
 			return p.askNames(ctx, url.Values{"revision": {strconv.FormatUint(revision, 10)}}, filter.Destination)
@@ -112,20 +113,20 @@ func (p *program) trace(ctx context.Context, c traceCall) error {
 	return err
 }
 
-func (p *program) traceLine(asJSON bool) func(*trace.Line) error {
-	out := json.NewEncoder(p.stdout)
+func (c *traceCall) line(w io.Writer) func(*trace.Line) error {
+	out := json.NewEncoder(w)
 	return func(l *trace.Line) error {
-		if asJSON {
+		if c.asJSON {
 			return out.Encode(l)
 		}
-		return l.WriteText(p.stdout)
+		return l.WriteText(w)
 	}
 }
 
-// traceNames returns what services there are, and what args mean then: from the daemon or,
+// names returns what services there are, and what the arguments mean then: from the daemon or,
 // where none runs, from files.
-func (p *program) traceNames(ctx context.Context, args []string) (*trace.Names, trace.Filter, error) {
-	filter, err := trace.ParseFilter(args, func(netip.Addr) bool { return true })
+func (c *traceCall) names(ctx context.Context, p *program) (*trace.Names, trace.Filter, error) {
+	filter, err := trace.ParseFilter(c.args, func(netip.Addr) bool { return true })
 	if err != nil {
 		return nil, filter, err
 	}
@@ -136,7 +137,7 @@ func (p *program) traceNames(ctx context.Context, args []string) (*trace.Names, 
 	if err != nil {
 		return nil, filter, err
 	}
-	filter, err = trace.ParseFilter(args, names.HasAddress)
+	filter, err = trace.ParseFilter(c.args, names.HasAddress)
 	if err == nil && !filter.Destination.IsValid() && names.Mode != "" { // one address, which is the source
 		names, err = p.askNames(ctx, url.Values{}, netip.Addr{})
 	}

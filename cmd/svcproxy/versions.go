@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"path/filepath"
 	"strconv"
@@ -16,7 +17,7 @@ import (
 	"svcproxy.dev/svcproxy/source/file"
 )
 
-func (p *program) historyCommand() *cobra.Command {
+func historyCommand(p *program) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "history [FILE]",
@@ -56,20 +57,7 @@ func (p *program) history(cmd *cobra.Command, name string) (list []file.Revision
 	return list, nil
 }
 
-// reached gives errors that say that the daemon could not be asked their exit code.
-func reached(err error) error {
-	if errors.Is(err, control.ErrUnreachable) || errors.Is(err, control.ErrNoRights) {
-		return unreachable(err)
-	}
-	return err
-}
-
-// tell has the daemon do something.
-func (p *program) tell(cmd *cobra.Command, path string, question, answer any) error {
-	return reached(control.NewClient(p.dirs.run).Tell(cmd.Context(), path, question, answer))
-}
-
-func (p *program) rollbackCommand() *cobra.Command {
+func rollbackCommand(p *program) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rollback [FILE] VERSION",
 		Short: "Use an older version of a service file until the file changes again",
@@ -96,7 +84,7 @@ left as it is, and status calls it rolled back. With FILE the version must be on
 	}
 }
 
-func (p *program) confirmCommand() *cobra.Command {
+func confirmCommand(p *program) *cobra.Command {
 	return &cobra.Command{
 		Use:   "confirm",
 		Short: "Keep what svcproxy apply made so, or let changes through that are held",
@@ -113,7 +101,7 @@ too late, or all is in use.`,
 			if c.Applied {
 				fmt.Fprintln(p.stdout, "confirmed: what was applied stays")
 			}
-			p.tellLetThrough(c.Files, c.Faults)
+			tellLetThrough(p.stdout, c.Files, c.Faults)
 			for _, name := range c.Sources {
 				fmt.Fprintf(p.stdout, "let through: what the server of source %q answers\n", name)
 			}
@@ -126,16 +114,16 @@ too late, or all is in use.`,
 }
 
 // tellLetThrough names files whose changes are not held any more, and says why those that cannot be used are not.
-func (p *program) tellLetThrough(files []string, faults []source.Fault) {
+func tellLetThrough(w io.Writer, files []string, faults []source.Fault) {
 	for _, name := range files {
-		fmt.Fprintf(p.stdout, "let through: %q\n", name)
+		fmt.Fprintf(w, "let through: %q\n", name)
 	}
 	for _, f := range faults {
-		fmt.Fprintf(p.stdout, "cannot be used: %s\n", f)
+		fmt.Fprintf(w, "cannot be used: %s\n", f)
 	}
 }
 
-func (p *program) applyCommand() *cobra.Command {
+func applyCommand(p *program) *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "apply --timeout DURATION",
@@ -161,7 +149,7 @@ taken when they are found, so apply comes first: apply, edit, see, confirm.`,
 			if err := p.tell(cmd, "/v1/apply", control.Apply{Timeout: timeout}, &a); err != nil {
 				return err
 			}
-			p.tellLetThrough(a.Files, a.Faults)
+			tellLetThrough(p.stdout, a.Files, a.Faults)
 			if len(a.Files)+len(a.Faults) == 0 {
 				fmt.Fprintln(p.stdout, "no change was held: the files are in use as they stand")
 			}
