@@ -4,6 +4,7 @@ package source
 
 import (
 	"context"
+	"net/netip"
 	"time"
 )
 
@@ -89,3 +90,19 @@ const (
 
 // FileStates returns all of them.
 func FileStates() []FileState { return []FileState{Accepted, Stale, Refused, Held, RolledBack} }
+
+// A ClusterNode is what a cluster says of this host.
+type ClusterNode struct {
+	Zone     string
+	PodCIDRs []netip.Prefix // its pods have addresses of these
+	Addrs    []netip.Addr   // its primary address of each family
+	Eligible bool           // load balancers may send to it
+}
+
+// A Connection is how a source reaches the server it hears of services from.
+type Connection struct {
+	Server    string    `json:"server,omitempty"`
+	Connected bool      `json:"connected"`
+	Since     time.Time `json:"since"`           // of Connected
+	Error     string    `json:"error,omitempty"` // why it is not
+}

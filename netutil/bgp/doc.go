@@ -38,10 +38,10 @@
 //
 // # Files
 //
-// config.go has the configuration and what is valid, route.go the routes and their differences, speaker.go the
-// life of a speaker, sessions.go and session.go what is known of its peers, state.go what others see of it, apply.go how
-// routes reach GoBGP; gobgp.go writes GoBGP's requests, nexthop.go finds addresses, faults.go reads GoBGP's log, puts into
-// words why a session is not there, and leaves out what GoBGP would keep, and limit.go leaves out log lines that repeat another. GoBGP keeps options of
+// config.go has the configuration and what is valid, speaker.go the life of a speaker, sessions.go what is known of its peers,
+// state.go what others see of it, apply.go the routes and how they reach GoBGP; gobgp.go writes GoBGP's requests, nexthop.go
+// finds addresses, and faults.go reads GoBGP's log: it puts into words why a session is not there, and leaves out lines that
+// repeat another and what GoBGP would keep of updates. GoBGP keeps options of
 // its route selection in variables of its package, so that starting a second speaker while
 // another one runs in the same process is a data race; with the same values, and without consequence.
 // At the end of a session whose queue is not empty it leaves a goroutine behind.

@@ -9,7 +9,7 @@
 //	script.go, chunks.go         writing
 //	children.go                  which commits to nf_tables are ours
 //	client.go, probe.go          single queries and trial rules, by go-iptables
-//	tableinfo.go, tablesum.go    cheap checks for changes, of the legacy variant
+//	tableinfo.go                 cheap checks for changes, of the legacy variant
 //	recent.go                    lists of the match recent
 //	lock.go                      the lock of the legacy variant
 //	writer.go                    the turns of writers of the nft variant

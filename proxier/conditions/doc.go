@@ -7,17 +7,15 @@
 //
 // What of it an endpoint is used for is decided in policy.Resolve, not here.
 //
-//	keeper                what the Loop asks for, and what the Checker reports
-//	service               a service in use, and its endpoints
+//	keeper                what the Loop asks for, what the Checker reports, and drains that take effect and are kept
+//	service               a service in use, its endpoints, and their slow starts
 //	follow                which questions are asked for the endpoints of a service
-//	compose, slowstart    the Conditions of a service
+//	compose               the Conditions of a service
 //	returning             endpoints that come back after all have failed
 //	settled               whose connections may be closed
-//	run                   changes, many at a time, and the steps of slow starts
 //	tell                  lines of the log, of which there are never many
 //	former                endpoints that are gone, for when they come back
 //	state, statefile      what a restart knows
 //	readstate             reading that, as far as it can be read
 //	drains, draintarget   who drains what
-//	draining              drains that take effect, and are kept
 package conditions

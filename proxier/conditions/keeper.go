@@ -1,6 +1,8 @@
 package conditions
 
 import (
+	"context"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"sync"
@@ -117,4 +119,124 @@ func (r *reports) take() map[healthcheck.Question]bool {
 	news := r.news
 	r.news = nil
 	return news
+}
+
+// batchTime is how long more changes are waited for after one: endpoints that fail together
+// are one change of their services.
+const batchTime = 50 * time.Millisecond
+
+// Run hands on what the Checker reports and how slow starts go on, until ctx ends.
+func (k *Keeper) Run(ctx context.Context) error {
+	for {
+		k.mu.Lock()
+		next := k.book.next()
+		k.mu.Unlock()
+		timer := time.NewTimer(time.Until(next))
+		select {
+		case <-ctx.Done():
+		case <-k.news:
+		case <-timer.C:
+		}
+		timer.Stop()
+		if !pause(ctx, batchTime) {
+			return nil
+		}
+		k.flush()
+	}
+}
+
+// pause waits, and reports whether ctx has not ended.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return ctx.Err() == nil
+	}
+}
+
+// flush has all services resolved again whose Conditions have changed, and logs why.
+func (k *Keeper) flush() {
+	for _, l := range k.tell() {
+		l.log(k.cfg.Log)
+	}
+}
+
+// tell tells the Loop of changes, and returns what the log is to say. When it returns, the Loop
+// has all changes from before, also those that another goroutine has composed.
+func (k *Keeper) tell() []line {
+	k.flushing.Lock()
+	defer k.flushing.Unlock()
+	k.mu.Lock()
+	changed, lines := k.book.recompose(k.reports.take(), time.Now())
+	k.mu.Unlock()
+	if len(changed) > 0 {
+		k.cfg.Reconsider(changed...)
+	}
+	return lines
+}
+
+// Drains returns who drains what. They are changed by Drain and Undrain alone.
+func (k *Keeper) Drains() *Drains { return &k.drains }
+
+// Drain drains a target, or changes why it is drained. The Loop has been told when it
+// returns; and without error the disk has it, so that no crash ends it. Except after
+// ErrTooManyDrains it is drained also after an error, until a restart.
+func (k *Keeper) Drain(t DrainTarget, why policy.Drain) error {
+	if err := k.drains.Set(t, why); err != nil {
+		return err
+	}
+	return k.redrain(t)
+}
+
+// Undrain ends a drain, and reports whether there was one. The error is as that of Drain. Where the disk may still have one
+// that was ended before, it is written again.
+func (k *Keeper) Undrain(t DrainTarget) (bool, error) {
+	switch {
+	case k.drains.Remove(t):
+	case k.unkept.Load():
+		return false, k.keepDrains()
+	default:
+		return false, nil
+	}
+	return true, k.redrain(t)
+}
+
+// tellNode tells the Loop whether this host is drained, so that it hears the last.
+func (k *Keeper) tellNode() {
+	k.flushing.Lock()
+	defer k.flushing.Unlock()
+	k.cfg.OnNode(k.drains.Node() != nil)
+}
+
+// redrain has a change of drains take effect, and then keeps it: a disk that is slow, or gone, may be why a host is drained.
+func (k *Keeper) redrain(t DrainTarget) error {
+	k.mu.Lock()
+	for key, s := range k.book.services {
+		for i := range s.Endpoints {
+			if !t.Node && t.Covers(key, s.Endpoints[i].Addr) {
+				k.book.dirty[key] = true
+				break
+			}
+		}
+	}
+	k.mu.Unlock()
+	k.flush()
+	wake.Once(k.news) // a drain may have a deadline, of which Run does not know yet
+	if t.Node {
+		k.tellNode()
+	}
+	return k.keepDrains()
+}
+
+// keepDrains has the disk have the drains.
+func (k *Keeper) keepDrains() error {
+	if err := k.save(true); err != nil {
+		k.unkept.Store(true)
+		wake.Once(k.unsaved) // Keep tries again
+		return fmt.Errorf("keeping drains, which a restart would not know: %w", err)
+	}
+	return nil
 }
