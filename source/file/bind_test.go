@@ -294,7 +294,7 @@ func TestUnusedList(t *testing.T) {
 		h.change(func() { check(h.T, os.Remove(h.path("web.toml"))) })
 		h.change(func() {})
 		h.say("both gone", "", "")
-		if names := h.src.store.recordedNames(); len(names) > 0 {
+		if names := h.src.store.names(); len(names) > 0 {
 			h.Errorf("recorded still: %q", names)
 		}
 	})

@@ -17,12 +17,11 @@ func (s *Source) Rollback(ctx context.Context, name string, number int) (Revisio
 	}
 	s.decideMu.Lock()
 	defer s.decideMu.Unlock()
-	r, err := revisionNumbered(s.store.stateDir(), name, number)
+	r, text, err := s.store.revision(name, number)
 	if err != nil {
 		return r, err
 	}
-	sum, _ := r.sum()
-	v, err := s.keptVersion(ctx, r.File, sum)
+	v, err := s.parseKept(ctx, r.File, text)
 	if err != nil {
 		return r, err
 	}

@@ -91,19 +91,19 @@ type acceptedLists struct {
 }
 
 // needs returns the versions that must not be dropped.
-func (d *decisions) needs() map[keptVersion]bool {
-	needed := map[keptVersion]bool{}
+func (d *decisions) needs() map[version]bool {
+	needed := map[version]bool{}
 	for name, p := range d.pins {
-		needed[keptVersion{name, sumText(p.use)}] = true
+		needed[version{name, p.use}] = true
 	}
 	for _, a := range d.lists {
 		for name, id := range a.lists {
-			needed[keptVersion{name, sumText(id)}] = true
+			needed[version{name, id}] = true
 		}
 	}
 	if d.trial != nil {
 		for name, v := range d.trial.before {
-			needed[keptVersion{name, sumText(v.ID)}] = true
+			needed[version{name, v.ID}] = true
 		}
 	}
 	return needed
@@ -143,31 +143,28 @@ type (
 	}
 )
 
-const (
-	decisionsFile   = "decisions" // beside the index of the store
-	decisionsHeader = "svcproxy decisions 1 "
-)
+const decisionsHeader = "svcproxy decisions 1 "
 
 // encode returns what is to be kept.
 func (d *decisions) encode() []byte {
 	var t decisionsText
 	for _, name := range sortedNames(d.pins) {
 		p := d.pins[name]
-		t.Pins = append(t.Pins, pinText{name, p.state, sumText(p.found), sumText(p.use), p.since, p.why})
+		t.Pins = append(t.Pins, pinText{name, p.state, read.IDText(p.found), read.IDText(p.use), p.since, p.why})
 	}
 	if tr := d.trial; tr != nil {
 		t.Apply = &trialText{tr.began, tr.until, tr.boot, map[string]string{}, map[string]string{}}
 		for name, v := range tr.before {
-			t.Apply.Before[name] = sumText(v.ID)
+			t.Apply.Before[name] = read.IDText(v.ID)
 		}
 		for name, id := range tr.refused {
-			t.Apply.Refused[name] = sumText(id)
+			t.Apply.Refused[name] = read.IDText(id)
 		}
 	}
 	for _, name := range sortedNames(d.lists) {
-		a := listsText{name, sumText(d.lists[name].of), map[string]string{}}
+		a := listsText{name, read.IDText(d.lists[name].of), map[string]string{}}
 		for list, id := range d.lists[name].lists {
-			a.Lists[list] = sumText(id)
+			a.Lists[list] = read.IDText(id)
 		}
 		t.Lists = append(t.Lists, a)
 	}
@@ -194,14 +191,14 @@ func parseDecisions(data []byte) (d decisions, err error) {
 		return d, err
 	}
 	for _, p := range t.Pins {
-		found, ok1 := parseSum(p.Found)
-		use, ok2 := parseSum(p.Use)
+		found, ok1 := read.ParseID(p.Found)
+		use, ok2 := read.ParseID(p.Use)
 		if read.IsFileName(p.File) && (ok1 || p.Found == "") && (ok2 || p.Use == "") {
 			d.pins[p.File] = &pin{p.State, found, use, p.Since, p.Why}
 		}
 	}
 	for _, a := range t.Lists {
-		if of, ok := parseSum(a.Of); ok && read.IsFileName(a.File) {
+		if of, ok := read.ParseID(a.Of); ok && read.IsFileName(a.File) {
 			d.lists[a.File] = &acceptedLists{of, sumsOf(a.Lists)}
 		}
 	}
@@ -221,7 +218,7 @@ func parseDecisions(data []byte) (d decisions, err error) {
 func sumsOf(texts map[string]string) map[string][sha256.Size]byte {
 	sums := map[string][sha256.Size]byte{}
 	for name, text := range texts {
-		if sum, ok := parseSum(text); ok && read.IsFileName(name) {
+		if sum, ok := read.ParseID(text); ok && read.IsFileName(name) {
 			sums[name] = sum
 		}
 	}

@@ -18,7 +18,7 @@ func awaitApply(whole []*probe, verdict map[*state]string) {
 }
 
 // isNew reports whether nothing is known of any file from before.
-func (s *Source) isNew() bool { return s.store == nil || len(s.store.recordedNames()) == 0 }
+func (s *Source) isNew() bool { return s.store == nil || len(s.store.names()) == 0 }
 
 // pinned returns what was decided of p's version; nil: nothing that still holds.
 func (s *Source) pinned(p *probe, guard Guard) *pin {

@@ -15,8 +15,7 @@ func TestGuardCopyDamaged(t *testing.T) {
 		log            string
 	}{
 		{"by itself", func(h *host) {
-			r, _ := h.src.store.recordOf("a.toml")
-			path := h.src.store.copyPath("a.toml", r)
+			path := h.lastCopy("a.toml")
 			check(h.T, os.Remove(path))
 			write(h.T, path, "a 7\n")
 		}, 12, 1, "the same text in the history is used"},
@@ -101,8 +100,8 @@ func TestListFromHistory(t *testing.T) {
 		h.start()
 		moment()
 		h.stop()
-		r, _ := h.src.store.recordOf("web.endpoints.json")
-		check(h.T, os.Remove(h.src.store.copyPath("web.endpoints.json", r)))
+		r, _ := h.src.store.find("web.endpoints.json")
+		check(h.T, os.Remove(h.lastCopy("web.endpoints.json")))
 		h.write("web.endpoints.json", "[")
 		h.start()
 		moment()

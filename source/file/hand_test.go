@@ -1,14 +1,14 @@
 package file
 
 import (
+	"bytes"
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -156,7 +156,7 @@ func (h *host) copies() []string {
 	check(h.T, err)
 	var names []string
 	for _, e := range entries {
-		if !slices.Contains([]string{"index", directoryFile, decisionsFile, "running"}, e.Name()) {
+		if !slices.Contains([]string{"index", "directory", "decisions", "running"}, e.Name()) {
 			names = append(names, e.Name())
 		}
 	}
@@ -164,12 +164,53 @@ func (h *host) copies() []string {
 }
 
 // damage changes the copy of a file.
-func (h *host) damage(name string) {
-	r, ok := h.src.store.recordOf(name)
+func (h *host) damage(name string) { write(h.T, h.lastCopy(name), "a 7\n") }
+
+// lastCopy returns the path of the copy of a file's last good version.
+func (h *host) lastCopy(name string) string {
+	h.Helper()
+	r, ok := h.src.store.find(name)
 	if !ok {
 		h.Fatalf("no record of %s", name)
 	}
-	write(h.T, h.src.store.copyPath(name, r), "a 7\n")
+	return h.src.store.copyPath(name, r.sum)
+}
+
+// copyOf returns the path of the copy of a version of a file.
+func (h *host) copyOf(name, text string) string {
+	return newStore(h.state, slog.New(slog.DiscardHandler)).copyPath(name, read.IDOf([]byte(text), nil))
+}
+
+// record has a version of a file recorded as the last good one, while no Source runs.
+func (h *host) record(name, text string) {
+	h.Helper()
+	st := newStore(h.state, slog.New(slog.DiscardHandler))
+	st.load()
+	v := &read.Version{ID: read.IDOf([]byte(text), nil), Data: []byte(text), Size: len(text)}
+	st.put(map[string]entry{name: {record: record{v.ID, time.Now(), time.Now()}, v: v}})
+	ctx, cancel := context.WithCancel(context.Background())
+	var ended sync.WaitGroup
+	ended.Go(func() { st.run(ctx) })
+	check(h.T, st.flush(ctx))
+	cancel()
+	ended.Wait()
+}
+
+// stall has the goroutine of the store wait, as for a slow disk, until release is called: for what a.toml has, whose
+// copy it misses.
+func (h *host) stall() (release func()) {
+	h.Helper()
+	path := h.lastCopy("a.toml")
+	waits, gate := make(chan bool), make(chan bool)
+	check(h.T, os.Rename(path, path+".away"))
+	h.src.store.tidy(func(string) ([]byte, bool) {
+		close(waits)
+		<-gate
+		return nil, false
+	})
+	<-waits
+	check(h.T, os.Rename(path+".away", path))
+	return func() { close(gate) }
 }
 
 // faults returns all faults of all files.
@@ -186,30 +227,31 @@ func (h *host) faults() string {
 // checkStore compares the state directory with the files that have something in use.
 func (h *host) checkStore() {
 	h.Helper()
-	index, err := os.ReadFile(h.state + "/lastgood/index")
-	if errors.Is(err, fs.ErrNotExist) {
-		index, err = []byte(indexHeader), os.MkdirAll(h.state+"/lastgood", 0o700)
-	}
-	check(h.T, err)
-	records, _, damaged := parseIndex(index)
-	if damaged > 0 {
-		h.Errorf("%d damaged lines in the index", damaged)
+	check(h.T, os.MkdirAll(h.state+"/lastgood", 0o700))
+	var log bytes.Buffer
+	st := newStore(h.state, slog.New(slog.NewTextHandler(&log, nil)))
+	if st.load(); log.Len() > 0 {
+		h.Errorf("a start finds: %s", log.String())
 	}
 	var want []string
-	for name, r := range records {
+	for _, name := range st.names() {
 		if h.src.files[name] == nil {
 			h.Errorf("%q is recorded, and does not exist", name)
 		}
-		want = append(want, copyName(name, r.sum))
+		r, _ := st.find(name)
+		want = append(want, filepath.Base(st.copyPath(name, r.sum)))
 	}
 	slices.Sort(want)
-	needed := copyNames(h.src.decisions.needs())
+	needed := map[string]bool{}
+	for v := range h.src.decisions.needs() {
+		needed[filepath.Base(st.copyPath(v.name, v.sum))] = true
+	}
 	got := slices.DeleteFunc(h.copies(), func(c string) bool { return needed[c] && !slices.Contains(want, c) })
 	if !slices.Equal(got, want) && !strings.Contains(h.faults(), "copy") {
 		h.Errorf("copies\n got: %q\nwant: %q", got, want)
 	}
 	for name, f := range h.src.files {
-		if _, ok := records[name]; f.good != nil && !ok {
+		if _, ok := st.find(name); f.good != nil && !ok {
 			h.Errorf("%q is in use and not recorded", name)
 		}
 	}

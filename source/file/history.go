@@ -1,7 +1,6 @@
 package file
 
 import (
-	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"encoding/json"
@@ -50,15 +49,16 @@ func parseRevision(line string) (r Revision, ok bool) {
 	if !ok || json.Unmarshal([]byte(text), &r) != nil || !read.IsFileName(r.File) {
 		return r, false
 	}
-	_, ok = r.sum()
-	return r, r.Number > 0 && (ok || r.Sum == "")
+	return r, r.Number > 0 && (r.version().exists() || r.Sum == "")
 }
 
 // OfEndpoints reports whether the file lists endpoints, and has no services.
 func (r Revision) OfEndpoints() bool { return read.IsEndpointsFile(r.File) }
 
-// sum returns the checksum of the text, false if there is none.
-func (r Revision) sum() (sum [sha256.Size]byte, ok bool) { return parseSum(r.Sum) }
+func (r Revision) version() version {
+	sum, _ := read.ParseID(r.Sum)
+	return version{r.File, sum}
+}
 
 // parseRevisions reads an index: its revisions by number, and whether it was whole.
 func parseRevisions(data []byte) (list []Revision, whole bool) {
@@ -96,12 +96,9 @@ func Histories(stateDir, name string) ([]Revision, error) {
 
 // dropped reports whether the text of r is not kept any more: then its line is about to go, too.
 func (r Revision) dropped(stateDir string) bool {
-	sum, ok := r.sum()
-	if !ok {
-		return false
-	}
-	_, err := os.Lstat(filepath.Join(historyDir(stateDir), copyName(r.File, sum)))
-	return err != nil
+	v := r.version()
+	_, err := os.Lstat(filepath.Join(historyDir(stateDir), copyName(v.name, v.sum)))
+	return v.exists() && err != nil
 }
 
 // markInUse marks the newest revision of each file that is the last accepted one.
@@ -114,9 +111,9 @@ func markInUse(list []Revision, stateDir string) {
 	done := map[string]bool{}
 	for i := range list {
 		r := &list[i]
-		sum, ok := r.sum()
+		v := r.version()
 		rec, known := records[r.File]
-		if ok && known && rec.sum == sum && !done[r.File] {
+		if v.exists() && known && rec.sum == v.sum && !done[r.File] {
 			r.InUse, done[r.File] = true, true
 		}
 	}
@@ -138,22 +135,6 @@ func revisionNumbered(stateDir, name string, number int) (Revision, error) {
 		return Revision{}, fmt.Errorf("version %d is the removal of %s; name the version before it", number, source.Quote(list[i].File))
 	}
 	return list[i], nil
-}
-
-// readKept returns a version that was accepted once, from its copy.
-func readKept(stateDir, name string, sum [sha256.Size]byte) ([]byte, error) {
-	var why error
-	for _, dir := range []string{historyDir(stateDir), filepath.Join(stateDir, "lastgood")} {
-		data, _, err := disk.ReadContent(filepath.Join(dir, copyName(name, sum)), read.MaxFileSize)
-		if err == nil && sha256.Sum256(data) == sum {
-			return bytes.Clone(data), nil
-		}
-		if err == nil {
-			err = errDamaged
-		}
-		why = cmp.Or(why, err)
-	}
-	return nil, fmt.Errorf("reading the copy of a version of %s: %w", source.Quote(name), why)
 }
 
 // readHistory returns a version from the history, false if it is not there as it was.

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -48,7 +49,7 @@ type history struct {
 func (h *history) index() string { return filepath.Join(h.dir, "index") }
 
 // load reads the index. One that is there and cannot be read stays: it is tried again with the next change.
-func (h *history) load(needed map[keptVersion]bool) error {
+func (h *history) load(needed map[version]bool) error {
 	data, err := os.ReadFile(h.index())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("reading the versions that are kept: %w", err)
@@ -65,11 +66,11 @@ func (h *history) load(needed map[keptVersion]bool) error {
 
 // removeOrphans removes copies that the index does not name and nothing needs: a process was
 // killed between the two.
-func (h *history) removeOrphans(needed map[keptVersion]bool) {
+func (h *history) removeOrphans(needed map[version]bool) {
 	named := copyNames(needed)
 	for _, r := range h.list {
-		if sum, ok := r.sum(); ok {
-			named[copyName(r.File, sum)] = true
+		if k := r.version(); k.exists() {
+			named[copyName(k.name, k.sum)] = true
 		}
 	}
 	entries, err := os.ReadDir(h.dir)
@@ -85,12 +86,7 @@ func (h *history) removeOrphans(needed map[keptVersion]bool) {
 
 func (h *history) has(name string, sum [sha256.Size]byte) bool {
 	text := hex.EncodeToString(sum[:])
-	for _, r := range h.list {
-		if r.File == name && r.Sum == text {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(h.list, func(r Revision) bool { return r.File == name && r.Sum == text })
 }
 
 // write adds revisions to the index, of which the disk is asked later.
@@ -151,16 +147,16 @@ func (h *history) pruneDue() bool {
 }
 
 // prune drops the oldest versions, except those that are needed: of each file, and of all.
-func (h *history) prune(needed map[keptVersion]bool) {
+func (h *history) prune(needed map[version]bool) {
 	keep := int(h.keep.Load())
 	if keep == 0 {
 		keep = defaultKeep
 	}
-	stays, left := map[keptVersion]bool{}, make([]bool, len(h.list))
+	stays, left := map[version]bool{}, make([]bool, len(h.list))
 	versions, blocks := map[string]int{}, 0
 	for i := len(h.list) - 1; i >= 0; i-- {
 		r := h.list[i]
-		k := keptVersion{r.File, r.Sum}
+		k := r.version()
 		versions[r.File]++
 		blocks += 1 + r.Size/blockSize
 		if left[i] = versions[r.File] <= keep && blocks <= historyBlocks || needed[k] || i == len(h.list)-1; left[i] {
@@ -171,8 +167,8 @@ func (h *history) prune(needed map[keptVersion]bool) {
 	for i, r := range h.list {
 		if left[i] {
 			list = append(list, r)
-		} else if sum, ok := r.sum(); ok && !stays[keptVersion{r.File, r.Sum}] {
-			_ = os.Remove(filepath.Join(h.dir, copyName(r.File, sum))) // or else it is in the way of nothing
+		} else if k := r.version(); k.exists() && !stays[k] {
+			_ = os.Remove(filepath.Join(h.dir, copyName(k.name, k.sum))) // or else it is in the way of nothing
 		}
 	}
 	h.pruned = len(list)

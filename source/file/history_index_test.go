@@ -1,6 +1,8 @@
 package file
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	"svcproxy.dev/svcproxy/source"
@@ -33,5 +35,20 @@ func TestDiffOfNotes(t *testing.T) {
 	is := &read.Version{Services: []*source.Service{{Key: source.Key{Namespace: "default", Name: "web"}, Description: "b"}, {Key: source.Key{Namespace: "default", Name: "api"}}}}
 	if d := diffOf(was, is); d.Changed != 1 || d.Names[0] != "~default/web" {
 		t.Errorf("a new description: %+v", d)
+	}
+}
+
+// The room is bounded: the oldest versions of all files go first.
+func TestHistoryBounded(t *testing.T) {
+	h := &history{dir: historyDir(t.TempDir())}
+	h.loaded, h.whole = true, true
+	for i := range 100 {
+		r := Revision{Number: i + 1, File: fmt.Sprintf("%d.toml", i%50), Sum: strings.Repeat(fmt.Sprintf("%02x", i), 32), Size: historyBlocks / 10 * blockSize}
+		h.list = append(h.list, r)
+	}
+	needed := map[version]bool{h.list[3].version(): true}
+	h.prune(needed)
+	if n := len(h.list); n != 10 || h.list[0].Number != 4 || h.list[1].Number != 92 {
+		t.Errorf("%d revisions are left: %+v", n, h.list)
 	}
 }

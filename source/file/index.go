@@ -75,7 +75,7 @@ func parseRecord(line string) (name string, r record, ok bool) {
 	if f[0] == "-" {
 		return name, record{}, true
 	}
-	sum, ok := parseSum(f[0])
+	sum, ok := read.ParseID(f[0])
 	since, err1 := time.Parse(time.RFC3339Nano, f[1])
 	at, err2 := time.Parse(time.RFC3339Nano, f[2])
 	return name, record{sum, since, at}, ok && err1 == nil && err2 == nil
@@ -140,31 +140,20 @@ var isCopy = regexp.MustCompile(`(?s)^(.+)\.([0-9a-f]{12})\.(toml|json)$`)
 
 var errDamaged = errors.New("its checksum is not the recorded one")
 
-// A kept version of a file.
-type keptVersion struct{ name, sum string }
-
-func sumText(sum [sha256.Size]byte) string {
-	if sum == ([sha256.Size]byte{}) {
-		return ""
-	}
-	return hex.EncodeToString(sum[:])
+// A version of a file. Its sum is zero where there is no file.
+type version struct {
+	name string
+	sum  [sha256.Size]byte
 }
 
-func parseSum(text string) (sum [sha256.Size]byte, ok bool) {
-	data, err := hex.DecodeString(text)
-	if err != nil || len(data) != len(sum) {
-		return sum, false
-	}
-	copy(sum[:], data)
-	return sum, true
-}
+func (v version) exists() bool { return v.sum != [sha256.Size]byte{} }
 
 // copyNames returns the names of the copies of versions.
-func copyNames(versions map[keptVersion]bool) map[string]bool {
+func copyNames(versions map[version]bool) map[string]bool {
 	names := make(map[string]bool, len(versions))
 	for v := range versions {
-		if sum, ok := parseSum(v.sum); ok {
-			names[copyName(v.name, sum)] = true
+		if v.exists() {
+			names[copyName(v.name, v.sum)] = true
 		}
 	}
 	return names

@@ -1,19 +1,14 @@
 package file
 
 import (
-	"cmp"
-	"errors"
-	"io/fs"
-	"os"
-
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/read"
 )
 
 // damage says why a copy is not used.
-func (s *Source) damage(name string, r record, why string) []source.Fault {
+func (s *Source) damage(name string, sum [32]byte, why string) []source.Fault {
 	return []source.Fault{{
-		Pos: source.Position{File: s.store.copyPath(name, r)},
+		Pos: source.Position{File: s.store.copyPath(name, sum)},
 		Msg: "the copy of the last good version cannot be used: " + why, Warning: true,
 	}}
 }
@@ -33,14 +28,13 @@ func (s *Source) forgetRecords(versions map[string]*read.Version) {
 }
 
 // cleanStore does what can wait until all services have been handed on: it drops what
-// is kept of files that do not exist any more, and keeps again what was lost. What an earlier
-// run wrote last may not be on the disk: until it is, which nothing else waits for, no copy is removed.
+// is kept of files that do not exist any more, and keeps again what was lost, which nothing else waits for.
 func (s *Source) cleanStore() {
 	if s.store == nil {
 		return
 	}
 	lost := map[string]*read.Version{}
-	for _, name := range s.store.recordedNames() {
+	for _, name := range s.store.names() {
 		pin := s.decisions.pins[name]
 		if s.files[name] == nil || pin != nil && pin.state == source.RolledBack && pin.use == ([32]byte{}) {
 			lost[name] = nil
@@ -48,35 +42,14 @@ func (s *Source) cleanStore() {
 	}
 	s.forgetRecords(lost)
 	s.markStore()
-	s.background.Go(func() {
-		err := s.store.syncAll()
-		found, e := os.ReadDir(s.store.dir)
-		var cut []string
-		if s.store.uncleanStop {
-			cut = s.store.damagedCopies()
-		}
-		s.store.enqueue(func() { s.tidyStore(found, cut, cmp.Or(err, e)) })
-	})
+	s.background.Go(func() { s.store.tidy(s.contents) })
 }
 
-// tidyStore removes those of the found copies that nothing needs, once all is on the disk, and keeps again what was lost, or
-// was cut off. Where something was, older copies stay until the next start.
-func (s *Source) tidyStore(found []fs.DirEntry, cut []string, err error) {
-	if err != nil {
-		if !errors.As(err, new(*fs.PathError)) { // else nothing is known, and who writes says why
-			s.store.noteError(err)
-		}
-		return
-	}
-	if len(cut) > 0 {
-		found = nil
-	}
-	for _, name := range append(cut, s.store.removeOrphans(found)...) {
-		path := s.path(name)
-		if t, ok := s.disks.Read(path, s.disks.Lstat(path), s.rules.MaxSize()); ok && t.Err == nil {
-			s.store.rewriteCopy(name, &read.Version{ID: read.IDOf(t.Data, nil), Data: t.Data})
-		}
-	}
+// contents returns what a file has, false if that cannot be read.
+func (s *Source) contents(name string) ([]byte, bool) {
+	path := s.path(name)
+	t, ok := s.disks.Read(path, s.disks.Lstat(path), s.rules.MaxSize())
+	return t.Data, ok && t.Err == nil
 }
 
 // forgetLost has nobody wait any more for files that a power failure may have taken.
@@ -95,20 +68,14 @@ func (s *Source) markStore() {
 		}
 	}
 	if s.store != nil && s.synced {
-		s.store.enqueue(func() {
-			if !s.store.marked {
-				s.store.markRunning()
-			}
-		})
+		s.store.markUsed()
 	}
 }
 
 // maintainStore writes again what could not be written, and keeps the index short.
 func (s *Source) maintainStore() {
 	if s.store != nil && s.synced {
-		s.store.retry()
-		n := len(s.files) + indexSlack
-		s.store.enqueue(func() { s.store.compact(n) })
+		s.store.maintain(len(s.files))
 		s.markStore()
 	}
 }

@@ -7,9 +7,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"svcproxy.dev/svcproxy/source"
@@ -18,7 +16,7 @@ import (
 // loadDecisions takes up what an earlier run kept. An apply that it did not see confirmed
 // goes back at once where the time is over, or the host has started again since.
 func (s *Source) loadDecisions(now time.Time) {
-	path := filepath.Join(s.store.dir, decisionsFile)
+	path := s.store.decisionsPath()
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return
@@ -34,16 +32,10 @@ func (s *Source) loadDecisions(now time.Time) {
 	if t := d.trial; t != nil {
 		t.until = now.Add(min(t.until.Sub(now), t.until.Sub(t.began))) // also if the clock was, or is, set back
 		d.changed = true
-		t.back = t.boot != bootText() || !now.Before(t.until)
+		t.back = t.boot != Boot() || !now.Before(t.until)
 	}
 	s.decisions = d
-	s.store.noteNeeds(d.needs())
-}
-
-// bootText tells this boot of the host from others; empty: it is not known.
-func bootText() string {
-	text, _ := os.ReadFile(bootID)
-	return strings.TrimSpace(string(text))
+	s.store.putDecisions(nil, d.needs())
 }
 
 // keepStep has written what a step decided, and then the lists that it took: a file may have been accepted with those
@@ -72,7 +64,7 @@ func (s *Source) keepDecisions() {
 // remembered returns the names of all files of which something is in use or decided, sorted.
 func (s *Source) remembered() []string {
 	names := map[string]bool{}
-	for _, name := range s.store.recordedNames() {
+	for _, name := range s.store.names() {
 		names[name] = true
 	}
 	for name, p := range s.decisions.pins {

@@ -3,7 +3,6 @@ package file
 import (
 	"bufio"
 	"context"
-	"encoding/hex"
 	"fmt"
 	"io"
 	"maps"
@@ -21,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 const (
@@ -101,17 +101,11 @@ func (l *lagging) tellAll() {
 // was told: then the version before was handed on again.
 func (l *lagging) kept(u source.Unit) bool {
 	name, st := filepath.Base(u.ID.Name), l.src.store
-	for ; ; time.Sleep(time.Millisecond) {
-		st.mu.Lock()
-		r, known := st.records[name]
-		_, pending := st.pending[name]
-		_, unsynced := st.unsynced[name]
-		_, syncing := st.syncing[name]
-		st.mu.Unlock()
-		if !pending && (os.Getenv(killPower) == "" || !unsynced && !syncing) {
-			return known && hex.EncodeToString(r.sum[:]) == u.Version
-		}
+	for st.pending() || os.Getenv(killPower) != "" && !st.onDisk() {
+		time.Sleep(time.Millisecond)
 	}
+	r, known := st.find(name)
+	return known && read.IDText(r.sum) == u.Version
 }
 
 // A killed file is one that changes while the process is killed again and again.

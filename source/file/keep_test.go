@@ -9,9 +9,6 @@ import (
 	"syscall"
 	"testing"
 	"testing/synctest"
-	"time"
-
-	"svcproxy.dev/svcproxy/source/read"
 )
 
 func TestRestart(t *testing.T) {
@@ -166,9 +163,7 @@ func TestRestart(t *testing.T) {
 			name: "copy not understood any more", run: []func(*host){put("a.toml", "a 3\n")},
 			down: func(h *host) {
 				put("a.toml", "bad\n")(h)
-				v := &read.Version{ID: read.IDOf([]byte("a x\n"), nil), Data: []byte("a x\n")}
-				h.src.store.put(map[string]entry{"a.toml": {record: record{v.ID, time.Now(), time.Now()}, v: v}})
-				h.src.store.settle()
+				h.record("a.toml", "a x\n")
 			}, steps: []string{"", "synced"},
 			states: "a.toml refused 0",
 			faults: "DIR/a.toml: bad; STATE/lastgood/a.toml.SUM: warning: the copy of the last good version cannot be used: a x",
@@ -322,8 +317,8 @@ func TestAcceptance(t *testing.T) {
 					t.Errorf("files\n got: %s\nwant: %s", got, tt.states)
 				}
 				var kept strings.Builder
-				for _, name := range slices.Sorted(slices.Values(h.src.store.recordedNames())) {
-					r, _ := h.src.store.recordOf(name)
+				for _, name := range slices.Sorted(slices.Values(h.src.store.names())) {
+					r, _ := h.src.store.find(name)
 					data, err := h.src.store.read(name, r)
 					check(t, err)
 					kept.WriteString(name + "=" + string(data))

@@ -3,6 +3,7 @@ package file
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -423,4 +424,15 @@ func TestWaitsForItsReading(t *testing.T) {
 		time.Sleep(time.Second)
 		f.holds("once it was read", "a.toml: a 2; b.toml: b 0")
 	})
+}
+
+// A file whose held removal went through while it was read again is a new one.
+func TestReadOutlivesItsFile(t *testing.T) {
+	s := New(Options{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
+	l := &largeRead{probe: probe{name: "big.toml"}, ended: true, cancel: func() {}}
+	s.largeReads["big.toml"] = l
+	todo := newWork()
+	if probes := s.endedReads(todo); len(probes) > 0 || !todo.names["big.toml"] || len(s.largeReads) > 0 {
+		t.Errorf("%d probes, to be looked at: %v, %d readings", len(probes), todo.names, len(s.largeReads))
+	}
 }

@@ -10,10 +10,7 @@ import (
 // restore finds the last good version of p's file. As a rule that is the one
 // just read, and the copy of it is not touched.
 func (s *Source) restore(ctx context.Context, p *probe) {
-	rec, ok := s.store.recordOf(p.name)
-	if !ok && s.store.indexDamaged {
-		rec, ok = s.store.recordCopy(p.name)
-	}
+	rec, ok := s.store.find(p.name)
 	if t := s.decisions.trial; t != nil && t.back {
 		rec, ok = s.goneBack(ctx, p, t, rec, ok)
 	} else if pin := s.decisions.pins[p.name]; pin != nil && pin.state == source.RolledBack && pin.found == p.v.ID {
@@ -31,14 +28,13 @@ func (s *Source) restore(ctx context.Context, p *probe) {
 	}
 	data, err := s.store.read(p.name, rec)
 	if err != nil {
-		p.damage = s.damage(p.name, rec, read.Reason(err))
+		p.damage = s.damage(p.name, rec.sum, read.Reason(err))
 		other, text, what := s.store.standIn(p.name, rec)
 		if what == "" {
 			p.damage[0].Msg += "; no older one is kept, so none of its services are used"
 			return
 		}
 		p.last, data = other, text
-		s.store.useOlder(p.name, p.last)
 		p.damage[0].Msg += "; " + what + " is used"
 	}
 	rules := s.rules
@@ -46,7 +42,7 @@ func (s *Source) restore(ctx context.Context, p *probe) {
 	switch v := read.NewVersion(ctx, p.f.path, data, nil, rules, s.parseCopy, nil); {
 	case v.Broken && p.v.ID == v.ID: // the file says what is wrong with it
 	case v.Broken:
-		p.damage = s.damage(p.name, p.last, source.FirstError(v.Faults).Msg)
+		p.damage = s.damage(p.name, p.last.sum, source.FirstError(v.Faults).Msg)
 	default:
 		p.good = v
 		if p.damage == nil { // else it is written again

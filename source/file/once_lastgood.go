@@ -13,8 +13,7 @@ import (
 // stateDir keeps them: what a daemon that starts now would give them back before it
 // reads what they say. It writes nothing. Without a right to read there are none.
 func LastGood(rules read.Rules, dir, stateDir string, names []string) []source.Unit {
-	st := newStore(stateDir, slog.New(slog.DiscardHandler))
-	st.loadIndex()
+	st := opened(stateDir)
 	lists := lastGoodLists(rules, st, dir)
 	var units []source.Unit
 	for _, name := range names {
@@ -28,7 +27,7 @@ func LastGood(rules read.Rules, dir, stateDir string, names []string) []source.U
 		}
 		b := rules.BindVersion(v, lists, nil)
 		units = append(units, source.Unit{
-			ID: source.UnitID{Source: Name, Name: v.Path}, Version: v.Name(),
+			ID: source.UnitID{Source: read.Source, Name: v.Path}, Version: v.Name(),
 			Since: r.since.UnixNano(), Services: b.Services(v, lists, rules.BindLoosely),
 		})
 	}
@@ -37,13 +36,18 @@ func LastGood(rules read.Rules, dir, stateDir string, names []string) []source.U
 
 // Recorded returns the names of the files of which stateDir keeps a last good version.
 func Recorded(stateDir string) map[string]bool {
-	st := newStore(stateDir, slog.New(slog.DiscardHandler))
-	st.loadIndex()
 	names := map[string]bool{}
-	for _, name := range st.recordedNames() {
+	for _, name := range opened(stateDir).names() {
 		names[name] = true
 	}
 	return names
+}
+
+// opened returns a store that is only read.
+func opened(stateDir string) *store {
+	st := newStore(stateDir, slog.New(slog.DiscardHandler))
+	st.load()
+	return st
 }
 
 func (st *store) lastGood(dir, name string, r record, rules read.Rules, parse read.Parser) *read.Version {
@@ -69,11 +73,4 @@ func lastGoodLists(rules read.Rules, st *store, dir string) read.Lookup {
 		}
 		return known[name], read.LacksList
 	}
-}
-
-// AllLastGood is LastGood for every file of dir that was ever accepted and not removed.
-func AllLastGood(rules read.Rules, dir, stateDir string) []source.Unit {
-	st := newStore(stateDir, slog.New(slog.DiscardHandler))
-	st.loadIndex()
-	return LastGood(rules, dir, stateDir, st.recordedNames())
 }

@@ -214,10 +214,10 @@ func (d *deadDisk) state() {
 func (d *deadDisk) awaitWritten(want string) {
 	d.Helper()
 	for start := time.Now(); ; time.Sleep(openPoll) {
-		index, err := os.ReadFile(d.stateDir + "/lastgood/index")
-		check(d.T, err)
-		records, _, _ := parseIndex(index)
-		text, _ := os.ReadFile(d.stateDir + "/lastgood/" + copyName("a.toml", records["a.toml"].sum))
+		st := newStore(d.stateDir, slog.New(slog.DiscardHandler))
+		st.load()
+		r, _ := st.find("a.toml")
+		text, _ := st.read("a.toml", r)
 		if string(text) == want {
 			return
 		}

@@ -27,11 +27,16 @@ var errEmptyReplacement = errors.New("it is another directory than before, and h
 
 const directoryFile = "directory" // beside the index of the store
 
+// DirectoryPath returns the path of what stateDir keeps of the directory of files.
+func DirectoryPath(stateDir string) string {
+	return filepath.Join(stateDir, "lastgood", directoryFile)
+}
+
 // newServiceDir returns the directory at dir that is kept in stateDir, which may be empty.
 func newServiceDir(dir, stateDir string) *serviceDir {
 	d := &serviceDir{dir: dir}
 	if stateDir != "" {
-		d.statePath = filepath.Join(stateDir, "lastgood", directoryFile)
+		d.statePath = DirectoryPath(stateDir)
 	}
 	return d
 }

@@ -1,10 +1,7 @@
 package file
 
 import (
-	"context"
-	"crypto/sha256"
 	"fmt"
-	"log/slog"
 	"os"
 	"strings"
 	"testing"
@@ -132,33 +129,10 @@ func TestDirectoryIDOfFirstVersions(t *testing.T) {
 	check(t, os.Mkdir(state+"/lastgood", 0o755))
 	id, err := disk.DirIDOf(unix.AT_FDCWD, dir)
 	check(t, err)
-	write(t, state+"/lastgood/"+directoryFile, fmt.Sprintf("%d %d\n", id.Dev, id.Ino))
+	write(t, DirectoryPath(state), fmt.Sprintf("%d %d\n", id.Dev, id.Ino))
 	check(t, CheckListing(dir, state))
-	write(t, state+"/lastgood/"+directoryFile, fmt.Sprintf("%d %d\n", id.Dev, id.Ino+1))
+	write(t, DirectoryPath(state), fmt.Sprintf("%d %d\n", id.Dev, id.Ino+1))
 	if err := CheckListing(dir, state); err != errEmptyReplacement {
 		t.Errorf("CheckListing of another directory: %v", err)
-	}
-}
-
-// Which directory it was is kept at the latest when the source ends, however soon, and
-// however many files are to be kept with it.
-func TestDirectoryIDIsKeptAtTheEnd(t *testing.T) {
-	st := newStore(t.TempDir(), slog.New(slog.DiscardHandler))
-	entries := map[string]entry{}
-	for i := range 2*batch + 1 {
-		data := fmt.Appendf(nil, "a %d\n", i)
-		v := &read.Version{ID: sha256.Sum256(data), Data: data}
-		entries[fmt.Sprintf("%d.toml", i)] = entry{record: record{sum: v.ID}, v: v}
-	}
-	st.put(entries)
-	st.putDirID([]byte("1 2 3\n"))
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	st.run(ctx)
-	if got, err := os.ReadFile(st.dir + "/" + directoryFile); err != nil || string(got) != "1 2 3\n" {
-		t.Errorf("kept %q, %v", got, err)
-	}
-	if got := len(st.recordedNames()); got != len(entries) {
-		t.Errorf("%d of %d files are kept", got, len(entries))
 	}
 }

@@ -34,7 +34,7 @@ func (s *Source) run(ctx context.Context, sink source.Sink) {
 	var events <-chan fsnotify.Event
 	var errs <-chan error
 	if s.store != nil {
-		s.store.loadIndex()
+		s.store.load()
 		s.directory.loadID()
 		s.loadDecisions(time.Now())
 		s.background.Go(func() { s.store.run(ctx) })

@@ -78,8 +78,8 @@ import (
 	"svcproxy.dev/svcproxy/source/watch"
 )
 
-// Name is what the source is called, in settings and in units.
-const Name = "file"
+// Name is what the source is called.
+const Name = read.Source
 
 // Options say what a Source reads.
 type Options struct {
@@ -227,7 +227,7 @@ func (s *Source) SetGuard(g Guard) {
 // may be called from any goroutine.
 func (s *Source) SetKeep(n int) {
 	if s.store != nil {
-		s.store.history.keep.Store(int64(n))
+		s.store.setKeep(n)
 	}
 }
 

@@ -149,7 +149,7 @@ func BenchmarkStart(b *testing.B) {
 		go func() { done <- src.Run(ctx, sink) }()
 		<-sink.synced
 		start = time.Since(begin)
-		for state != "" && len(src.store.recordedNames()) < 10_000 {
+		for state != "" && len(src.store.names()) < 10_000 {
 			time.Sleep(time.Millisecond)
 		}
 		kept = time.Since(begin)

@@ -6,15 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"path/filepath"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/wake"
-	"svcproxy.dev/svcproxy/source/disk"
 	"svcproxy.dev/svcproxy/source/read"
 )
 
@@ -31,33 +28,33 @@ import (
 // Disks can be slow, so all of it is done by one goroutine, that of run, and
 // nobody waits for it; nor does it wait for the disk to have what was accepted.
 type store struct {
-	dir     string // lastgood
-	log     *slog.Logger
-	err     atomic.Value // a string, see writeError
-	history *history
-	wakeups chan struct{} // holds something when writeMore has work
-	tasks   chan func()   // what else is to be done beside it
-	synced  chan synced   // how the sync ended that is under way
+	lastgood string // its directory
+	log      *slog.Logger
+	err      atomic.Value // a string, see writeError
+	history  *history
+	wakeups  chan struct{} // holds something when writeMore has work
+	tasks    chan func()   // what else is to be done beside it
+	synced   chan synced   // how the sync ended that is under way
 
-	mu      sync.Mutex // guards what follows, and version.data; never held while the disk is waited for
-	records map[string]record
-	damaged map[string]bool      // files whose copy is, by name
-	pending map[string]entry     // what is not written yet, by file name
-	writing map[string]entry     // those that the goroutine of run is about to record; pending may have later ones by now
-	dirText []byte               // of the directory, if that is not written yet
-	decided []byte               // of decisions, if they are not written yet
-	needs   map[keptVersion]bool // that decisions name
+	mu        sync.Mutex // guards what follows, and version.data; never held while the disk is waited for
+	records   map[string]record
+	damaged   map[string]bool  // files whose copy is, by name
+	unwritten map[string]entry // what is not written yet, by file name
+	writing   map[string]entry // those that the goroutine of run is about to record; unwritten may have later ones by now
+	dirText   []byte           // of the directory, if that is not written yet
+	decided   []byte           // of decisions, if they are not written yet
+	needs     map[version]bool // that decisions name
 
 	unsynced map[string]unsynced // what is written and may not be on the disk, by file name
 	syncing  map[string]unsynced // that, of which the disk is asked; unsynced has what was written since
 
-	// Of loadIndex, then of the goroutine of run.
-	lines        int                  // of the index, without the header
-	indexIntact  bool                 // the index on disk is as we know it, and can be added to
-	indexDamaged bool                 // the index was damaged or lost: copies count that it does not name
-	copies       map[string][]string  // those that loadIndex found, the newest first, by copyStem
-	retained     map[keptVersion]bool // replaced copies that decisions need
-	uncleanStop  bool                 // the host stopped without shutting down, see markerPath
+	// Of load, then of the goroutine of run.
+	lines        int                 // of the index, without the header
+	indexIntact  bool                // the index on disk is as we know it, and can be added to
+	indexDamaged bool                // the index was damaged or lost: copies count that it does not name
+	copies       map[string][]string // those that load found, the newest first, by copyStem
+	retained     map[version]bool    // replaced copies that decisions need
+	unclean      bool                // the host stopped without shutting down, see markerPath
 	marked       bool
 }
 
@@ -86,22 +83,14 @@ type unsynced struct {
 // A synced is how a sync ended: of what the store has, and of the history.
 type synced struct{ err, history error }
 
-// newStore returns a store in stateDir that does nothing before loadIndex.
+// newStore returns a store in stateDir that does nothing before load.
 func newStore(stateDir string, log *slog.Logger) *store {
 	return &store{
-		dir: filepath.Join(stateDir, "lastgood"), log: log,
+		lastgood: filepath.Join(stateDir, "lastgood"), log: log,
 		history: &history{dir: historyDir(stateDir), log: log},
-		records: map[string]record{}, damaged: map[string]bool{}, pending: map[string]entry{}, writing: map[string]entry{}, retained: map[keptVersion]bool{},
+		records: map[string]record{}, damaged: map[string]bool{}, unwritten: map[string]entry{}, writing: map[string]entry{}, retained: map[version]bool{},
 		unsynced: map[string]unsynced{},
 		wakeups:  make(chan struct{}, 1), tasks: make(chan func(), 8), synced: make(chan synced, 1),
-	}
-}
-
-// enqueue has f done by the goroutine of run, unless that has more than enough to do.
-func (st *store) enqueue(f func()) {
-	select {
-	case st.tasks <- f:
-	default:
 	}
 }
 
@@ -124,14 +113,15 @@ func (st *store) noteError(err error) {
 	}
 }
 
-func (st *store) hasPending() bool {
+// pending reports whether anything is not written yet.
+func (st *store) pending() bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	return st.pends()
 }
 
-// pends is hasPending for a caller that holds st.mu.
-func (st *store) pends() bool { return len(st.pending) > 0 || st.dirText != nil || st.decided != nil }
+// pends is pending for a caller that holds st.mu.
+func (st *store) pends() bool { return len(st.unwritten) > 0 || st.dirText != nil || st.decided != nil }
 
 // onDisk reports whether the disk has all that the store was given.
 func (st *store) onDisk() bool {
@@ -140,65 +130,18 @@ func (st *store) onDisk() bool {
 	return !st.pends() && len(st.unsynced) == 0 && st.syncing == nil
 }
 
-func (st *store) index() string { return filepath.Join(st.dir, "index") }
+func (st *store) index() string { return filepath.Join(st.lastgood, "index") }
 
-func (st *store) stateDir() string { return filepath.Dir(st.dir) }
+func (st *store) stateDir() string { return filepath.Dir(st.lastgood) }
 
-// recordOf returns what is recorded of a file.
-func (st *store) recordOf(name string) (record, bool) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	r, ok := st.records[name]
-	return r, ok
-}
+// dir returns the directory of the copies.
+func (st *store) dir() string { return st.lastgood }
 
-// recordedNames returns the names of all files that have a record.
-func (st *store) recordedNames() []string {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	return slices.Collect(maps.Keys(st.records))
-}
+// uncleanStop reports whether the host stopped without shutting down while the store was used.
+func (st *store) uncleanStop() bool { return st.unclean }
 
-func (st *store) copyPath(name string, r record) string {
-	return filepath.Join(st.dir, copyName(name, r.sum))
-}
-
-// useOlder notes that an older copy is used of a file whose copy is damaged. It
-// stays damaged, so that it is written again, with a line of the index.
-func (st *store) useOlder(name string, r record) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	st.records[name] = r
-}
-
-// read returns the recorded version of a file.
-func (st *store) read(name string, r record) ([]byte, error) {
-	data, _, err := disk.ReadContent(st.copyPath(name, r), read.MaxFileSize)
-	if err == nil && sha256.Sum256(data) != r.sum {
-		err = errDamaged
-	}
-	if err != nil {
-		st.mu.Lock()
-		st.damaged[name] = true
-		st.mu.Unlock()
-	}
-	return data, err
-}
-
-// textOf returns what an accepted version says; nil: nobody knows any more.
-func (st *store) textOf(path string, v *read.Version) []byte {
-	st.mu.Lock()
-	data := v.Data
-	st.mu.Unlock()
-	if data != nil {
-		return data
-	}
-	data, _, err := disk.ReadContent(st.copyPath(filepath.Base(path), record{sum: v.ID}), read.MaxFileSize)
-	if err != nil || sha256.Sum256(data) != v.ID {
-		return nil
-	}
-	return data
-}
+// setKeep sets how many versions of each file the history has from now on, 0: 20.
+func (st *store) setKeep(n int) { st.history.keep.Store(int64(n)) }
 
 // put takes what is to be recorded, by file name, for writeMore: who calls it has
 // something to do that is more urgent. What cannot be written is kept for retry.
@@ -208,22 +151,22 @@ func (st *store) put(entries map[string]entry) {
 	for name, e := range entries {
 		w, busy := st.writing[name] // then what is on the disk is about to be replaced
 		if st.has(name, e) && !busy {
-			if st.pending[name].sum == e.sum { // a copy that is missing, of rewriteCopy
+			if st.unwritten[name].sum == e.sum { // a copy that is missing, of rewriteCopy
 				continue
 			}
-			if _, was := st.pending[name]; was {
-				delete(st.pending, name)
+			if _, was := st.unwritten[name]; was {
+				delete(st.unwritten, name)
 				st.wake() // if that could not be written, nothing is wrong any more
 			}
 			e.releaseText()
 			continue
 		}
-		if p, ok := st.pending[name]; ok && busy && p == w {
+		if p, ok := st.unwritten[name]; ok && busy && p == w {
 			e.was = p.v
 		} else if ok {
 			e.was = p.was // which is on the disk, or about to be
 		}
-		st.pending[name] = e
+		st.unwritten[name] = e
 		st.wake()
 	}
 }
@@ -241,13 +184,6 @@ func (e entry) releaseText() {
 	}
 }
 
-// retry makes writeMore have work if the disk may not have all.
-func (st *store) retry() {
-	if !st.onDisk() {
-		st.wake()
-	}
-}
-
 func (st *store) wake() { wake.Once(st.wakeups) }
 
 func (st *store) set(name string, r record) {
@@ -258,30 +194,25 @@ func (st *store) set(name string, r record) {
 	}
 }
 
-// putDirID takes what is to be kept of the directory of files, for writeMore.
-func (st *store) putDirID(text []byte) {
+// putDirectory takes what is to be kept of the directory of files, for writeMore.
+func (st *store) putDirectory(text []byte) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	st.dirText = text
 	st.wake()
 }
 
-// putDecisions takes what is to be kept of decisions, for writeMore.
-func (st *store) putDecisions(text []byte, needs map[keptVersion]bool) {
+// putDecisions takes what is to be kept of decisions, for writeMore, and the versions that these
+// need, whose copies stay. A text of nil is on the disk already.
+func (st *store) putDecisions(text []byte, needs map[version]bool) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	st.decided, st.needs = text, needs
 	st.wake()
 }
 
-func (st *store) noteNeeds(needs map[keptVersion]bool) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	st.needs = needs
-}
-
 // needed returns the versions that decisions name.
-func (st *store) needed() map[keptVersion]bool {
+func (st *store) needed() map[version]bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	return st.needs
@@ -306,16 +237,5 @@ func (st *store) flush(ctx context.Context) error {
 			return fmt.Errorf("writing the state directory: %w", ctx.Err())
 		case <-time.After(5 * time.Millisecond):
 		}
-	}
-}
-
-// rewriteCopy writes the copy of a file again that is missing, if v is what it was of.
-func (st *store) rewriteCopy(name string, v *read.Version) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	r, ok := st.records[name]
-	if _, busy := st.pending[name]; ok && !busy && r.sum == v.ID {
-		st.pending[name] = entry{record: r, v: v}
-		st.wake()
 	}
 }

@@ -73,7 +73,7 @@ func (h *history) take(st *store, j job, n int) (list []Revision, err error) {
 
 // keepCopy links a copy of the store, or writes it where links cannot be made.
 func (h *history) keepCopy(st *store, name string, sum [sha256.Size]byte, data []byte) error {
-	from := st.copyPath(name, record{sum: sum})
+	from := st.copyPath(name, sum)
 	to := filepath.Join(h.dir, copyName(name, sum))
 	err := h.link(from, to)
 	if err == nil || errors.Is(err, fs.ErrNotExist) {

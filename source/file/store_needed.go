@@ -8,12 +8,12 @@ import (
 
 // dropCopy removes a copy that was replaced, unless decisions need it: then dropRetained does.
 func (st *store) dropCopy(name string, sum [sha256.Size]byte) {
-	k := keptVersion{name, sumText(sum)}
+	k := version{name, sum}
 	if st.needed()[k] {
 		st.retained[k] = true
 		return
 	}
-	_ = os.Remove(st.copyPath(name, record{sum: sum})) // or else as an orphan, at the next start
+	_ = os.Remove(st.copyPath(name, sum)) // or else as an orphan, at the next start
 }
 
 // dropRetained removes the copies that were retained for decisions, and that none needs now.
@@ -24,9 +24,8 @@ func (st *store) dropRetained() {
 			continue
 		}
 		delete(st.retained, k)
-		sum, _ := parseSum(k.sum)
-		if !st.counts(k.name, sum) {
-			st.dropCopy(k.name, sum)
+		if !st.counts(k.name, k.sum) {
+			st.dropCopy(k.name, k.sum)
 		}
 	}
 }
@@ -36,7 +35,7 @@ func (st *store) dropRetained() {
 func (st *store) counts(name string, sum [sha256.Size]byte) bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	return st.records[name].sum == sum || st.pending[name].sum == sum ||
+	return st.records[name].sum == sum || st.unwritten[name].sum == sum ||
 		st.unsynced[name].counts(sum) || st.syncing[name].counts(sum)
 }
 
@@ -61,7 +60,7 @@ func (st *store) unsyncedCopies() map[string]bool {
 // retainNeeded notes copies that decisions of an earlier run need. The caller holds st.mu.
 func (st *store) retainNeeded() {
 	for k := range st.needs {
-		if sum, ok := parseSum(k.sum); ok && st.records[k.name].sum != sum {
+		if k.exists() && st.records[k.name].sum != k.sum {
 			st.retained[k] = true
 		}
 	}

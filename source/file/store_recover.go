@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,9 +16,9 @@ import (
 	"svcproxy.dev/svcproxy/source/read"
 )
 
-// loadIndex reads the index. What it does not know because it is damaged or lost, the
+// load reads the index. What it does not know because it is damaged or lost, the
 // copies say: their names hold those of their files, and the start of a checksum.
-func (st *store) loadIndex() {
+func (st *store) load() {
 	data, err := os.ReadFile(st.index())
 	var damaged int
 	if err == nil {
@@ -28,7 +27,7 @@ func (st *store) loadIndex() {
 	if damaged > 0 {
 		err = fmt.Errorf("%s: %d damaged lines", st.index(), damaged)
 	}
-	st.copies, st.uncleanStop = st.findCopies(), st.stoppedUncleanly()
+	st.copies, st.unclean = st.findCopies(), st.stoppedUncleanly()
 	if errors.Is(err, fs.ErrNotExist) && len(st.copies) == 0 {
 		return
 	}
@@ -41,7 +40,7 @@ func (st *store) loadIndex() {
 
 // findCopies returns the names of all copies by what they are of, the newest first.
 func (st *store) findCopies() map[string][]string {
-	entries, err := os.ReadDir(st.dir)
+	entries, err := os.ReadDir(st.lastgood)
 	if err != nil {
 		return nil // nothing is known
 	}
@@ -72,6 +71,15 @@ func (st *store) recoverRecords() {
 	}
 }
 
+// find returns what is recorded of a file or, where the index was damaged or lost, what its copies say.
+func (st *store) find(name string) (record, bool) {
+	r, ok := st.recordOf(name)
+	if !ok && st.indexDamaged {
+		return st.recordCopy(name)
+	}
+	return r, ok
+}
+
 // recordCopy makes a record of the newest copy of a file that has none.
 func (st *store) recordCopy(name string) (record, bool) {
 	r, _, ok := st.newestCopy(name)
@@ -87,7 +95,7 @@ func (st *store) recordCopy(name string) (record, bool) {
 // says. It is the one before the last when the last has not reached the disk.
 func (st *store) newestCopy(name string) (record, []byte, bool) {
 	for _, c := range st.copies[copyStem(name)] {
-		path := filepath.Join(st.dir, c)
+		path := filepath.Join(st.lastgood, c)
 		info, err := os.Stat(path)
 		if err != nil {
 			continue
@@ -102,8 +110,18 @@ func (st *store) newestCopy(name string) (record, []byte, bool) {
 }
 
 // standIn returns what is used in place of a copy that cannot be read, and what that is: the same text in the history,
-// else the newest older version that is kept, since the file was last removed. Nothing: there is none.
+// else the newest older version that is kept, since the file was last removed. Nothing: there is none. The copy
+// stays damaged, so that it is written again, with a line of the index.
 func (st *store) standIn(name string, r record) (other record, text []byte, what string) {
+	if other, text, what = st.findOther(name, r); what != "" {
+		st.mu.Lock()
+		defer st.mu.Unlock()
+		st.records[name] = other
+	}
+	return other, text, what
+}
+
+func (st *store) findOther(name string, r record) (other record, text []byte, what string) {
 	if text, ok := readHistory(st.stateDir(), name, r.sum); ok {
 		return r, text, "the same text in the history"
 	}
@@ -115,60 +133,13 @@ func (st *store) standIn(name string, r record) (other record, text []byte, what
 		return record{}, nil, ""
 	}
 	for _, v := range list {
-		sum, ok := v.sum()
-		if !ok { // what was there before was removed on purpose
+		k := v.version()
+		if !k.exists() { // what was there before was removed on purpose
 			break
 		}
-		if text, ok := readHistory(st.stateDir(), name, sum); ok {
-			return record{sum, r.since, v.At}, text, fmt.Sprintf("version %d of the history", v.Number)
+		if text, ok := readHistory(st.stateDir(), name, k.sum); ok {
+			return record{k.sum, r.since, v.At}, text, fmt.Sprintf("version %d of the history", v.Number)
 		}
 	}
 	return record{}, nil, ""
-}
-
-// damagedCopies returns the files whose copy is there and is not what is recorded: a power failure may have cut it off.
-func (st *store) damagedCopies() (names []string) {
-	for _, name := range st.recordedNames() {
-		r, ok := st.recordOf(name)
-		if !ok {
-			continue
-		}
-		if _, err := st.read(name, r); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			names = append(names, name)
-		}
-	}
-	return names
-}
-
-// removeOrphans does what can wait until all services have been handed on: it writes the
-// index again if that has lines that do not count, and removes those of the found copies
-// without a record that nothing needs, which the process was killed or stopped before it could do. The disk must
-// have all that an earlier run wrote. It returns the files whose copy is missing.
-func (st *store) removeOrphans(found []fs.DirEntry) (missing []string) {
-	st.compact(0)
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	owner := make(map[string]string, len(st.records))
-	for name, r := range st.records {
-		owner[copyName(name, r.sum)] = name
-	}
-	for name, e := range st.pending {
-		owner[copyName(name, e.sum)] = name
-	}
-	needed := copyNames(st.needs)
-	maps.Copy(needed, st.unsyncedCopies())
-	st.retainNeeded()
-	for _, e := range found {
-		name := e.Name()
-		if _, ok := owner[name]; !ok && !needed[name] && isCopy.MatchString(name) {
-			_ = os.Remove(filepath.Join(st.dir, name))
-		}
-		delete(owner, name)
-	}
-	for name, of := range owner {
-		if _, err := os.Lstat(filepath.Join(st.dir, name)); err != nil { // else it was written since
-			missing = append(missing, of)
-		}
-	}
-	return missing
 }

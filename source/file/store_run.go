@@ -5,6 +5,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // run writes what there is to write until ctx ends. What is pending then is
@@ -30,6 +31,14 @@ func (st *store) run(ctx context.Context) {
 	}
 }
 
+// enqueue has f done by the goroutine of run, unless that has more than enough to do.
+func (st *store) enqueue(f func()) {
+	select {
+	case st.tasks <- f:
+	default:
+	}
+}
+
 func (st *store) finish() {
 	for st.writeMore() {
 	}
@@ -42,10 +51,16 @@ func (st *store) finish() {
 // bootID changes with each boot of the host, random(4).
 const bootID = "/proc/sys/kernel/random/boot_id"
 
+// Boot tells this boot of the host from others; empty: it is not known.
+func Boot() string {
+	text, _ := os.ReadFile(bootID)
+	return strings.TrimSpace(string(text))
+}
+
 // markerPath is the path of a file that is there while the store is used, and says in
 // which boot. One of another boot means that the host stopped without shutting
 // down: then a file that was being replaced may be missing altogether.
-func (st *store) markerPath() string { return filepath.Join(st.dir, "running") }
+func (st *store) markerPath() string { return filepath.Join(st.lastgood, "running") }
 
 // stoppedUncleanly reports whether the host stopped without shutting down since this was last marked.
 func (st *store) stoppedUncleanly() bool {
@@ -54,7 +69,15 @@ func (st *store) stoppedUncleanly() bool {
 	return err1 == nil && err2 == nil && !bytes.Equal(was, is)
 }
 
-// markRunning says that the store is used from now on.
+// markUsed says that this boot uses the store from now on.
+func (st *store) markUsed() {
+	st.enqueue(func() {
+		if !st.marked {
+			st.markRunning()
+		}
+	})
+}
+
 func (st *store) markRunning() {
 	is, err := os.ReadFile(bootID)
 	if err == nil {

@@ -72,13 +72,13 @@ func (st *store) writeAgain(synced map[string]unsynced) {
 	}
 	for name, u := range st.unsynced {
 		st.damaged[name] = true
-		if _, ok := st.pending[name]; ok {
+		if _, ok := st.unwritten[name]; ok {
 			continue
 		}
 		if u.v != nil {
 			u.v.Data = u.data
 		}
-		st.pending[name] = u.entry
+		st.unwritten[name] = u.entry
 	}
 }
 
@@ -102,15 +102,15 @@ func (st *store) sync(files map[string]unsynced) error {
 		if u.v == nil { // it has no copy
 			continue
 		}
-		if err := disk.Sync(st.copyPath(name, u.record)); err != nil {
+		if err := disk.Sync(st.copyPath(name, u.sum)); err != nil {
 			return err
 		}
 	}
-	return cmp.Or(disk.Sync(st.index()), disk.Sync(st.dir))
+	return cmp.Or(disk.Sync(st.index()), disk.Sync(st.lastgood))
 }
 
 func (st *store) syncAll() error {
-	d, err := os.Open(st.dir)
+	d, err := os.Open(st.lastgood)
 	if err != nil {
 		return err
 	}
@@ -120,5 +120,5 @@ func (st *store) syncAll() error {
 		unix.Sync()
 		return nil
 	}
-	return os.NewSyscallError("syncfs "+st.dir, err)
+	return os.NewSyscallError("syncfs "+st.lastgood, err)
 }

@@ -60,7 +60,7 @@ func (s syncing) has(when string, want ...string) {
 	s.Helper()
 	var got []string
 	for _, text := range []string{"1", "2", "3"} {
-		if _, err := os.Stat(s.copyPath("x.toml", record{sum: read.IDOf([]byte(text), nil)})); err == nil {
+		if _, err := os.Stat(s.copyPath("x.toml", read.IDOf([]byte(text), nil))); err == nil {
 			got = append(got, text)
 		} else if !errors.Is(err, fs.ErrNotExist) {
 			s.Error(err)
@@ -76,7 +76,7 @@ func (s syncing) wants(want ...string) {
 	s.Helper()
 	texts := map[string]string{"": "removed"}
 	for _, text := range []string{"1", "2", "3"} {
-		texts[sumText(read.IDOf([]byte(text), nil))] = text
+		texts[read.IDText(read.IDOf([]byte(text), nil))] = text
 	}
 	var got []string
 	for _, r := range s.store.history.list {
@@ -94,7 +94,7 @@ func TestWrittenWhileSyncing(t *testing.T) {
 	s.settle()
 	s.write("2")
 	s.beginSync()
-	found, err := os.ReadDir(s.dir)
+	found, err := os.ReadDir(s.lastgood)
 	check(t, err)
 	s.write("3")
 	s.beginSync()
@@ -154,7 +154,7 @@ func TestSyncFails(t *testing.T) {
 					s.tell(tt.meanwhile)
 				}
 				if s.settle(); s.writeError() != "" || !s.onDisk() {
-					t.Errorf("in the end: error %q, pending %v", s.writeError(), slices.Collect(maps.Keys(s.pending)))
+					t.Errorf("in the end: error %q, pending %v", s.writeError(), slices.Collect(maps.Keys(s.unwritten)))
 				}
 				s.has("in the end", tt.copies...)
 				s.wants(tt.history...)
@@ -170,7 +170,7 @@ func (s syncing) fail() {
 	index, err := os.ReadFile(s.index())
 	check(s.T, err)
 	s.answer(fs.ErrInvalid)
-	check(s.T, os.Truncate(s.copyPath("x.toml", record{sum: read.IDOf([]byte("2"), nil)}), 0))
+	check(s.T, os.Truncate(s.copyPath("x.toml", read.IDOf([]byte("2"), nil)), 0))
 	check(s.T, os.WriteFile(s.index(), index[:len(index)/2], 0o600))
 	if s.writeError() != fs.ErrInvalid.Error() || s.onDisk() {
 		s.Errorf("after a sync that failed: error %q, settled %v", s.writeError(), s.onDisk())
@@ -181,7 +181,7 @@ func (s syncing) fail() {
 func (s syncing) start(want string) {
 	s.Helper()
 	st := newStore(s.stateDir(), s.log)
-	st.loadIndex()
+	st.load()
 	r, known := st.recordOf("x.toml")
 	if known != (want != "") || st.indexDamaged {
 		s.Fatalf("a start finds %v, damaged %v", st.records, st.indexDamaged)

@@ -12,6 +12,11 @@ import (
 	"svcproxy.dev/svcproxy/source/disk"
 )
 
+const decisionsFile = "decisions" // beside the index of the store
+
+// decisionsPath returns the path of what putDecisions takes.
+func (st *store) decisionsPath() string { return filepath.Join(st.lastgood, decisionsFile) }
+
 // batch is how many files are written in one go.
 const batch = 64
 
@@ -29,7 +34,7 @@ func (st *store) writeMore() bool {
 		err = cmp.Or(err, st.write(jobs))
 	}
 	st.noteError(err)
-	return err == nil && st.hasPending()
+	return err == nil && st.pending()
 }
 
 // writeText writes a text to a file, if there is one that is not written yet, and then reports it as written.
@@ -56,7 +61,7 @@ func (st *store) next() []job {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	jobs := make([]job, 0, batch)
-	for name, e := range st.pending {
+	for name, e := range st.unwritten {
 		j := job{entry: e, name: name, old: st.records[name]}
 		if e.v != nil {
 			j.data = e.v.Data
@@ -115,8 +120,8 @@ func (st *store) markWritten(jobs []job) {
 	for _, j := range jobs {
 		st.set(j.name, j.record)
 		delete(st.damaged, j.name)
-		if st.pending[j.name] == j.entry { // else it has changed again
-			delete(st.pending, j.name)
+		if st.unwritten[j.name] == j.entry { // else it has changed again
+			delete(st.unwritten, j.name)
 			j.releaseText()
 		}
 		st.noteUnsynced(j)
@@ -153,17 +158,6 @@ func (st *store) add(lines string, n int) error {
 	return nil
 }
 
-// compact rewrites the index if it is damaged, or has more than slack lines that
-// do not count.
-func (st *store) compact(slack int) {
-	st.mu.Lock()
-	n := len(st.records)
-	st.mu.Unlock()
-	if st.lines > n+slack || st.indexDamaged && !st.indexIntact {
-		st.noteError(st.rewrite())
-	}
-}
-
 // rewrite writes the index again, with what counts only. Synced, even a power
 // failure leaves one of the two.
 func (st *store) rewrite() error {
@@ -184,8 +178,8 @@ func (st *store) rewrite() error {
 
 // replace makes or replaces a file in one step.
 func (st *store) replace(name string, data []byte, sync bool) error {
-	if err := os.MkdirAll(st.dir, 0o700); err != nil {
+	if err := os.MkdirAll(st.lastgood, 0o700); err != nil {
 		return err
 	}
-	return disk.Replace(filepath.Join(st.dir, name), filepath.Join(st.dir, tempName), sync, disk.Bytes(data))
+	return disk.Replace(filepath.Join(st.lastgood, name), filepath.Join(st.lastgood, tempName), sync, disk.Bytes(data))
 }

@@ -22,7 +22,7 @@ func (s *Source) setTrial(t *trial) {
 // newTrial returns one of what is in use now, or of what was before the one that is under way.
 func (s *Source) newTrial(timeout time.Duration, was *trial) *trial {
 	now := time.Now()
-	t := &trial{began: now, until: now.Add(timeout), boot: bootText(), before: map[string]*read.Version{}, refused: map[string][32]byte{}}
+	t := &trial{began: now, until: now.Add(timeout), boot: Boot(), before: map[string]*read.Version{}, refused: map[string][32]byte{}}
 	if was != nil {
 		t.before, t.refused = was.before, was.refused
 		return t
@@ -49,7 +49,7 @@ func (s *Source) trialKept(ctx context.Context, t *trial) error {
 	before := maps.Clone(t.before)
 	s.mu.Unlock()
 	for name, v := range before {
-		if _, err := readKept(s.store.stateDir(), name, v.ID); err != nil {
+		if _, err := s.store.text(name, v.ID); err != nil {
 			return fmt.Errorf("it could not go back: %w", err)
 		}
 	}

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"svcproxy.dev/svcproxy/source/read"
 )
 
 // A trial goes back also where the history cannot be kept.
@@ -69,7 +67,7 @@ func TestApplyNeedsCopies(t *testing.T) {
 
 // removeCopy removes all copies of the first version of a.toml, and returns the path of the store's.
 func (h *host) removeCopy() string {
-	path := h.state + "/lastgood/" + copyName("a.toml", read.IDOf([]byte("a 1\n"), nil))
+	path := h.copyOf("a.toml", "a 1\n")
 	check(h.T, errors.Join(os.Remove(path), os.RemoveAll(h.state+"/history")))
 	return path
 }
@@ -84,7 +82,7 @@ func TestHistoryIndexDamaged(t *testing.T) {
 		h.apply(10 * time.Minute)
 		h.change(func() { h.write("a.toml", "a 2\n") })
 		h.stop()
-		check(t, os.RemoveAll(h.state+"/lastgood/"+copyName("a.toml", read.IDOf([]byte("a 1\n"), nil))))
+		check(t, os.RemoveAll(h.copyOf("a.toml", "a 1\n")))
 		index := h.state + "/history/index"
 		data, err := os.ReadFile(index)
 		check(t, err)

@@ -16,9 +16,7 @@ func stalled(h *host) (release func()) {
 	h.start()
 	moment()
 	h.change(func() { h.write("a.toml", "a 2\n") })
-	gate := make(chan bool)
-	h.src.store.tasks <- func() { <-gate }
-	return func() { close(gate) }
+	return h.stall()
 }
 
 // A disk that is slower than the time to confirm has nothing applied, for good.

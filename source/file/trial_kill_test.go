@@ -89,8 +89,7 @@ func (d *deciding) decide() {
 	list, err := Histories(d.dir+"/state", "a.toml")
 	must(err)
 	for _, r := range list[:min(len(list), 3)] {
-		sum, _ := r.sum()
-		text, err := readKept(d.dir+"/state", "a.toml", sum)
+		_, text, err := d.src.store.revision("", r.Number)
 		must(err)
 		fmt.Println("try", strings.TrimPrefix(strings.TrimSpace(string(text)), "a "))
 		_, err = d.src.Rollback(ctx, "", r.Number)

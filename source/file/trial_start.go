@@ -42,7 +42,7 @@ func (s *Source) insteadOf(ctx context.Context, p *probe, pn *pin, rec record, o
 	v, err := s.keptVersion(ctx, p.name, pn.use)
 	if err != nil {
 		p.pin, p.unpin = nil, true
-		p.damage = s.damage(p.name, record{sum: pn.use}, err.Error())
+		p.damage = s.damage(p.name, pn.use, err.Error())
 		return rec, ok
 	}
 	p.good = v

@@ -10,6 +10,9 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
+// Source is what the source of files is called, in settings and in units.
+const Source = "file"
+
 // A Parser reads a service file's text, as Parse does, except for the services that
 // are known from before. It returns those that are known by now. When ctx ends
 // nobody wants to know any more, and what it returns is at fault.
@@ -38,6 +41,24 @@ type Version struct {
 
 // Name returns its ID in hex.
 func (v *Version) Name() string { return hex.EncodeToString(v.ID[:]) }
+
+// IDText returns an ID in hex, empty for the zero one.
+func IDText(id [sha256.Size]byte) string {
+	if id == ([sha256.Size]byte{}) {
+		return ""
+	}
+	return hex.EncodeToString(id[:])
+}
+
+// ParseID reads what IDText wrote of an ID that is not zero.
+func ParseID(text string) (id [sha256.Size]byte, ok bool) {
+	data, err := hex.DecodeString(text)
+	if err != nil || len(data) != len(id) {
+		return id, false
+	}
+	copy(id[:], data)
+	return id, true
+}
 
 // Count returns how many services it has; nil: none.
 func (v *Version) Count() int {

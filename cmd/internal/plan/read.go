@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"maps"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -24,8 +25,9 @@ type Reading struct {
 // the versions that were last accepted.
 func LastGood(rules read.Rules, reserved []netip.AddrPort, dir, stateDir string) *Reading {
 	r := new(Reading)
-	old := file.AllLastGood(rules, dir, stateDir)
-	set, names := r.directory(rules, dir, file.Recorded(stateDir))
+	recorded := file.Recorded(stateDir)
+	old := file.LastGood(rules, dir, stateDir, slices.Collect(maps.Keys(recorded)))
+	set, names := r.directory(rules, dir, recorded)
 	var gone []source.UnitID
 	if err := file.CheckListing(dir, stateDir); err != nil {
 		r.unreadable(dir, err)

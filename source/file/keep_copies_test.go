@@ -3,8 +3,8 @@ package file
 import (
 	"bytes"
 	"fmt"
-	"log/slog"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -61,11 +61,11 @@ func TestOneCopyUnwritable(t *testing.T) {
 		h.T, h.fixture.T = t, t
 		h.write("a.toml", "a 1\n")
 		h.write("b.toml", "b 1\n")
-		blocked := h.state + "/lastgood/" + copyName("a.toml", read.IDOf([]byte("a 1\n"), nil))
+		blocked := h.copyOf("a.toml", "a 1\n")
 		check(t, os.MkdirAll(blocked+"/x", 0o700))
 		h.start()
 		moment()
-		if _, ok := h.src.store.recordOf("b.toml"); !ok {
+		if _, ok := h.src.store.find("b.toml"); !ok {
 			t.Error("b.toml is not recorded")
 		}
 		if got := h.warnings(); len(got) != 1 || !strings.Contains(got[0], blocked) {
@@ -86,47 +86,6 @@ func TestOneCopyUnwritable(t *testing.T) {
 	})
 }
 
-// A full disk leaves half a line in the index. What comes after it is not lost.
-func TestIndexUnwritable(t *testing.T) {
-	st := newStore(t.TempDir(), slog.New(slog.DiscardHandler))
-	keep := func(name, text string) {
-		v := &read.Version{ID: read.IDOf([]byte(text), nil), Data: []byte(text)}
-		st.put(map[string]entry{name: {record: record{v.ID, time.Now(), time.Now()}, v: v}})
-		st.settle()
-	}
-	keep("a.toml", "a 1\n")
-	check(t, os.Rename(st.index(), st.index()+".away"))
-	check(t, os.Symlink("/dev/full", st.index()))
-	keep("a.toml", "a 2\n")
-	if st.writeError() == "" {
-		t.Fatal("writing to a full disk succeeded")
-	}
-	if r := st.records["a.toml"]; r.sum != read.IDOf([]byte("a 1\n"), nil) {
-		t.Error("a record counts that could not be written")
-	}
-	check(t, os.Rename(st.index()+".away", st.index()))
-	f, err := os.OpenFile(st.index(), os.O_WRONLY|os.O_APPEND, 0)
-	check(t, err)
-	_, err = f.WriteString("5d2b91c3 9f86d0")
-	check(t, err)
-	check(t, f.Close())
-	keep("b.toml", "b 1\n")
-	st.settle()
-
-	again := newStore(st.dir+"/..", st.log)
-	again.loadIndex()
-	for name, text := range map[string]string{"a.toml": "a 2\n", "b.toml": "b 1\n"} {
-		if r := again.records[name]; r.sum != read.IDOf([]byte(text), nil) {
-			t.Errorf("%s is not recorded as %q", name, text)
-		} else if data, err := again.read(name, r); err != nil || string(data) != text {
-			t.Errorf("the copy of %s: %q, %v", name, data, err)
-		}
-	}
-	if st.writeError() != "" || again.indexDamaged {
-		t.Errorf("after it was repaired: trouble %q, index damaged %v", st.writeError(), again.indexDamaged)
-	}
-}
-
 // Many files at the first start are kept by and by, and at the next start each
 // is read and parsed once, and no copy.
 func TestManyFiles(t *testing.T) {
@@ -144,7 +103,7 @@ func TestManyFiles(t *testing.T) {
 		if len(h.copies()) != n {
 			t.Errorf("%d copies; want %d", len(h.copies()), n)
 		}
-		index, err := os.ReadFile(h.src.store.index())
+		index, err := os.ReadFile(h.state + "/lastgood/index")
 		check(t, err)
 		for i := range n {
 			h.damage(fmt.Sprintf("f%d.toml", i))
@@ -156,7 +115,7 @@ func TestManyFiles(t *testing.T) {
 		if got := h.parsed.Load(); got != n || h.faults() != "" {
 			t.Errorf("parsed %d files; want %d; faults %q", got, n, h.faults())
 		}
-		if after, err := os.ReadFile(h.src.store.index()); err != nil || !bytes.Equal(index, after) {
+		if after, err := os.ReadFile(h.state + "/lastgood/index"); err != nil || !bytes.Equal(index, after) {
 			t.Error("the index was written though nothing changed")
 		}
 	})
@@ -259,7 +218,7 @@ func TestDamagedCopyRepaired(t *testing.T) {
 		h.write("a.toml", "a 1\n")
 		moment()
 		h.stop()
-		r, _ := h.src.store.recordOf("a.toml")
+		r, _ := h.src.store.find("a.toml")
 		if data, err := h.src.store.read("a.toml", r); err != nil || string(data) != "a 1\n" {
 			t.Errorf("the copy: %q, %v", data, err)
 		}
@@ -284,12 +243,12 @@ func TestCopiesNameThemselves(t *testing.T) {
 				moment()
 				h.stop()
 				copies := h.copies()
-				check(t, os.Remove(h.src.store.index()))
+				check(t, os.Remove(h.state+"/lastgood/index"))
 				if index != "remove" {
-					write(t, h.src.store.index(), index)
+					write(t, h.state+"/lastgood/index", index)
 				}
 				write(t, h.state+"/lastgood/a.0123456789ab.toml", "a 9\n") // cut off: another checksum
-				older := h.state + "/lastgood/" + copyName("a.toml", read.IDOf([]byte("a 6\n"), nil))
+				older := h.copyOf("a.toml", "a 6\n")
 				write(t, older, "a 6\n")
 				check(t, os.Chtimes(older, time.Time{}, time.Unix(1, 0)))
 				h.write("a.toml", "bad\n")
@@ -390,14 +349,14 @@ func TestCopyBeforeIsBroken(t *testing.T) {
 		h.start()
 		moment()
 		h.stop()
-		older := copyName("a.toml", read.IDOf([]byte("bad\n"), nil))
+		older := h.copyOf("a.toml", "bad\n")
 		check(t, os.Truncate(h.state+"/lastgood/"+h.copies()[0], 0))
-		write(t, h.state+"/lastgood/"+older, "bad\n")
+		write(t, older, "bad\n")
 		h.write("a.toml", "")
 		h.start()
 		moment()
 		h.stop()
-		if !strings.Contains(h.log.String(), older) {
+		if !strings.Contains(h.log.String(), filepath.Base(older)) {
 			t.Errorf("%s is not named:\n%s", older, h.log.String())
 		}
 	})
@@ -418,11 +377,11 @@ func TestMissingAfterPowerFailure(t *testing.T) {
 		{"reload", func(h *host) { h.failPower() }, "a 1, b 1", "a.toml stale 1; b.toml accepted 1", func(h *host) { h.src.Reload() }, "b 1"},
 		{"restart", func(h *host) { h.failPower() }, "a 1, b 1", "a.toml stale 1; b.toml accepted 1", func(h *host) { h.stop(); h.start() }, "a 1, b 1"},
 		{"back", func(h *host) { h.failPower() }, "a 1, b 1", "a.toml stale 1; b.toml accepted 1", func(h *host) { h.write("a.toml", "a 2\n") }, "a 2, b 1"},
-		{"index lost", func(h *host) { h.failPower(); check(h.T, os.Remove(h.src.store.index())) }, "a 1, b 1", "a.toml stale 1; b.toml accepted 1", func(*host) {}, "a 1, b 1"},
-		{"killed", func(h *host) { write(h.T, h.src.store.markerPath(), h.boot()) }, "b 1", "b.toml accepted 1", func(*host) {}, "b 1"},
+		{"index lost", func(h *host) { h.failPower(); check(h.T, os.Remove(h.state+"/lastgood/index")) }, "a 1, b 1", "a.toml stale 1; b.toml accepted 1", func(*host) {}, "a 1, b 1"},
+		{"killed", func(h *host) { write(h.T, h.state+"/lastgood/running", Boot()+"\n") }, "b 1", "b.toml accepted 1", func(*host) {}, "b 1"},
 		{"orderly", func(*host) {}, "b 1", "b.toml accepted 1", func(*host) {}, "b 1"},
 		{"orderly, and another boot", func(h *host) {
-			if _, err := os.Stat(h.src.store.markerPath()); err == nil { // it says in which boot
+			if _, err := os.Stat(h.state + "/lastgood/running"); err == nil { // it says in which boot
 				h.failPower()
 			}
 		}, "b 1", "b.toml accepted 1", func(*host) {}, "b 1"},
@@ -456,13 +415,7 @@ func TestMissingAfterPowerFailure(t *testing.T) {
 }
 
 // failPower makes it look as if the host had stopped without shutting down.
-func (h *host) failPower() { write(h.T, h.src.store.markerPath(), "another boot\n") }
-
-func (h *host) boot() string {
-	id, err := os.ReadFile(bootID)
-	check(h.T, err)
-	return string(id)
-}
+func (h *host) failPower() { write(h.T, h.state+"/lastgood/running", "another boot\n") }
 
 // A change does not wait for a disk that takes its time.
 func TestSlowDisk(t *testing.T) {
@@ -470,8 +423,8 @@ func TestSlowDisk(t *testing.T) {
 	h.write("a.toml", "a 1\n")
 	h.start()
 	h.awaitStates("a.toml accepted 1")
-	hold := make(chan struct{})
-	h.src.store.tasks <- func() { <-hold }
+	check(t, h.src.store.flush(t.Context()))
+	release := h.stall()
 	h.write("a.toml", "a 2\n")
 	h.src.Reload()
 	for start := time.Now(); ; time.Sleep(time.Millisecond) {
@@ -483,10 +436,10 @@ func TestSlowDisk(t *testing.T) {
 			break
 		}
 	}
-	close(hold)
+	release()
 	want := record{sum: read.IDOf([]byte("a 2\n"), nil)}
 	for start := time.Now(); !pace.Over(start, 30*time.Second); time.Sleep(time.Millisecond) {
-		if r, _ := h.src.store.recordOf("a.toml"); r.sum == want.sum {
+		if r, _ := h.src.store.find("a.toml"); r.sum == want.sum {
 			break
 		}
 	}
@@ -516,47 +469,6 @@ func TestOrphans(t *testing.T) {
 		slices.Sort(want)
 		if got := h.copies(); !slices.Equal(got, want) {
 			t.Errorf("in the directory: %q; want %q", got, want)
-		}
-	})
-}
-
-// The index does not grow forever, and its size is that of what counts after a start.
-func TestCompact(t *testing.T) {
-	h := newHost(t)
-	synctest.Test(t, func(t *testing.T) {
-		h.T, h.fixture.T = t, t
-		h.write("a.toml", "a 1\n")
-		h.start()
-		moment()
-		v := func(n int) *read.Version {
-			data := []byte(fmt.Sprintf("a %d\n", n))
-			return &read.Version{ID: read.IDOf(data, nil), Data: data}
-		}
-		for n := range indexSlack + 10 {
-			v := v(n)
-			h.src.store.put(map[string]entry{"a.toml": {record: record{v.ID, time.Now(), time.Now()}, v: v}})
-			synctest.Wait() // until it is written
-		}
-		if got := h.src.store.lines; got != indexSlack+11 {
-			t.Errorf("%d lines; want %d", got, indexSlack+11)
-		}
-		pass(h.src.poll)
-		for _, want := range []int{1, 2} {
-			data, err := os.ReadFile(h.src.store.index())
-			check(t, err)
-			if _, lines, damaged := parseIndex(data); lines != want || damaged != 0 {
-				t.Errorf("%d lines, %d damaged; want %d, 0", lines, damaged, want)
-			}
-			h.write("a.toml", "a 9999\n")
-			moment()
-		}
-		h.stop()
-		h.start()
-		moment()
-		h.stop()
-		h.checkStore()
-		if got := h.src.store.lines; got != 1 {
-			t.Errorf("%d lines after a start; want 1", got)
 		}
 	})
 }

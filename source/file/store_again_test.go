@@ -39,7 +39,7 @@ func TestPutWhileWriting(t *testing.T) {
 		}
 		st.settle()
 		if why := st.writeError(); why != "" || !st.onDisk() {
-			t.Errorf("%q: %s, pending %v", first, why, slices.Collect(maps.Keys(st.pending)))
+			t.Errorf("%q: %s, pending %v", first, why, slices.Collect(maps.Keys(st.unwritten)))
 		}
 		r, ok := st.recordOf("x.toml")
 		if v := versions[first]; ok != (v != nil) || ok && r.sum != v.ID {
@@ -52,7 +52,7 @@ func TestPutWhileWriting(t *testing.T) {
 			t.Errorf("%q: its copy is %q, %v", first, data, err)
 		}
 		again := newStore(st.stateDir(), slog.New(slog.DiscardHandler))
-		if again.loadIndex(); again.records["x.toml"].sum != r.sum {
+		if again.load(); again.records["x.toml"].sum != r.sum {
 			t.Errorf("%q: the index has %v, want %v", first, again.records["x.toml"], r)
 		}
 	}
@@ -75,7 +75,7 @@ func TestPutAfterError(t *testing.T) {
 	check(t, os.Remove(st.index()))
 	check(t, put("a"))
 	again := newStore(st.stateDir(), slog.New(slog.DiscardHandler))
-	if again.loadIndex(); again.records["x.toml"].sum != read.IDOf([]byte("a"), nil) || st.hasPending() {
+	if again.load(); again.records["x.toml"].sum != read.IDOf([]byte("a"), nil) || st.pending() {
 		t.Errorf("the index has %v", again.records)
 	}
 }
@@ -91,7 +91,7 @@ func TestTroubleEndsWithItsCause(t *testing.T) {
 		}
 	}
 	put("a")
-	temp := filepath.Join(st.dir, tempName)
+	temp := filepath.Join(st.lastgood, tempName)
 	check(t, os.MkdirAll(filepath.Join(temp, "x"), 0o700)) // so that no copy can be written
 	if put("b"); st.writeError() == "" {
 		t.Fatal("a copy was written")
@@ -117,7 +117,7 @@ func TestHistoryThatCannotBeRead(t *testing.T) {
 	dir := t.TempDir()
 	add := func(text string) *history {
 		st := newStore(dir, slog.New(slog.DiscardHandler))
-		st.loadIndex()
+		st.load()
 		v := &read.Version{ID: read.IDOf([]byte(text), nil), Data: []byte(text), Size: len(text)}
 		st.put(map[string]entry{"x.toml": {record: record{sum: v.ID, since: time.Unix(1, 0), at: time.Unix(2, 0)}, v: v}})
 		check(t, st.write(st.next()))
@@ -137,8 +137,7 @@ func TestHistoryThatCannotBeRead(t *testing.T) {
 	h = add("d")
 	var texts []string
 	for _, r := range h.list {
-		sum, _ := r.sum()
-		text, err := os.ReadFile(filepath.Join(h.dir, copyName(r.File, sum)))
+		text, err := os.ReadFile(filepath.Join(h.dir, copyName(r.File, r.version().sum)))
 		check(t, err)
 		texts = append(texts, string(text))
 	}
@@ -161,16 +160,5 @@ func TestHistoryRepairsCopy(t *testing.T) {
 	}
 	if names, err := filepath.Glob(filepath.Join(s.store.history.dir, tempName)); err != nil || names != nil {
 		t.Errorf("left behind: %q, %v", names, err)
-	}
-}
-
-// A file whose held removal went through while it was read again is a new one.
-func TestReadOutlivesItsFile(t *testing.T) {
-	s := New(Options{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
-	l := &largeRead{probe: probe{name: "big.toml"}, ended: true, cancel: func() {}}
-	s.largeReads["big.toml"] = l
-	todo := newWork()
-	if probes := s.endedReads(todo); len(probes) > 0 || !todo.names["big.toml"] || len(s.largeReads) > 0 {
-		t.Errorf("%d probes, to be looked at: %v, %d readings", len(probes), todo.names, len(s.largeReads))
 	}
 }

@@ -1,0 +1,130 @@
+package file
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"log/slog"
+	"os"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"svcproxy.dev/svcproxy/source/read"
+)
+
+// A full disk leaves half a line in the index. What comes after it is not lost.
+func TestIndexUnwritable(t *testing.T) {
+	st := newStore(t.TempDir(), slog.New(slog.DiscardHandler))
+	keep := func(name, text string) {
+		v := &read.Version{ID: read.IDOf([]byte(text), nil), Data: []byte(text)}
+		st.put(map[string]entry{name: {record: record{v.ID, time.Now(), time.Now()}, v: v}})
+		st.settle()
+	}
+	keep("a.toml", "a 1\n")
+	check(t, os.Rename(st.index(), st.index()+".away"))
+	check(t, os.Symlink("/dev/full", st.index()))
+	keep("a.toml", "a 2\n")
+	if st.writeError() == "" {
+		t.Fatal("writing to a full disk succeeded")
+	}
+	if r := st.records["a.toml"]; r.sum != read.IDOf([]byte("a 1\n"), nil) {
+		t.Error("a record counts that could not be written")
+	}
+	check(t, os.Rename(st.index()+".away", st.index()))
+	f, err := os.OpenFile(st.index(), os.O_WRONLY|os.O_APPEND, 0)
+	check(t, err)
+	_, err = f.WriteString("5d2b91c3 9f86d0")
+	check(t, err)
+	check(t, f.Close())
+	keep("b.toml", "b 1\n")
+	st.settle()
+
+	again := newStore(st.stateDir(), st.log)
+	again.load()
+	for name, text := range map[string]string{"a.toml": "a 2\n", "b.toml": "b 1\n"} {
+		if r := again.records[name]; r.sum != read.IDOf([]byte(text), nil) {
+			t.Errorf("%s is not recorded as %q", name, text)
+		} else if data, err := again.read(name, r); err != nil || string(data) != text {
+			t.Errorf("the copy of %s: %q, %v", name, data, err)
+		}
+	}
+	if st.writeError() != "" || again.indexDamaged {
+		t.Errorf("after it was repaired: trouble %q, index damaged %v", st.writeError(), again.indexDamaged)
+	}
+}
+
+// The index does not grow forever, and its size is that of what counts after a start.
+func TestCompact(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		start := func() (st *store, stop func()) {
+			st = newStore(dir, slog.New(slog.DiscardHandler))
+			st.load()
+			ctx, cancel := context.WithCancel(t.Context())
+			go st.run(ctx)
+			return st, func() { cancel(); synctest.Wait() }
+		}
+		lines := func() int {
+			data, err := os.ReadFile(dir + "/lastgood/index")
+			check(t, err)
+			_, lines, damaged := parseIndex(data)
+			if damaged != 0 {
+				t.Errorf("%d lines are damaged", damaged)
+			}
+			return lines
+		}
+		st, stop := start()
+		put := func(n int) {
+			data := fmt.Appendf(nil, "a %d\n", n)
+			v := &read.Version{ID: read.IDOf(data, nil), Data: data}
+			st.put(map[string]entry{"a.toml": {record: record{v.ID, time.Now(), time.Now()}, v: v}})
+			synctest.Wait() // until it is written
+		}
+		for n := range indexSlack + 3 {
+			put(n)
+		}
+		if got := lines(); got != indexSlack+3 {
+			t.Errorf("%d lines; want %d", got, indexSlack+3)
+		}
+		for _, want := range []int{1, 2} {
+			st.maintain(1)
+			synctest.Wait()
+			if got := lines(); got != want {
+				t.Errorf("%d lines; want %d", got, want)
+			}
+			put(9999 + want)
+		}
+		stop()
+		st, stop = start()
+		st.tidy(func(string) ([]byte, bool) { return nil, false })
+		synctest.Wait()
+		stop()
+		if got := lines(); got != 1 {
+			t.Errorf("%d lines after a start; want 1", got)
+		}
+	})
+}
+
+// What is to be kept of the directory is written at the latest when the store ends, however soon, and
+// however many files are to be kept with it.
+func TestDirectoryIsKeptAtTheEnd(t *testing.T) {
+	st := newStore(t.TempDir(), slog.New(slog.DiscardHandler))
+	entries := map[string]entry{}
+	for i := range 2*batch + 1 {
+		data := fmt.Appendf(nil, "a %d\n", i)
+		v := &read.Version{ID: sha256.Sum256(data), Data: data}
+		entries[fmt.Sprintf("%d.toml", i)] = entry{record: record{sum: v.ID}, v: v}
+	}
+	st.put(entries)
+	st.putDirectory([]byte("1 2 3\n"))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	st.run(ctx)
+	if got, err := os.ReadFile(DirectoryPath(st.stateDir())); err != nil || string(got) != "1 2 3\n" {
+		t.Errorf("kept %q, %v", got, err)
+	}
+	if got := len(st.names()); got != len(entries) {
+		t.Errorf("%d of %d files are kept", got, len(entries))
+	}
+}
