@@ -69,9 +69,9 @@ func (w *World) randomFrontend(pick Pick, cluster, local *policy.Pool) *policy.F
 	}
 	m := policy.Masquerade(pick(4))
 	f.Outside = Route(cluster, m, policy.Reject)
-	f.Local = f.Outside
+	f.FromLocal = f.Outside
 	if pick(3) == 0 {
-		f.Local = Route(cluster, m, policy.Reject)
+		f.FromLocal = Route(cluster, m, policy.Reject)
 		f.Outside = Route(local, policy.NoOne, policy.Drop)
 	}
 	if pick(3) == 0 {

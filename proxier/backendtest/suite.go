@@ -305,7 +305,7 @@ func packets[B Backend](h *Host[B]) {
 		s.Targets = tt.targets
 		pool, _ := s.Pools()
 		route := Route(pool, policy.NoOne, policy.Reject)
-		h.Put(s.Resolve(&policy.Frontend{Key: policy.FrontendKey{Addr: vip.Addr(), Port: vip.Port()}, Outside: route, Local: route}))
+		h.Put(s.Resolve(&policy.Frontend{Key: policy.FrontendKey{Addr: vip.Addr(), Port: vip.Port()}, Outside: route, FromLocal: route}))
 		h.answered(tt.name, vip, tt.targets)
 	}
 }

@@ -123,7 +123,7 @@ func merged(a, b *policy.Delta) *policy.Delta {
 			a.Services[i].New = ch.New
 		}
 	}
-	a.RefusedVIPs = mergedSets(a.RefusedVIPs, b.RefusedVIPs)
+	a.RefusedAddrs = mergedSets(a.RefusedAddrs, b.RefusedAddrs)
 	a.Hairpins = mergedSets(a.Hairpins, b.Hairpins)
 	a.BoundAddrs = mergedSets(a.BoundAddrs, b.BoundAddrs)
 	return a

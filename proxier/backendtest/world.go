@@ -52,7 +52,7 @@ func (w *World) PutAll(services map[source.Key]*policy.Resolved) *policy.Delta {
 			w.Services[key] = res
 		}
 	}
-	d.RefusedVIPs = recount(w.RefusedVIPs, d.Services, func(r *policy.Resolved) []netip.Addr { return r.RefusedVIPs })
+	d.RefusedAddrs = recount(w.RefusedAddrs, d.Services, func(r *policy.Resolved) []netip.Addr { return r.RefusedAddrs })
 	d.Hairpins = recount(w.Hairpins, d.Services, func(r *policy.Resolved) []policy.Hairpin { return slices.Collect(r.Hairpins()) })
 	d.BoundAddrs = recount(w.BoundAddrs, d.Services, func(r *policy.Resolved) []netip.Addr { return r.BoundAddrs })
 	return d
@@ -125,7 +125,7 @@ func (s *Service) Pools() (cluster, local *policy.Pool) {
 	pool := func(scope policy.Scope, targets []policy.Target) *policy.Pool {
 		return &policy.Pool{ServicePort: name, Scope: scope, Protocol: s.Protocol, Affinity: s.Affinity, Targets: targets}
 	}
-	return pool(policy.ClusterScope, s.Targets), pool(policy.LocalScope, s.Local)
+	return pool(policy.ClusterScope, s.Targets), pool(policy.NodeScope, s.Local)
 }
 
 // Route returns a route to a pool: where that has no targets, one that does instead.
@@ -142,13 +142,13 @@ func (s *Service) Resolve(frontends ...*policy.Frontend) *policy.Resolved {
 	for _, f := range frontends {
 		f.ServicePort = f.Outside.Pool.ServicePort
 		f.Key.Protocol = s.Protocol
-		if f.Key.Kind == policy.VIP && !slices.Contains(res.RefusedVIPs, f.Key.Addr) {
-			res.RefusedVIPs = append(res.RefusedVIPs, f.Key.Addr)
+		if f.Key.Kind == policy.VIP && !slices.Contains(res.RefusedAddrs, f.Key.Addr) {
+			res.RefusedAddrs = append(res.RefusedAddrs, f.Key.Addr)
 		}
 		if f.Key.Kind != policy.NodePort && !slices.Contains(res.BoundAddrs, f.Key.Addr) {
 			res.BoundAddrs = append(res.BoundAddrs, f.Key.Addr)
 		}
-		for _, p := range []*policy.Pool{f.Outside.Pool, f.Local.Pool} {
+		for _, p := range []*policy.Pool{f.Outside.Pool, f.FromLocal.Pool} {
 			if !slices.Contains(res.Pools, p) {
 				res.Pools = append(res.Pools, p)
 			}
@@ -177,5 +177,5 @@ func Web(fam policy.Family, n, endpoints int) *policy.Resolved {
 	pool, _ := s.Pools()
 	route := Route(pool, policy.Everyone, policy.Reject)
 	key := policy.FrontendKey{Addr: Addr(fam, "vip", n+1), Port: 80}
-	return s.Resolve(&policy.Frontend{Key: key, Outside: route, Local: route})
+	return s.Resolve(&policy.Frontend{Key: key, Outside: route, FromLocal: route})
 }

@@ -44,7 +44,7 @@ func TestRangesBeforeForeignAccept(t *testing.T) {
 	pool, _ := s.Pools()
 	route := backendtest.Route(pool, policy.NoOne, policy.Reject)
 	res := s.Resolve(&policy.Frontend{
-		Key: policy.FrontendKey{Addr: policy.IPv4.Unspecified(), Port: port, Kind: policy.NodePort}, Outside: route, Local: route,
+		Key: policy.FrontendKey{Addr: policy.IPv4.Unspecified(), Port: port, Kind: policy.NodePort}, Outside: route, FromLocal: route,
 		Restricted: true, SourceRanges: []netip.Prefix{netip.MustParsePrefix("192.0.2.7/32")},
 	})
 	w.Put(res.Key, res)

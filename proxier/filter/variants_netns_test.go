@@ -33,7 +33,7 @@ func TestVariantsShareClients(t *testing.T) {
 	s := backendtest.Service{Name: "sticky", Protocol: source.TCP, Affinity: time.Hour, Targets: backendtest.Targets(policy.IPv4, 0, 2)}
 	pool, _ := s.Pools()
 	route := backendtest.Route(pool, policy.NoOne, policy.Reject)
-	res := s.Resolve(&policy.Frontend{Key: policy.FrontendKey{Addr: backendtest.Addr(policy.IPv4, "vip", 1), Port: 80}, Outside: route, Local: route})
+	res := s.Resolve(&policy.Frontend{Key: policy.FrontendKey{Addr: backendtest.Addr(policy.IPv4, "vip", 1), Port: 80}, Outside: route, FromLocal: route})
 	w.Put(res.Key, res)
 
 	list, client := layout.RecentList(pool, pool.Targets[1]), netip.MustParseAddr("192.0.2.7")

@@ -24,7 +24,7 @@ func changeOf(was, now *policy.Frontend) (c frontendChange) {
 	c.appeared, c.closed = opens(was, now), now.NewlyClosed(was)
 	c.whole = c.appeared || now.Bars(was)
 	c.former = lists.Sorted(slices.Concat(
-		lostTargets(was.Outside.Pool, now.Outside.Pool), lostTargets(was.Local.Pool, now.Local.Pool),
+		lostTargets(was.Outside.Pool, now.Outside.Pool), lostTargets(was.FromLocal.Pool, now.FromLocal.Pool),
 		but(now.Down(), was.Down()), slices.DeleteFunc(was.Endpoints(), now.Has), c.closed,
 	))
 	c.dead = slices.DeleteFunc(was.Dead(), now.Has)
@@ -42,7 +42,7 @@ func lostTargets(was, now *policy.Pool) []netip.AddrPort {
 // opens reports whether a frontend balances packets that it refused before.
 func opens(was, now *policy.Frontend) bool {
 	opens := func(was, now policy.Route) bool { return was.Action != policy.Balance && now.Action == policy.Balance }
-	return opens(was.Outside, now.Outside) || opens(was.Local, now.Local)
+	return opens(was.Outside, now.Outside) || opens(was.FromLocal, now.FromLocal)
 }
 
 // but returns the elements of a sorted list that are not in another.

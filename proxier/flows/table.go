@@ -284,11 +284,11 @@ func (t *table) origin(fl Flow) origin {
 func (o origin) routes(f *policy.Frontend) [2]policy.Route {
 	switch o {
 	case fromHere:
-		return [2]policy.Route{f.Local, f.Local}
+		return [2]policy.Route{f.FromLocal, f.FromLocal}
 	case fromOutside:
 		return [2]policy.Route{f.Outside, f.Outside}
 	}
-	return [2]policy.Route{f.Outside, f.Local}
+	return [2]policy.Route{f.Outside, f.FromLocal}
 }
 
 // standing returns how a flow to f stands. Nothing may be translated on the way to an endpoint.
@@ -324,7 +324,7 @@ func (o origin) takenBy(f *policy.Frontend) bool {
 
 // moves reports whether flows to a frontend may be at a wrong place after it changed.
 func moves(old, f *policy.Frontend) bool {
-	return old == nil || old.Outside.Moves(f.Outside) || old.Local.Moves(f.Local)
+	return old == nil || old.Outside.Moves(f.Outside) || old.FromLocal.Moves(f.FromLocal)
 }
 
 // ofProtocol returns the frontends of a protocol; r may be nil.

@@ -62,7 +62,7 @@ func TestSetsOfAnotherKind(t *testing.T) {
 			pool, _ := s.Pools()
 			route := backendtest.Route(pool, policy.NoOne, policy.Drop)
 			key := policy.FrontendKey{Addr: backendtest.Addr(h.Family, "external", 1000+i), Port: 80, Kind: policy.External}
-			res := s.Resolve(&policy.Frontend{Key: key, Outside: route, Local: route})
+			res := s.Resolve(&policy.Frontend{Key: key, Outside: route, FromLocal: route})
 			h.Sync(h.World.Put(res.Key, res))
 			keys = append(keys, res.Key)
 		}
@@ -173,8 +173,8 @@ func TestDepth(t *testing.T) {
 		cluster, local := s.Pools()
 		key := policy.FrontendKey{Addr: base, Port: 1}
 		res := s.Resolve(&policy.Frontend{
-			Key:   key,
-			Local: backendtest.Route(cluster, policy.HostProcesses, policy.Reject), Outside: backendtest.Route(local, policy.NoOne, policy.Drop),
+			Key:       key,
+			FromLocal: backendtest.Route(cluster, policy.HostProcesses, policy.Reject), Outside: backendtest.Route(local, policy.NoOne, policy.Drop),
 		})
 		h.World.Put(res.Key, res)
 		h.Sync(nil)

@@ -21,7 +21,7 @@ func TestRemembered(t *testing.T) {
 		s := backendtest.Service{Name: "sticky", Protocol: source.TCP, Affinity: time.Hour, Targets: backendtest.Targets(h.Family, 0, 2)}
 		pool, _ := s.Pools()
 		route := backendtest.Route(pool, policy.NoOne, policy.Reject)
-		res := s.Resolve(&policy.Frontend{Key: policy.FrontendKey{Addr: backendtest.Addr(h.Family, "vip", 1), Port: 80}, Outside: route, Local: route})
+		res := s.Resolve(&policy.Frontend{Key: policy.FrontendKey{Addr: backendtest.Addr(h.Family, "vip", 1), Port: 80}, Outside: route, FromLocal: route})
 		client, ctx := backendtest.Addr(h.Family, "external", 7), context.Background()
 		if got, err := iptables.Remembered(ctx, pool, client); got != nil || err != nil {
 			h.Errorf("without rules: %+v, %v", got, err)

@@ -143,9 +143,9 @@ func (g *guardedHost) service(name string, port uint16, proto source.Protocol, l
 	f := &policy.Frontend{
 		Key: policy.FrontendKey{Addr: g.Family.Unspecified(), Port: port, Kind: policy.NodePort}, Restricted: true,
 		SourceRanges: []netip.Prefix{netip.PrefixFrom(g.endpoint(3).Addr(), g.Family.Bits())},
-		Local:        backendtest.Route(cluster, policy.Everyone, policy.Reject),
+		FromLocal:    backendtest.Route(cluster, policy.Everyone, policy.Reject),
 	}
-	if f.Outside = f.Local; local {
+	if f.Outside = f.FromLocal; local {
 		f.Outside = backendtest.Route(own, policy.NoOne, policy.Drop)
 	}
 	return s.Resolve(f)

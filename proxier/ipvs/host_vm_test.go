@@ -174,7 +174,7 @@ func (h *host) service(name string, vip int, proto source.Protocol, endpoints ..
 	}
 	pool, _ := s.Pools()
 	route := backendtest.Route(pool, policy.Everyone, policy.Reject)
-	return s.Resolve(&policy.Frontend{Key: policy.FrontendKey{Addr: h.vip(vip).Addr(), Port: 80}, Outside: route, Local: route})
+	return s.Resolve(&policy.Frontend{Key: policy.FrontendKey{Addr: h.vip(vip).Addr(), Port: 80}, Outside: route, FromLocal: route})
 }
 
 // nodePort returns a service with a node port only.
@@ -182,7 +182,7 @@ func (h *host) nodePort(name string, port uint16, endpoints ...int) *policy.Reso
 	res := h.service(name, 1, source.TCP, endpoints...)
 	f := *res.Frontends[0]
 	f.Key = policy.FrontendKey{Addr: h.Family.Unspecified(), Protocol: source.TCP, Port: port, Kind: policy.NodePort}
-	res.Frontends, res.RefusedVIPs, res.BoundAddrs = []*policy.Frontend{&f}, nil, nil
+	res.Frontends, res.RefusedAddrs, res.BoundAddrs = []*policy.Frontend{&f}, nil, nil
 	return res
 }
 

@@ -40,10 +40,10 @@ func (h *host) sticky() *policy.Resolved {
 	cluster, local := s.Pools()
 	everyone := backendtest.Route(cluster, policy.NoOne, policy.Reject)
 	return s.Resolve(
-		&policy.Frontend{Key: policy.FrontendKey{Addr: h.vip(7).Addr(), Port: h.vip(7).Port()}, Outside: everyone, Local: everyone},
+		&policy.Frontend{Key: policy.FrontendKey{Addr: h.vip(7).Addr(), Port: h.vip(7).Port()}, Outside: everyone, FromLocal: everyone},
 		&policy.Frontend{
 			Key:     policy.FrontendKey{Addr: h.Family.Unspecified(), Port: 30707, Kind: policy.NodePort},
-			Outside: backendtest.Route(local, policy.NoOne, policy.Drop), Local: everyone,
+			Outside: backendtest.Route(local, policy.NoOne, policy.Drop), FromLocal: everyone,
 		})
 }
 

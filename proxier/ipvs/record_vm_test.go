@@ -64,7 +64,7 @@ func (h *host) everyKind() *policy.Delta {
 	} {
 		one := h.World.Put(res.Key, res)
 		d.Services = append(d.Services, one.Services...)
-		d.RefusedVIPs.Gained = append(d.RefusedVIPs.Gained, one.RefusedVIPs.Gained...)
+		d.RefusedAddrs.Gained = append(d.RefusedAddrs.Gained, one.RefusedAddrs.Gained...)
 		d.BoundAddrs.Gained = append(d.BoundAddrs.Gained, one.BoundAddrs.Gained...)
 	}
 	return d
@@ -132,12 +132,12 @@ func TestCutOff(t *testing.T) {
 	h.whole(h.Backend.Sync(t.Context(), h.World.State, nil)) // chains and sets are there
 	full := h.World.State
 	none := *full
-	none.Services, none.BoundAddrs, none.RefusedVIPs = nil, nil, nil
+	none.Services, none.BoundAddrs, none.RefusedAddrs = nil, nil, nil
 	removal := &policy.Delta{}
 	for _, s := range all.Services {
 		removal.Services = append(removal.Services, policy.ServiceChange{Old: s.New})
 	}
-	removal.RefusedVIPs.Lost, removal.BoundAddrs.Lost = all.RefusedVIPs.Gained, all.BoundAddrs.Gained
+	removal.RefusedAddrs.Lost, removal.BoundAddrs.Lost = all.RefusedAddrs.Gained, all.BoundAddrs.Gained
 	step := 5
 	if os.Getenv("SVCPROXY_SOAK") == "1" {
 		step = 1

@@ -29,7 +29,7 @@ func TestServersWaitForTheirRules(t *testing.T) {
 		} {
 			res := h.nodePort(tt.name, uint16(30080+i), 0, 1)
 			f := res.Frontends[0]
-			f.Restricted, f.Outside.Masquerade, f.Local.Masquerade = tt.restricted, tt.outside, tt.local
+			f.Restricted, f.Outside.Masquerade, f.FromLocal.Masquerade = tt.restricted, tt.outside, tt.local
 			h.World.Put(res.Key, res)
 		}
 		free := h.occupy("SVCP-FIREWALLED")

@@ -29,7 +29,7 @@ func TestAddressMeetsNodePort(t *testing.T) {
 		{"both keep", kept, kept, "address"},
 	} {
 		frontend := func(name string, route policy.Route, addr netip.Addr, kind policy.Kind) *policy.Resolved {
-			f := &policy.Frontend{Key: policy.FrontendKey{Addr: addr, Protocol: source.TCP, Port: 30080, Kind: kind}, Outside: route, Local: route}
+			f := &policy.Frontend{Key: policy.FrontendKey{Addr: addr, Protocol: source.TCP, Port: 30080, Kind: kind}, Outside: route, FromLocal: route}
 			f.ServicePort.Name = name
 			return &policy.Resolved{Key: source.Key{Name: name}, Frontends: []*policy.Frontend{f}}
 		}

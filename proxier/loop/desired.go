@@ -98,9 +98,9 @@ func (d *desired) between(was, wanted *policy.Resolved) policy.Resolved {
 		return r
 	}
 	r.Warnings = wanted.Warnings
-	for _, a := range wanted.RefusedVIPs {
-		if d.state.RefusedVIPs[a] > 0 || d.changes.VIPs[a] < 0 {
-			r.RefusedVIPs = append(r.RefusedVIPs, a)
+	for _, a := range wanted.RefusedAddrs {
+		if d.state.RefusedAddrs[a] > 0 || d.changes.RefusedAddrs[a] < 0 {
+			r.RefusedAddrs = append(r.RefusedAddrs, a)
 		}
 	}
 	had := make(map[policy.Announcement]bool, len(was.Announced))
@@ -228,7 +228,7 @@ func (d *desired) wantedState() *policy.State {
 		return d.state
 	}
 	st, ch := *d.state, policy.NewChanges()
-	st.Services, st.RefusedVIPs = maps.Clone(st.Services), maps.Clone(st.RefusedVIPs)
+	st.Services, st.RefusedAddrs = maps.Clone(st.Services), maps.Clone(st.RefusedAddrs)
 	st.Hairpins, st.BoundAddrs = maps.Clone(st.Hairpins), maps.Clone(st.BoundAddrs)
 	for key, g := range d.growing {
 		ch.Put(&st, key, g.wanted)

@@ -40,7 +40,7 @@ func newGrowth(kernel proxier.Piecer, was, wanted *policy.Resolved) (g *growth, 
 
 // sameService reports whether two services with the same frontends are equal.
 func sameService(r, o *policy.Resolved) bool {
-	return o != nil && slices.Equal(r.RefusedVIPs, o.RefusedVIPs) && slices.Equal(r.BoundAddrs, o.BoundAddrs) &&
+	return o != nil && slices.Equal(r.RefusedAddrs, o.RefusedAddrs) && slices.Equal(r.BoundAddrs, o.BoundAddrs) &&
 		slices.Equal(r.HairpinPools, o.HairpinPools) && slices.Equal(r.Announced, o.Announced) && slices.Equal(r.Warnings, o.Warnings)
 }
 

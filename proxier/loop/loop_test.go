@@ -76,7 +76,7 @@ func (k *kernel) Sync(ctx context.Context, st *policy.State, d *policy.Delta) er
 	}
 	if d == nil {
 		k.syncs = append(k.syncs, "full")
-		k.services, k.vips, k.hairpins, k.bound = maps.Clone(st.Services), members(st.RefusedVIPs), members(st.Hairpins), members(st.BoundAddrs)
+		k.services, k.vips, k.hairpins, k.bound = maps.Clone(st.Services), members(st.RefusedAddrs), members(st.Hairpins), members(st.BoundAddrs)
 		k.shared = make(map[string]*policy.Pool)
 		for _, r := range st.Services {
 			maps.Copy(k.shared, k.sharedOf(r))
@@ -103,7 +103,7 @@ func (k *kernel) delta(d *policy.Delta) {
 	for _, ch := range d.Services {
 		maps.Copy(k.shared, k.sharedOf(ch.New))
 	}
-	applySet(k, k.vips, d.RefusedVIPs)
+	applySet(k, k.vips, d.RefusedAddrs)
 	applySet(k, k.hairpins, d.Hairpins)
 	applySet(k, k.bound, d.BoundAddrs)
 	k.syncs = append(k.syncs, strings.Join(what, " "))
@@ -148,10 +148,10 @@ func (k *kernel) sharedOf(r *policy.Resolved) map[string]*policy.Pool {
 	shared := make(map[string]*policy.Pool)
 	for _, f := range r.AllFrontends() {
 		if f.Split() {
-			o, l := f.Outside, f.Local
+			o, l := f.Outside, f.FromLocal
 			shared[fmt.Sprint("split ", f.ServicePort, f.Key.Protocol, o.Action, o.Masquerade, o.Pool.Scope, l.Action, l.Masquerade, l.Pool.Scope)] = nil
 		}
-		for _, p := range []*policy.Pool{f.Outside.Pool, f.Local.Pool} {
+		for _, p := range []*policy.Pool{f.Outside.Pool, f.FromLocal.Pool} {
 			if !k.apart || f.Split() {
 				shared[fmt.Sprint("pool ", p.ServicePort, p.Protocol, p.Scope)] = p
 			}
@@ -189,7 +189,7 @@ func (k *kernel) check(st *policy.State) {
 				k.complain("%v is of %s and of %s", f.Key, o, key)
 			}
 			places[f.Key.WithoutKind()] = key
-			if !k.apart && (!slices.Contains(r.Pools, f.Outside.Pool) || !slices.Contains(r.Pools, f.Local.Pool)) {
+			if !k.apart && (!slices.Contains(r.Pools, f.Outside.Pool) || !slices.Contains(r.Pools, f.FromLocal.Pool)) {
 				k.complain("%v: Pools lack one of its pools", f.Key)
 			}
 		}
@@ -210,11 +210,11 @@ func (k *kernel) check(st *policy.State) {
 	if !reflect.DeepEqual(want, k.shared) {
 		k.complain("shared objects differ: %v, have %v", slices.Sorted(maps.Keys(want)), slices.Sorted(maps.Keys(k.shared)))
 	}
-	if !maps.Equal(members(st.RefusedVIPs), k.vips) || !maps.Equal(members(st.Hairpins), k.hairpins) || !maps.Equal(members(st.BoundAddrs), k.bound) {
-		k.complain("counted sets differ: %v, have %v; %v, have %v", st.RefusedVIPs, k.vips, st.Hairpins, k.hairpins)
+	if !maps.Equal(members(st.RefusedAddrs), k.vips) || !maps.Equal(members(st.Hairpins), k.hairpins) || !maps.Equal(members(st.BoundAddrs), k.bound) {
+		k.complain("counted sets differ: %v, have %v; %v, have %v", st.RefusedAddrs, k.vips, st.Hairpins, k.hairpins)
 	}
-	if !maps.Equal(st.RefusedVIPs, fresh.RefusedVIPs) || !maps.Equal(st.Hairpins, fresh.Hairpins) || !maps.Equal(st.BoundAddrs, fresh.BoundAddrs) {
-		k.complain("counts differ: %v, of services %v; %v, %v; %v, %v", st.RefusedVIPs, fresh.RefusedVIPs, st.Hairpins, fresh.Hairpins, st.BoundAddrs, fresh.BoundAddrs)
+	if !maps.Equal(st.RefusedAddrs, fresh.RefusedAddrs) || !maps.Equal(st.Hairpins, fresh.Hairpins) || !maps.Equal(st.BoundAddrs, fresh.BoundAddrs) {
+		k.complain("counts differ: %v, of services %v; %v, %v; %v, %v", st.RefusedAddrs, fresh.RefusedAddrs, st.Hairpins, fresh.Hairpins, st.BoundAddrs, fresh.BoundAddrs)
 	}
 }
 

@@ -146,19 +146,19 @@ func to(r policy.Route, same map[*policy.Pool]*policy.Pool) policy.Route {
 
 // sameFrontend reports whether two frontends are equal, if pools of f are as same says.
 func sameFrontend(f, o *policy.Frontend, same map[*policy.Pool]*policy.Pool) bool {
-	return to(f.Outside, same) == o.Outside && to(f.Local, same) == o.Local && f.Key == o.Key && f.ServicePort == o.ServicePort &&
+	return to(f.Outside, same) == o.Outside && to(f.FromLocal, same) == o.FromLocal && f.Key == o.Key && f.ServicePort == o.ServicePort &&
 		f.Placed == o.Placed && slices.Equal(f.NodePortAddrs, o.NodePortAddrs) &&
 		f.Restricted == o.Restricted && slices.Equal(f.SourceRanges, o.SourceRanges)
 }
 
 // withPools returns f with the equal pools of same.
 func withPools(f *policy.Frontend, same map[*policy.Pool]*policy.Pool) *policy.Frontend {
-	outside, local := to(f.Outside, same), to(f.Local, same)
-	if outside == f.Outside && local == f.Local {
+	outside, local := to(f.Outside, same), to(f.FromLocal, same)
+	if outside == f.Outside && local == f.FromLocal {
 		return f
 	}
 	g := *f
-	g.Outside, g.Local = outside, local
+	g.Outside, g.FromLocal = outside, local
 	return &g
 }
 
@@ -317,7 +317,7 @@ func (s *sizes) elementsOf(f *policy.Frontend) int {
 	}
 	n := flags + s.pool(f.Outside.Pool) + len(f.SourceRanges)
 	if f.Split() {
-		n += flags + s.pool(f.Local.Pool)
+		n += flags + s.pool(f.FromLocal.Pool)
 	}
 	return n
 }

@@ -260,12 +260,12 @@ func TestPlanOfAGrowingService(t *testing.T) {
 // The difference of two frontends is seen, whichever field it is in.
 func TestFrontendEqual(t *testing.T) {
 	pool, other := new(policy.Pool), new(policy.Pool)
-	f := &policy.Frontend{Outside: policy.Route{Pool: pool}, Local: policy.Route{Pool: pool}}
+	f := &policy.Frontend{Outside: policy.Route{Pool: pool}, FromLocal: policy.Route{Pool: pool}}
 	same := map[*policy.Pool]*policy.Pool{pool: pool, other: other}
 	edits := map[string]func(*policy.Frontend){
 		"Key": func(f *policy.Frontend) { f.Key.Kind = policy.External }, "ServicePort": func(f *policy.Frontend) { f.ServicePort.Port = "x" },
 		"Placed": func(f *policy.Frontend) { f.Placed = true }, "NodePortAddrs": func(f *policy.Frontend) { f.NodePortAddrs = policytest.Addrs("10.0.0.1") },
-		"Outside": func(f *policy.Frontend) { f.Outside.Pool = other }, "Local": func(f *policy.Frontend) { f.Local.Action = policy.Drop },
+		"Outside": func(f *policy.Frontend) { f.Outside.Pool = other }, "FromLocal": func(f *policy.Frontend) { f.FromLocal.Action = policy.Drop },
 		"Restricted": func(f *policy.Frontend) { f.Restricted = true }, "SourceRanges": func(f *policy.Frontend) { f.SourceRanges = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")} },
 	}
 	for field := range reflect.TypeFor[policy.Frontend]().Fields() {

@@ -17,10 +17,10 @@ func sharesOf(f *policy.Frontend) iter.Seq[share] {
 		if !yield(share{outside: policy.Route{Pool: f.Outside.Pool}}) || !f.Split() {
 			return
 		}
-		if f.Local.Pool != f.Outside.Pool && !yield(share{outside: policy.Route{Pool: f.Local.Pool}}) {
+		if f.FromLocal.Pool != f.Outside.Pool && !yield(share{outside: policy.Route{Pool: f.FromLocal.Pool}}) {
 			return
 		}
-		_ = yield(share{local: policy.Route{Pool: f.Local.Pool}}) && yield(share{f.Outside, f.Local})
+		_ = yield(share{local: policy.Route{Pool: f.FromLocal.Pool}}) && yield(share{f.Outside, f.FromLocal})
 	}
 }
 

@@ -117,7 +117,7 @@ func (h *host) datagrams(name string, vip int, endpoints ...int) *policy.Resolve
 	route := backendtest.Route(pool, policy.NoOne, policy.Reject)
 	key := h.vip(vip)
 	key.Protocol = source.UDP
-	return s.Resolve(&policy.Frontend{Key: key, Outside: route, Local: route})
+	return s.Resolve(&policy.Frontend{Key: key, Outside: route, FromLocal: route})
 }
 
 // clients returns the ticket of each client of a pool, which stands for an endpoint.

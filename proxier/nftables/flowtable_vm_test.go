@@ -124,7 +124,7 @@ func (r *router) service(proto source.Protocol, endpoints ...netip.AddrPort) *po
 	}
 	pool, _ := s.Pools()
 	route := backendtest.Route(pool, policy.NoOne, policy.Reject)
-	return s.Resolve(&policy.Frontend{Key: policy.FrontendKey{Protocol: proto, Addr: r.vip.Addr(), Port: 80}, Outside: route, Local: route})
+	return s.Resolve(&policy.Frontend{Key: policy.FrontendKey{Protocol: proto, Addr: r.vip.Addr(), Port: 80}, Outside: route, FromLocal: route})
 }
 
 // forwarded returns how many packets have passed the hook of forwarding.

@@ -59,7 +59,7 @@ func (h *host) hashed(front policy.FrontendKey, on source.HashOn, targets ...pol
 	pool, _ := s.Pools()
 	pool.Hash = policy.Hash{On: on, Endpoints: 3}
 	route := backendtest.Route(pool, policy.NoOne, policy.Reject)
-	return s.Resolve(&policy.Frontend{Key: front, Outside: route, Local: route})
+	return s.Resolve(&policy.Frontend{Key: front, Outside: route, FromLocal: route})
 }
 
 // asTable fails the test unless each client reached the endpoint of its slot.

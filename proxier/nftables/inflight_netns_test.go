@@ -79,7 +79,7 @@ func TestMovesUnderConnections(t *testing.T) {
 func TestMissedIsSentAgain(t *testing.T) {
 	packets(t, 1, func(h *host) {
 		res := h.service("missed", 10, 0, 1)
-		h.World.RefusedVIPs[h.vip(10).Addr] = 1
+		h.World.RefusedAddrs[h.vip(10).Addr] = 1
 		h.World.Put(res.Key, res)
 		h.Sync(nil)
 		h.nft("flush map TABLE SLOTS")
@@ -105,7 +105,7 @@ func TestCleanupUnderConnections(t *testing.T) {
 	packets(t, 1, func(h *host) {
 		res := h.service("leaving", 10, 0, 1)
 		addr := h.vip(10).Addr
-		h.World.RefusedVIPs[addr] = 1
+		h.World.RefusedAddrs[addr] = 1
 		h.World.Put(res.Key, res)
 		run(h, "ip", "addr", "add", addr.String(), "dev", "lo", "nodad")
 		h.routed(addr)

@@ -142,7 +142,7 @@ func (b *Backend) Slots(p *policy.Pool) int { return layout.SettledSlots(p) }
 // SharesPool implements proxier.Piecer: there are elements of a pool, rather than of its frontends, of one with
 // session affinity.
 func (b *Backend) SharesPool(f *policy.Frontend) bool {
-	return f.Outside.Pool.Affinity > 0 || f.Local.Pool.Affinity > 0
+	return f.Outside.Pool.Affinity > 0 || f.FromLocal.Pool.Affinity > 0
 }
 
 // Plan implements proxier.Backend.

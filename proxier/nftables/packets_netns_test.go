@@ -118,7 +118,7 @@ func (h *host) service(name string, first int, keep time.Duration, weights ...ui
 	route := backendtest.Route(pool, policy.NoOne, policy.Reject)
 	var list []*policy.Frontend
 	for i := range 2 {
-		list = append(list, &policy.Frontend{Key: h.vip(first + i), Outside: route, Local: route})
+		list = append(list, &policy.Frontend{Key: h.vip(first + i), Outside: route, FromLocal: route})
 	}
 	return s.Resolve(list...)
 }
@@ -264,7 +264,7 @@ func (h *host) drops() *policy.Resolved {
 	res := h.service("drops", 30, 0)
 	for _, f := range res.Frontends {
 		f.Outside.Action = policy.Drop
-		f.Local = f.Outside
+		f.FromLocal = f.Outside
 	}
 	return res
 }
@@ -274,7 +274,7 @@ func (h *host) keeps() *policy.Resolved {
 	s := backendtest.Service{Name: "keeps", Protocol: source.TCP, Affinity: time.Hour, Targets: backendtest.Targets(h.Family, 900_000, 2)}
 	pool, _ := s.Pools()
 	route := backendtest.Route(pool, policy.Everyone, policy.Reject)
-	return s.Resolve(&policy.Frontend{Key: policy.FrontendKey{Addr: h.address(31), Port: 80, Kind: policy.External}, Outside: route, Local: route})
+	return s.Resolve(&policy.Frontend{Key: policy.FrontendKey{Addr: h.address(31), Port: 80, Kind: policy.External}, Outside: route, FromLocal: route})
 }
 
 func TestRefusals(t *testing.T) {

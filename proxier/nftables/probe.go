@@ -50,14 +50,14 @@ func everyFeature(fam policy.Family) *policy.State {
 	balance := func(p *policy.Pool, m policy.Masquerade) policy.Route {
 		return policy.Route{Action: policy.Balance, Masquerade: m, Pool: p}
 	}
-	one, sticky := pool(policy.ClusterScope, 0), pool(policy.LocalScope, time.Second)
+	one, sticky := pool(policy.ClusterScope, 0), pool(policy.NodeScope, time.Second)
 	hashed := pool(policy.ClusterScope, 0)
 	hashed.Hash = policy.Hash{On: source.ClientIPPort, Endpoints: 1}
 	var list []*policy.Frontend
 	add := func(kind policy.Kind, outside, local policy.Route) {
 		list = append(list, &policy.Frontend{
 			Key:     policy.FrontendKey{Addr: addr, Protocol: source.TCP, Port: uint16(len(list) + 1), Kind: kind},
-			Outside: outside, Local: local, Restricted: true, SourceRanges: all,
+			Outside: outside, FromLocal: local, Restricted: true, SourceRanges: all,
 		})
 	}
 	for _, kind := range []policy.Kind{policy.LoadBalancer, policy.NodePort} {
@@ -72,10 +72,10 @@ func everyFeature(fam policy.Family) *policy.State {
 	list = append(list, &placed)
 	res := &policy.Resolved{Key: source.Key{Namespace: "probe", Name: "probe"}, Frontends: list, Pools: []*policy.Pool{one, sticky, hashed}}
 	return &policy.State{
-		Family:      fam,
-		Services:    map[source.Key]*policy.Resolved{res.Key: res},
-		RefusedVIPs: map[netip.Addr]int{addr: 1},
-		Hairpins:    map[policy.Hairpin]int{policy.NewHairpin(netip.AddrPortFrom(addr, 1), source.TCP): 1},
+		Family:       fam,
+		Services:     map[source.Key]*policy.Resolved{res.Key: res},
+		RefusedAddrs: map[netip.Addr]int{addr: 1},
+		Hairpins:     map[policy.Hairpin]int{policy.NewHairpin(netip.AddrPortFrom(addr, 1), source.TCP): 1},
 		Host: policy.Host{
 			NodePortAddrs: []netip.Addr{addr}, LocalCIDRs: all, LocalInterfaces: []string{"probe*"}, ServiceCIDRs: all, ServiceCIDRExempt: []netip.Addr{addr},
 		},

@@ -47,8 +47,8 @@ func smallBuffers(t *testing.T) {
 	for i := range 2_500 {
 		res := backendtest.Web(h.Family, i, 10)
 		h.World.Services[res.Key] = res
-		for _, a := range res.RefusedVIPs {
-			h.World.RefusedVIPs[a]++
+		for _, a := range res.RefusedAddrs {
+			h.World.RefusedAddrs[a]++
 		}
 	}
 	h.Sync(nil)
@@ -57,7 +57,7 @@ func smallBuffers(t *testing.T) {
 		s := backendtest.Service{Name: "large", Protocol: source.TCP, Targets: backendtest.Targets(h.Family, first, 10_000)}
 		pool, _ := s.Pools()
 		route := backendtest.Route(pool, policy.Everyone, policy.Reject)
-		return s.Resolve(&policy.Frontend{Key: h.vip(9_000), Outside: route, Local: route})
+		return s.Resolve(&policy.Frontend{Key: h.vip(9_000), Outside: route, FromLocal: route})
 	}
 	res := large(0)
 	for _, step := range []struct {

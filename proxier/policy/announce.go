@@ -84,7 +84,7 @@ func (s Subject) unreadyTargets(node *Node, f *Frontend) Withheld {
 	if s.HealthCheck != nil && !s.proven(f) {
 		return Unproven
 	}
-	if f.Outside.Pool.Scope == LocalScope {
+	if f.Outside.Pool.Scope == NodeScope {
 		chosen := choose(s, node, FamilyOf(f.Key.Addr), s.portOf(f))
 		if chosen.readyElsewhereOnly(s) {
 			return LeavingHere

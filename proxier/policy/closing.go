@@ -9,12 +9,12 @@ import (
 
 // Down returns the endpoints that keep connections although their check fails, by either route.
 func (f *Frontend) Down() []netip.AddrPort {
-	return lists.Sorted(slices.Concat(f.Outside.Pool.Down, f.Local.Pool.Down))
+	return lists.Sorted(slices.Concat(f.Outside.Pool.Down, f.FromLocal.Pool.Down))
 }
 
 // Closed returns the endpoints whose connections are closed, and which no route has.
 func (f *Frontend) Closed() []netip.AddrPort {
-	return slices.DeleteFunc(lists.Sorted(slices.Concat(f.Outside.Pool.Closed, f.Local.Pool.Closed)), f.Has)
+	return slices.DeleteFunc(lists.Sorted(slices.Concat(f.Outside.Pool.Closed, f.FromLocal.Pool.Closed)), f.Has)
 }
 
 // NewlyClosed returns the endpoints whose connections are to be closed where f replaces another frontend.
@@ -33,7 +33,7 @@ func (f *Frontend) Dead() []netip.AddrPort { return lists.Sorted(append(f.Down()
 
 // Has reports whether connections may be at an endpoint.
 func (f *Frontend) Has(endpoint netip.AddrPort) bool {
-	return f.Outside.Pool.Has(endpoint) || f.Local.Pool.Has(endpoint)
+	return f.Outside.Pool.Has(endpoint) || f.FromLocal.Pool.Has(endpoint)
 }
 
 // ClosesRemoved reports whether connections of endpoints that are removed are closed.
@@ -66,7 +66,7 @@ func (p *Pool) Present() []netip.AddrPort { return append(p.TargetAddrs(), p.Kep
 
 // Endpoints returns those of both routes.
 func (f *Frontend) Endpoints() []netip.AddrPort {
-	return append(f.Outside.Pool.Present(), f.Local.Pool.Present()...)
+	return append(f.Outside.Pool.Present(), f.FromLocal.Pool.Present()...)
 }
 
 // Bars reports whether f admits fewer than it did before.

@@ -13,10 +13,10 @@ import (
 
 // A Delta says how a State differs from the one that was last synced.
 type Delta struct {
-	Services    []ServiceChange // each service at most once
-	RefusedVIPs SetDelta[netip.Addr]
-	Hairpins    SetDelta[Hairpin]
-	BoundAddrs  SetDelta[netip.Addr]
+	Services     []ServiceChange // each service at most once
+	RefusedAddrs SetDelta[netip.Addr]
+	Hairpins     SetDelta[Hairpin]
+	BoundAddrs   SetDelta[netip.Addr]
 }
 
 // A ServiceChange is one service before and after. One of the two may be nil.
@@ -36,21 +36,21 @@ type SetDelta[T comparable] struct {
 
 // Changes gathers what happens to a State between two Syncs.
 type Changes struct {
-	Services map[source.Key]ServiceChange
-	whole    map[source.Key]*Resolved // of those that are parts, all of the service before
-	VIPs     netChange[netip.Addr]
-	Hairpins netChange[Hairpin]
-	bound    netChange[netip.Addr]
+	Services     map[source.Key]ServiceChange
+	whole        map[source.Key]*Resolved // of those that are parts, all of the service before
+	RefusedAddrs netChange[netip.Addr]
+	Hairpins     netChange[Hairpin]
+	bound        netChange[netip.Addr]
 }
 
 // NewChanges returns none.
 func NewChanges() *Changes {
 	return &Changes{
-		Services: make(map[source.Key]ServiceChange),
-		whole:    make(map[source.Key]*Resolved),
-		VIPs:     make(netChange[netip.Addr]),
-		Hairpins: make(netChange[Hairpin]),
-		bound:    make(netChange[netip.Addr]),
+		Services:     make(map[source.Key]ServiceChange),
+		whole:        make(map[source.Key]*Resolved),
+		RefusedAddrs: make(netChange[netip.Addr]),
+		Hairpins:     make(netChange[Hairpin]),
+		bound:        make(netChange[netip.Addr]),
 	}
 }
 
@@ -165,7 +165,7 @@ func (c *Changes) Recount(st *State, was, now *Resolved) {
 	if now == nil {
 		now = new(Resolved)
 	}
-	recount(st.RefusedVIPs, c.VIPs, was.RefusedVIPs, now.RefusedVIPs)
+	recount(st.RefusedAddrs, c.RefusedAddrs, was.RefusedAddrs, now.RefusedAddrs)
 	recount(st.BoundAddrs, c.bound, was.BoundAddrs, now.BoundAddrs)
 }
 
@@ -186,7 +186,7 @@ func (c *Changes) count(st *State, r *Resolved, by int) {
 	if r == nil {
 		return
 	}
-	CountAll(st.RefusedVIPs, c.VIPs, slices.Values(r.RefusedVIPs), by)
+	CountAll(st.RefusedAddrs, c.RefusedAddrs, slices.Values(r.RefusedAddrs), by)
 	CountAll(st.Hairpins, c.Hairpins, r.Hairpins(), by)
 	CountAll(st.BoundAddrs, c.bound, slices.Values(r.BoundAddrs), by)
 }
@@ -209,10 +209,10 @@ func CountAll[T comparable](set map[T]int, net netChange[T], list iter.Seq[T], b
 // Delta returns the gathered changes, sorted.
 func (c *Changes) Delta() *Delta {
 	return &Delta{
-		Services:    slices.SortedFunc(maps.Values(c.Services), func(a, b ServiceChange) int { return a.Key().Compare(b.Key()) }),
-		RefusedVIPs: c.VIPs.delta(netip.Addr.Compare),
-		Hairpins:    c.Hairpins.delta(Hairpin.Compare),
-		BoundAddrs:  c.bound.delta(netip.Addr.Compare),
+		Services:     slices.SortedFunc(maps.Values(c.Services), func(a, b ServiceChange) int { return a.Key().Compare(b.Key()) }),
+		RefusedAddrs: c.RefusedAddrs.delta(netip.Addr.Compare),
+		Hairpins:     c.Hairpins.delta(Hairpin.Compare),
+		BoundAddrs:   c.bound.delta(netip.Addr.Compare),
 	}
 }
 

@@ -44,21 +44,21 @@ func choose(svc Subject, node *Node, fam Family, p *source.Port) endpointSelecti
 			list, last = ofTiers(list, svc.MinUp)
 			c.targets[ClusterScope] = nearOfTiers(svc, list, node)
 		}
-		c.targets[LocalScope] = here(list)
+		c.targets[NodeScope] = here(list)
 		break
 	}
-	if len(c.targets[LocalScope]) == 0 {
-		c.targets[LocalScope] = here(upToTier(groups[leavingGroup], last))
+	if len(c.targets[NodeScope]) == 0 {
+		c.targets[NodeScope] = here(upToTier(groups[leavingGroup], last))
 	}
 	c.kept[ClusterScope] = without(all, c.targets[ClusterScope])
-	c.kept[LocalScope] = without(here(all), c.targets[LocalScope])
+	c.kept[NodeScope] = without(here(all), c.targets[NodeScope])
 	return c
 }
 
 // readyHere returns the endpoints of this node that get new connections under policy local and do
 // not terminate. Other hosts and load balancers should send connections here only while there are some.
 func (c *endpointSelection) readyHere(svc Subject) []*source.Endpoint {
-	return lists.Keep(c.targets[LocalScope], func(e *source.Endpoint) bool { return isReady(svc.Service, e) })
+	return lists.Keep(c.targets[NodeScope], func(e *source.Endpoint) bool { return isReady(svc.Service, e) })
 }
 
 // readyElsewhereOnly reports whether policy local balances here over endpoints that terminate, while
@@ -179,7 +179,7 @@ func States(svc Subject, node *Node, fam Family, p source.Port, scope Scope) []E
 			state = Gone
 		case used[e]:
 			state = Ready
-		case scope == LocalScope && !IsLocal(e, node):
+		case scope == NodeScope && !IsLocal(e, node):
 			state = OtherNode
 		case state == Ready && e.Tier > highest:
 			state = Backup

@@ -34,7 +34,7 @@ func TestStates(t *testing.T) {
 		want   []policy.EndpointState
 	}{
 		{"cluster", nil, policy.ClusterScope, []policy.EndpointState{policy.Ready, policy.Ready, policy.Gone, policy.NotReady, policy.Terminating, policy.ZeroWeight, policy.OtherPorts, policy.OtherFamily}},
-		{"local", nil, policy.LocalScope, []policy.EndpointState{policy.Ready, policy.OtherNode, policy.Gone, policy.OtherNode, policy.OtherNode, policy.OtherNode, policy.OtherPorts, policy.OtherFamily}},
+		{"local", nil, policy.NodeScope, []policy.EndpointState{policy.Ready, policy.OtherNode, policy.Gone, policy.OtherNode, policy.OtherNode, policy.OtherNode, policy.OtherPorts, policy.OtherFamily}},
 		{"near", func(s *source.Service) { s.TrafficDistribution = source.PreferSameZone }, policy.ClusterScope,
 			[]policy.EndpointState{policy.Ready, policy.NotNear, policy.Gone, policy.NotReady, policy.Terminating, policy.ZeroWeight, policy.OtherPorts, policy.OtherFamily}},
 		{"only terminating ones are left", func(s *source.Service) { s.Endpoints = s.Endpoints[2:] }, policy.ClusterScope,

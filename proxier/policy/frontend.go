@@ -105,8 +105,8 @@ type Frontend struct {
 	Placed        bool
 	NodePortAddrs []netip.Addr
 
-	Outside Route // for everyone
-	Local   Route // for host processes and local sources; equals Outside where nothing differs
+	Outside   Route // for everyone
+	FromLocal Route // for host processes and local sources; equals Outside where nothing differs
 
 	// Restricted: sources outside SourceRanges are dropped, before anything else
 	// is looked at. SourceRanges are sorted, do not overlap, and may be empty.
@@ -115,13 +115,15 @@ type Frontend struct {
 }
 
 // Split reports whether host processes and local sources are treated differently.
-func (f *Frontend) Split() bool { return f.Local != f.Outside }
+func (f *Frontend) Split() bool { return f.FromLocal != f.Outside }
 
 // Balances reports whether a packet may be balanced, from wherever it comes.
-func (f *Frontend) Balances() bool { return f.Outside.Action == Balance || f.Local.Action == Balance }
+func (f *Frontend) Balances() bool {
+	return f.Outside.Action == Balance || f.FromLocal.Action == Balance
+}
 
 // Refusal returns what is done with packets that are not balanced; Balance: all are.
-func (f *Frontend) Refusal() Action { return cmp.Or(f.Outside.Action, f.Local.Action) }
+func (f *Frontend) Refusal() Action { return cmp.Or(f.Outside.Action, f.FromLocal.Action) }
 
 // A Route says what becomes of a packet.
 type Route struct {
@@ -161,10 +163,10 @@ func (m Masquerade) String() string {
 // A Scope says which endpoints a pool was chosen from.
 type Scope uint8
 
-// ClusterScope: all endpoints. LocalScope: those of this node.
+// ClusterScope: all endpoints. NodeScope: those of this node.
 const (
 	ClusterScope Scope = iota
-	LocalScope
+	NodeScope
 )
 
 func (s Scope) String() string { return [...]string{"cluster", "local"}[s] }
@@ -273,7 +275,7 @@ func (p *Pool) Targeted(a netip.AddrPort) bool {
 func PoolsOf(list []*Frontend) (pools []*Pool) {
 	seen := make(map[*Pool]bool)
 	for _, f := range list {
-		for _, p := range []*Pool{f.Outside.Pool, f.Local.Pool} {
+		for _, p := range []*Pool{f.Outside.Pool, f.FromLocal.Pool} {
 			if !seen[p] {
 				seen[p] = true
 				pools = append(pools, p)

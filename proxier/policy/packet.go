@@ -35,7 +35,7 @@ func (h *Host) LocalBy(s Sender) string {
 // RouteOf returns what becomes of packets of a sender.
 func (f *Frontend) RouteOf(s Sender, h *Host) Route {
 	if s.Host || h.LocalBy(s) != "" {
-		return f.Local
+		return f.FromLocal
 	}
 	return f.Outside
 }

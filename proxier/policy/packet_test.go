@@ -21,7 +21,7 @@ func TestSender(t *testing.T) {
 		{policy.Sender{Addr: netip.MustParseAddr("192.0.2.1"), Host: true}, ""},
 	}
 	outside, local := policy.Route{Action: policy.Drop}, policy.Route{Action: policy.Balance}
-	f := &policy.Frontend{Outside: outside, Local: local, Restricted: true, SourceRanges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
+	f := &policy.Frontend{Outside: outside, FromLocal: local, Restricted: true, SourceRanges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
 	for _, tt := range tests {
 		if got := h.LocalBy(tt.sender); got != tt.want {
 			t.Errorf("%+v is local by %q, want %q", tt.sender, got, tt.want)

@@ -81,7 +81,7 @@ func TestEveryRouteHasAReason(t *testing.T) {
 					continue
 				}
 				for _, f := range r.Frontends {
-					for _, route := range []policy.Route{f.Outside, f.Local} {
+					for _, route := range []policy.Route{f.Outside, f.FromLocal} {
 						why := policy.Why(policy.Subject{Service: svc, Conditions: known}, node, f, route)
 						unusable, local, elsewhere := why.Counted()
 						for state, n := range unusable {

@@ -73,7 +73,7 @@ func (r *resolver) frontend(p source.Port, a netip.Addr, kind Kind, outside, loc
 		Key:         FrontendKey{Addr: a, Protocol: p.Protocol, Port: p.Port, Kind: kind},
 		ServicePort: ServicePortName{Key: r.svc.Key, Port: p.Name},
 		Outside:     outside,
-		Local:       local,
+		FromLocal:   local,
 	}
 	if kind == NodePort && !r.setNodePortAddrs(f) {
 		return
@@ -112,14 +112,14 @@ func (r *resolver) vipRoute(pools [2]*Pool) Route {
 		masq = NonLocal
 	}
 	if r.svc.InternalTrafficPolicy == source.Local {
-		return localRoute(pools, masq)
+		return nodeRoute(pools, masq)
 	}
 	return clusterRoute(pools, masq)
 }
 
 // externalRoutes returns the routes of external addresses and node ports. Under policy
 // local, host processes and local sources are short-circuited to all endpoints. The setting
-// of the node is for VIPs alone: only a service has its clients keep their addresses here.
+// of the node is for RefusedAddrs alone: only a service has its clients keep their addresses here.
 func (r *resolver) externalRoutes(pools [2]*Pool) (outside, local Route) {
 	if r.svc.ExternalTrafficPolicy == source.Cluster {
 		masq := Everyone
@@ -129,7 +129,7 @@ func (r *resolver) externalRoutes(pools [2]*Pool) (outside, local Route) {
 		route := clusterRoute(pools, masq)
 		return r.answeredRoutes(route, route)
 	}
-	outside = localRoute(pools, NoOne)
+	outside = nodeRoute(pools, NoOne)
 	masq := Everyone // only the host itself can be local
 	if r.node.hasLocalSources() {
 		masq = HostProcesses
@@ -160,16 +160,16 @@ func clusterRoute(pools [2]*Pool, masq Masquerade) Route {
 	return Route{Action: Balance, Masquerade: masq, Pool: pools[ClusterScope]}
 }
 
-// localRoute balances over the endpoints of this node. Without any it drops if there are
+// nodeRoute balances over the endpoints of this node. Without any it drops if there are
 // endpoints elsewhere, so that a client tries another node.
-func localRoute(pools [2]*Pool, masq Masquerade) Route {
+func nodeRoute(pools [2]*Pool, masq Masquerade) Route {
 	switch {
-	case len(pools[LocalScope].Targets) > 0:
-		return Route{Action: Balance, Masquerade: masq, Pool: pools[LocalScope]}
+	case len(pools[NodeScope].Targets) > 0:
+		return Route{Action: Balance, Masquerade: masq, Pool: pools[NodeScope]}
 	case len(pools[ClusterScope].Targets) > 0:
-		return Route{Action: Drop, Pool: pools[LocalScope]}
+		return Route{Action: Drop, Pool: pools[NodeScope]}
 	}
-	return Route{Action: Reject, Pool: pools[LocalScope]}
+	return Route{Action: Reject, Pool: pools[NodeScope]}
 }
 
 // refusals sets on which addresses unserved ports are refused.
@@ -181,7 +181,7 @@ func (r *resolver) refusals() {
 			r.out.Warnings = append(r.out.Warnings, fmt.Sprintf(
 				"%s is also an address of this host: ports of it that no service has are not refused", a))
 		default:
-			r.out.RefusedVIPs = append(r.out.RefusedVIPs, a)
+			r.out.RefusedAddrs = append(r.out.RefusedAddrs, a)
 		}
 	}
 	if r.svc.Announce&source.BGP != 0 && len(r.svc.ExternalIPs)+len(r.svc.LoadBalancerIPs) > 0 {
@@ -192,13 +192,13 @@ func (r *resolver) refusals() {
 // refuseAnnounced adds the external addresses that routers send to this host: forwarded
 // packets to these would return. Whether a session is up, and the address serves, does not matter.
 func (r *resolver) refuseAnnounced() {
-	known := make(map[netip.Addr]bool, len(r.out.RefusedVIPs))
-	for _, a := range r.out.RefusedVIPs {
+	known := make(map[netip.Addr]bool, len(r.out.RefusedAddrs))
+	for _, a := range r.out.RefusedAddrs {
 		known[a] = true
 	}
 	for _, a := range r.svc.AnnouncedAddrs() {
 		if FamilyOf(a) == r.fam && !known[a] && !r.node.Owns(a) {
-			r.out.RefusedVIPs = append(r.out.RefusedVIPs, a)
+			r.out.RefusedAddrs = append(r.out.RefusedAddrs, a)
 		}
 	}
 }
@@ -215,7 +215,7 @@ func (r *resolver) hairpins() {
 	for _, f := range r.out.Frontends {
 		add(f.Outside)
 		if !r.svc.Forward.Answers() || r.node.hasLocalSources() { // else only this host goes there
-			add(f.Local)
+			add(f.FromLocal)
 		}
 	}
 }
@@ -291,7 +291,7 @@ func (r *resolver) limits(p source.Port) map[netip.AddrPort]Limits {
 func (r *resolver) keepUsedPools(pools [2]*Pool, frontends []*Frontend) {
 	for _, pool := range pools {
 		if slices.ContainsFunc(frontends, func(f *Frontend) bool {
-			return f.Outside.Pool == pool || f.Local.Pool == pool
+			return f.Outside.Pool == pool || f.FromLocal.Pool == pool
 		}) {
 			r.out.Pools = append(r.out.Pools, pool)
 		}

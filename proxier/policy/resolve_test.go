@@ -128,7 +128,7 @@ func TestResolveRoutes(t *testing.T) {
 			if got := policytest.Show(f.Outside); got != tt.outside {
 				t.Errorf("outside\n got: %s\nwant: %s", got, tt.outside)
 			}
-			if got := policytest.Show(f.Local); got != tt.local {
+			if got := policytest.Show(f.FromLocal); got != tt.local {
 				t.Errorf("local\n got: %s\nwant: %s", got, tt.local)
 			}
 			if f.Split() != (tt.local != tt.outside) {
@@ -358,7 +358,7 @@ func TestResolveRefusesAnnounced(t *testing.T) {
 		0: "10.96.0.10", source.L2: "10.96.0.10", source.BGP: "10.96.0.10 203.0.113.1 203.0.113.2",
 	} {
 		svc.Announce = means
-		if got := policy.Resolve(svc, nil, policytest.Node(), policy.IPv4).RefusedVIPs; !slices.Equal(got, policytest.Addrs(strings.Fields(want)...)) {
+		if got := policy.Resolve(svc, nil, policytest.Node(), policy.IPv4).RefusedAddrs; !slices.Equal(got, policytest.Addrs(strings.Fields(want)...)) {
 			t.Errorf("announced by %q: %v, want %s", means, got, want)
 		}
 	}
@@ -371,8 +371,8 @@ func TestResolveShared(t *testing.T) {
 	svc.ExternalTrafficPolicy = source.Local
 	node := policytest.Node(func(n *policy.Node) { n.ServiceCIDRs = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")} })
 	r := policy.Resolve(svc, nil, node, policy.IPv4)
-	if want := policytest.Addrs("10.96.0.10"); !slices.Equal(r.RefusedVIPs, want) {
-		t.Errorf("RefusedVIPs %v, want %v: not the host's own address", r.RefusedVIPs, want)
+	if want := policytest.Addrs("10.96.0.10"); !slices.Equal(r.RefusedAddrs, want) {
+		t.Errorf("RefusedVIPs %v, want %v: not the host's own address", r.RefusedAddrs, want)
 	}
 	want := []policy.Hairpin{policy.NewHairpin(netip.MustParseAddrPort("10.0.0.2:8080"), source.TCP)}
 	if got := slices.Collect(r.Hairpins()); !slices.Equal(got, want) {

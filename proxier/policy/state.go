@@ -20,9 +20,9 @@ type State struct {
 	Services map[source.Key]*Resolved
 
 	// What several services may need at once, with how many do.
-	RefusedVIPs map[netip.Addr]int // VIPs and announced addresses: new connections that no frontend takes are rejected, and nothing is forwarded there
-	Hairpins    map[Hairpin]int    // targets of routes that do not masquerade everyone
-	BoundAddrs  map[netip.Addr]int // of frontends, that no interface of this host carries but ours may
+	RefusedAddrs map[netip.Addr]int // RefusedAddrs and announced addresses: new connections that no frontend takes are rejected, and nothing is forwarded there
+	Hairpins     map[Hairpin]int    // targets of routes that do not masquerade everyone
+	BoundAddrs   map[netip.Addr]int // of frontends, that no interface of this host carries but ours may
 }
 
 // A Hairpin is a target that may reach itself through a frontend, and whose
@@ -55,8 +55,8 @@ type Resolved struct {
 	Pools     []*Pool     // those of the frontends, each once, in order of the service's ports
 
 	// What it adds to the counted sets of the State; no duplicates.
-	RefusedVIPs, BoundAddrs []netip.Addr
-	HairpinPools            []*Pool // those of Pools whose targets are Hairpins
+	RefusedAddrs, BoundAddrs []netip.Addr
+	HairpinPools             []*Pool // those of Pools whose targets are Hairpins
 
 	Announced []Announcement // of each address that is to be announced, by each of the means; sorted
 
@@ -97,11 +97,11 @@ func (r *Resolved) Hairpins() iter.Seq[Hairpin] {
 func OnlyFor(node *Node, fam Family, res *Resolved, f *Frontend) *State {
 	one := *res
 	one.Frontends = []*Frontend{f}
-	one.Pools = lists.Keep(res.Pools, func(p *Pool) bool { return f.Outside.Pool == p || f.Local.Pool == p })
+	one.Pools = lists.Keep(res.Pools, func(p *Pool) bool { return f.Outside.Pool == p || f.FromLocal.Pool == p })
 	st := EmptyState(fam, node)
 	st.Services[res.Key] = &one
-	if slices.Contains(res.RefusedVIPs, f.Key.Addr) {
-		st.RefusedVIPs[f.Key.Addr] = 1
+	if slices.Contains(res.RefusedAddrs, f.Key.Addr) {
+		st.RefusedAddrs[f.Key.Addr] = 1
 	}
 	if slices.Contains(res.BoundAddrs, f.Key.Addr) {
 		st.BoundAddrs[f.Key.Addr] = 1
@@ -177,11 +177,11 @@ func (r *Resolved) Balances(a netip.Addr) bool {
 // EmptyState returns a State without services.
 func EmptyState(fam Family, node *Node) *State {
 	return &State{
-		Family:      fam,
-		Host:        node.Host(fam),
-		Services:    make(map[source.Key]*Resolved),
-		RefusedVIPs: make(map[netip.Addr]int),
-		Hairpins:    make(map[Hairpin]int),
-		BoundAddrs:  make(map[netip.Addr]int),
+		Family:       fam,
+		Host:         node.Host(fam),
+		Services:     make(map[source.Key]*Resolved),
+		RefusedAddrs: make(map[netip.Addr]int),
+		Hairpins:     make(map[Hairpin]int),
+		BoundAddrs:   make(map[netip.Addr]int),
 	}
 }

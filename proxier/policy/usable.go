@@ -85,20 +85,20 @@ const maxTiers = source.MaxTier + 1
 // nearOfTiers keeps the preferred endpoints of each tier, in the order of list.
 func nearOfTiers(svc Subject, list []*source.Endpoint, node *Node) []*source.Endpoint {
 	if !slices.ContainsFunc(list, func(e *source.Endpoint) bool { return e.Tier != list[0].Tier }) {
-		return near(svc.TrafficDistribution, list, node)
+		return preferredByDistribution(svc.TrafficDistribution, list, node)
 	}
 	use := make(map[*source.Endpoint]bool)
 	for tier := range uint8(maxTiers) {
 		of := lists.Keep(list, func(e *source.Endpoint) bool { return min(e.Tier, maxTiers-1) == tier })
-		for _, e := range near(svc.TrafficDistribution, of, node) {
+		for _, e := range preferredByDistribution(svc.TrafficDistribution, of, node) {
 			use[e] = true
 		}
 	}
 	return lists.Keep(list, func(e *source.Endpoint) bool { return use[e] })
 }
 
-// near keeps only the preferred endpoints, if there are any.
-func near(d source.TrafficDistribution, ready []*source.Endpoint, node *Node) []*source.Endpoint {
+// preferredByDistribution keeps only the preferred endpoints, if there are any.
+func preferredByDistribution(d source.TrafficDistribution, ready []*source.Endpoint, node *Node) []*source.Endpoint {
 	if d == source.AsHinted {
 		return hinted(ready, node)
 	}

@@ -160,7 +160,7 @@ func (c *Consequence) note(key policy.FrontendKey, endpoints []netip.AddrPort) {
 // lostEndpoints returns those endpoints of a frontend's routes that the same route no longer holds
 // after it.
 func lostEndpoints(f, next *policy.Frontend, of func(*policy.Pool) []netip.AddrPort, holds func(*policy.Pool, netip.AddrPort) bool) (list []netip.AddrPort) {
-	for _, r := range [][2]*policy.Pool{{f.Outside.Pool, next.Outside.Pool}, {f.Local.Pool, next.Local.Pool}} {
+	for _, r := range [][2]*policy.Pool{{f.Outside.Pool, next.Outside.Pool}, {f.FromLocal.Pool, next.FromLocal.Pool}} {
 		for _, a := range of(r[0]) {
 			if !holds(r[1], a) {
 				list = append(list, a)
@@ -172,7 +172,7 @@ func lostEndpoints(f, next *policy.Frontend, of func(*policy.Pool) []netip.AddrP
 
 // refused reports whether a frontend balanced nothing for some sources.
 func refused(f *policy.Frontend) bool {
-	return f.Outside.Action != policy.Balance || f.Local.Action != policy.Balance
+	return f.Outside.Action != policy.Balance || f.FromLocal.Action != policy.Balance
 }
 
 // predating returns that flows are removed which a UDP frontend did not balance.

@@ -81,8 +81,8 @@ func put(st *proxierpolicy.State, res *proxierpolicy.Resolved) {
 		return
 	}
 	st.Services[res.Key] = res
-	for _, a := range res.RefusedVIPs {
-		st.RefusedVIPs[a]++
+	for _, a := range res.RefusedAddrs {
+		st.RefusedAddrs[a]++
 	}
 	for _, pool := range res.HairpinPools {
 		for _, target := range pool.Targets {

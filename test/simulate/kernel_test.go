@@ -121,9 +121,9 @@ func (k *kernel) damage(pick func(n int) int) string {
 	what := "a table"
 	switch n := pick(len(keys) + 2); {
 	case n == 0:
-		st.RefusedVIPs, what = map[netip.Addr]int{}, "the refused addresses"
+		st.RefusedAddrs, what = map[netip.Addr]int{}, "the refused addresses"
 	case n == 1:
-		st.Services, st.RefusedVIPs, st.Hairpins = map[source.Key]*policy.Resolved{}, map[netip.Addr]int{}, map[policy.Hairpin]int{}
+		st.Services, st.RefusedAddrs, st.Hairpins = map[source.Key]*policy.Resolved{}, map[netip.Addr]int{}, map[policy.Hairpin]int{}
 	default:
 		was := st.Services[keys[n-2]]
 		st.Services[was.Key], what = &policy.Resolved{Key: was.Key, Frontends: was.Frontends[:len(was.Frontends)/2]}, "frontends of "+was.Key.String()
@@ -244,14 +244,14 @@ func (b *backend) Cleanup(context.Context) error { return nil }
 
 func clone(st *policy.State) *policy.State {
 	out := *st
-	out.Services, out.RefusedVIPs = maps.Clone(st.Services), maps.Clone(st.RefusedVIPs)
+	out.Services, out.RefusedAddrs = maps.Clone(st.Services), maps.Clone(st.RefusedAddrs)
 	out.Hairpins, out.BoundAddrs = maps.Clone(st.Hairpins), nil
 	return &out
 }
 
 // same reports whether two States have the same frontends and refusals.
 func same(a, b *policy.State) bool {
-	return sameKeys(a.RefusedVIPs, b.RefusedVIPs) && sameKeys(a.Hairpins, b.Hairpins) &&
+	return sameKeys(a.RefusedAddrs, b.RefusedAddrs) && sameKeys(a.Hairpins, b.Hairpins) &&
 		maps.EqualFunc(a.Services, b.Services, sameFrontends)
 }
 
@@ -276,7 +276,7 @@ func apply(st *policy.State, d *policy.Delta) {
 			st.Services[key] = ch.New
 		}
 	}
-	applySet(st.RefusedVIPs, d.RefusedVIPs)
+	applySet(st.RefusedAddrs, d.RefusedAddrs)
 	applySet(st.Hairpins, d.Hairpins)
 }
 

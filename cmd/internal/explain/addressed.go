@@ -72,7 +72,7 @@ func (at *address) portText() string {
 // refusing says which service refuses other ports of the address; empty: none.
 func (at *address) refusing() string {
 	for _, u := range at.uses {
-		if slices.Contains(u.resolved.RefusedVIPs, at.question.Dest) {
+		if slices.Contains(u.resolved.RefusedAddrs, at.question.Dest) {
 			what := "a VIP"
 			if !slices.Contains(u.VIPs, at.question.Dest) {
 				what = "an announced address"

@@ -188,7 +188,7 @@ func (d *decision) answers() bool {
 // balancedOutside reports whether no rule balances: rules do for packets of local sources that are treated
 // differently, in all modes.
 func (d *decision) balancedOutside() bool {
-	return d.world.Balancer != "" && !(d.frontend != nil && d.frontend.Split() && d.route == d.frontend.Local)
+	return d.world.Balancer != "" && !(d.frontend != nil && d.frontend.Split() && d.route == d.frontend.FromLocal)
 }
 
 // expected are the endpoints that may answer, with their shares.

@@ -97,7 +97,7 @@ func (d *decision) policy() string {
 		return d.use.InternalTrafficPolicy.String()
 	}
 	ways := d.use.ExternalTrafficPolicy.String()
-	if d.route == d.frontend.Local && d.route.Pool != d.frontend.Outside.Pool {
+	if d.route == d.frontend.FromLocal && d.route.Pool != d.frontend.Outside.Pool {
 		ways += " for others, cluster for this one"
 	}
 	return ways

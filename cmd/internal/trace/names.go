@@ -102,7 +102,7 @@ func (n *Names) add(r *policy.Resolved) {
 		n.Frontends = append(n.Frontends, Frontend{
 			Addr: netip.AddrPortFrom(f.Key.Addr, f.Key.Port), Protocol: f.Key.Protocol, Placed: f.Placed, At: f.NodePortAddrs,
 			Service: f.ServicePort.Key.String(), Port: f.ServicePort.Port, VIP: f.Key.Kind == policy.VIP,
-			Outside: f.Outside.Action, Local: f.Local.Action, Restricted: f.Restricted, Ranges: f.SourceRanges, Forward: forward,
+			Outside: f.Outside.Action, Local: f.FromLocal.Action, Restricted: f.Restricted, Ranges: f.SourceRanges, Forward: forward,
 		})
 	}
 }

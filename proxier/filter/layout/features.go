@@ -114,7 +114,7 @@ func refusing(fr *frame, res *policy.Resolved) *policy.Resolved {
 			continue
 		}
 		g := *f
-		for _, l := range []*policy.Route{&g.Outside, &g.Local} {
+		for _, l := range []*policy.Route{&g.Outside, &g.FromLocal} {
 			if l.Action == policy.Balance {
 				*l = policy.Route{Action: policy.Reject, Pool: withoutTargets(l.Pool)}
 			}

@@ -76,7 +76,7 @@ func (d Dialect) matchSources(f *policy.Frontend) string {
 // Frontends of a service port share it as long as they route alike.
 func splitChain(f *policy.Frontend) string {
 	key := f.ServicePort.String() + "/" + f.Key.Protocol.String()
-	for _, l := range []policy.Route{f.Local, f.Outside} {
+	for _, l := range []policy.Route{f.FromLocal, f.Outside} {
 		key += "/" + l.Action.String() + "/" + l.Masquerade.String() + "/" + l.Pool.Scope.String()
 	}
 	return hashed(Prefix+"EXT-", key)
@@ -85,18 +85,18 @@ func splitChain(f *policy.Frontend) string {
 // splitRules emits the chain that separates local sources from others.
 func (fr *frame) splitRules(f *policy.Frontend, emit Emit) {
 	c := &chain{name: splitChain(f)}
-	switch f.Local.Masquerade {
+	switch f.FromLocal.Masquerade {
 	case policy.Everyone, policy.HostProcesses:
-		c.markRoute(f.Local, hostProcess, MarkMasq)
+		c.markRoute(f.FromLocal, hostProcess, MarkMasq)
 	case policy.NonLocal:
-		c.markRoute(f.Local, hostProcess, MarkNonLocal)
+		c.markRoute(f.FromLocal, hostProcess, MarkNonLocal)
 	}
-	c.goTo(f.Local, hostProcess)
+	c.goTo(f.FromLocal, hostProcess)
 	for _, source := range fr.localSources() {
-		if f.Local.Masquerade == policy.Everyone {
-			c.markRoute(f.Local, source, MarkMasq)
+		if f.FromLocal.Masquerade == policy.Everyone {
+			c.markRoute(f.FromLocal, source, MarkMasq)
 		}
-		c.goTo(f.Local, source)
+		c.goTo(f.FromLocal, source)
 	}
 	answered := fr.layout.byIPVS && f.Outside.Pool.Forward.Answers() // IPVS sends packets as they are, to endpoints that answer their source
 	if m := f.Outside.Masquerade; (m == policy.Everyone || m == policy.NonLocal) && !answered {

@@ -55,7 +55,7 @@ var ipvs = layout{
 	hasRules: dnatsLocal,
 	usesPool: func(res *policy.Resolved, p *policy.Pool) bool {
 		return slices.ContainsFunc(res.Frontends, func(f *policy.Frontend) bool {
-			return dnatsLocal(f) && f.Local.Pool == p
+			return dnatsLocal(f) && f.FromLocal.Pool == p
 		})
 	},
 	memberOf: servedSets,
@@ -79,14 +79,14 @@ const newToIPVS = newOnly + ",UNTRACKED"
 
 // dnatsLocal reports whether rules balance packets of local sources.
 func dnatsLocal(f *policy.Frontend) bool {
-	return f.Split() && f.Local.Action == policy.Balance
+	return f.Split() && f.FromLocal.Action == policy.Balance
 }
 
 // servedSets returns the sets of a frontend in ipvs mode.
 func servedSets(f *policy.Frontend) []string {
 	sets := refusalSets(f)
 	if f.Outside.Action != policy.Balance {
-		if f.Local.Action == policy.Drop {
+		if f.FromLocal.Action == policy.Drop {
 			sets = append(sets, silentSet)
 		}
 		return sets

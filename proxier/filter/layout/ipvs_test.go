@@ -119,8 +119,8 @@ func meeting(w *backendtest.World, pick backendtest.Pick) *policy.Resolved {
 			f.NodePortAddrs = own
 		}
 	}
-	f.Local = backendtest.Route(cluster, policy.Masquerade(pick(4)), policy.Reject)
-	if f.Outside = f.Local; pick(2) == 0 {
+	f.FromLocal = backendtest.Route(cluster, policy.Masquerade(pick(4)), policy.Reject)
+	if f.Outside = f.FromLocal; pick(2) == 0 {
 		f.Outside = backendtest.Route(local, policy.NoOne, policy.Drop)
 	}
 	if f.Restricted = pick(2) == 0; f.Restricted {
@@ -234,7 +234,7 @@ func TestUnguarded(t *testing.T) {
 	restricted.Frontends[0].Restricted = true
 	for _, res := range []*policy.Resolved{restricted, plain} {
 		f := res.Frontends[0]
-		f.Outside.Masquerade, f.Local.Masquerade = policy.NoOne, policy.NoOne
+		f.Outside.Masquerade, f.FromLocal.Masquerade = policy.NoOne, policy.NoOne
 	}
 	r := NewIPVSRules(policy.IPv4)
 	for _, res := range []*policy.Resolved{restricted, masqueraded, plain} {
@@ -302,7 +302,7 @@ func TestGuardsWait(t *testing.T) {
 		{"for fewer", func(f *policy.Frontend) { f.SourceRanges = f.SourceRanges[:1] }, true, nil, []string{all[2]}},
 		{"for others", func(f *policy.Frontend) { f.SourceRanges = meetingRanges(policy.IPv4)[1] }, true, nil, []string{all[2]}},
 		{"not masqueraded", func(f *policy.Frontend) {
-			f.Outside.Masquerade, f.Local.Masquerade = policy.NoOne, policy.NoOne
+			f.Outside.Masquerade, f.FromLocal.Masquerade = policy.NoOne, policy.NoOne
 		}, true, []string{all[1]}, nil},
 	} {
 		t.Run(tt.what, func(t *testing.T) {

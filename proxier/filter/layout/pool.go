@@ -16,7 +16,7 @@ const fanOut = 16
 // poolChain returns the name of a pool's chain.
 func poolChain(p *policy.Pool) string {
 	prefix := Prefix + "SVC-"
-	if p.Scope == policy.LocalScope {
+	if p.Scope == policy.NodeScope {
 		prefix = Prefix + "SVL-"
 	}
 	return hashed(prefix, p.ServicePort.String()+"/"+p.Protocol.String())

@@ -148,8 +148,8 @@ var iptables = layout{
 	memberOf: refusalSets,
 	refused: addrSet{
 		vipsSet,
-		func(st *policy.State) map[netip.Addr]int { return st.RefusedVIPs },
-		func(d *policy.Delta) policy.SetDelta[netip.Addr] { return d.RefusedVIPs },
+		func(st *policy.State) map[netip.Addr]int { return st.RefusedAddrs },
+		func(d *policy.Delta) policy.SetDelta[netip.Addr] { return d.RefusedAddrs },
 	},
 	routeOutside: func(c *chain, l policy.Route) { c.goTo(l, "") },
 	passServed:   (*frame).passBalanced,

@@ -50,7 +50,7 @@ func TestMarks(t *testing.T) {
 		cluster, _ := s.Pools()
 		route := backendtest.Route(cluster, m, policy.Reject)
 		key := policy.FrontendKey{Addr: netip.MustParseAddr("10.96.0.1"), Port: 53}
-		chains := render(t, backendtest.NewWorld(policy.IPv4), s.Resolve(&policy.Frontend{Key: key, Outside: route, Local: route}))
+		chains := render(t, backendtest.NewWorld(policy.IPv4), s.Resolve(&policy.Frontend{Key: key, Outside: route, FromLocal: route}))
 		check(t, chains, Services, want+to+comment+"-j "+poolChain(cluster)+"\n"+nodePorts)
 		check(t, chains, poolChain(cluster), "-A "+poolChain(cluster)+" -j CONNMARK --set-xmark 0x4000/0x4000\n"+
 			"-A "+poolChain(cluster)+" -p udp -j DNAT --to-destination 10.244.0.1:8080\n")
@@ -126,7 +126,7 @@ func TestSplit(t *testing.T) {
 	outside := backendtest.Route(local, policy.NoOne, policy.Drop)
 	frontend := func(kind policy.Kind, addr string, m policy.Masquerade) *policy.Frontend {
 		key := policy.FrontendKey{Addr: netip.MustParseAddr(addr), Port: 80, Kind: kind}
-		return &policy.Frontend{Key: key, Outside: outside, Local: backendtest.Route(cluster, m, policy.Reject)}
+		return &policy.Frontend{Key: key, Outside: outside, FromLocal: backendtest.Route(cluster, m, policy.Reject)}
 	}
 	a := frontend(policy.External, "203.0.113.1", policy.HostProcesses)
 	b := frontend(policy.NodePort, "0.0.0.0", policy.HostProcesses)
@@ -160,7 +160,7 @@ func TestAffinity(t *testing.T) {
 	cluster, _ := s.Pools()
 	route := backendtest.Route(cluster, policy.NoOne, policy.Reject)
 	key := policy.FrontendKey{Addr: netip.MustParseAddr("fd00:96::1"), Port: 80}
-	chains := render(t, backendtest.NewWorld(policy.IPv6), s.Resolve(&policy.Frontend{Key: key, Outside: route, Local: route}))
+	chains := render(t, backendtest.NewWorld(policy.IPv6), s.Resolve(&policy.Frontend{Key: key, Outside: route, FromLocal: route}))
 	name := poolChain(cluster)
 	pr := poolRenderer{words: Dialects[policy.IPv6], name: name}
 	one, two := pr.list(s.Targets[0]), pr.list(s.Targets[1])
@@ -288,7 +288,7 @@ func FuzzNames(f *testing.F) {
 		cluster.ServicePort.Namespace = namespace
 		route := backendtest.Route(cluster, policy.Everyone, policy.Reject)
 		key := policy.FrontendKey{Addr: netip.MustParseAddr("10.96.0.1"), Port: 53}
-		chains := render(t, backendtest.NewWorld(policy.IPv4), s.Resolve(&policy.Frontend{Key: key, Outside: route, Local: route}))
+		chains := render(t, backendtest.NewWorld(policy.IPv4), s.Resolve(&policy.Frontend{Key: key, Outside: route, FromLocal: route}))
 		checkChains(t, chains, nil)
 		rule := regexp.MustCompile(`^-A SVCP-SERVICES -d 10.96.0.1/32 -p tcp -m tcp --dport 53 -m comment --comment "[-\w./:?]{1,200}" -j SVCP-[-A-Z0-9]+\n$`)
 		lines := slices.Collect(strings.Lines(chains[Services]))

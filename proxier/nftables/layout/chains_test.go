@@ -25,7 +25,7 @@ func mixed(services int) *policy.State {
 		}
 		pool, _ := s.Pools()
 		route := backendtest.Route(pool, policy.NoOne, policy.Reject)
-		res := s.Resolve(&policy.Frontend{Key: policy.FrontendKey{Addr: backendtest.Addr(w.Family, "vip", i), Port: 80}, Outside: route, Local: route})
+		res := s.Resolve(&policy.Frontend{Key: policy.FrontendKey{Addr: backendtest.Addr(w.Family, "vip", i), Port: 80}, Outside: route, FromLocal: route})
 		w.Put(res.Key, res)
 	}
 	return w.State

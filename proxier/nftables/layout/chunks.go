@@ -28,11 +28,11 @@ func Chunks(d *policy.Delta, most int) []*policy.Delta {
 		list = append(list, &policy.Delta{Hairpins: onlyGained(part)})
 	}
 	list = append(list, serviceChunks(d.Services, most)...)
-	for part := range slices.Chunk(d.RefusedVIPs.Gained, most) {
-		list = append(list, &policy.Delta{RefusedVIPs: onlyGained(part)})
+	for part := range slices.Chunk(d.RefusedAddrs.Gained, most) {
+		list = append(list, &policy.Delta{RefusedAddrs: onlyGained(part)})
 	}
-	for part := range slices.Chunk(d.RefusedVIPs.Lost, most) {
-		list = append(list, &policy.Delta{RefusedVIPs: onlyLost(part)})
+	for part := range slices.Chunk(d.RefusedAddrs.Lost, most) {
+		list = append(list, &policy.Delta{RefusedAddrs: onlyLost(part)})
 	}
 	for part := range slices.Chunk(d.Hairpins.Lost, most) {
 		list = append(list, &policy.Delta{Hairpins: onlyLost(part)})
@@ -106,7 +106,7 @@ func groupDependent(changes []policy.ServiceChange) [][]policy.ServiceChange {
 
 // elementsOf returns an upper estimate of how many elements a delta changes.
 func elementsOf(d *policy.Delta) int {
-	n := len(d.RefusedVIPs.Gained) + len(d.RefusedVIPs.Lost) + len(d.Hairpins.Gained) + len(d.Hairpins.Lost)
+	n := len(d.RefusedAddrs.Gained) + len(d.RefusedAddrs.Lost) + len(d.Hairpins.Gained) + len(d.Hairpins.Lost)
 	for _, c := range d.Services {
 		n += elementsOfService(c.Old) + elementsOfService(c.New)
 	}
@@ -121,7 +121,7 @@ func elementsOfService(res *policy.Resolved) int {
 	for _, f := range res.AllFrontends() {
 		n += flags + elementsOfPool(f.Outside.Pool) + 2*len(f.NodePortAddrs)
 		if f.Split() {
-			n += flags + elementsOfPool(f.Local.Pool)
+			n += flags + elementsOfPool(f.FromLocal.Pool)
 		}
 		if f.Restricted {
 			n += 1 + len(f.SourceRanges)

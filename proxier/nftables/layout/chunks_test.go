@@ -36,7 +36,7 @@ func TestChunksOfADelta(t *testing.T) {
 		if n := elementsOf(chunk); n > 20 && len(names) != 2 {
 			t.Errorf("a chunk of %d elements: %v", n, names)
 		}
-		vips += len(chunk.RefusedVIPs.Gained)
+		vips += len(chunk.RefusedAddrs.Gained)
 		if names != nil {
 			got = append(got, names)
 		}
@@ -47,8 +47,8 @@ func TestChunksOfADelta(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("services of the chunks (-want +got):\n%s", diff)
 	}
-	if vips != len(delta.RefusedVIPs.Gained) {
-		t.Errorf("chunks refuse on %d VIPs, the delta on %d", vips, len(delta.RefusedVIPs.Gained))
+	if vips != len(delta.RefusedAddrs.Gained) {
+		t.Errorf("chunks refuse on %d VIPs, the delta on %d", vips, len(delta.RefusedAddrs.Gained))
 	}
 	if whole := Chunks(delta, ChunkElements); len(whole) != 1 || whole[0] != delta {
 		t.Errorf("a small delta goes in %d chunks", len(whole))
@@ -76,7 +76,7 @@ func renamed(res *policy.Resolved, key source.Key) *policy.Resolved {
 	for _, f := range res.Frontends {
 		g := *f
 		g.ServicePort.Key = key
-		g.Outside.Pool, g.Local.Pool = pools[f.Outside.Pool], pools[f.Local.Pool]
+		g.Outside.Pool, g.FromLocal.Pool = pools[f.Outside.Pool], pools[f.FromLocal.Pool]
 		out.Frontends = append(out.Frontends, &g)
 	}
 	return &out

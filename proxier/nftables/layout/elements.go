@@ -51,7 +51,7 @@ func (r *renderer) frontend(f *policy.Frontend) {
 	r.route(class, f, f.Outside)
 	if f.Split() {
 		r.emit(Set{kind: frontends, class: class.local()}, r.key, nil, name)
-		r.route(class.local(), f, f.Local)
+		r.route(class.local(), f, f.FromLocal)
 	}
 }
 
@@ -189,7 +189,7 @@ func (r *renderer) state(st *policy.State) {
 	for _, a := range st.Host.NodePortAddrs {
 		r.addr(nodeAddrs, a)
 	}
-	for a := range st.RefusedVIPs {
+	for a := range st.RefusedAddrs {
 		r.addr(vips, a)
 	}
 	for _, a := range st.Host.ServiceCIDRExempt {
@@ -214,9 +214,9 @@ func (r *renderer) hairpin(h policy.Hairpin) {
 
 // shared emits what a Delta adds to, or removes from, the sets that services share.
 func (r *renderer) shared(d *policy.Delta, gained bool) {
-	vipList, hairpinList := d.RefusedVIPs.Lost, d.Hairpins.Lost
+	vipList, hairpinList := d.RefusedAddrs.Lost, d.Hairpins.Lost
 	if gained {
-		vipList, hairpinList = d.RefusedVIPs.Gained, d.Hairpins.Gained
+		vipList, hairpinList = d.RefusedAddrs.Gained, d.Hairpins.Gained
 	}
 	for _, a := range vipList {
 		r.addr(vips, a)

@@ -176,7 +176,7 @@ func TestPoolsOfOneHash(t *testing.T) {
 		s := backendtest.Service{Name: name, Protocol: source.TCP, Affinity: 1, Targets: weighted(1, 1)}
 		pool, _ := s.Pools()
 		route := backendtest.Route(pool, policy.NoOne, policy.Reject)
-		return s.Resolve(&policy.Frontend{Key: policy.FrontendKey{Addr: backendtest.Addr(w.Family, "vip", len(name))}, Outside: route, Local: route})
+		return s.Resolve(&policy.Frontend{Key: policy.FrontendKey{Addr: backendtest.Addr(w.Family, "vip", len(name))}, Outside: route, FromLocal: route})
 	}
 	a, b := sticky("a"), sticky("bb")
 	same := func(string) uint32 { return 1<<32 - 1 }

@@ -16,7 +16,7 @@ func hashedService(fam policy.Family, on source.HashOn, targets ...policy.Target
 	pool, _ := s.Pools()
 	pool.Hash = policy.Hash{On: on, Endpoints: 20}
 	route := backendtest.Route(pool, policy.NoOne, policy.Reject)
-	return s.Resolve(&policy.Frontend{Key: policy.FrontendKey{Addr: backendtest.Addr(fam, "vip", 0), Port: 80}, Outside: route, Local: route})
+	return s.Resolve(&policy.Frontend{Key: policy.FrontendKey{Addr: backendtest.Addr(fam, "vip", 0), Port: 80}, Outside: route, FromLocal: route})
 }
 
 // An endpoint that leaves, or comes back, changes the slots that the table of every other

@@ -156,7 +156,7 @@ func (h *held) meets(owner string, f family, to address, p packet) outcome {
 	}
 	leg, local := front.Outside, h.isLocal(p)
 	if local || p.fromHost {
-		leg = front.Local
+		leg = front.FromLocal
 	}
 	out.action = leg.Action.String()
 	if leg.Action != policy.Balance {

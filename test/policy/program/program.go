@@ -37,7 +37,7 @@ func Answer(st *proxierpolicy.State, p policy.Packet) policy.Outcomes {
 	a := p.To.Addr()
 	inCIDRs := slices.ContainsFunc(st.Host.ServiceCIDRs, func(r netip.Prefix) bool { return r.Contains(a) })
 	exempt := slices.Contains(st.Host.ServiceCIDRExempt, a)
-	if st.RefusedVIPs[a] > 0 || inCIDRs && !exempt {
+	if st.RefusedAddrs[a] > 0 || inCIDRs && !exempt {
 		return only(policy.Refused)
 	}
 	return only(policy.Untouched)
