@@ -1,7 +1,6 @@
 package filter
 
 import (
-	"errors"
 	"maps"
 	"slices"
 
@@ -198,7 +197,10 @@ func setSize(n int) uint32 { return uint32(max(minSetSize, 2*n)) }
 // Compare returns what Plan says where the kernel holds one thing exactly and is to hold
 // another, each of its State. It needs no kernel.
 func Compare(before *layout.Rules, had *policy.State, after *layout.Rules, st *policy.State) ([]proxier.Change, error) {
-	if err := errors.Join(before.Reset(had), after.Reset(st)); err != nil {
+	if err := before.Reset(had); err != nil {
+		return nil, err
+	}
+	if err := after.Reset(st); err != nil {
 		return nil, err
 	}
 	v6 := st.Family == policy.IPv6

@@ -98,8 +98,11 @@ func (k *Kernel) adoptOrWarn(ctx context.Context, st *policy.State) error {
 	_, err := conntrack.Mark(ctx, k.tool.IPv6, st.Host.Mark(), func(c conntrack.Connection) bool {
 		return c.Reply != c.Dst && ours[proxier.FrontendAddr{Protocol: source.Protocol(c.Protocol), AddrPort: c.Dst}]
 	})
+	if err != nil {
+		err = fmt.Errorf("marking existing connections for FORWARD: %w", err)
+	}
 	if err != nil && ctx.Err() != nil {
-		return fmt.Errorf("marking existing connections for FORWARD: %w", err)
+		return err
 	}
 	if err != nil && !k.warnedUnmarked {
 		k.log.Warn("existing connections could not be marked: a firewall may drop them", "tool", k.Tool(), "err", err)

@@ -6,7 +6,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"svcproxy.dev/svcproxy/proxier/report"
-
 	"svcproxy.dev/svcproxy/source"
 )
 

@@ -111,7 +111,10 @@ func (b *Backend) Plan(ctx context.Context, st *policy.State) (_ []proxier.Chang
 		return nil, err
 	}
 	rest, err := b.kernel.Plan(ctx, layout.NewIPVSRules(b.fam), withBound(st, p.addrs))
-	return slices.Concat(p.changes(), changes, rest), err
+	if err != nil {
+		return nil, err
+	}
+	return slices.Concat(p.changes(), changes, rest), nil
 }
 
 var (

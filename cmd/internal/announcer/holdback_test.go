@@ -46,9 +46,9 @@ func TestHeldBackForFamily(t *testing.T) {
 		ready()
 		time.Sleep(time.Minute)
 		w.expect(t, opened)
-		a.mu.Lock()
+		a.routers.mu.Lock()
 		a.routers.running.speaker.(*speaker).quiet = true
-		a.mu.Unlock()
+		a.routers.mu.Unlock()
 		if s := a.Sessions(); len(s) != 1 || !strings.HasPrefix(s[0].LastError, "held back until ") || !strings.Contains(s[0].LastError, ":30: ipv6 is not synced") {
 			t.Errorf("%+v", s)
 		}

@@ -177,7 +177,9 @@ func (r *rule) option(word, value string, not bool) {
 		ok = false
 	}
 	if !ok {
-		r.other = append(r.other, strings.TrimSpace(word+" "+value))
+		if text := strings.TrimSpace(word + " " + value); text != "" {
+			r.other = append(r.other, text)
+		}
 	}
 }
 
