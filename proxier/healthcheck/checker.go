@@ -2,7 +2,9 @@ package healthcheck
 
 import (
 	"cmp"
+	"container/heap"
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
@@ -123,4 +125,203 @@ func (c *Checker) Answers() []Answers {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.tallies.answers()
+}
+
+// endWait is how long Run waits at its end for probes, which then end by themselves.
+const endWait = time.Second
+
+// Run asks until ctx ends, and returns when no probe is under way, or a second later: its
+// error is that of ctx. It is called once.
+func (c *Checker) Run(ctx context.Context) error {
+	c.start(ctx)
+	defer c.settle()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-timer.C:
+		case <-c.schedule.wake:
+		}
+		wait := c.look(time.Now())
+		c.report()
+		timer.Reset(max(wait, tick))
+	}
+}
+
+// settle waits until no probe is under way, but no longer than endWait.
+func (c *Checker) settle() {
+	done := make(chan struct{})
+	go func() {
+		c.probes.Wait()
+		close(done)
+	}()
+	timer := time.NewTimer(endWait)
+	defer timer.Stop()
+	select {
+	case <-done:
+	case <-timer.C:
+	}
+}
+
+// start makes due what was watched before.
+func (c *Checker) start(ctx context.Context) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.running, c.ctx = true, ctx
+	now := time.Now()
+	for _, e := range c.entries {
+		c.schedule.begin(e, now)
+	}
+}
+
+// look begins the probes that are due, and returns how long none will be.
+func (c *Checker) look(now time.Time) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	due := &c.schedule.due
+	for len(*due) > 0 && !(*due)[0].due.After(now) {
+		e := heap.Pop(due).(*entry)
+		if e.late(now) {
+			c.schedule.again(e, now)
+			continue
+		}
+		lane := c.lane(e)
+		lane.put(e)
+		c.fill(lane)
+	}
+	if len(*due) == 0 {
+		return time.Hour
+	}
+	return (*due)[0].due.Sub(now)
+}
+
+func (c *Checker) lane(e *entry) *lane {
+	if e.check.Type == source.CheckExec {
+		return &c.programs
+	}
+	return &c.net
+}
+
+// fill begins the probe whose turn it is, if there is a slot. The caller holds c.mu.
+func (c *Checker) fill(l *lane) {
+	if e := l.next(); e != nil {
+		c.probes.Go(func() { c.work(l, e) })
+	}
+}
+
+// work probes, and goes on with those that wait until there is none, or no slot.
+func (c *Checker) work(l *lane, e *entry) {
+	for e != nil && c.ctx.Err() == nil {
+		slow := e.slow
+		began := time.Now()
+		err := c.probe(e)
+		c.complain(e, began, err)
+		e = c.answered(l, e, slow, err, began, time.Since(began))
+	}
+}
+
+// complain logs, once a minute, what is wrong with this host rather than with an endpoint.
+func (c *Checker) complain(e *entry, began time.Time, err error) {
+	if waited := began.Sub(e.due); waited > e.check.Interval {
+		c.lateness.Do(func() {
+			c.cfg.Log.Warn("health checks are late: too many are under way", "waited", waited, "type", e.check.Type, "parallel", c.lane(e).slots)
+		})
+	}
+	if outcomeOf(err) == notAsked {
+		c.faults.Do(func() { c.cfg.Log.Warn("health check could not be asked", "endpoint", e.q.At, "err", words(err)) })
+	}
+}
+
+// probe asks once, bounded by the check's timeout.
+func (c *Checker) probe(e *entry) error {
+	ctx, cancel := context.WithTimeout(c.ctx, e.check.Timeout)
+	defer cancel()
+	return e.asker.ask(ctx, e.q)
+}
+
+// answered takes an answer, and returns the question whose turn it is in the slot that is free now.
+func (c *Checker) answered(l *lane, e *entry, slow bool, err error, began time.Time, took time.Duration) *entry {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l.done(slow)
+	if c.ctx.Err() == nil && e.users > 0 {
+		c.take(e, err, began, took)
+		c.schedule.again(e, time.Now())
+	}
+	return l.next()
+}
+
+// take counts an answer, and says what it means for the endpoint.
+func (c *Checker) take(e *entry, err error, began time.Time, took time.Duration) {
+	o := outcomeOf(err)
+	c.tallies.add(e.check.Type, o, took)
+	e.slow = took >= slowFrom
+	if o == notAsked || o == timedOut && e.stopped(took) {
+		c.missed(e, err, began, took)
+		return
+	}
+	e.uncounted = false
+	was := e.result.State
+	e.result = e.result.with(err, began, took, e.check)
+	if e.result.State != was && !e.reporting {
+		e.reporting = true
+		c.reports = append(c.reports, e)
+		c.schedule.poke()
+	}
+}
+
+// missed is of a probe that says nothing of the endpoint: it takes the place of no answer.
+func (c *Checker) missed(e *entry, err error, began time.Time, took time.Duration) {
+	if outcomeOf(err) == notAsked {
+		e.result.NotAsked = words(err)
+	}
+	if e.result.Asked.IsZero() {
+		e.result.Asked = began
+	}
+	if e.result.State == source.CheckUnknown {
+		e.result.Asked, e.result.Took, e.result.Error = began, took, words(err)
+	}
+}
+
+// report tells the changes of states, outside of the lock.
+func (c *Checker) report() {
+	for _, r := range c.changes() {
+		c.cfg.Report(r.q, r.result)
+	}
+}
+
+type change struct {
+	q      Question
+	result Result
+}
+
+// changes returns the states that have changed, of questions that are still watched.
+func (c *Checker) changes() []change {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var all []change
+	for _, e := range c.reports {
+		e.reporting = false
+		if e.users > 0 {
+			all = append(all, change{e.q, e.result})
+		}
+	}
+	c.reports = c.reports[:0]
+	return all
+}
+
+// outcomeOf returns what came of a probe.
+func outcomeOf(err error) outcome {
+	var own *ownError
+	switch {
+	case err == nil:
+		return passed
+	case errors.As(err, &own):
+		return notAsked
+	case isTimeout(err):
+		return timedOut
+	}
+	return failed
 }

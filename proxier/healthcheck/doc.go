@@ -31,8 +31,7 @@
 //
 //	question    what is asked; when two questions are one
 //	result      what answers in a row mean
-//	checker     what users of the package call
-//	run         the goroutine that begins probes, and what a probe does
+//	checker     what users of the package call, the goroutine that begins probes, and what a probe does
 //	schedule    grids, and what is due
 //	lane        how many probes are under way, and whose turn it is
 //	answers     counts and durations for metrics

@@ -4,12 +4,9 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"path/filepath"
 	"slices"
-	"strings"
 
 	"svcproxy.dev/svcproxy/proxier/policy"
-	"svcproxy.dev/svcproxy/source"
 )
 
 // Explain says what becomes of a packet.
@@ -153,82 +150,6 @@ func (d *decision) rangesText() string {
 		}
 	}
 	return "in none of " + fmt.Sprint(d.frontend.SourceRanges)
-}
-
-// choice is step 3.
-func (r *Report) choice(d *decision, f *facts) {
-	used, others := r.sorted(d)
-	for i, e := range r.Expected {
-		if i < maxLines/2 {
-			r.say(choiceStep, fmt.Sprintf("%s gets %s%s", e.Address, percent(e.Share), d.asUsed(used[i])+d.atMost(used[i])))
-		} else if i == maxLines/2 {
-			r.say(choiceStep, fmt.Sprintf("and %d more", len(r.Expected)-i))
-		}
-	}
-	places := d.places()
-	for _, e := range others[:min(len(others), maxLines/2)] {
-		r.say(choiceStep, fmt.Sprintf("%s not used: %s (%s)", netip.AddrPortFrom(e.Addr, e.port), d.whyUnused(e), places(e.index)))
-	}
-	if more := len(others) - maxLines/2; more > 0 {
-		r.say(choiceStep, fmt.Sprintf("and %d more that are not used", more))
-	}
-	if len(d.use.Endpoints) == 0 {
-		r.say(choiceStep, "the service has no endpoints")
-	}
-	r.checks(d, used)
-	r.affinity(d, f)
-	r.hashing(d)
-	r.onePacket(d)
-}
-
-// sorted returns the endpoints that are used, as Expected has them, and the others.
-func (r *Report) sorted(d *decision) (used []*source.Endpoint, others []endpoint) {
-	at := make(map[netip.AddrPort]int, len(r.Expected))
-	for i, e := range r.Expected {
-		at[e.Address] = i
-	}
-	used = make([]*source.Endpoint, len(r.Expected))
-	for _, e := range d.endpoints() {
-		i, expected := at[netip.AddrPortFrom(e.Addr, e.port)]
-		if expected && e.state == policy.Ready {
-			used[i] = e.Endpoint
-			continue
-		}
-		others = append(others, e)
-	}
-	return used, others
-}
-
-// places returns what says where an endpoint stands.
-func (d *decision) places() func(index int) string {
-	var known []source.Position
-	if d.world.Places != nil && d.use.Pos.File != "" {
-		known = d.world.Places(d.use.Service)
-	}
-	return func(i int) string {
-		if i < len(known) {
-			return fmt.Sprintf("%s:%d:%d", filepath.Base(known[i].File), known[i].Line, known[i].Col)
-		}
-		return fmt.Sprintf("endpoint %d of %s", i+1, d.use.Key)
-	}
-}
-
-func (r *Report) affinity(d *decision, f *facts) {
-	if d.outcome != Balanced || d.route.Pool.Affinity == 0 {
-		return
-	}
-	text := "session affinity for " + d.route.Pool.Affinity.String() + ": no record of this client"
-	if d.world.Balancer != "" {
-		text = "session affinity for " + d.route.Pool.Affinity.String() + ", kept by " + d.world.Balancer
-	}
-	if f.kept != nil {
-		text = fmt.Sprintf("session affinity: this client keeps %s for %s more", f.kept.Target, f.kept.Left)
-	}
-	r.say(choiceStep, text)
-}
-
-func percent(share float64) string {
-	return strings.TrimSuffix(fmt.Sprintf("%.1f", share*100), ".0") + "%"
 }
 
 // kernel is step 4.

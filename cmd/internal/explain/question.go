@@ -4,11 +4,11 @@
 //	question.go                  what is asked
 //	world.go                     what svcproxy holds
 //	addressed.go                 what services have at the address: pure
-//	decide.go, conditions.go, balancing.go
-//	                             what svcproxy does with the packet: pure
+//	decide.go                    what svcproxy does with the packet: pure
 //	facts.go                     what is asked of the host, by small interfaces
 //	host.go                      this host, which fulfils them
-//	judge.go, path.go, answers.go   decision and facts against each other: pure
+//	judge.go, choice.go, path.go, answers.go
+//	                             decision and facts against each other: pure
 //	report.go                    what is answered
 //
 // Policy is that of policy.Resolve; which endpoint is used, and why others are not, is

@@ -1,0 +1,264 @@
+package explain
+
+import (
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"svcproxy.dev/svcproxy/internal/maglev"
+
+	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/source"
+)
+
+// choice is step 3.
+func (r *Report) choice(d *decision, f *facts) {
+	used, others := r.sorted(d)
+	for i, e := range r.Expected {
+		if i < maxLines/2 {
+			r.say(choiceStep, fmt.Sprintf("%s gets %s%s", e.Address, percent(e.Share), d.asUsed(used[i])+d.atMost(used[i])))
+		} else if i == maxLines/2 {
+			r.say(choiceStep, fmt.Sprintf("and %d more", len(r.Expected)-i))
+		}
+	}
+	places := d.places()
+	for _, e := range others[:min(len(others), maxLines/2)] {
+		r.say(choiceStep, fmt.Sprintf("%s not used: %s (%s)", netip.AddrPortFrom(e.Addr, e.port), d.whyUnused(e), places(e.index)))
+	}
+	if more := len(others) - maxLines/2; more > 0 {
+		r.say(choiceStep, fmt.Sprintf("and %d more that are not used", more))
+	}
+	if len(d.use.Endpoints) == 0 {
+		r.say(choiceStep, "the service has no endpoints")
+	}
+	r.checks(d, used)
+	r.affinity(d, f)
+	r.hashing(d)
+	r.onePacket(d)
+}
+
+// sorted returns the endpoints that are used, as Expected has them, and the others.
+func (r *Report) sorted(d *decision) (used []*source.Endpoint, others []endpoint) {
+	at := make(map[netip.AddrPort]int, len(r.Expected))
+	for i, e := range r.Expected {
+		at[e.Address] = i
+	}
+	used = make([]*source.Endpoint, len(r.Expected))
+	for _, e := range d.endpoints() {
+		i, expected := at[netip.AddrPortFrom(e.Addr, e.port)]
+		if expected && e.state == policy.Ready {
+			used[i] = e.Endpoint
+			continue
+		}
+		others = append(others, e)
+	}
+	return used, others
+}
+
+// places returns what says where an endpoint stands.
+func (d *decision) places() func(index int) string {
+	var known []source.Position
+	if d.world.Places != nil && d.use.Pos.File != "" {
+		known = d.world.Places(d.use.Service)
+	}
+	return func(i int) string {
+		if i < len(known) {
+			return fmt.Sprintf("%s:%d:%d", filepath.Base(known[i].File), known[i].Line, known[i].Col)
+		}
+		return fmt.Sprintf("endpoint %d of %s", i+1, d.use.Key)
+	}
+}
+
+func (r *Report) affinity(d *decision, f *facts) {
+	if d.outcome != Balanced || d.route.Pool.Affinity == 0 {
+		return
+	}
+	text := "session affinity for " + d.route.Pool.Affinity.String() + ": no record of this client"
+	if d.world.Balancer != "" {
+		text = "session affinity for " + d.route.Pool.Affinity.String() + ", kept by " + d.world.Balancer
+	}
+	if f.kept != nil {
+		text = fmt.Sprintf("session affinity: this client keeps %s for %s more", f.kept.Target, f.kept.Left)
+	}
+	r.say(choiceStep, text)
+}
+
+func percent(share float64) string {
+	return strings.TrimSuffix(fmt.Sprintf("%.1f", share*100), ".0") + "%"
+}
+
+// condition returns what is known of an endpoint of the packet's service.
+func (d *decision) condition(e *source.Endpoint) (policy.Condition, policy.Detail) {
+	at := d.use.EndpointAt(e)
+	if d.details == nil && d.world.Details != nil {
+		d.details = d.world.Details(d.use.Key)
+	}
+	return d.use.Conditions[at], d.details[at]
+}
+
+// fails reports whether the check of an endpoint does.
+func (d *decision) fails(e *source.Endpoint) bool {
+	known, _ := d.condition(e)
+	return d.use.HealthCheck != nil && known.Check == source.CheckFailed
+}
+
+// whyUnused says why an endpoint gets no new connections.
+func (d *decision) whyUnused(e endpoint) string {
+	_, detail := d.condition(e.Endpoint)
+	switch e.state {
+	case policy.Down:
+		return downText(detail)
+	case policy.Draining:
+		return drainText(detail.Drain)
+	case policy.Backup:
+		return fmt.Sprintf("backup of tier %d, used when fewer than %d of lower tiers are usable", e.Tier, max(1, d.use.MinUp))
+	case policy.Checking:
+		return "checking: its check has no result yet"
+	}
+	return e.state.String()
+}
+
+// asUsed says what is to be known of an endpoint that gets new connections, if there is something.
+func (d *decision) asUsed(e *source.Endpoint) string {
+	if e == nil {
+		return ""
+	}
+	known, detail := d.condition(e)
+	switch {
+	case d.fails(e):
+		return ", though " + downText(detail)
+	case d.use.HealthCheck != nil && known.Check == source.CheckUnknown && d.world.Details != nil:
+		return ", though its check has no result yet"
+	case d.use.SlowStart > 0 && known.Share > 0:
+		return fmt.Sprintf(", in a slow start: with %d%% of its weight", 10*int(known.Share))
+	case e.Tier > 0:
+		return fmt.Sprintf(", backup of tier %d", e.Tier)
+	}
+	return ""
+}
+
+// downText says why and for how long a check has failed: "DOWN: connect timed out (for 12s)".
+func downText(d policy.Detail) string {
+	text := "DOWN"
+	switch {
+	case d.Error != "":
+		text += ": " + d.Error
+	case !d.Asked.IsZero():
+		text += ": its last answer was good, and more have to be"
+	}
+	if !d.Since.IsZero() {
+		text += fmt.Sprintf(" (for %v)", seconds(time.Since(d.Since)))
+	}
+	return text
+}
+
+// drainText says who drains an endpoint, for how long, why and until when.
+func drainText(d *policy.Drain) string {
+	if d == nil {
+		return "draining"
+	}
+	text := fmt.Sprintf("draining, by %s for %v", d.By, seconds(time.Since(d.At)))
+	if d.Reason != "" {
+		text += ": " + d.Reason
+	}
+	if left := time.Until(d.Until); left > 0 {
+		text += fmt.Sprintf(", %v left", seconds(left))
+	}
+	return text
+}
+
+func seconds(d time.Duration) time.Duration { return max(0, d.Truncate(time.Second)) }
+
+// firstUnused names the first endpoint that is down or drained, and why; empty: there is none.
+func (d *decision) firstUnused() string {
+	for _, e := range d.endpoints() {
+		if e.state == policy.Down || e.state == policy.Draining {
+			return fmt.Sprintf("%s %s", netip.AddrPortFrom(e.Addr, e.port), d.whyUnused(e))
+		}
+	}
+	return ""
+}
+
+// checks notes that all endpoints that are used fail their check, and what is not known of them.
+func (r *Report) checks(d *decision, used []*source.Endpoint) {
+	if d.use.HealthCheck == nil {
+		return
+	}
+	if d.world.Details == nil {
+		r.say(choiceStep, "what health checks say is known to the daemon only, and none was asked")
+		return
+	}
+	passes := func(e *source.Endpoint) bool {
+		if e == nil {
+			return true
+		}
+		known, _ := d.condition(e)
+		return known.Check == source.CheckPassed
+	}
+	fails := func(e *source.Endpoint) bool { return e != nil && d.fails(e) }
+	if slices.ContainsFunc(used, passes) {
+		if slices.ContainsFunc(used, fails) {
+			r.say(choiceStep, "all endpoints have failed, and some pass their check again: those that failed with them are used while they may follow")
+		}
+		return
+	}
+	if len(used) == 0 || !d.fails(used[0]) {
+		return
+	}
+	r.say(choiceStep, "no endpoint passes its check, and all_failed is use_all: those that fail are used")
+	_, detail := d.condition(used[0])
+	r.addProblem(Problem{Step: choiceStep, order: reverseOrder, Text: fmt.Sprintf("no endpoint answers, as their check says: %s %s", r.Expected[0].Address, downText(detail))})
+}
+
+// hashing says that no chance chooses, and of a client whose address alone is hashed where it goes.
+func (r *Report) hashing(d *decision) {
+	if d.outcome != Balanced || d.route.Pool.Hash.On == source.NotHashed {
+		return
+	}
+	on := map[source.HashOn]string{source.ClientIP: "address", source.ClientIPPort: "address and port"}[d.route.Pool.Hash.On]
+	text := "scheduler maglev: a hash of the client's " + on + " chooses, on every host alike"
+	switch {
+	case d.world.HashTable != "":
+		text += ", by the table of " + d.world.HashTable
+	case d.route.Pool.Hash.On == source.ClientIP:
+		text += fmt.Sprintf(": for %s it is %s", d.question.Source, hashed(d.route.Pool, d.question.Source))
+	}
+	r.say(choiceStep, text)
+}
+
+// hashed returns the target of a client in nftables mode, whatever its port.
+func hashed(p *policy.Pool, client netip.Addr) netip.AddrPort {
+	list := make([]maglev.Endpoint, len(p.Targets))
+	for i, t := range p.Targets {
+		list[i] = maglev.Endpoint{AddrPort: t.AddrPort, Weight: t.Weight}
+	}
+	table := maglev.Fill(nil, maglev.Size(p.Hash.Endpoints), list)
+	return p.Targets[table[maglev.Slot(len(table), netip.AddrPortFrom(client, 0), false)]].AddrPort
+}
+
+// atMost says how many connections an endpoint gets where that is limited.
+func (d *decision) atMost(e *source.Endpoint) string {
+	if e == nil || e.MaxConnections == 0 || !d.balancedOutside() {
+		return ""
+	}
+	text := fmt.Sprintf(", at most %d connections", e.MaxConnections)
+	if e.MinConnections > 0 {
+		text += fmt.Sprintf(", then none until it has fewer than %d", e.MinConnections)
+	}
+	return text
+}
+
+// onePacket says that each packet is balanced by itself.
+func (r *Report) onePacket(d *decision) {
+	if d.outcome != Balanced || !d.route.Pool.OnePacket || !d.balancedOutside() {
+		return
+	}
+	text := "one_packet: " + d.world.Balancer + " chooses for each packet by itself"
+	if !d.route.Pool.Forward.Answers() {
+		text += "; answers of endpoints are not translated, and do not reach the client"
+	}
+	r.say(choiceStep, text)
+}
