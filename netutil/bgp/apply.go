@@ -129,6 +129,18 @@ func (t *table) withdraw(srv *server.BgpServer, withdraw routes) error {
 	return nil
 }
 
+// paths returns routes as GoBGP wants them.
+func paths(set routes) (list []*apiutil.Path, err error) {
+	for p, shutdown := range set {
+		one, err := path(p, shutdown)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, one)
+	}
+	return list, nil
+}
+
 // settled returns the states of all peers once none is in OpenConfirm, settle has passed, or the speaker is to end: who ends it
 // may have little time, and routes that are withdrawn before the end are to go first.
 func (t *table) settled(ctx context.Context, srv *server.BgpServer) map[netip.Addr]api.PeerState_SessionState {

@@ -78,18 +78,6 @@ func (c Config) neighbor(p Peer) *api.Peer {
 	return n
 }
 
-// paths returns routes as GoBGP wants them.
-func paths(set routes) (list []*apiutil.Path, err error) {
-	for p, shutdown := range set {
-		one, err := path(p, shutdown)
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, one)
-	}
-	return list, nil
-}
-
 // path returns a route as GoBGP wants it.
 func path(p netip.Prefix, shutdown bool) (*apiutil.Path, error) {
 	f := familyOf(p.Addr())
