@@ -10,10 +10,8 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"sync"
 	"sync/atomic"
 
-	"github.com/go-logr/logr"
 	core "k8s.io/api/core/v1"
 	discovery "k8s.io/api/discovery/v1"
 	events "k8s.io/api/events/v1"
@@ -24,7 +22,6 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/klog/v2"
 )
 
 // An identity is how we reach the API server and who we are there. Files that it
@@ -149,10 +146,6 @@ func restClient(cfg *rest.Config, codecs serializer.CodecFactory, http *http.Cli
 	}
 	return c, nil
 }
-
-// silence has client-go log nothing of its own: what it cannot do reaches us as
-// an error, and status says it once.
-var silence = sync.OnceFunc(func() { klog.SetLogger(logr.Discard()) })
 
 // A tokenFile sends the token in a file with each request, and reads the file for each: there are few. client-go
 // would go on for 50 s with a token that is not accepted any more.

@@ -15,7 +15,6 @@ import (
 )
 
 const (
-	maxEvents  = 16              // that wait; more are dropped, the log has them all
 	eventWait  = 5 * time.Second // for an answer
 	maxNote    = 1024            // bytes, of an Event (events/v1)
 	controller = "svcproxy"

@@ -5,9 +5,12 @@ package kubernetes
 import (
 	"log/slog"
 	"net/netip"
+	"sync"
 	"time"
 
+	"github.com/go-logr/logr"
 	events "k8s.io/api/events/v1"
+	"k8s.io/klog/v2"
 
 	"svcproxy.dev/svcproxy/internal/wake"
 	"svcproxy.dev/svcproxy/source"
@@ -69,6 +72,13 @@ type Source struct {
 	commands chan step          // what others have the goroutine of Run do
 	again    chan struct{}      // has an element when the API server is to be listed again
 }
+
+// maxEvents is how many events wait; more are dropped, the log has them all.
+const maxEvents = 16
+
+// silence has client-go log nothing of its own: what it cannot do reaches us as
+// an error, and status says it once.
+var silence = sync.OnceFunc(func() { klog.SetLogger(logr.Discard()) })
 
 // New returns a Source that does nothing before Run.
 func New(o Options) *Source {
