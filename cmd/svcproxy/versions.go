@@ -15,6 +15,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/keep"
 )
 
 func historyCommand(p *program) *cobra.Command {
@@ -43,7 +44,7 @@ before (~). One version of each file is in use, unless the file was removed.`,
 }
 
 // history asks the daemon and, where none runs, reads what it would.
-func (p *program) history(cmd *cobra.Command, name string) (list []file.Revision, err error) {
+func (p *program) history(cmd *cobra.Command, name string) (list []keep.Revision, err error) {
 	err = control.NewClient(p.dirs.run).Ask(cmd.Context(), "/v1/history", url.Values{"file": {name}}, &list)
 	if !errors.Is(err, control.ErrUnreachable) {
 		return list, reached(err)
@@ -51,7 +52,7 @@ func (p *program) history(cmd *cobra.Command, name string) (list []file.Revision
 	if name != "" {
 		name = filepath.Base(name)
 	}
-	if list, err = file.Histories(p.dirs.state, name); err != nil {
+	if list, err = keep.Histories(p.dirs.state, name); err != nil {
 		return nil, unreachable(err)
 	}
 	return list, nil
@@ -71,7 +72,7 @@ left as it is, and status calls it rolled back. With FILE the version must be on
 				p.working = false
 				return fmt.Errorf("unknown version %q; want a number as svcproxy history shows it", args[len(args)-1])
 			}
-			q, r := control.Rollback{Number: number}, file.Revision{}
+			q, r := control.Rollback{Number: number}, keep.Revision{}
 			if len(args) == 2 {
 				q.File = args[0]
 			}

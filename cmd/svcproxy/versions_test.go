@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"svcproxy.dev/svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/keep"
 )
 
 // Without a daemon history reads the state directory; the others need one.
@@ -51,7 +51,7 @@ func TestVersionsWithoutADaemon(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(history, "index"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if list, err := file.Histories(filepath.Join(dir, "lib"), ""); err != nil || len(list) != 0 {
+	if list, err := keep.Histories(filepath.Join(dir, "lib"), ""); err != nil || len(list) != 0 {
 		t.Errorf("an empty index: %v, %v", list, err)
 	}
 }

@@ -17,7 +17,7 @@ import (
 
 // inFloors are the folders with so many files that a reader needs them in an order: each
 // uses only what files below it have, and none is used by what it uses.
-var inFloors = []string{"netutil/nft", "proxier/nftables", "proxier/nftables/layout", "source/file"}
+var inFloors = []string{"netutil/nft", "proxier/nftables", "proxier/nftables/layout", "source/file", "source/keep"}
 
 func TestFilesUseNoneThatUsesThem(t *testing.T) {
 	for _, dir := range inFloors {
@@ -34,8 +34,8 @@ func TestFilesUseNoneThatUsesThem(t *testing.T) {
 // stages are those of source/file, by the first word of the names of their files, in the order
 // in which a change travels: each uses only those after it. The package doc says what they are.
 var stages = []string{
-	"run", "command", "once", "look", "events", "hand", "wait", "trial", "guard", "bind", "keep", "outgoing",
-	"source", "state", "store", "removals", "check", "history", "decisions", "index", "read", "timing",
+	"run", "command", "look", "events", "hand", "wait", "trial", "guard", "bind", "keep", "outgoing",
+	"source", "state", "removals", "check", "decisions", "read", "timing",
 }
 
 // backward are the arrows between stages that run against their order, as "from -> to", and why each has to.

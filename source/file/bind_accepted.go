@@ -32,7 +32,7 @@ func (s *Source) takeAcceptedLists(p *probe) {
 	}
 	p.f.before = map[string]*read.Version{}
 	for name, id := range a.lists {
-		data, err := s.store.text(name, id)
+		data, err := s.store.Text(name, id)
 		if err != nil {
 			s.log.Warn("endpoints that a service file was last accepted with are not known any more", "file", p.f.path, "err", err)
 			continue

@@ -7,6 +7,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"svcproxy.dev/svcproxy/source/keep"
 )
 
 // sixWeb is web with an address of IPv6 only, and one more service.
@@ -22,7 +24,7 @@ func TestRollbackOfMisfitStays(t *testing.T) {
 		h.set("web.toml", serviceFrom("web", fromList)+"# 2\n")
 		h.set("web.toml", sixWeb)
 		h.use("does not fit", "web 2")
-		list, err := Histories(h.state, "web.toml")
+		list, err := keep.Histories(h.state, "web.toml")
 		check(t, err)
 		_, err = h.src.Rollback(context.Background(), "web.toml", list[len(list)-1].Number)
 		check(t, err)

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/keep"
 	"svcproxy.dev/svcproxy/source/read"
 )
 
@@ -129,7 +130,7 @@ func TestListsReadOnce(t *testing.T) {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 	state := t.TempDir()
-	if units := LastGood(read.Rules{}, dir, state, []string{"a.toml"}); len(units) > 0 {
+	if units := keep.LastGood(read.Rules{}, dir, state, []string{"a.toml"}); len(units) > 0 {
 		t.Errorf("last good without a state: %v", units)
 	}
 	a := files[1].Services[0]

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"svcproxy.dev/svcproxy/source/keep"
 )
 
 // Where changes wait for apply, a file and its list are applied at once, whichever was written first.
@@ -102,7 +104,7 @@ func TestRollbackOfListFits(t *testing.T) {
 		h.set("web.endpoints.json", listOfN(2))
 		h.set("web.toml", sixWeb)
 		h.use("does not fit", "web 2")
-		list, err := Histories(h.state, "web.endpoints.json")
+		list, err := keep.Histories(h.state, "web.endpoints.json")
 		check(t, err)
 		_, err = h.src.Rollback(context.Background(), "web.endpoints.json", list[len(list)-1].Number)
 		check(t, err)

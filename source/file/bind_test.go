@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"svcproxy.dev/svcproxy/source/keep"
 )
 
 // serviceFrom is a service, with this line of its own.
@@ -294,7 +296,7 @@ func TestUnusedList(t *testing.T) {
 		h.change(func() { check(h.T, os.Remove(h.path("web.toml"))) })
 		h.change(func() {})
 		h.say("both gone", "", "")
-		if names := h.src.store.names(); len(names) > 0 {
+		if names := h.src.store.Names(); len(names) > 0 {
 			h.Errorf("recorded still: %q", names)
 		}
 	})
@@ -319,7 +321,7 @@ func TestListIsOneOfTheFiles(t *testing.T) {
 		h.confirm()
 		h.use("confirmed", "api 5, web 5")
 
-		list, err := Histories(h.state, "web.endpoints.json")
+		list, err := keep.Histories(h.state, "web.endpoints.json")
 		check(h.T, err)
 		if len(list) != 3 || list[0].Removed != 10 || list[0].Names[0] != "-10.1.0.10" || !list[0].OfEndpoints() || !list[0].InUse {
 			h.Fatalf("history: %+v", list)

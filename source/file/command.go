@@ -55,7 +55,7 @@ func (s *Source) kept(ctx context.Context, names ...string) error {
 	for end := time.Now().Add(acceptTime); ctx.Err() == nil && time.Now().Before(end) && !s.accepted(names); {
 		time.Sleep(openPoll)
 	}
-	if err := s.store.flush(ctx); err != nil {
+	if err := s.store.Flush(ctx); err != nil {
 		return fmt.Errorf("%w: %w", ErrNotKept, err)
 	}
 	return nil

@@ -5,19 +5,20 @@ import (
 	"fmt"
 
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/keep"
 	"svcproxy.dev/svcproxy/source/read"
 )
 
 // Rollback has an older version of a file used until the file changes again. An empty name
 // is that of the file that has this version. What it returns is that version. After an
 // error that wraps ErrNotKept it is used, but a restart may not know it.
-func (s *Source) Rollback(ctx context.Context, name string, number int) (Revision, error) {
+func (s *Source) Rollback(ctx context.Context, name string, number int) (keep.Revision, error) {
 	if s.store == nil {
-		return Revision{}, errNoStore
+		return keep.Revision{}, errNoStore
 	}
 	s.decideMu.Lock()
 	defer s.decideMu.Unlock()
-	r, text, err := s.store.revision(name, number)
+	r, text, err := s.store.Revision(name, number)
 	if err != nil {
 		return r, err
 	}

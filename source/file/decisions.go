@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/keep"
 	"svcproxy.dev/svcproxy/source/read"
 )
 
@@ -91,19 +92,19 @@ type acceptedLists struct {
 }
 
 // needs returns the versions that must not be dropped.
-func (d *decisions) needs() map[version]bool {
-	needed := map[version]bool{}
+func (d *decisions) needs() map[keep.Version]bool {
+	needed := map[keep.Version]bool{}
 	for name, p := range d.pins {
-		needed[version{name, p.use}] = true
+		needed[keep.Version{Name: name, Sum: p.use}] = true
 	}
 	for _, a := range d.lists {
 		for name, id := range a.lists {
-			needed[version{name, id}] = true
+			needed[keep.Version{Name: name, Sum: id}] = true
 		}
 	}
 	if d.trial != nil {
 		for name, v := range d.trial.before {
-			needed[version{name, v.ID}] = true
+			needed[keep.Version{Name: name, Sum: v.ID}] = true
 		}
 	}
 	return needed
@@ -184,7 +185,7 @@ func parseDecisions(data []byte) (d decisions, err error) {
 	head, text, _ := bytes.Cut(data, []byte("\n"))
 	text = bytes.TrimSuffix(text, []byte("\n"))
 	if string(head) != fmt.Sprintf("%s%08x", decisionsHeader, crc32.ChecksumIEEE(text)) {
-		return d, errDamaged
+		return d, keep.ErrDamaged
 	}
 	var t decisionsText
 	if err := json.Unmarshal(text, &t); err != nil {

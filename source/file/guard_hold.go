@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/keep"
 	"svcproxy.dev/svcproxy/source/read"
 )
 
@@ -18,7 +19,7 @@ func awaitApply(whole []*probe, verdict map[*state]string) {
 }
 
 // isNew reports whether nothing is known of any file from before.
-func (s *Source) isNew() bool { return s.store == nil || len(s.store.names()) == 0 }
+func (s *Source) isNew() bool { return s.store == nil || len(s.store.Names()) == 0 }
 
 // pinned returns what was decided of p's version; nil: nothing that still holds.
 func (s *Source) pinned(p *probe, guard Guard) *pin {
@@ -81,7 +82,7 @@ func (s *Source) unpin(name string, f *state) {
 
 // changes says in a few words what a version changes.
 func changes(was, is *read.Version) string {
-	d := diffOf(was, is)
+	d := keep.DiffOf(was, is)
 	what := "services"
 	if was != nil && was.List != nil || is.List != nil {
 		what = "endpoints of the list"

@@ -13,7 +13,7 @@ import (
 
 // keptVersion reads and parses a version that was accepted once.
 func (s *Source) keptVersion(ctx context.Context, name string, sum [32]byte) (*read.Version, error) {
-	data, err := s.store.text(name, sum)
+	data, err := s.store.Text(name, sum)
 	if err != nil {
 		return nil, err
 	}
@@ -32,7 +32,7 @@ func (s *Source) parseKept(ctx context.Context, name string, data []byte) (*read
 
 // versionBefore returns what a trial goes back to: from its copy or, where that is lost, as this run knows it.
 func (s *Source) versionBefore(name string, v *read.Version) (*read.Version, error) {
-	data, err := s.store.text(name, v.ID)
+	data, err := s.store.Text(name, v.ID)
 	switch {
 	case err == nil:
 		return s.parseKept(context.Background(), name, data)

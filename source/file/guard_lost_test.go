@@ -100,7 +100,7 @@ func TestListFromHistory(t *testing.T) {
 		h.start()
 		moment()
 		h.stop()
-		r, _ := h.src.store.find("web.endpoints.json")
+		r, _ := h.src.store.Find("web.endpoints.json")
 		check(h.T, os.Remove(h.lastCopy("web.endpoints.json")))
 		h.write("web.endpoints.json", "[")
 		h.start()
@@ -110,7 +110,7 @@ func TestListFromHistory(t *testing.T) {
 			t.Errorf("the log says nothing of the history:\n%s", got)
 		}
 		h.stop()
-		if _, err := h.src.store.read("web.endpoints.json", r); err != nil {
+		if _, err := h.src.store.Read("web.endpoints.json", r); err != nil {
 			t.Errorf("the copy is not written again: %v", err)
 		}
 	})

@@ -2,6 +2,7 @@ package file
 
 import (
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/keep"
 	"svcproxy.dev/svcproxy/source/read"
 )
 
@@ -33,26 +34,26 @@ func (s *Source) resumeAccepted(probes []probe) (units []source.Unit) {
 	defer s.mu.Unlock()
 	for i := range probes {
 		p, f := &probes[i], probes[i].f
-		if s.takePins(p); p.last.removed() {
+		if s.takePins(p); p.last.Removed() {
 			continue
 		}
-		f.claimedAt, f.damage = p.last.since, p.damage
+		f.claimedAt, f.damage = p.last.Since, p.damage
 		for _, d := range p.damage {
 			s.log.Warn(d.Msg, "file", f.path, "copy", d.Pos.File)
 		}
 		if p.good != nil {
 			f.seen, f.used, f.good = p.good, p.good, p.good
-			if p.last.sum != p.lost {
+			if p.last.Sum != p.lost {
 				f.older = p.good
 			}
-			f.state, f.since = source.Accepted, p.last.at
+			f.state, f.since = source.Accepted, p.last.At
 			f.unlogged, f.atStart = !f.isList(), true
 			s.takeAcceptedLists(p)
 			switch {
 			case !f.isList():
 				units = append(units, s.outgoing(f))
 			case p.damage != nil: // nobody accepts a list, so its copy is written again from here
-				s.listEntries[p.name] = entry{record: p.last, v: p.good}
+				s.listEntries[p.name] = keep.Entry{Record: p.last, Version: p.good}
 			}
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/keep"
 )
 
 // Accepted records which versions of files are in use from now on, for the next start. Callers that
@@ -21,12 +22,12 @@ func (s *Source) Accepted(units []source.Unit) {
 	for _, l := range lines {
 		l.logTo(s.log)
 	}
-	s.store.put(news)
+	s.store.Put(news)
 }
 
 // accept notes which versions are in use. It returns what is to be recorded, and to be logged.
-func (s *Source) accept(units []source.Unit, now time.Time) (news map[string]entry, lines []logLine) {
-	news = map[string]entry{}
+func (s *Source) accept(units []source.Unit, now time.Time) (news map[string]keep.Entry, lines []logLine) {
+	news = map[string]keep.Entry{}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, u := range units {
@@ -42,7 +43,7 @@ func (s *Source) accept(units []source.Unit, now time.Time) (news map[string]ent
 		if f.claimedAt.IsZero() {
 			f.claimedAt = now
 		}
-		news[name] = entry{record{f.good.ID, f.claimedAt, now}, f.good, was}
+		news[name] = keep.Entry{Record: keep.Record{Sum: f.good.ID, Since: f.claimedAt, At: now}, Version: f.good, Was: was}
 		if f.unlogged && f.good == f.used {
 			f.unlogged = false
 			lines = append(lines, f.summary(f.atStart))

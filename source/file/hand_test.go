@@ -19,6 +19,7 @@ import (
 
 	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/keep"
 	"svcproxy.dev/svcproxy/source/read"
 )
 
@@ -169,29 +170,29 @@ func (h *host) damage(name string) { write(h.T, h.lastCopy(name), "a 7\n") }
 // lastCopy returns the path of the copy of a file's last good version.
 func (h *host) lastCopy(name string) string {
 	h.Helper()
-	r, ok := h.src.store.find(name)
+	r, ok := h.src.store.Find(name)
 	if !ok {
 		h.Fatalf("no record of %s", name)
 	}
-	return h.src.store.copyPath(name, r.sum)
+	return h.src.store.CopyPath(name, r.Sum)
 }
 
 // copyOf returns the path of the copy of a version of a file.
 func (h *host) copyOf(name, text string) string {
-	return newStore(h.state, slog.New(slog.DiscardHandler)).copyPath(name, read.IDOf([]byte(text), nil))
+	return keep.New(h.state, slog.New(slog.DiscardHandler)).CopyPath(name, read.IDOf([]byte(text), nil))
 }
 
 // record has a version of a file recorded as the last good one, while no Source runs.
 func (h *host) record(name, text string) {
 	h.Helper()
-	st := newStore(h.state, slog.New(slog.DiscardHandler))
-	st.load()
+	st := keep.New(h.state, slog.New(slog.DiscardHandler))
+	st.Load()
 	v := &read.Version{ID: read.IDOf([]byte(text), nil), Data: []byte(text), Size: len(text)}
-	st.put(map[string]entry{name: {record: record{v.ID, time.Now(), time.Now()}, v: v}})
+	st.Put(map[string]keep.Entry{name: {Record: keep.Record{Sum: v.ID, Since: time.Now(), At: time.Now()}, Version: v}})
 	ctx, cancel := context.WithCancel(context.Background())
 	var ended sync.WaitGroup
-	ended.Go(func() { st.run(ctx) })
-	check(h.T, st.flush(ctx))
+	ended.Go(func() { st.Run(ctx) })
+	check(h.T, st.Flush(ctx))
 	cancel()
 	ended.Wait()
 }
@@ -203,7 +204,7 @@ func (h *host) stall() (release func()) {
 	path := h.lastCopy("a.toml")
 	waits, gate := make(chan bool), make(chan bool)
 	check(h.T, os.Rename(path, path+".away"))
-	h.src.store.tidy(func(string) ([]byte, bool) {
+	h.src.store.Tidy(func(string) ([]byte, bool) {
 		close(waits)
 		<-gate
 		return nil, false
@@ -229,29 +230,29 @@ func (h *host) checkStore() {
 	h.Helper()
 	check(h.T, os.MkdirAll(h.state+"/lastgood", 0o700))
 	var log bytes.Buffer
-	st := newStore(h.state, slog.New(slog.NewTextHandler(&log, nil)))
-	if st.load(); log.Len() > 0 {
+	st := keep.New(h.state, slog.New(slog.NewTextHandler(&log, nil)))
+	if st.Load(); log.Len() > 0 {
 		h.Errorf("a start finds: %s", log.String())
 	}
 	var want []string
-	for _, name := range st.names() {
+	for _, name := range st.Names() {
 		if h.src.files[name] == nil {
 			h.Errorf("%q is recorded, and does not exist", name)
 		}
-		r, _ := st.find(name)
-		want = append(want, filepath.Base(st.copyPath(name, r.sum)))
+		r, _ := st.Find(name)
+		want = append(want, filepath.Base(st.CopyPath(name, r.Sum)))
 	}
 	slices.Sort(want)
 	needed := map[string]bool{}
 	for v := range h.src.decisions.needs() {
-		needed[filepath.Base(st.copyPath(v.name, v.sum))] = true
+		needed[filepath.Base(st.CopyPath(v.Name, v.Sum))] = true
 	}
 	got := slices.DeleteFunc(h.copies(), func(c string) bool { return needed[c] && !slices.Contains(want, c) })
 	if !slices.Equal(got, want) && !strings.Contains(h.faults(), "copy") {
 		h.Errorf("copies\n got: %q\nwant: %q", got, want)
 	}
 	for name, f := range h.src.files {
-		if _, ok := st.find(name); f.good != nil && !ok {
+		if _, ok := st.Find(name); f.good != nil && !ok {
 			h.Errorf("%q is in use and not recorded", name)
 		}
 	}

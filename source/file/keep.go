@@ -2,13 +2,14 @@ package file
 
 import (
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/keep"
 	"svcproxy.dev/svcproxy/source/read"
 )
 
 // damage says why a copy is not used.
 func (s *Source) damage(name string, sum [32]byte, why string) []source.Fault {
 	return []source.Fault{{
-		Pos: source.Position{File: s.store.copyPath(name, sum)},
+		Pos: source.Position{File: s.store.CopyPath(name, sum)},
 		Msg: "the copy of the last good version cannot be used: " + why, Warning: true,
 	}}
 }
@@ -18,13 +19,13 @@ func (s *Source) forgetRecords(versions map[string]*read.Version) {
 	if s.store == nil || len(versions) == 0 {
 		return
 	}
-	removed := make(map[string]entry, len(versions))
+	removed := make(map[string]keep.Entry, len(versions))
 	for name, v := range versions {
-		removed[name] = entry{was: v}
+		removed[name] = keep.Entry{Was: v}
 	}
 	s.recordMu.Lock()
 	defer s.recordMu.Unlock()
-	s.store.put(removed)
+	s.store.Put(removed)
 }
 
 // cleanStore does what can wait until all services have been handed on: it drops what
@@ -34,7 +35,7 @@ func (s *Source) cleanStore() {
 		return
 	}
 	lost := map[string]*read.Version{}
-	for _, name := range s.store.names() {
+	for _, name := range s.store.Names() {
 		pin := s.decisions.pins[name]
 		if s.files[name] == nil || pin != nil && pin.state == source.RolledBack && pin.use == ([32]byte{}) {
 			lost[name] = nil
@@ -42,7 +43,7 @@ func (s *Source) cleanStore() {
 	}
 	s.forgetRecords(lost)
 	s.markStore()
-	s.background.Go(func() { s.store.tidy(s.contents) })
+	s.background.Go(func() { s.store.Tidy(s.contents) })
 }
 
 // contents returns what a file has, false if that cannot be read.
@@ -68,14 +69,14 @@ func (s *Source) markStore() {
 		}
 	}
 	if s.store != nil && s.synced {
-		s.store.markUsed()
+		s.store.MarkUsed()
 	}
 }
 
 // maintainStore writes again what could not be written, and keeps the index short.
 func (s *Source) maintainStore() {
 	if s.store != nil && s.synced {
-		s.store.maintain(len(s.files))
+		s.store.Maintain(len(s.files))
 		s.markStore()
 	}
 }

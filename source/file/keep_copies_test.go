@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/source/keep"
 	"svcproxy.dev/svcproxy/source/read"
 )
 
@@ -65,7 +66,7 @@ func TestOneCopyUnwritable(t *testing.T) {
 		check(t, os.MkdirAll(blocked+"/x", 0o700))
 		h.start()
 		moment()
-		if _, ok := h.src.store.find("b.toml"); !ok {
+		if _, ok := h.src.store.Find("b.toml"); !ok {
 			t.Error("b.toml is not recorded")
 		}
 		if got := h.warnings(); len(got) != 1 || !strings.Contains(got[0], blocked) {
@@ -218,8 +219,8 @@ func TestDamagedCopyRepaired(t *testing.T) {
 		h.write("a.toml", "a 1\n")
 		moment()
 		h.stop()
-		r, _ := h.src.store.find("a.toml")
-		if data, err := h.src.store.read("a.toml", r); err != nil || string(data) != "a 1\n" {
+		r, _ := h.src.store.Find("a.toml")
+		if data, err := h.src.store.Read("a.toml", r); err != nil || string(data) != "a 1\n" {
 			t.Errorf("the copy: %q, %v", data, err)
 		}
 		if h.faults() != "" {
@@ -378,7 +379,7 @@ func TestMissingAfterPowerFailure(t *testing.T) {
 		{"restart", func(h *host) { h.failPower() }, "a 1, b 1", "a.toml stale 1; b.toml accepted 1", func(h *host) { h.stop(); h.start() }, "a 1, b 1"},
 		{"back", func(h *host) { h.failPower() }, "a 1, b 1", "a.toml stale 1; b.toml accepted 1", func(h *host) { h.write("a.toml", "a 2\n") }, "a 2, b 1"},
 		{"index lost", func(h *host) { h.failPower(); check(h.T, os.Remove(h.state+"/lastgood/index")) }, "a 1, b 1", "a.toml stale 1; b.toml accepted 1", func(*host) {}, "a 1, b 1"},
-		{"killed", func(h *host) { write(h.T, h.state+"/lastgood/running", Boot()+"\n") }, "b 1", "b.toml accepted 1", func(*host) {}, "b 1"},
+		{"killed", func(h *host) { write(h.T, h.state+"/lastgood/running", keep.Boot()+"\n") }, "b 1", "b.toml accepted 1", func(*host) {}, "b 1"},
 		{"orderly", func(*host) {}, "b 1", "b.toml accepted 1", func(*host) {}, "b 1"},
 		{"orderly, and another boot", func(h *host) {
 			if _, err := os.Stat(h.state + "/lastgood/running"); err == nil { // it says in which boot
@@ -423,7 +424,7 @@ func TestSlowDisk(t *testing.T) {
 	h.write("a.toml", "a 1\n")
 	h.start()
 	h.awaitStates("a.toml accepted 1")
-	check(t, h.src.store.flush(t.Context()))
+	check(t, h.src.store.Flush(t.Context()))
 	release := h.stall()
 	h.write("a.toml", "a 2\n")
 	h.src.Reload()
@@ -437,14 +438,14 @@ func TestSlowDisk(t *testing.T) {
 		}
 	}
 	release()
-	want := record{sum: read.IDOf([]byte("a 2\n"), nil)}
+	want := keep.Record{Sum: read.IDOf([]byte("a 2\n"), nil)}
 	for start := time.Now(); !pace.Over(start, 30*time.Second); time.Sleep(time.Millisecond) {
-		if r, _ := h.src.store.find("a.toml"); r.sum == want.sum {
+		if r, _ := h.src.store.Find("a.toml"); r.Sum == want.Sum {
 			break
 		}
 	}
 	h.stop()
-	if data, err := h.src.store.read("a.toml", want); err != nil {
+	if data, err := h.src.store.Read("a.toml", want); err != nil {
 		t.Errorf("the copy: %q, %v", data, err)
 	}
 }

@@ -11,12 +11,13 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/keep"
 )
 
 // loadDecisions takes up what an earlier run kept. An apply that it did not see confirmed
 // goes back at once where the time is over, or the host has started again since.
 func (s *Source) loadDecisions(now time.Time) {
-	path := s.store.decisionsPath()
+	path := s.store.DecisionsPath()
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return
@@ -32,10 +33,10 @@ func (s *Source) loadDecisions(now time.Time) {
 	if t := d.trial; t != nil {
 		t.until = now.Add(min(t.until.Sub(now), t.until.Sub(t.began))) // also if the clock was, or is, set back
 		d.changed = true
-		t.back = t.boot != Boot() || !now.Before(t.until)
+		t.back = t.boot != keep.Boot() || !now.Before(t.until)
 	}
 	s.decisions = d
-	s.store.putDecisions(nil, d.needs())
+	s.store.PutDecisions(nil, d.needs())
 }
 
 // keepStep has written what a step decided, and then the lists that it took: a file may have been accepted with those
@@ -43,7 +44,7 @@ func (s *Source) loadDecisions(now time.Time) {
 func (s *Source) keepStep() {
 	s.keepDecisions()
 	if s.store != nil && len(s.listEntries) > 0 {
-		s.store.put(s.listEntries)
+		s.store.Put(s.listEntries)
 		clear(s.listEntries)
 	}
 }
@@ -57,14 +58,14 @@ func (s *Source) keepDecisions() {
 	d.changed = false
 	if text := d.encode(); !bytes.Equal(text, d.text) {
 		d.text = text
-		s.store.putDecisions(text, d.needs())
+		s.store.PutDecisions(text, d.needs())
 	}
 }
 
 // remembered returns the names of all files of which something is in use or decided, sorted.
 func (s *Source) remembered() []string {
 	names := map[string]bool{}
-	for _, name := range s.store.names() {
+	for _, name := range s.store.Names() {
 		names[name] = true
 	}
 	for name, p := range s.decisions.pins {

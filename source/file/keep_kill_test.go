@@ -101,11 +101,11 @@ func (l *lagging) tellAll() {
 // was told: then the version before was handed on again.
 func (l *lagging) kept(u source.Unit) bool {
 	name, st := filepath.Base(u.ID.Name), l.src.store
-	for st.pending() || os.Getenv(killPower) != "" && !st.onDisk() {
+	for st.Pending() || os.Getenv(killPower) != "" && !st.OnDisk() {
 		time.Sleep(time.Millisecond)
 	}
-	r, known := st.find(name)
-	return known && read.IDText(r.sum) == u.Version
+	r, known := st.Find(name)
+	return known && read.IDText(r.Sum) == u.Version
 }
 
 // A killed file is one that changes while the process is killed again and again.

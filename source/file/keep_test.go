@@ -317,9 +317,9 @@ func TestAcceptance(t *testing.T) {
 					t.Errorf("files\n got: %s\nwant: %s", got, tt.states)
 				}
 				var kept strings.Builder
-				for _, name := range slices.Sorted(slices.Values(h.src.store.names())) {
-					r, _ := h.src.store.find(name)
-					data, err := h.src.store.read(name, r)
+				for _, name := range slices.Sorted(slices.Values(h.src.store.Names())) {
+					r, _ := h.src.store.Find(name)
+					data, err := h.src.store.Read(name, r)
 					check(t, err)
 					kept.WriteString(name + "=" + string(data))
 				}

@@ -27,7 +27,7 @@ func (s *Source) prepareLook(todo work) ([]string, bool) {
 			return nil, false
 		}
 		if moved && s.store != nil {
-			s.store.putDirectory(s.directory.encodeID())
+			s.store.PutDirectory(s.directory.encodeID())
 		}
 		for name := range s.files {
 			names[name] = true
@@ -41,7 +41,7 @@ func (s *Source) prepareLook(todo work) ([]string, bool) {
 			}
 		}
 		if s.store != nil && !s.synced {
-			all := s.store.uncleanStop() || s.keepsMissing()
+			all := s.store.UncleanStop() || s.keepsMissing()
 			for _, name := range s.remembered() {
 				if all || read.IsEndpointsFile(name) {
 					names[name] = true
@@ -67,7 +67,7 @@ func (s *Source) recorded(name string) bool {
 	if s.synced || s.store == nil {
 		return false
 	}
-	_, ok := s.store.find(name)
+	_, ok := s.store.Find(name)
 	return ok || s.decisions.know(name)
 }
 
@@ -170,7 +170,7 @@ func (s *Source) register(probes []probe) (links []string) {
 			}
 			p.referred = !s.synced || p.f.used != nil && referred[p.name]
 		}
-		p.f.maybeLost = missing && (p.f.maybeLost || s.store != nil && s.store.uncleanStop() && !s.synced)
+		p.f.maybeLost = missing && (p.f.maybeLost || s.store != nil && s.store.UncleanStop() && !s.synced)
 		if p.Err != disk.ErrNoAnswer {
 			p.f.link = p.IsLink()
 		}

@@ -7,6 +7,7 @@ import (
 	"svcproxy.dev/svcproxy/internal/times"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/disk"
+	"svcproxy.dev/svcproxy/source/keep"
 	"svcproxy.dev/svcproxy/source/read"
 )
 
@@ -14,7 +15,7 @@ import (
 func (s *Source) activate(p *probe, ch *source.Changes) {
 	f, at := p.f, p.at
 	if p.good != nil && p.v.Broken { // before this start, as it seems
-		at = times.Later(p.lastChanged(), p.last.at)
+		at = times.Later(p.lastChanged(), p.last.At)
 	}
 	switch {
 	case !f.markActive(at):
@@ -52,7 +53,7 @@ func (s *Source) takeList(f *state) {
 	if f.claimedAt.IsZero() {
 		f.claimedAt = now
 	}
-	s.listEntries[name] = entry{record{f.used.ID, f.claimedAt, now}, f.used, was} // see keepStep
+	s.listEntries[name] = keep.Entry{Record: keep.Record{Sum: f.used.ID, Since: f.claimedAt, At: now}, Version: f.used, Was: was} // see keepStep
 }
 
 // markActive has f.next count. It returns false when the file is gone.

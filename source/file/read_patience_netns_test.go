@@ -14,6 +14,7 @@ import (
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/disk"
+	"svcproxy.dev/svcproxy/source/keep"
 )
 
 // What is on a file system that does not answer holds up nothing else.
@@ -195,7 +196,7 @@ func (d *deadDisk) large() {
 // wrote: a process that is killed meanwhile loses nothing.
 func (d *deadDisk) state() {
 	d.awaitStates("a.toml accepted 1; x.toml accepted 1")
-	check(d.T, d.src.store.flush(d.Context()))
+	check(d.T, d.src.store.Flush(d.Context()))
 	answer := disktest.Unopenable(d.T, d.stateDir+"/lastgood")
 	check(d.T, d.src.inRun(d.Context(), func(source.Sink) error { d.src.cleanStore(); return nil }))
 	for _, text := range []string{"a 2", "a 3"} { // the second while the disk is waited for because of the first
@@ -203,21 +204,21 @@ func (d *deadDisk) state() {
 		d.sink.await("while the disk is waited for", "a.toml: "+text+"; x.toml: x 1")
 		d.awaitWritten(text + "\n")
 	}
-	if d.src.store.onDisk() {
+	if d.src.store.OnDisk() {
 		d.Error("it is taken for kept before the disk says so")
 	}
 	answer()
-	check(d.T, d.src.store.flush(d.Context()))
+	check(d.T, d.src.store.Flush(d.Context()))
 }
 
 // awaitWritten waits until a start would find this of a.toml.
 func (d *deadDisk) awaitWritten(want string) {
 	d.Helper()
 	for start := time.Now(); ; time.Sleep(openPoll) {
-		st := newStore(d.stateDir, slog.New(slog.DiscardHandler))
-		st.load()
-		r, _ := st.find("a.toml")
-		text, _ := st.read("a.toml", r)
+		st := keep.New(d.stateDir, slog.New(slog.DiscardHandler))
+		st.Load()
+		r, _ := st.Find("a.toml")
+		text, _ := st.Read("a.toml", r)
 		if string(text) == want {
 			return
 		}

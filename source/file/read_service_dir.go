@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/source/disk"
+	"svcproxy.dev/svcproxy/source/keep"
 	"svcproxy.dev/svcproxy/source/read"
 )
 
@@ -25,18 +25,11 @@ type serviceDir struct {
 // errEmptyReplacement says that there is nothing to conclude from a directory without files.
 var errEmptyReplacement = errors.New("it is another directory than before, and has no service files: its disk may not be mounted; a file with services = [] there says that there are none")
 
-const directoryFile = "directory" // beside the index of the store
-
-// DirectoryPath returns the path of what stateDir keeps of the directory of files.
-func DirectoryPath(stateDir string) string {
-	return filepath.Join(stateDir, "lastgood", directoryFile)
-}
-
 // newServiceDir returns the directory at dir that is kept in stateDir, which may be empty.
 func newServiceDir(dir, stateDir string) *serviceDir {
 	d := &serviceDir{dir: dir}
 	if stateDir != "" {
-		d.statePath = DirectoryPath(stateDir)
+		d.statePath = keep.DirectoryPath(stateDir)
 	}
 	return d
 }

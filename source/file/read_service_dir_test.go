@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/source/disk"
+	"svcproxy.dev/svcproxy/source/keep"
 	"svcproxy.dev/svcproxy/source/read"
 )
 
@@ -129,9 +130,9 @@ func TestDirectoryIDOfFirstVersions(t *testing.T) {
 	check(t, os.Mkdir(state+"/lastgood", 0o755))
 	id, err := disk.DirIDOf(unix.AT_FDCWD, dir)
 	check(t, err)
-	write(t, DirectoryPath(state), fmt.Sprintf("%d %d\n", id.Dev, id.Ino))
+	write(t, keep.DirectoryPath(state), fmt.Sprintf("%d %d\n", id.Dev, id.Ino))
 	check(t, CheckListing(dir, state))
-	write(t, DirectoryPath(state), fmt.Sprintf("%d %d\n", id.Dev, id.Ino+1))
+	write(t, keep.DirectoryPath(state), fmt.Sprintf("%d %d\n", id.Dev, id.Ino+1))
 	if err := CheckListing(dir, state); err != errEmptyReplacement {
 		t.Errorf("CheckListing of another directory: %v", err)
 	}

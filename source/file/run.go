@@ -34,10 +34,10 @@ func (s *Source) run(ctx context.Context, sink source.Sink) {
 	var events <-chan fsnotify.Event
 	var errs <-chan error
 	if s.store != nil {
-		s.store.load()
+		s.store.Load()
 		s.directory.loadID()
 		s.loadDecisions(time.Now())
-		s.background.Go(func() { s.store.run(ctx) })
+		s.background.Go(func() { s.store.Run(ctx) })
 	}
 	defer s.awaitBackground()
 	next := newStepTimer()

@@ -1,5 +1,5 @@
 // Package file reads services from the files of a directory, and keeps reading. What a text says is for package read,
-// what has changed for package watch.
+// what has changed for package watch, what a restart finds for package keep.
 //
 //	directory ──► look ──► observe ──► hand ──► sink
 //	  events      stat,    new      now, or
@@ -7,7 +7,7 @@
 //	  us          parse             quiet time
 //
 // One goroutine, that of Run, decides and hands on. It looks at files, reads and parses them on all cores;
-// large files are read beside it (look_large.go), and the store writes beside it (store_run.go).
+// large files are read beside it (look_large.go), and the store (package keep) writes beside it.
 //
 // A change of a file travels so: run (run.go) notes the event, and calls step; prepareLook and lookAt
 // (look.go) find each file's version; handFirst or, later, handChanges (hand.go) have collect let it wait
@@ -31,7 +31,6 @@
 //
 //	run        the goroutine of Run: what happened, and a step where there is work
 //	command    what others have it do: rollback, apply, confirm
-//	once       for commands: what was accepted last
 //	look       which version each file has now, and had before this start
 //	events     what wakes us
 //	hand       what counts is handed to the sink, and what the sink accepts
@@ -43,12 +42,9 @@
 //	outgoing   a version that counts, as a unit for the sink
 //	source     the Source: what all of the above share
 //	state      what is known of a file, and one look at it
-//	store      copies of accepted versions, and decisions, in a state directory
 //	removals   what changes may remove, and what they removed lately
 //	check      what is in the directory beside service files, and who may write it
-//	history    the versions that were accepted before, beside these copies
 //	decisions  what was decided of versions, against what the files say
-//	index      what the state directory says of each file
 //	read       the directory that was read last
 //	timing     when the next step is, and how long anything waits
 //
@@ -74,6 +70,7 @@ import (
 	"svcproxy.dev/svcproxy/internal/wake"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/disk"
+	"svcproxy.dev/svcproxy/source/keep"
 	"svcproxy.dev/svcproxy/source/read"
 	"svcproxy.dev/svcproxy/source/watch"
 )
@@ -110,7 +107,7 @@ type Source struct {
 	reload   chan struct{}
 	revision atomic.Int64 // how often Revalidate was called
 	reloaded atomic.Bool  // what does not exist was removed: Reload was called
-	store    *store       // nil: nothing survives a restart
+	store    *keep.Store  // nil: nothing survives a restart
 
 	statfs func(string, *unix.Statfs_t) error
 	around lately.Value[surroundings]
@@ -134,10 +131,10 @@ type Source struct {
 
 	waiting map[string]*state // those of files with a version that does not count yet
 
-	newLists    map[string]bool  // files of endpoints that are used otherwise than the files have them that refer to them
-	listEntries map[string]entry // to be recorded of those, once decisions are
-	refit       bool             // what did not fit may do so now
-	fitted      int64            // the revision by which files and lists were fitted together
+	newLists    map[string]bool       // files of endpoints that are used otherwise than the files have them that refer to them
+	listEntries map[string]keep.Entry // to be recorded of those, once decisions are
+	refit       bool                  // what did not fit may do so now
+	fitted      int64                 // the revision by which files and lists were fitted together
 
 	largeReads map[string]*largeRead // of large files, by name
 	largeDone  chan *largeRead       // those that have ended
@@ -176,7 +173,7 @@ func New(o Options) *Source {
 		reload:  make(chan struct{}, 1),
 		todo:    newWork(),
 		waiting: map[string]*state{}, files: map[string]*state{}, held: map[string]*state{},
-		newLists: map[string]bool{}, listEntries: map[string]entry{},
+		newLists: map[string]bool{}, listEntries: map[string]keep.Entry{},
 		commands: make(chan func(source.Sink)), decisions: decisions{pins: map[string]*pin{}, lists: map[string]*acceptedLists{}},
 		largeReads: map[string]*largeRead{}, largeDone: make(chan *largeRead), slots: make(chan struct{}, runtime.GOMAXPROCS(0)),
 	}
@@ -192,7 +189,7 @@ func New(o Options) *Source {
 	s.directory, s.mounts, s.statfs = newServiceDir(o.Dir, o.StateDir), -1, unix.Statfs
 	s.around = lately.Value[surroundings]{Find: s.lookAround, Patience: aroundPatience}
 	if o.StateDir != "" {
-		s.store = newStore(o.StateDir, s.log)
+		s.store = keep.New(o.StateDir, s.log)
 	}
 	s.SetGuard(o.Guard)
 	s.SetKeep(o.Keep)
@@ -227,7 +224,7 @@ func (s *Source) SetGuard(g Guard) {
 // may be called from any goroutine.
 func (s *Source) SetKeep(n int) {
 	if s.store != nil {
-		s.store.setKeep(n)
+		s.store.SetKeep(n)
 	}
 }
 
@@ -324,7 +321,7 @@ func (s *Source) problems() []problem {
 		{kind: "last_good", means: "last good versions of service files cannot be kept"},
 	}
 	if s.store != nil {
-		list[2].why = s.store.writeError()
+		list[2].why = s.store.WriteError()
 	}
 	return list
 }

@@ -102,7 +102,7 @@ func BenchmarkChangeLarge(b *testing.B) {
 			for ; b.Loop(); n++ {
 				put(texts[n%2])
 				<-sink.signal
-				for !src.store.onDisk() {
+				for !src.store.OnDisk() {
 					time.Sleep(time.Millisecond)
 				}
 			}
@@ -149,7 +149,7 @@ func BenchmarkStart(b *testing.B) {
 		go func() { done <- src.Run(ctx, sink) }()
 		<-sink.synced
 		start = time.Since(begin)
-		for state != "" && len(src.store.names()) < 10_000 {
+		for state != "" && len(src.store.Names()) < 10_000 {
 			time.Sleep(time.Millisecond)
 		}
 		kept = time.Since(begin)

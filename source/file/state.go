@@ -8,6 +8,7 @@ import (
 
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/disk"
+	"svcproxy.dev/svcproxy/source/keep"
 	"svcproxy.dev/svcproxy/source/read"
 )
 
@@ -83,7 +84,7 @@ type probe struct {
 	accepted *read.Version // f.good, which another goroutine sets
 
 	// Of a file that was accepted before this start, at the first look.
-	last   record
+	last   keep.Record
 	good   *read.Version  // what last says; nil: there is none, or it is damaged
 	damage []source.Fault // which tells why
 	lost   [32]byte       // what last was before another version took its place

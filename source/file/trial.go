@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/keep"
 	"svcproxy.dev/svcproxy/source/read"
 )
 
@@ -22,7 +23,7 @@ func (s *Source) setTrial(t *trial) {
 // newTrial returns one of what is in use now, or of what was before the one that is under way.
 func (s *Source) newTrial(timeout time.Duration, was *trial) *trial {
 	now := time.Now()
-	t := &trial{began: now, until: now.Add(timeout), boot: Boot(), before: map[string]*read.Version{}, refused: map[string][32]byte{}}
+	t := &trial{began: now, until: now.Add(timeout), boot: keep.Boot(), before: map[string]*read.Version{}, refused: map[string][32]byte{}}
 	if was != nil {
 		t.before, t.refused = was.before, was.refused
 		return t
@@ -42,14 +43,14 @@ func (s *Source) newTrial(timeout time.Duration, was *trial) *trial {
 
 // trialKept waits until a trial is on the disk, and checks that all can be read that it goes back to.
 func (s *Source) trialKept(ctx context.Context, t *trial) error {
-	if err := s.store.flush(ctx); err != nil {
+	if err := s.store.Flush(ctx); err != nil {
 		return err
 	}
 	s.mu.Lock()
 	before := maps.Clone(t.before)
 	s.mu.Unlock()
 	for name, v := range before {
-		if _, err := s.store.text(name, v.ID); err != nil {
+		if _, err := s.store.Text(name, v.ID); err != nil {
 			return fmt.Errorf("it could not go back: %w", err)
 		}
 	}

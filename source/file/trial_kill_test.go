@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/keep"
 )
 
 // decideDir is set for the process that TestKillDecisions kills: the directory to work in.
@@ -59,7 +60,7 @@ func (d *deciding) version() int { return int(d.accepted.Load()) }
 
 // keep waits until what is in use is recorded. Killed before, while the file is written again, the
 // next process finds neither.
-func (d *deciding) keep() { must(d.src.store.flush(context.Background())) }
+func (d *deciding) keep() { must(d.src.store.Flush(context.Background())) }
 
 // edit has a new version of the file in use, and recorded.
 func (d *deciding) edit() {
@@ -86,10 +87,10 @@ func (d *deciding) decide() {
 	} else {
 		must(err)
 	}
-	list, err := Histories(d.dir+"/state", "a.toml")
+	list, err := keep.Histories(d.dir+"/state", "a.toml")
 	must(err)
 	for _, r := range list[:min(len(list), 3)] {
-		_, text, err := d.src.store.revision("", r.Number)
+		_, text, err := d.src.store.Revision("", r.Number)
 		must(err)
 		fmt.Println("try", strings.TrimPrefix(strings.TrimSpace(string(text)), "a "))
 		_, err = d.src.Rollback(ctx, "", r.Number)

@@ -5,26 +5,27 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/keep"
 	"svcproxy.dev/svcproxy/source/read"
 )
 
 // goneBack returns what is to be used at the start of p's file, for an apply was not confirmed.
-func (s *Source) goneBack(ctx context.Context, p *probe, t *trial, rec record, ok bool) (record, bool) {
+func (s *Source) goneBack(ctx context.Context, p *probe, t *trial, rec keep.Record, ok bool) (keep.Record, bool) {
 	found := p.v.ID
 	if p.v.Broken {
-		found = rec.sum
+		found = rec.Sum
 	}
 	want, had := t.before[p.name]
 	held := s.decisions.pins[p.name]
 	refused, wasRefused := t.refused[p.name]
 	switch {
-	case wasRefused && refused == p.v.ID && had == ok && (!had || rec.sum == want.ID):
+	case wasRefused && refused == p.v.ID && had == ok && (!had || rec.Sum == want.ID):
 		return rec, ok // as when it began
 	case !had && p.v == read.Gone:
-		return record{}, false
+		return keep.Record{}, false
 	case had && p.v.ID == want.ID && !p.v.Broken:
-		return record{want.ID, firstTime(rec, ok, t.began), t.began}, true
-	case had && ok && rec.sum == want.ID && held != nil && held.found == p.v.ID:
+		return keep.Record{Sum: want.ID, Since: firstTime(rec, ok, t.began), At: t.began}, true
+	case had && ok && rec.Sum == want.ID && held != nil && held.found == p.v.ID:
 		return rec, ok // none of it was applied
 	}
 	p.pin = &pin{state: source.RolledBack, found: found, since: time.Now().Round(0), why: unconfirmed(t)}
@@ -35,9 +36,9 @@ func (s *Source) goneBack(ctx context.Context, p *probe, t *trial, rec record, o
 }
 
 // insteadOf returns the record of the version that is used in place of p's, and has it read.
-func (s *Source) insteadOf(ctx context.Context, p *probe, pn *pin, rec record, ok bool) (record, bool) {
+func (s *Source) insteadOf(ctx context.Context, p *probe, pn *pin, rec keep.Record, ok bool) (keep.Record, bool) {
 	if pn.use == ([32]byte{}) {
-		return record{}, false
+		return keep.Record{}, false
 	}
 	v, err := s.keptVersion(ctx, p.name, pn.use)
 	if err != nil {
@@ -46,13 +47,13 @@ func (s *Source) insteadOf(ctx context.Context, p *probe, pn *pin, rec record, o
 		return rec, ok
 	}
 	p.good = v
-	return record{pn.use, firstTime(rec, ok, pn.since), pn.since}, true
+	return keep.Record{Sum: pn.use, Since: firstTime(rec, ok, pn.since), At: pn.since}, true
 }
 
 // firstTime returns when a file was first accepted, as a record says if there is one.
-func firstTime(rec record, ok bool, otherwise time.Time) time.Time {
+func firstTime(rec keep.Record, ok bool, otherwise time.Time) time.Time {
 	if ok {
-		return rec.since
+		return rec.Since
 	}
 	return otherwise
 }

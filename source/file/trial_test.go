@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"svcproxy.dev/svcproxy/source/keep"
 	"svcproxy.dev/svcproxy/source/read"
 )
 
@@ -35,7 +36,7 @@ func (h *host) restart() {
 // versions returns numbers and changes of a file's history, the oldest first.
 func (h *host) versions(name string) string {
 	h.Helper()
-	list, err := Histories(h.state, name)
+	list, err := keep.Histories(h.state, name)
 	check(h.T, err)
 	var b []string
 	for _, r := range list {
@@ -51,7 +52,7 @@ func (h *host) versions(name string) string {
 // rollback goes back to the version of a file that is n before the newest.
 func (h *host) rollback(name string, n int) {
 	h.Helper()
-	list, err := Histories(h.state, name)
+	list, err := keep.Histories(h.state, name)
 	check(h.T, err)
 	_, err = h.src.Rollback(context.Background(), name, list[n].Number)
 	check(h.T, err)
@@ -82,7 +83,7 @@ func TestHistory(t *testing.T) {
 		if got := h.versions("b.toml"); !strings.Contains(got, "1 [+default/b];") || !strings.HasSuffix(got, "0 [-default/b]") {
 			t.Errorf("history of b.toml: %s", got)
 		}
-		list, err := Histories(h.state, "")
+		list, err := keep.Histories(h.state, "")
 		check(t, err)
 		if r := list[1]; r.File != "a.toml" || r.UID != os.Getuid() || r.At.IsZero() || r.Size != 9 {
 			t.Errorf("revision %+v", r)

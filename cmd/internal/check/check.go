@@ -22,6 +22,7 @@ import (
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/disk"
 	"svcproxy.dev/svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/keep"
 	"svcproxy.dev/svcproxy/source/read"
 )
 
@@ -154,7 +155,7 @@ func (c *Checker) recall(in *setting, dir string, files []read.File) {
 	for _, f := range files {
 		names = append(names, filepath.Base(f.Path))
 	}
-	in.dir, in.accepted = dir, file.LastGood(in.rules, dir, c.StateDir, names)
+	in.dir, in.accepted = dir, keep.LastGood(in.rules, dir, c.StateDir, names)
 }
 
 // knownIn returns the names of files of which the state directory keeps a last good version, where dir is the configuration directory.
@@ -162,7 +163,7 @@ func (c *Checker) knownIn(dir string) map[string]bool {
 	if c.StateDir == "" || !SameDir(dir, c.ConfigDir) {
 		return nil
 	}
-	return file.Recorded(c.StateDir)
+	return keep.Recorded(c.StateDir)
 }
 
 // tracker returns one that holds what was accepted, and then these files.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/keep"
 )
 
 // Rollback is the question of a POST to /v1/rollback; its answer is a file.Revision.
@@ -28,7 +29,7 @@ type Confirmation struct {
 }
 
 // WriteHistory writes versions of files for people. Nothing in them can steer the terminal.
-func WriteHistory(w io.Writer, list []file.Revision) error {
+func WriteHistory(w io.Writer, list []keep.Revision) error {
 	if len(list) == 0 {
 		_, err := fmt.Fprintln(w, "no version of a service file is kept")
 		return err
@@ -41,14 +42,14 @@ func WriteHistory(w io.Writer, list []file.Revision) error {
 	return t.end()
 }
 
-func services(r file.Revision) string {
+func services(r keep.Revision) string {
 	if r.OfEndpoints() {
 		return "-"
 	}
 	return strconv.Itoa(r.Services)
 }
 
-func owner(r file.Revision) string {
+func owner(r keep.Revision) string {
 	switch {
 	case r.UID < 0:
 		return "-"
@@ -59,7 +60,7 @@ func owner(r file.Revision) string {
 }
 
 // changed says what a version changed: "+1 -2 ~0: +default/a -default/b ..., in use".
-func changed(r file.Revision) string {
+func changed(r keep.Revision) string {
 	text := fmt.Sprintf("+%d -%d ~%d", r.Added, r.Removed, r.Changed)
 	if len(r.Names) > 0 {
 		text += ": " + strings.Join(r.Names, " ")

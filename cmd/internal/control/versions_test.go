@@ -5,15 +5,15 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy.dev/svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/keep"
 )
 
 // What stands in names and owners cannot steer the terminal.
 func TestWriteHistory(t *testing.T) {
 	at := time.Date(2026, 11, 22, 10, 0, 0, 0, time.Local)
-	list := []file.Revision{
-		{Number: 4, File: "web.toml", At: at, UID: -1, Diff: file.Diff{Removed: 9, Names: []string{"-default/a"}}},
-		{Number: 3, File: "web.toml", Sum: "00", At: at, UID: 0, Owner: "root", Services: 9, Diff: file.Diff{Changed: 1, Names: []string{"~default/a"}}, InUse: true},
+	list := []keep.Revision{
+		{Number: 4, File: "web.toml", At: at, UID: -1, Diff: keep.Diff{Removed: 9, Names: []string{"-default/a"}}},
+		{Number: 3, File: "web.toml", Sum: "00", At: at, UID: 0, Owner: "root", Services: 9, Diff: keep.Diff{Changed: 1, Names: []string{"~default/a"}}, InUse: true},
 		{Number: 2, File: "a\x1b[2J.toml", Sum: "00", At: at, UID: 7, Services: 1},
 	}
 	want := `

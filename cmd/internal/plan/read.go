@@ -10,6 +10,7 @@ import (
 	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/keep"
 	"svcproxy.dev/svcproxy/source/read"
 )
 
@@ -25,8 +26,8 @@ type Reading struct {
 // the versions that were last accepted.
 func LastGood(rules read.Rules, reserved []netip.AddrPort, dir, stateDir string) *Reading {
 	r := new(Reading)
-	recorded := file.Recorded(stateDir)
-	old := file.LastGood(rules, dir, stateDir, slices.Collect(maps.Keys(recorded)))
+	recorded := keep.Recorded(stateDir)
+	old := keep.LastGood(rules, dir, stateDir, slices.Collect(maps.Keys(recorded)))
 	set, names := r.directory(rules, dir, recorded)
 	var gone []source.UnitID
 	if err := file.CheckListing(dir, stateDir); err != nil {

@@ -13,6 +13,7 @@ import (
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/keep"
 	"svcproxy.dev/svcproxy/source/remote"
 )
 
@@ -21,7 +22,7 @@ type versioned interface {
 	SetGuard(file.Guard)
 	SetKeep(n int)
 	Held() int
-	Rollback(ctx context.Context, name string, number int) (file.Revision, error)
+	Rollback(ctx context.Context, name string, number int) (keep.Revision, error)
 	Confirm(context.Context) (file.Confirmation, error)
 	Apply(ctx context.Context, timeout time.Duration) (file.Application, error)
 }
@@ -66,13 +67,13 @@ func (v *Versioning) files() (f versioned, err error) {
 
 // AddRoutes adds what is asked about versions of files.
 func (v *Versioning) AddRoutes(r *control.Routes) {
-	control.Get(r, "/v1/history", func(_ context.Context, q url.Values) ([]file.Revision, error) {
-		return file.Histories(v.StateDir, fileName(q.Get("file")))
+	control.Get(r, "/v1/history", func(_ context.Context, q url.Values) ([]keep.Revision, error) {
+		return keep.Histories(v.StateDir, fileName(q.Get("file")))
 	})
-	control.Post(r, "/v1/rollback", func(ctx context.Context, by control.Peer, q control.Rollback) (file.Revision, error) {
+	control.Post(r, "/v1/rollback", func(ctx context.Context, by control.Peer, q control.Rollback) (keep.Revision, error) {
 		f, err := v.files()
 		if err != nil {
-			return file.Revision{}, err
+			return keep.Revision{}, err
 		}
 		v.Log.Info("asked to roll back", "file", q.File, "version", q.Number, "by", by)
 		return f.Rollback(ctx, fileName(q.File), q.Number)

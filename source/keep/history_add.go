@@ -1,4 +1,4 @@
-package file
+package keep
 
 import (
 	"crypto/sha256"
@@ -16,7 +16,7 @@ import (
 )
 
 // add notes what was accepted, once its copies are in the directory of the store.
-func (h *history) add(st *store, jobs []job) {
+func (h *history) add(st *Store, jobs []job) {
 	if !h.loaded {
 		if err := h.load(st.needed()); err != nil {
 			h.noteError(err)
@@ -42,38 +42,38 @@ func (h *history) add(st *store, jobs []job) {
 }
 
 // take keeps the copies of a job, and returns what is to be added for it, after n others.
-func (h *history) take(st *store, j job, n int) (list []Revision, err error) {
+func (h *history) take(st *Store, j job, n int) (list []Revision, err error) {
 	next := 1 + n
 	if len(h.list) > 0 {
 		next += h.list[len(h.list)-1].Number
 	}
-	if j.old.sum == j.sum { // it was written again
-		if h.has(j.name, j.sum) {
-			err = h.keepCopy(st, j.name, j.sum, j.data)
+	if j.old.Sum == j.Sum { // it was written again
+		if h.has(j.name, j.Sum) {
+			err = h.keepCopy(st, j.name, j.Sum, j.data)
 		}
 		return nil, err
 	}
-	if !j.old.removed() && !h.has(j.name, j.old.sum) { // of a version without a history, or dropped
-		if h.keepCopy(st, j.name, j.old.sum, nil) == nil { // else it is gone already
-			list = append(list, Revision{Number: next, File: j.name, Sum: hex.EncodeToString(j.old.sum[:]), At: j.old.at, UID: -1})
+	if !j.old.Removed() && !h.has(j.name, j.old.Sum) { // of a version without a history, or dropped
+		if h.keepCopy(st, j.name, j.old.Sum, nil) == nil { // else it is gone already
+			list = append(list, Revision{Number: next, File: j.name, Sum: hex.EncodeToString(j.old.Sum[:]), At: j.old.At, UID: -1})
 			next++
 		}
 	}
-	r := Revision{Number: next, File: j.name, At: j.at, UID: -1, Diff: diffOf(j.was, j.v)}
-	if j.v == nil {
+	r := Revision{Number: next, File: j.name, At: j.At, UID: -1, Diff: DiffOf(j.Was, j.Version)}
+	if j.Version == nil {
 		r.At = time.Now().Round(0)
 		return append(list, r), nil
 	}
-	r.Sum, r.Services, r.Size, r.UID = hex.EncodeToString(j.sum[:]), len(j.v.Services), j.v.Size, j.v.UID
+	r.Sum, r.Services, r.Size, r.UID = hex.EncodeToString(j.Sum[:]), len(j.Version.Services), j.Version.Size, j.Version.UID
 	if u, err := user.LookupId(strconv.Itoa(r.UID)); err == nil {
 		r.Owner = u.Username
 	}
-	return append(list, r), h.keepCopy(st, j.name, j.sum, j.data)
+	return append(list, r), h.keepCopy(st, j.name, j.Sum, j.data)
 }
 
 // keepCopy links a copy of the store, or writes it where links cannot be made.
-func (h *history) keepCopy(st *store, name string, sum [sha256.Size]byte, data []byte) error {
-	from := st.copyPath(name, sum)
+func (h *history) keepCopy(st *Store, name string, sum [sha256.Size]byte, data []byte) error {
+	from := st.CopyPath(name, sum)
 	to := filepath.Join(h.dir, copyName(name, sum))
 	err := h.link(from, to)
 	if err == nil || errors.Is(err, fs.ErrNotExist) {

@@ -1,4 +1,4 @@
-package file
+package keep
 
 import (
 	"errors"
@@ -15,7 +15,7 @@ import (
 )
 
 // settle writes what the store was given, and waits for the disk.
-func (st *store) settle() {
+func (st *Store) settle() {
 	for st.writeMore() {
 	}
 	if st.beginSync(); st.syncing != nil {
@@ -23,14 +23,22 @@ func (st *store) settle() {
 	}
 }
 
+// checked fails the test if there is an error.
+func checked(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // A syncing store is one whose disk answers when the test says so.
 type syncing struct {
 	*testing.T
-	*store
+	*Store
 }
 
 func newSyncing(t *testing.T) syncing {
-	return syncing{t, newStore(t.TempDir(), slog.New(slog.DiscardHandler))}
+	return syncing{t, New(t.TempDir(), slog.New(slog.DiscardHandler))}
 }
 
 // write has a version of x.toml written, or that it was removed where there is no text.
@@ -41,12 +49,12 @@ func (s syncing) write(text string) {
 
 // tell says what is accepted, and has nothing written yet.
 func (s syncing) tell(text string) {
-	e := entry{}
+	e := Entry{}
 	if text != "" {
-		e.v = &read.Version{ID: read.IDOf([]byte(text), nil), Data: []byte(text), Size: len(text)}
-		e.record = record{e.v.ID, time.Unix(1, 0), time.Unix(2, 0)}
+		e.Version = &read.Version{ID: read.IDOf([]byte(text), nil), Data: []byte(text), Size: len(text)}
+		e.Record = Record{e.Version.ID, time.Unix(1, 0), time.Unix(2, 0)}
 	}
-	s.put(map[string]entry{"x.toml": e})
+	s.Put(map[string]Entry{"x.toml": e})
 }
 
 // answer has the disk answer what it was asked.
@@ -60,7 +68,7 @@ func (s syncing) has(when string, want ...string) {
 	s.Helper()
 	var got []string
 	for _, text := range []string{"1", "2", "3"} {
-		if _, err := os.Stat(s.copyPath("x.toml", read.IDOf([]byte(text), nil))); err == nil {
+		if _, err := os.Stat(s.CopyPath("x.toml", read.IDOf([]byte(text), nil))); err == nil {
 			got = append(got, text)
 		} else if !errors.Is(err, fs.ErrNotExist) {
 			s.Error(err)
@@ -79,7 +87,7 @@ func (s syncing) wants(want ...string) {
 		texts[read.IDText(read.IDOf([]byte(text), nil))] = text
 	}
 	var got []string
-	for _, r := range s.store.history.list {
+	for _, r := range s.Store.history.list {
 		got = append(got, texts[r.Sum])
 	}
 	if !slices.Equal(got, want) {
@@ -95,7 +103,7 @@ func TestWrittenWhileSyncing(t *testing.T) {
 	s.write("2")
 	s.beginSync()
 	found, err := os.ReadDir(s.lastgood)
-	check(t, err)
+	checked(t, err)
 	s.write("3")
 	s.beginSync()
 	if missing := s.removeOrphans(found); missing != nil {
@@ -104,7 +112,7 @@ func TestWrittenWhileSyncing(t *testing.T) {
 	s.has("while the disk is asked", "1", "2", "3")
 	s.answer(nil)
 	s.has("when it has the second", "2", "3")
-	if s.onDisk() {
+	if s.OnDisk() {
 		t.Error("the third is taken for kept")
 	}
 	s.settle()
@@ -153,8 +161,8 @@ func TestSyncFails(t *testing.T) {
 					s.tell("4")
 					s.tell(tt.meanwhile)
 				}
-				if s.settle(); s.writeError() != "" || !s.onDisk() {
-					t.Errorf("in the end: error %q, pending %v", s.writeError(), slices.Collect(maps.Keys(s.unwritten)))
+				if s.settle(); s.WriteError() != "" || !s.OnDisk() {
+					t.Errorf("in the end: error %q, pending %v", s.WriteError(), slices.Collect(maps.Keys(s.unwritten)))
 				}
 				s.has("in the end", tt.copies...)
 				s.wants(tt.history...)
@@ -168,25 +176,25 @@ func TestSyncFails(t *testing.T) {
 func (s syncing) fail() {
 	s.Helper()
 	index, err := os.ReadFile(s.index())
-	check(s.T, err)
+	checked(s.T, err)
 	s.answer(fs.ErrInvalid)
-	check(s.T, os.Truncate(s.copyPath("x.toml", read.IDOf([]byte("2"), nil)), 0))
-	check(s.T, os.WriteFile(s.index(), index[:len(index)/2], 0o600))
-	if s.writeError() != fs.ErrInvalid.Error() || s.onDisk() {
-		s.Errorf("after a sync that failed: error %q, settled %v", s.writeError(), s.onDisk())
+	checked(s.T, os.Truncate(s.CopyPath("x.toml", read.IDOf([]byte("2"), nil)), 0))
+	checked(s.T, os.WriteFile(s.index(), index[:len(index)/2], 0o600))
+	if s.WriteError() != fs.ErrInvalid.Error() || s.OnDisk() {
+		s.Errorf("after a sync that failed: error %q, settled %v", s.WriteError(), s.OnDisk())
 	}
 }
 
 // start fails the test unless a start finds this version.
 func (s syncing) start(want string) {
 	s.Helper()
-	st := newStore(s.stateDir(), s.log)
-	st.load()
+	st := New(s.stateDir(), s.log)
+	st.Load()
 	r, known := st.recordOf("x.toml")
 	if known != (want != "") || st.indexDamaged {
 		s.Fatalf("a start finds %v, damaged %v", st.records, st.indexDamaged)
 	}
-	if text, err := st.read("x.toml", r); known && (err != nil || string(text) != want) {
+	if text, err := st.Read("x.toml", r); known && (err != nil || string(text) != want) {
 		s.Errorf("a start finds %q, %v; want %q", text, err, want)
 	}
 }
@@ -195,12 +203,12 @@ func (s syncing) start(want string) {
 func TestSyncOfHistoryFails(t *testing.T) {
 	s := newSyncing(t)
 	s.write("1")
-	check(t, os.Remove(s.store.history.index()))
+	checked(t, os.Remove(s.Store.history.index()))
 	s.settle()
 	s.write("2")
 	list, _ := Histories(s.stateDir(), "")
-	if len(list) != 2 || s.writeError() != "" {
-		t.Errorf("the history has %v; error %q", list, s.writeError())
+	if len(list) != 2 || s.WriteError() != "" {
+		t.Errorf("the history has %v; error %q", list, s.WriteError())
 	}
 }
 

@@ -1,4 +1,4 @@
-package file
+package keep
 
 import (
 	"fmt"
@@ -33,7 +33,7 @@ func TestHistoryPruneDue(t *testing.T) {
 func TestDiffOfNotes(t *testing.T) {
 	was := &read.Version{Services: []*source.Service{{Key: source.Key{Namespace: "default", Name: "web"}, Description: "a"}, {Key: source.Key{Namespace: "default", Name: "api"}}}}
 	is := &read.Version{Services: []*source.Service{{Key: source.Key{Namespace: "default", Name: "web"}, Description: "b"}, {Key: source.Key{Namespace: "default", Name: "api"}}}}
-	if d := diffOf(was, is); d.Changed != 1 || d.Names[0] != "~default/web" {
+	if d := DiffOf(was, is); d.Changed != 1 || d.Names[0] != "~default/web" {
 		t.Errorf("a new description: %+v", d)
 	}
 }
@@ -46,7 +46,7 @@ func TestHistoryBounded(t *testing.T) {
 		r := Revision{Number: i + 1, File: fmt.Sprintf("%d.toml", i%50), Sum: strings.Repeat(fmt.Sprintf("%02x", i), 32), Size: historyBlocks / 10 * blockSize}
 		h.list = append(h.list, r)
 	}
-	needed := map[version]bool{h.list[3].version(): true}
+	needed := map[Version]bool{h.list[3].version(): true}
 	h.prune(needed)
 	if n := len(h.list); n != 10 || h.list[0].Number != 4 || h.list[1].Number != 92 {
 		t.Errorf("%d revisions are left: %+v", n, h.list)

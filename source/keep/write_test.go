@@ -1,4 +1,4 @@
-package file
+package keep
 
 import (
 	"context"
@@ -15,42 +15,42 @@ import (
 
 // A full disk leaves half a line in the index. What comes after it is not lost.
 func TestIndexUnwritable(t *testing.T) {
-	st := newStore(t.TempDir(), slog.New(slog.DiscardHandler))
+	st := New(t.TempDir(), slog.New(slog.DiscardHandler))
 	keep := func(name, text string) {
 		v := &read.Version{ID: read.IDOf([]byte(text), nil), Data: []byte(text)}
-		st.put(map[string]entry{name: {record: record{v.ID, time.Now(), time.Now()}, v: v}})
+		st.Put(map[string]Entry{name: {Record: Record{v.ID, time.Now(), time.Now()}, Version: v}})
 		st.settle()
 	}
 	keep("a.toml", "a 1\n")
-	check(t, os.Rename(st.index(), st.index()+".away"))
-	check(t, os.Symlink("/dev/full", st.index()))
+	checked(t, os.Rename(st.index(), st.index()+".away"))
+	checked(t, os.Symlink("/dev/full", st.index()))
 	keep("a.toml", "a 2\n")
-	if st.writeError() == "" {
+	if st.WriteError() == "" {
 		t.Fatal("writing to a full disk succeeded")
 	}
-	if r := st.records["a.toml"]; r.sum != read.IDOf([]byte("a 1\n"), nil) {
+	if r := st.records["a.toml"]; r.Sum != read.IDOf([]byte("a 1\n"), nil) {
 		t.Error("a record counts that could not be written")
 	}
-	check(t, os.Rename(st.index()+".away", st.index()))
+	checked(t, os.Rename(st.index()+".away", st.index()))
 	f, err := os.OpenFile(st.index(), os.O_WRONLY|os.O_APPEND, 0)
-	check(t, err)
+	checked(t, err)
 	_, err = f.WriteString("5d2b91c3 9f86d0")
-	check(t, err)
-	check(t, f.Close())
+	checked(t, err)
+	checked(t, f.Close())
 	keep("b.toml", "b 1\n")
 	st.settle()
 
-	again := newStore(st.stateDir(), st.log)
-	again.load()
+	again := New(st.stateDir(), st.log)
+	again.Load()
 	for name, text := range map[string]string{"a.toml": "a 2\n", "b.toml": "b 1\n"} {
-		if r := again.records[name]; r.sum != read.IDOf([]byte(text), nil) {
+		if r := again.records[name]; r.Sum != read.IDOf([]byte(text), nil) {
 			t.Errorf("%s is not recorded as %q", name, text)
-		} else if data, err := again.read(name, r); err != nil || string(data) != text {
+		} else if data, err := again.Read(name, r); err != nil || string(data) != text {
 			t.Errorf("the copy of %s: %q, %v", name, data, err)
 		}
 	}
-	if st.writeError() != "" || again.indexDamaged {
-		t.Errorf("after it was repaired: trouble %q, index damaged %v", st.writeError(), again.indexDamaged)
+	if st.WriteError() != "" || again.indexDamaged {
+		t.Errorf("after it was repaired: trouble %q, index damaged %v", st.WriteError(), again.indexDamaged)
 	}
 }
 
@@ -58,16 +58,16 @@ func TestIndexUnwritable(t *testing.T) {
 func TestCompact(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
-		start := func() (st *store, stop func()) {
-			st = newStore(dir, slog.New(slog.DiscardHandler))
-			st.load()
+		start := func() (st *Store, stop func()) {
+			st = New(dir, slog.New(slog.DiscardHandler))
+			st.Load()
 			ctx, cancel := context.WithCancel(t.Context())
-			go st.run(ctx)
+			go st.Run(ctx)
 			return st, func() { cancel(); synctest.Wait() }
 		}
 		lines := func() int {
 			data, err := os.ReadFile(dir + "/lastgood/index")
-			check(t, err)
+			checked(t, err)
 			_, lines, damaged := parseIndex(data)
 			if damaged != 0 {
 				t.Errorf("%d lines are damaged", damaged)
@@ -78,7 +78,7 @@ func TestCompact(t *testing.T) {
 		put := func(n int) {
 			data := fmt.Appendf(nil, "a %d\n", n)
 			v := &read.Version{ID: read.IDOf(data, nil), Data: data}
-			st.put(map[string]entry{"a.toml": {record: record{v.ID, time.Now(), time.Now()}, v: v}})
+			st.Put(map[string]Entry{"a.toml": {Record: Record{v.ID, time.Now(), time.Now()}, Version: v}})
 			synctest.Wait() // until it is written
 		}
 		for n := range indexSlack + 3 {
@@ -88,7 +88,7 @@ func TestCompact(t *testing.T) {
 			t.Errorf("%d lines; want %d", got, indexSlack+3)
 		}
 		for _, want := range []int{1, 2} {
-			st.maintain(1)
+			st.Maintain(1)
 			synctest.Wait()
 			if got := lines(); got != want {
 				t.Errorf("%d lines; want %d", got, want)
@@ -97,7 +97,7 @@ func TestCompact(t *testing.T) {
 		}
 		stop()
 		st, stop = start()
-		st.tidy(func(string) ([]byte, bool) { return nil, false })
+		st.Tidy(func(string) ([]byte, bool) { return nil, false })
 		synctest.Wait()
 		stop()
 		if got := lines(); got != 1 {
@@ -109,22 +109,22 @@ func TestCompact(t *testing.T) {
 // What is to be kept of the directory is written at the latest when the store ends, however soon, and
 // however many files are to be kept with it.
 func TestDirectoryIsKeptAtTheEnd(t *testing.T) {
-	st := newStore(t.TempDir(), slog.New(slog.DiscardHandler))
-	entries := map[string]entry{}
+	st := New(t.TempDir(), slog.New(slog.DiscardHandler))
+	entries := map[string]Entry{}
 	for i := range 2*batch + 1 {
 		data := fmt.Appendf(nil, "a %d\n", i)
 		v := &read.Version{ID: sha256.Sum256(data), Data: data}
-		entries[fmt.Sprintf("%d.toml", i)] = entry{record: record{sum: v.ID}, v: v}
+		entries[fmt.Sprintf("%d.toml", i)] = Entry{Record: Record{Sum: v.ID}, Version: v}
 	}
-	st.put(entries)
-	st.putDirectory([]byte("1 2 3\n"))
+	st.Put(entries)
+	st.PutDirectory([]byte("1 2 3\n"))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	st.run(ctx)
+	st.Run(ctx)
 	if got, err := os.ReadFile(DirectoryPath(st.stateDir())); err != nil || string(got) != "1 2 3\n" {
 		t.Errorf("kept %q, %v", got, err)
 	}
-	if got := len(st.names()); got != len(entries) {
+	if got := len(st.Names()); got != len(entries) {
 		t.Errorf("%d of %d files are kept", got, len(entries))
 	}
 }

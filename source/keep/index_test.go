@@ -1,4 +1,4 @@
-package file
+package keep
 
 import (
 	"fmt"
@@ -12,9 +12,9 @@ import (
 // Cut off anywhere, the index gives what its whole lines say.
 func TestIndexCutOff(t *testing.T) {
 	at := time.Date(2026, 11, 20, 10, 0, 0, 500, time.UTC)
-	a, b := record{read.IDOf([]byte("a"), nil), at, at.Add(time.Hour)}, record{read.IDOf([]byte("b"), nil), at, at}
-	lines := []string{indexHeader, a.encode("a.toml"), b.encode("b\n.json"), record{}.encode("a.toml"), a.encode("\xff.toml")}
-	want := []map[string]record{{}, {"a.toml": a}, {"a.toml": a, "b\n.json": b}, {"b\n.json": b}, {"b\n.json": b, "\xff.toml": a}}
+	a, b := Record{read.IDOf([]byte("a"), nil), at, at.Add(time.Hour)}, Record{read.IDOf([]byte("b"), nil), at, at}
+	lines := []string{indexHeader, a.encode("a.toml"), b.encode("b\n.json"), Record{}.encode("a.toml"), a.encode("\xff.toml")}
+	want := []map[string]Record{{}, {"a.toml": a}, {"a.toml": a, "b\n.json": b}, {"b\n.json": b}, {"b\n.json": b, "\xff.toml": a}}
 	text := strings.Join(lines, "")
 	whole := 0 // lines, without the header
 	for n := len(indexHeader); n <= len(text); n++ {
@@ -31,7 +31,7 @@ func TestIndexCutOff(t *testing.T) {
 
 // A damaged line is left out, and no other.
 func TestIndexDamaged(t *testing.T) {
-	r := record{read.IDOf([]byte("a"), nil), time.Unix(1, 0), time.Unix(2, 0)}
+	r := Record{read.IDOf([]byte("a"), nil), time.Unix(1, 0), time.Unix(2, 0)}
 	good := r.encode("a.toml")
 	for i := range len(good) - 1 {
 		for _, flip := range []byte{0x01, 0x20, 0x80} {
@@ -41,7 +41,7 @@ func TestIndexDamaged(t *testing.T) {
 			if bad[i] == '\n' {
 				continue // two lines
 			}
-			if len(got) != 1 || got["b.toml"].sum != r.sum || damaged != 1 {
+			if len(got) != 1 || got["b.toml"].Sum != r.Sum || damaged != 1 {
 				t.Errorf("%q gives %v, %d damaged", bad, got, damaged)
 			}
 		}

@@ -1,4 +1,4 @@
-package file
+package keep
 
 import (
 	"bytes"
@@ -28,23 +28,24 @@ import (
 // it was, and the name as Go quotes it.
 const indexHeader = "svcproxy lastgood 1\n"
 
-// A record is what the index says of one file. The zero record is of one that
+// A Record is what the index says of one file. The zero record is of one that
 // was removed.
-type record struct {
-	sum   [sha256.Size]byte
-	since time.Time // when the file was first accepted: the order of claims
-	at    time.Time // when this version was
+type Record struct {
+	Sum   [sha256.Size]byte
+	Since time.Time // when the file was first accepted: the order of claims
+	At    time.Time // when this version was
 }
 
-func (r record) removed() bool { return r == record{} }
+// Removed reports whether the file was removed.
+func (r Record) Removed() bool { return r == Record{} }
 
 // encode returns r as it stands in the index.
-func (r record) encode(name string) string {
+func (r Record) encode(name string) string {
 	sum := "-"
-	if !r.removed() {
-		sum = hex.EncodeToString(r.sum[:])
+	if !r.Removed() {
+		sum = hex.EncodeToString(r.Sum[:])
 	}
-	return indexLine(sum + " " + stampText(r.since) + " " + stampText(r.at) + " " + strconv.Quote(name))
+	return indexLine(sum + " " + stampText(r.Since) + " " + stampText(r.At) + " " + strconv.Quote(name))
 }
 
 // indexLine returns a line of an index that says rest: the CRC-32 of that, and that.
@@ -62,29 +63,29 @@ func stampText(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
 
 // parseRecord reads a line of the index. It returns false when that is not as
 // encode wrote it.
-func parseRecord(line string) (name string, r record, ok bool) {
+func parseRecord(line string) (name string, r Record, ok bool) {
 	rest, ok := restOf(line)
 	f := strings.SplitN(rest, " ", 4)
 	if !ok || len(f) != 4 {
-		return "", record{}, false
+		return "", Record{}, false
 	}
 	name, err := strconv.Unquote(f[3])
 	if err != nil || !read.IsFileName(name) {
-		return "", record{}, false
+		return "", Record{}, false
 	}
 	if f[0] == "-" {
-		return name, record{}, true
+		return name, Record{}, true
 	}
 	sum, ok := read.ParseID(f[0])
 	since, err1 := time.Parse(time.RFC3339Nano, f[1])
 	at, err2 := time.Parse(time.RFC3339Nano, f[2])
-	return name, record{sum, since, at}, ok && err1 == nil && err2 == nil
+	return name, Record{sum, since, at}, ok && err1 == nil && err2 == nil
 }
 
 // parseIndex reads an index: what counts of it, how many lines it has, and how
 // many of these are damaged.
-func parseIndex(data []byte) (records map[string]record, lines, damaged int) {
-	records = map[string]record{}
+func parseIndex(data []byte) (records map[string]Record, lines, damaged int) {
+	records = map[string]Record{}
 	body, ok := bytes.CutPrefix(data, []byte(indexHeader))
 	if !ok {
 		damaged++
@@ -95,7 +96,7 @@ func parseIndex(data []byte) (records map[string]record, lines, damaged int) {
 		switch {
 		case !ok:
 			damaged++
-		case r.removed():
+		case r.Removed():
 			delete(records, name)
 		default:
 			records[name] = r
@@ -138,22 +139,23 @@ func copyStem(name string) string {
 // isCopy matches what copyName returns: copyStem without its extension, the start of the checksum, the extension.
 var isCopy = regexp.MustCompile(`(?s)^(.+)\.([0-9a-f]{12})\.(toml|json)$`)
 
-var errDamaged = errors.New("its checksum is not the recorded one")
+// ErrDamaged says that a text is not what was written.
+var ErrDamaged = errors.New("its checksum is not the recorded one")
 
-// A version of a file. Its sum is zero where there is no file.
-type version struct {
-	name string
-	sum  [sha256.Size]byte
+// A Version names a version of a file. Its sum is zero where there is no file.
+type Version struct {
+	Name string
+	Sum  [sha256.Size]byte
 }
 
-func (v version) exists() bool { return v.sum != [sha256.Size]byte{} }
+func (v Version) exists() bool { return v.Sum != [sha256.Size]byte{} }
 
 // copyNames returns the names of the copies of versions.
-func copyNames(versions map[version]bool) map[string]bool {
+func copyNames(versions map[Version]bool) map[string]bool {
 	names := make(map[string]bool, len(versions))
 	for v := range versions {
 		if v.exists() {
-			names[copyName(v.name, v.sum)] = true
+			names[copyName(v.Name, v.Sum)] = true
 		}
 	}
 	return names

@@ -1,4 +1,4 @@
-package file
+package keep
 
 import (
 	"crypto/sha256"
@@ -49,7 +49,7 @@ type history struct {
 func (h *history) index() string { return filepath.Join(h.dir, "index") }
 
 // load reads the index. One that is there and cannot be read stays: it is tried again with the next change.
-func (h *history) load(needed map[version]bool) error {
+func (h *history) load(needed map[Version]bool) error {
 	data, err := os.ReadFile(h.index())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("reading the versions that are kept: %w", err)
@@ -66,11 +66,11 @@ func (h *history) load(needed map[version]bool) error {
 
 // removeOrphans removes copies that the index does not name and nothing needs: a process was
 // killed between the two.
-func (h *history) removeOrphans(needed map[version]bool) {
+func (h *history) removeOrphans(needed map[Version]bool) {
 	named := copyNames(needed)
 	for _, r := range h.list {
 		if k := r.version(); k.exists() {
-			named[copyName(k.name, k.sum)] = true
+			named[copyName(k.Name, k.Sum)] = true
 		}
 	}
 	entries, err := os.ReadDir(h.dir)
@@ -147,12 +147,12 @@ func (h *history) pruneDue() bool {
 }
 
 // prune drops the oldest versions, except those that are needed: of each file, and of all.
-func (h *history) prune(needed map[version]bool) {
+func (h *history) prune(needed map[Version]bool) {
 	keep := int(h.keep.Load())
 	if keep == 0 {
 		keep = defaultKeep
 	}
-	stays, left := map[version]bool{}, make([]bool, len(h.list))
+	stays, left := map[Version]bool{}, make([]bool, len(h.list))
 	versions, blocks := map[string]int{}, 0
 	for i := len(h.list) - 1; i >= 0; i-- {
 		r := h.list[i]
@@ -168,7 +168,7 @@ func (h *history) prune(needed map[version]bool) {
 		if left[i] {
 			list = append(list, r)
 		} else if k := r.version(); k.exists() && !stays[k] {
-			_ = os.Remove(filepath.Join(h.dir, copyName(k.name, k.sum))) // or else it is in the way of nothing
+			_ = os.Remove(filepath.Join(h.dir, copyName(k.Name, k.Sum))) // or else it is in the way of nothing
 		}
 	}
 	h.pruned = len(list)

@@ -1,4 +1,4 @@
-package file
+package keep
 
 import (
 	"bytes"
@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// run writes what there is to write until ctx ends. What is pending then is
+// Run writes what there is to write until ctx ends. What is pending then is
 // written, but not synced: nothing that it replaces is removed before the next start.
-func (st *store) run(ctx context.Context) {
+func (st *Store) Run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -31,15 +31,15 @@ func (st *store) run(ctx context.Context) {
 	}
 }
 
-// enqueue has f done by the goroutine of run, unless that has more than enough to do.
-func (st *store) enqueue(f func()) {
+// enqueue has f done by the goroutine of Run, unless that has more than enough to do.
+func (st *Store) enqueue(f func()) {
 	select {
 	case st.tasks <- f:
 	default:
 	}
 }
 
-func (st *store) finish() {
+func (st *Store) finish() {
 	for st.writeMore() {
 	}
 	st.unmarkRunning()
@@ -60,17 +60,17 @@ func Boot() string {
 // markerPath is the path of a file that is there while the store is used, and says in
 // which boot. One of another boot means that the host stopped without shutting
 // down: then a file that was being replaced may be missing altogether.
-func (st *store) markerPath() string { return filepath.Join(st.lastgood, "running") }
+func (st *Store) markerPath() string { return filepath.Join(st.lastgood, "running") }
 
 // stoppedUncleanly reports whether the host stopped without shutting down since this was last marked.
-func (st *store) stoppedUncleanly() bool {
+func (st *Store) stoppedUncleanly() bool {
 	was, err1 := os.ReadFile(st.markerPath())
 	is, err2 := os.ReadFile(bootID)
 	return err1 == nil && err2 == nil && !bytes.Equal(was, is)
 }
 
-// markUsed says that this boot uses the store from now on.
-func (st *store) markUsed() {
+// MarkUsed says that this boot uses the store from now on.
+func (st *Store) MarkUsed() {
 	st.enqueue(func() {
 		if !st.marked {
 			st.markRunning()
@@ -78,7 +78,7 @@ func (st *store) markUsed() {
 	})
 }
 
-func (st *store) markRunning() {
+func (st *Store) markRunning() {
 	is, err := os.ReadFile(bootID)
 	if err == nil {
 		err = st.replace(filepath.Base(st.markerPath()), is, true)
@@ -88,7 +88,7 @@ func (st *store) markRunning() {
 }
 
 // unmarkRunning says that it is not used any more.
-func (st *store) unmarkRunning() {
+func (st *Store) unmarkRunning() {
 	if st.marked {
 		_ = os.Remove(st.markerPath()) // or else missing files are kept until a reload
 	}

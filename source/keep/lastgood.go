@@ -1,4 +1,4 @@
-package file
+package keep
 
 import (
 	"context"
@@ -28,7 +28,7 @@ func LastGood(rules read.Rules, dir, stateDir string, names []string) []source.U
 		b := rules.BindVersion(v, lists, nil)
 		units = append(units, source.Unit{
 			ID: source.UnitID{Source: read.Source, Name: v.Path}, Version: v.Name(),
-			Since: r.since.UnixNano(), Services: b.Services(v, lists, rules.BindLoosely),
+			Since: r.Since.UnixNano(), Services: b.Services(v, lists, rules.BindLoosely),
 		})
 	}
 	return units
@@ -37,23 +37,23 @@ func LastGood(rules read.Rules, dir, stateDir string, names []string) []source.U
 // Recorded returns the names of the files of which stateDir keeps a last good version.
 func Recorded(stateDir string) map[string]bool {
 	names := map[string]bool{}
-	for _, name := range opened(stateDir).names() {
+	for _, name := range opened(stateDir).Names() {
 		names[name] = true
 	}
 	return names
 }
 
 // opened returns a store that is only read.
-func opened(stateDir string) *store {
-	st := newStore(stateDir, slog.New(slog.DiscardHandler))
-	st.load()
+func opened(stateDir string) *Store {
+	st := New(stateDir, slog.New(slog.DiscardHandler))
+	st.Load()
 	return st
 }
 
-func (st *store) lastGood(dir, name string, r record, rules read.Rules, parse read.Parser) *read.Version {
-	data, err := st.read(name, r)
+func (st *Store) lastGood(dir, name string, r Record, rules read.Rules, parse read.Parser) *read.Version {
+	data, err := st.Read(name, r)
 	if err != nil {
-		if _, text, what := st.standIn(name, r); what != "" {
+		if _, text, what := st.StandIn(name, r); what != "" {
 			data, err = text, nil
 		}
 	}
@@ -61,7 +61,7 @@ func (st *store) lastGood(dir, name string, r record, rules read.Rules, parse re
 }
 
 // lastGoodLists looks up lists as they were last accepted.
-func lastGoodLists(rules read.Rules, st *store, dir string) read.Lookup {
+func lastGoodLists(rules read.Rules, st *Store, dir string) read.Lookup {
 	known := map[string]*read.EndpointList{}
 	return func(name string) (*read.EndpointList, string) {
 		r, ok := st.recordOf(name)

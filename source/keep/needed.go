@@ -1,4 +1,4 @@
-package file
+package keep
 
 import (
 	"crypto/sha256"
@@ -7,48 +7,48 @@ import (
 )
 
 // dropCopy removes a copy that was replaced, unless decisions need it: then dropRetained does.
-func (st *store) dropCopy(name string, sum [sha256.Size]byte) {
-	k := version{name, sum}
+func (st *Store) dropCopy(name string, sum [sha256.Size]byte) {
+	k := Version{name, sum}
 	if st.needed()[k] {
 		st.retained[k] = true
 		return
 	}
-	_ = os.Remove(st.copyPath(name, sum)) // or else as an orphan, at the next start
+	_ = os.Remove(st.CopyPath(name, sum)) // or else as an orphan, at the next start
 }
 
 // dropRetained removes the copies that were retained for decisions, and that none needs now.
-func (st *store) dropRetained() {
+func (st *Store) dropRetained() {
 	needed := st.needed()
 	for k := range st.retained {
 		if needed[k] {
 			continue
 		}
 		delete(st.retained, k)
-		if !st.counts(k.name, k.sum) {
-			st.dropCopy(k.name, k.sum)
+		if !st.counts(k.Name, k.Sum) {
+			st.dropCopy(k.Name, k.Sum)
 		}
 	}
 }
 
 // counts reports whether this version of a file is recorded or about to be, or what a start may find
 // while the disk does not have another.
-func (st *store) counts(name string, sum [sha256.Size]byte) bool {
+func (st *Store) counts(name string, sum [sha256.Size]byte) bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	return st.records[name].sum == sum || st.unwritten[name].sum == sum ||
+	return st.records[name].Sum == sum || st.unwritten[name].Sum == sum ||
 		st.unsynced[name].counts(sum) || st.syncing[name].counts(sum)
 }
 
 func (u unsynced) counts(sum [sha256.Size]byte) bool {
-	return u.sum == sum || slices.Contains(u.replaced, sum)
+	return u.Sum == sum || slices.Contains(u.replaced, sum)
 }
 
 // unsyncedCopies returns the names of copies that a start may need while the disk does not have others. The caller holds st.mu.
-func (st *store) unsyncedCopies() map[string]bool {
+func (st *Store) unsyncedCopies() map[string]bool {
 	names := map[string]bool{}
 	for _, files := range []map[string]unsynced{st.unsynced, st.syncing} {
 		for name, u := range files {
-			names[copyName(name, u.sum)] = true
+			names[copyName(name, u.Sum)] = true
 			for _, sum := range u.replaced {
 				names[copyName(name, sum)] = true
 			}
@@ -58,9 +58,9 @@ func (st *store) unsyncedCopies() map[string]bool {
 }
 
 // retainNeeded notes copies that decisions of an earlier run need. The caller holds st.mu.
-func (st *store) retainNeeded() {
+func (st *Store) retainNeeded() {
 	for k := range st.needs {
-		if k.exists() && st.records[k.name].sum != k.sum {
+		if k.exists() && st.records[k.Name].Sum != k.Sum {
 			st.retained[k] = true
 		}
 	}

@@ -1,4 +1,4 @@
-package file
+package keep
 
 import (
 	"fmt"
@@ -22,9 +22,9 @@ type Diff struct {
 // diffNames is how many services a Diff names.
 const diffNames = 6
 
-// diffOf compares the services of two versions, each of which may be nil. Of files of endpoints it
+// DiffOf compares the services of two versions, each of which may be nil. Of files of endpoints it
 // counts and names these, by address and port.
-func diffOf(was, is *read.Version) Diff {
+func DiffOf(was, is *read.Version) Diff {
 	if was != nil && was.List != nil || is != nil && is.List != nil {
 		return differences(textsOf(was), textsOf(is), strings.Compare, func(a, b string) bool { return a == b })
 	}

@@ -1,4 +1,4 @@
-package file
+package keep
 
 import (
 	"cmp"
@@ -55,9 +55,9 @@ func parseRevision(line string) (r Revision, ok bool) {
 // OfEndpoints reports whether the file lists endpoints, and has no services.
 func (r Revision) OfEndpoints() bool { return read.IsEndpointsFile(r.File) }
 
-func (r Revision) version() version {
+func (r Revision) version() Version {
 	sum, _ := read.ParseID(r.Sum)
-	return version{r.File, sum}
+	return Version{r.File, sum}
 }
 
 // parseRevisions reads an index: its revisions by number, and whether it was whole.
@@ -97,7 +97,7 @@ func Histories(stateDir, name string) ([]Revision, error) {
 // dropped reports whether the text of r is not kept any more: then its line is about to go, too.
 func (r Revision) dropped(stateDir string) bool {
 	v := r.version()
-	_, err := os.Lstat(filepath.Join(historyDir(stateDir), copyName(v.name, v.sum)))
+	_, err := os.Lstat(filepath.Join(historyDir(stateDir), copyName(v.Name, v.Sum)))
 	return v.exists() && err != nil
 }
 
@@ -113,7 +113,7 @@ func markInUse(list []Revision, stateDir string) {
 		r := &list[i]
 		v := r.version()
 		rec, known := records[r.File]
-		if v.exists() && known && rec.sum == v.sum && !done[r.File] {
+		if v.exists() && known && rec.Sum == v.Sum && !done[r.File] {
 			r.InUse, done[r.File] = true, true
 		}
 	}

@@ -1,4 +1,4 @@
-package file
+package keep
 
 import (
 	"cmp"
@@ -11,10 +11,10 @@ import (
 	"svcproxy.dev/svcproxy/source/read"
 )
 
-// tidy does what can wait until all services have been handed on. What an earlier run wrote last may not be on the disk:
+// Tidy does what can wait until all services have been handed on. What an earlier run wrote last may not be on the disk:
 // until it is, which tidy waits for, no copy is removed. contents says what a file has, false: nobody knows.
-// It is called in the goroutine of run, for those whose copy was lost.
-func (st *store) tidy(contents func(name string) ([]byte, bool)) {
+// It is called in the goroutine of Run, for those whose copy was lost.
+func (st *Store) Tidy(contents func(name string) ([]byte, bool)) {
 	err := st.syncAll()
 	found, e := os.ReadDir(st.lastgood)
 	var cut []string
@@ -26,7 +26,7 @@ func (st *store) tidy(contents func(name string) ([]byte, bool)) {
 
 // tidyCopies removes those of the found copies that nothing needs, once all is on the disk, and keeps again what was lost, or
 // was cut off. Where something was, older copies stay until the next start.
-func (st *store) tidyCopies(found []fs.DirEntry, cut []string, err error, contents func(string) ([]byte, bool)) {
+func (st *Store) tidyCopies(found []fs.DirEntry, cut []string, err error, contents func(string) ([]byte, bool)) {
 	if err != nil {
 		if !errors.As(err, new(*fs.PathError)) { // else nothing is known, and who writes says why
 			st.noteError(err)
@@ -44,13 +44,13 @@ func (st *store) tidyCopies(found []fs.DirEntry, cut []string, err error, conten
 }
 
 // damagedCopies returns the files whose copy is there and is not what is recorded: a power failure may have cut it off.
-func (st *store) damagedCopies() (names []string) {
-	for _, name := range st.names() {
+func (st *Store) damagedCopies() (names []string) {
+	for _, name := range st.Names() {
 		r, ok := st.recordOf(name)
 		if !ok {
 			continue
 		}
-		if _, err := st.read(name, r); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if _, err := st.Read(name, r); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			names = append(names, name)
 		}
 	}
@@ -61,16 +61,16 @@ func (st *store) damagedCopies() (names []string) {
 // index again if that has lines that do not count, and removes those of the found copies
 // without a record that nothing needs, which the process was killed or stopped before it could do. The disk must
 // have all that an earlier run wrote. It returns the files whose copy is missing.
-func (st *store) removeOrphans(found []fs.DirEntry) (missing []string) {
+func (st *Store) removeOrphans(found []fs.DirEntry) (missing []string) {
 	st.compact(0)
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	owner := make(map[string]string, len(st.records))
 	for name, r := range st.records {
-		owner[copyName(name, r.sum)] = name
+		owner[copyName(name, r.Sum)] = name
 	}
 	for name, e := range st.unwritten {
-		owner[copyName(name, e.sum)] = name
+		owner[copyName(name, e.Sum)] = name
 	}
 	needed := copyNames(st.needs)
 	maps.Copy(needed, st.unsyncedCopies())
@@ -91,32 +91,32 @@ func (st *store) removeOrphans(found []fs.DirEntry) (missing []string) {
 }
 
 // rewriteCopy writes the copy of a file again that is missing, if v is what it was of.
-func (st *store) rewriteCopy(name string, v *read.Version) {
+func (st *Store) rewriteCopy(name string, v *read.Version) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	r, ok := st.records[name]
-	if _, busy := st.unwritten[name]; ok && !busy && r.sum == v.ID {
-		st.unwritten[name] = entry{record: r, v: v}
+	if _, busy := st.unwritten[name]; ok && !busy && r.Sum == v.ID {
+		st.unwritten[name] = Entry{Record: r, Version: v}
 		st.wake()
 	}
 }
 
-// maintain writes again what could not be written, and keeps the index short that has this many files.
-func (st *store) maintain(files int) {
+// Maintain writes again what could not be written, and keeps the index short that has this many files.
+func (st *Store) Maintain(files int) {
 	st.retry()
 	st.enqueue(func() { st.compact(files + indexSlack) })
 }
 
 // retry makes writeMore have work if the disk may not have all.
-func (st *store) retry() {
-	if !st.onDisk() {
+func (st *Store) retry() {
+	if !st.OnDisk() {
 		st.wake()
 	}
 }
 
 // compact rewrites the index if it is damaged, or has more than slack lines that
 // do not count.
-func (st *store) compact(slack int) {
+func (st *Store) compact(slack int) {
 	st.mu.Lock()
 	n := len(st.records)
 	st.mu.Unlock()

@@ -1,4 +1,4 @@
-package file
+package keep
 
 import (
 	"cmp"
@@ -16,9 +16,9 @@ import (
 	"svcproxy.dev/svcproxy/source/read"
 )
 
-// load reads the index. What it does not know because it is damaged or lost, the
+// Load reads the index. What it does not know because it is damaged or lost, the
 // copies say: their names hold those of their files, and the start of a checksum.
-func (st *store) load() {
+func (st *Store) Load() {
 	data, err := os.ReadFile(st.index())
 	var damaged int
 	if err == nil {
@@ -39,7 +39,7 @@ func (st *store) load() {
 }
 
 // findCopies returns the names of all copies by what they are of, the newest first.
-func (st *store) findCopies() map[string][]string {
+func (st *Store) findCopies() map[string][]string {
 	entries, err := os.ReadDir(st.lastgood)
 	if err != nil {
 		return nil // nothing is known
@@ -63,7 +63,7 @@ func (st *store) findCopies() map[string][]string {
 
 // recoverRecords makes records of what only copies know. A name too long to stand in that
 // of its copy is not known before it is asked for, see newestCopy.
-func (st *store) recoverRecords() {
+func (st *Store) recoverRecords() {
 	for name := range st.copies {
 		if _, ok := st.records[name]; !ok && read.IsServiceFile(name) {
 			st.recordCopy(name)
@@ -71,8 +71,8 @@ func (st *store) recoverRecords() {
 	}
 }
 
-// find returns what is recorded of a file or, where the index was damaged or lost, what its copies say.
-func (st *store) find(name string) (record, bool) {
+// Find returns what is recorded of a file or, where the index was damaged or lost, what its copies say.
+func (st *Store) Find(name string) (Record, bool) {
 	r, ok := st.recordOf(name)
 	if !ok && st.indexDamaged {
 		return st.recordCopy(name)
@@ -81,7 +81,7 @@ func (st *store) find(name string) (record, bool) {
 }
 
 // recordCopy makes a record of the newest copy of a file that has none.
-func (st *store) recordCopy(name string) (record, bool) {
+func (st *Store) recordCopy(name string) (Record, bool) {
 	r, _, ok := st.newestCopy(name)
 	if ok {
 		st.mu.Lock()
@@ -93,7 +93,7 @@ func (st *store) recordCopy(name string) (record, bool) {
 
 // newestCopy returns the newest good copy there is of a file, whatever the index
 // says. It is the one before the last when the last has not reached the disk.
-func (st *store) newestCopy(name string) (record, []byte, bool) {
+func (st *Store) newestCopy(name string) (Record, []byte, bool) {
 	for _, c := range st.copies[copyStem(name)] {
 		path := filepath.Join(st.lastgood, c)
 		info, err := os.Stat(path)
@@ -103,16 +103,16 @@ func (st *store) newestCopy(name string) (record, []byte, bool) {
 		data, _, err := disk.ReadContent(path, read.MaxFileSize)
 		sum := sha256.Sum256(data)
 		if err == nil && isCopy.FindStringSubmatch(c)[2] == hex.EncodeToString(sum[:])[:sumDigits] {
-			return record{sum: sum, since: info.ModTime(), at: info.ModTime()}, data, true
+			return Record{Sum: sum, Since: info.ModTime(), At: info.ModTime()}, data, true
 		}
 	}
-	return record{}, nil, false
+	return Record{}, nil, false
 }
 
-// standIn returns what is used in place of a copy that cannot be read, and what that is: the same text in the history,
+// StandIn returns what is used in place of a copy that cannot be read, and what that is: the same text in the history,
 // else the newest older version that is kept, since the file was last removed. Nothing: there is none. The copy
 // stays damaged, so that it is written again, with a line of the index.
-func (st *store) standIn(name string, r record) (other record, text []byte, what string) {
+func (st *Store) StandIn(name string, r Record) (other Record, text []byte, what string) {
 	if other, text, what = st.findOther(name, r); what != "" {
 		st.mu.Lock()
 		defer st.mu.Unlock()
@@ -121,25 +121,25 @@ func (st *store) standIn(name string, r record) (other record, text []byte, what
 	return other, text, what
 }
 
-func (st *store) findOther(name string, r record) (other record, text []byte, what string) {
-	if text, ok := readHistory(st.stateDir(), name, r.sum); ok {
+func (st *Store) findOther(name string, r Record) (other Record, text []byte, what string) {
+	if text, ok := readHistory(st.stateDir(), name, r.Sum); ok {
 		return r, text, "the same text in the history"
 	}
 	if older, text, ok := st.newestCopy(name); ok {
-		return record{older.sum, r.since, older.at}, text, "the one before it"
+		return Record{older.Sum, r.Since, older.At}, text, "the one before it"
 	}
 	list, err := Histories(st.stateDir(), name)
 	if err != nil {
-		return record{}, nil, ""
+		return Record{}, nil, ""
 	}
 	for _, v := range list {
 		k := v.version()
 		if !k.exists() { // what was there before was removed on purpose
 			break
 		}
-		if text, ok := readHistory(st.stateDir(), name, k.sum); ok {
-			return record{k.sum, r.since, v.At}, text, fmt.Sprintf("version %d of the history", v.Number)
+		if text, ok := readHistory(st.stateDir(), name, k.Sum); ok {
+			return Record{k.Sum, r.Since, v.At}, text, fmt.Sprintf("version %d of the history", v.Number)
 		}
 	}
-	return record{}, nil, ""
+	return Record{}, nil, ""
 }

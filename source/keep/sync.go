@@ -1,4 +1,4 @@
-package file
+package keep
 
 import (
 	"cmp"
@@ -16,16 +16,16 @@ import (
 const maxSyncEach = 8
 
 // noteUnsynced notes what was written. The caller holds st.mu.
-func (st *store) noteUnsynced(j job) {
-	u := unsynced{j.entry, j.data, st.unsynced[j.name].replaced}
-	if !j.old.removed() && copyName(j.name, j.old.sum) != copyName(j.name, j.sum) {
-		u.replaced = append(u.replaced, j.old.sum)
+func (st *Store) noteUnsynced(j job) {
+	u := unsynced{j.Entry, j.data, st.unsynced[j.name].replaced}
+	if !j.old.Removed() && copyName(j.name, j.old.Sum) != copyName(j.name, j.Sum) {
+		u.replaced = append(u.replaced, j.old.Sum)
 	}
 	st.unsynced[j.name] = u
 }
 
 // beginSync has a goroutine wait for the disk, which may take its time, unless one does.
-func (st *store) beginSync() {
+func (st *Store) beginSync() {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if st.syncing != nil || len(st.unsynced) == 0 {
@@ -44,7 +44,7 @@ func (st *store) beginSync() {
 
 // endSync removes what was replaced by what the disk has now. Where it could not be asked, nobody knows what it has,
 // and all is written again.
-func (st *store) endSync(s synced) {
+func (st *Store) endSync(s synced) {
 	st.mu.Lock()
 	done := st.syncing
 	st.syncing = nil
@@ -62,7 +62,7 @@ func (st *store) endSync(s synced) {
 
 // writeAgain has what was synced and what was written since written again, when retry or another change comes to it.
 // The caller holds st.mu.
-func (st *store) writeAgain(synced map[string]unsynced) {
+func (st *Store) writeAgain(synced map[string]unsynced) {
 	for name, u := range synced {
 		if newer, ok := st.unsynced[name]; ok {
 			newer.replaced = slices.Concat(u.replaced, newer.replaced)
@@ -75,14 +75,14 @@ func (st *store) writeAgain(synced map[string]unsynced) {
 		if _, ok := st.unwritten[name]; ok {
 			continue
 		}
-		if u.v != nil {
-			u.v.Data = u.data
+		if u.Version != nil {
+			u.Version.Data = u.data
 		}
-		st.unwritten[name] = u.entry
+		st.unwritten[name] = u.Entry
 	}
 }
 
-func (st *store) dropReplaced(files map[string]unsynced) {
+func (st *Store) dropReplaced(files map[string]unsynced) {
 	for name, u := range files {
 		for _, sum := range u.replaced {
 			if !st.counts(name, sum) {
@@ -94,22 +94,22 @@ func (st *store) dropReplaced(files map[string]unsynced) {
 
 // sync waits until the disk has what was written of a few files, or of many everything
 // that the file system of the store was given.
-func (st *store) sync(files map[string]unsynced) error {
+func (st *Store) sync(files map[string]unsynced) error {
 	if len(files) > maxSyncEach {
 		return st.syncAll()
 	}
 	for name, u := range files {
-		if u.v == nil { // it has no copy
+		if u.Version == nil { // it has no copy
 			continue
 		}
-		if err := disk.Sync(st.copyPath(name, u.sum)); err != nil {
+		if err := disk.Sync(st.CopyPath(name, u.Sum)); err != nil {
 			return err
 		}
 	}
 	return cmp.Or(disk.Sync(st.index()), disk.Sync(st.lastgood))
 }
 
-func (st *store) syncAll() error {
+func (st *Store) syncAll() error {
 	d, err := os.Open(st.lastgood)
 	if err != nil {
 		return err

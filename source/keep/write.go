@@ -1,4 +1,4 @@
-package file
+package keep
 
 import (
 	"bytes"
@@ -12,17 +12,26 @@ import (
 	"svcproxy.dev/svcproxy/source/disk"
 )
 
-const decisionsFile = "decisions" // beside the index of the store
+// What is beside the index.
+const (
+	decisionsFile = "decisions"
+	directoryFile = "directory"
+)
 
-// decisionsPath returns the path of what putDecisions takes.
-func (st *store) decisionsPath() string { return filepath.Join(st.lastgood, decisionsFile) }
+// DecisionsPath returns the path of what PutDecisions takes.
+func (st *Store) DecisionsPath() string { return filepath.Join(st.lastgood, decisionsFile) }
+
+// DirectoryPath returns the path of what stateDir keeps of the directory of files, see PutDirectory.
+func DirectoryPath(stateDir string) string {
+	return filepath.Join(stateDir, "lastgood", directoryFile)
+}
 
 // batch is how many files are written in one go.
 const batch = 64
 
 // writeMore writes some of what is pending, and reports whether there is more. After
 // an error the rest waits for retry.
-func (st *store) writeMore() bool {
+func (st *Store) writeMore() bool {
 	jobs := st.next() // first, so that the decisions which were put before them are written before
 	_, err := st.writeText(directoryFile, &st.dirText, false)
 	decided, e := st.writeText(decisionsFile, &st.decided, true)
@@ -34,11 +43,11 @@ func (st *store) writeMore() bool {
 		err = cmp.Or(err, st.write(jobs))
 	}
 	st.noteError(err)
-	return err == nil && st.pending()
+	return err == nil && st.Pending()
 }
 
 // writeText writes a text to a file, if there is one that is not written yet, and then reports it as written.
-func (st *store) writeText(name string, text *[]byte, sync bool) (written bool, err error) {
+func (st *Store) writeText(name string, text *[]byte, sync bool) (written bool, err error) {
 	st.mu.Lock()
 	data := *text
 	st.mu.Unlock()
@@ -57,14 +66,14 @@ func (st *store) writeText(name string, text *[]byte, sync bool) (written bool, 
 }
 
 // next returns some of what is pending.
-func (st *store) next() []job {
+func (st *Store) next() []job {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	jobs := make([]job, 0, batch)
 	for name, e := range st.unwritten {
-		j := job{entry: e, name: name, old: st.records[name]}
-		if e.v != nil {
-			j.data = e.v.Data
+		j := job{Entry: e, name: name, old: st.records[name]}
+		if e.Version != nil {
+			j.data = e.Version.Data
 		}
 		st.writing[name] = e
 		if jobs = append(jobs, j); len(jobs) == batch {
@@ -76,7 +85,7 @@ func (st *store) next() []job {
 
 // write goes on after a copy that cannot be written, and returns the first error. Whether the disk
 // has all that, beginSync asks.
-func (st *store) write(jobs []job) (err error) {
+func (st *Store) write(jobs []job) (err error) {
 	defer st.doneWriting()
 	var lines strings.Builder
 	written := jobs[:0]
@@ -100,27 +109,27 @@ func (st *store) write(jobs []job) (err error) {
 	return err
 }
 
-func (st *store) writeCopy(j job) error {
-	if j.v == nil {
+func (st *Store) writeCopy(j job) error {
+	if j.Version == nil {
 		return nil
 	}
-	if j.data == nil && j.v.Size > 0 {
-		if _, err := st.read(j.name, j.record); err == nil {
+	if j.data == nil && j.Version.Size > 0 {
+		if _, err := st.Read(j.name, j.Record); err == nil {
 			return nil // it is what was replaced a moment ago
 		}
 		return fmt.Errorf("the text of %s is not known any more", source.Quote(j.name))
 	}
-	return st.replace(copyName(j.name, j.sum), j.data, false)
+	return st.replace(copyName(j.name, j.Sum), j.data, false)
 }
 
 // markWritten notes that jobs are written.
-func (st *store) markWritten(jobs []job) {
+func (st *Store) markWritten(jobs []job) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	for _, j := range jobs {
-		st.set(j.name, j.record)
+		st.set(j.name, j.Record)
 		delete(st.damaged, j.name)
-		if st.unwritten[j.name] == j.entry { // else it has changed again
+		if st.unwritten[j.name] == j.Entry { // else it has changed again
 			delete(st.unwritten, j.name)
 			j.releaseText()
 		}
@@ -129,7 +138,7 @@ func (st *store) markWritten(jobs []job) {
 }
 
 // doubt notes that nobody knows what a start would find of files: the lines of the index may count, or not.
-func (st *store) doubt(jobs []job) {
+func (st *Store) doubt(jobs []job) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	for _, j := range jobs {
@@ -137,14 +146,14 @@ func (st *store) doubt(jobs []job) {
 	}
 }
 
-func (st *store) doneWriting() {
+func (st *Store) doneWriting() {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	clear(st.writing)
 }
 
 // add adds n lines to the index, in one write.
-func (st *store) add(lines string, n int) error {
+func (st *Store) add(lines string, n int) error {
 	if !st.indexIntact {
 		if err := st.rewrite(); err != nil {
 			return err
@@ -160,7 +169,7 @@ func (st *store) add(lines string, n int) error {
 
 // rewrite writes the index again, with what counts only. Synced, even a power
 // failure leaves one of the two.
-func (st *store) rewrite() error {
+func (st *Store) rewrite() error {
 	var b bytes.Buffer
 	b.WriteString(indexHeader)
 	st.mu.Lock()
@@ -177,7 +186,7 @@ func (st *store) rewrite() error {
 }
 
 // replace makes or replaces a file in one step.
-func (st *store) replace(name string, data []byte, sync bool) error {
+func (st *Store) replace(name string, data []byte, sync bool) error {
 	if err := os.MkdirAll(st.lastgood, 0o700); err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package file
+package keep
 
 import (
 	"bytes"
@@ -14,22 +14,22 @@ import (
 	"svcproxy.dev/svcproxy/source/read"
 )
 
-func (st *store) recordOf(name string) (record, bool) {
+func (st *Store) recordOf(name string) (Record, bool) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	r, ok := st.records[name]
 	return r, ok
 }
 
-// names returns the names of all files that have a record.
-func (st *store) names() []string {
+// Names returns the names of all files that have a record.
+func (st *Store) Names() []string {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	return slices.Collect(maps.Keys(st.records))
 }
 
-// copyPath returns the path of the copy of a version.
-func (st *store) copyPath(name string, sum [sha256.Size]byte) string {
+// CopyPath returns the path of the copy of a version.
+func (st *Store) CopyPath(name string, sum [sha256.Size]byte) string {
 	return filepath.Join(st.lastgood, copyName(name, sum))
 }
 
@@ -37,14 +37,14 @@ func (st *store) copyPath(name string, sum [sha256.Size]byte) string {
 func readCopy(path string, sum [sha256.Size]byte) ([]byte, error) {
 	data, _, err := disk.ReadContent(path, read.MaxFileSize)
 	if err == nil && sha256.Sum256(data) != sum {
-		err = errDamaged
+		err = ErrDamaged
 	}
 	return data, err
 }
 
-// read returns the recorded version of a file.
-func (st *store) read(name string, r record) ([]byte, error) {
-	data, err := readCopy(st.copyPath(name, r.sum), r.sum)
+// Read returns the recorded version of a file.
+func (st *Store) Read(name string, r Record) ([]byte, error) {
+	data, err := readCopy(st.CopyPath(name, r.Sum), r.Sum)
 	if err != nil {
 		st.mu.Lock()
 		st.damaged[name] = true
@@ -53,33 +53,33 @@ func (st *store) read(name string, r record) ([]byte, error) {
 	return data, err
 }
 
-// textOf returns what an accepted version says; nil: nobody knows any more.
-func (st *store) textOf(path string, v *read.Version) []byte {
+// TextOf returns what an accepted version says; nil: nobody knows any more.
+func (st *Store) TextOf(path string, v *read.Version) []byte {
 	st.mu.Lock()
 	data := v.Data
 	st.mu.Unlock()
 	if data != nil {
 		return data
 	}
-	data, err := readCopy(st.copyPath(filepath.Base(path), v.ID), v.ID)
+	data, err := readCopy(st.CopyPath(filepath.Base(path), v.ID), v.ID)
 	if err != nil {
 		return nil
 	}
 	return data
 }
 
-// revision returns the version with this number, of this file if name is not empty, and its text.
-func (st *store) revision(name string, number int) (Revision, []byte, error) {
+// Revision returns the version with this number, of this file if name is not empty, and its text.
+func (st *Store) Revision(name string, number int) (Revision, []byte, error) {
 	r, err := revisionNumbered(st.stateDir(), name, number)
 	if err != nil {
 		return r, nil, err
 	}
-	text, err := st.text(r.File, r.version().sum)
+	text, err := st.Text(r.File, r.version().Sum)
 	return r, text, err
 }
 
-// text returns a version that was accepted once, from its copy.
-func (st *store) text(name string, sum [sha256.Size]byte) ([]byte, error) {
+// Text returns a version that was accepted once, from its copy.
+func (st *Store) Text(name string, sum [sha256.Size]byte) ([]byte, error) {
 	var why error
 	for _, dir := range []string{st.history.dir, st.lastgood} {
 		data, err := readCopy(filepath.Join(dir, copyName(name, sum)), sum)

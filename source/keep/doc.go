@@ -1,0 +1,13 @@
+// Package keep has last good versions and their history on disk, in a state directory: what a restart finds. Package file
+// says what is accepted and decided, commands only read.
+//
+// A Store writes copies of the versions that were accepted, an index of them, and decisions; an Entry is what it is given
+// of a file, a Record what it has of one. A Revision is a version of the history, a Diff how it differs from the one before.
+//
+//	lastgood  for commands: what was accepted last
+//	run       the goroutine of Run; tidy: what a start left and lost; write: what is pending; sync: until the disk has it
+//	recover   what copies say that the index does not; read: what was accepted; needed: copies that decisions name
+//	store     what the Store is given; history_add: the same for the history
+//	history   what the history has; history_index: its index on disk; history_diff: a Diff
+//	index     the index of last good versions, and the names of copies
+package keep
