@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/keep"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 var (
@@ -69,4 +71,201 @@ func (s *Source) accepted(names []string) bool {
 		f := s.files[name]
 		return f != nil && f.used != f.good
 	})
+}
+
+const (
+	// MinTrial and MaxTrial bound for how long Apply waits to be confirmed.
+	MinTrial = time.Second
+	MaxTrial = 24 * time.Hour
+)
+
+var errTrialOver = errors.New("the state directory took longer than the time to confirm")
+
+// An Application says what Apply did.
+type Application struct {
+	Files  []string       `json:"files,omitempty"`  // whose held changes went through
+	Faults []source.Fault `json:"faults,omitempty"` // why another held change cannot be used: the first of each file
+	Until  time.Time      `json:"until"`            // when all goes back
+}
+
+// Apply reads all files again and lets all changes through that are held. All that is in
+// use then or later goes back to what was in use before, unless Confirm follows within
+// the timeout, also when the process ends or the host stops meanwhile. Another Apply
+// before that begins the time again.
+func (s *Source) Apply(ctx context.Context, timeout time.Duration) (a Application, err error) {
+	if timeout < MinTrial || timeout > MaxTrial {
+		return a, fmt.Errorf("timeout %s; want %s to %s", timeout, MinTrial, MaxTrial)
+	}
+	s.decideMu.Lock()
+	defer s.decideMu.Unlock()
+	if err := s.settle(ctx); err != nil {
+		return a, err
+	}
+	t, was, err := s.prepareTrial(ctx, timeout)
+	if err != nil {
+		return a, err
+	}
+	if err := s.trialKept(ctx, t); err != nil { // it might not go back
+		return a, errors.Join(fmt.Errorf("nothing was applied: %w", err), s.undoTrial(ctx, t, was))
+	}
+	err = s.inRun(ctx, func(sink source.Sink) error {
+		if s.decisions.trial != t {
+			return errTrialOver
+		}
+		a.Until = s.beginTrial(t, timeout)
+		r := s.release(sink)
+		a.Files, a.Faults = r.files, r.faults
+		return nil
+	})
+	if err != nil {
+		return a, errors.Join(fmt.Errorf("nothing was applied: %w", err), s.undoTrial(ctx, t, was))
+	}
+	s.log.Info("applied on trial", "files", len(a.Files), "until", a.Until)
+	return a, s.kept(ctx, a.Files...)
+}
+
+// settle reads everything again, and waits until nothing is half written, and what was
+// handed on is accepted.
+func (s *Source) settle(ctx context.Context) error {
+	var steps int
+	err := s.inRun(ctx, func(source.Sink) error {
+		s.todo.all, s.todo.hash = true, true
+		steps = s.steps
+		return nil
+	})
+	for start := time.Now(); err == nil && time.Since(start) < maxWait+quietTime; {
+		settled := false
+		err = s.inRun(ctx, func(source.Sink) error {
+			settled = s.steps > steps && len(s.waiting)+len(s.largeReads) == 0 &&
+				(time.Since(start) > acceptTime || s.accepted(sortedNames(s.files)))
+			return nil
+		})
+		if settled {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(openPoll):
+		}
+	}
+	return err
+}
+
+// prepareTrial has one under way before anything is let through, and returns it and the one before.
+func (s *Source) prepareTrial(ctx context.Context, timeout time.Duration) (t, was *trial, err error) {
+	err = s.inRun(ctx, func(source.Sink) error {
+		was = s.decisions.trial
+		t = s.newTrial(timeout, was)
+		s.setTrial(t)
+		return nil
+	})
+	return t, was, err
+}
+
+// undoTrial ends a trial of which nothing was let through, also when nobody waits any more.
+func (s *Source) undoTrial(ctx context.Context, t, was *trial) error {
+	return s.inRun(context.WithoutCancel(ctx), func(source.Sink) error {
+		if s.decisions.trial == t {
+			s.setTrial(was)
+		}
+		return nil
+	})
+}
+
+// Rollback has an older version of a file used until the file changes again. An empty name
+// is that of the file that has this version. What it returns is that version. After an
+// error that wraps ErrNotKept it is used, but a restart may not know it.
+func (s *Source) Rollback(ctx context.Context, name string, number int) (keep.Revision, error) {
+	if s.store == nil {
+		return keep.Revision{}, errNoStore
+	}
+	s.decideMu.Lock()
+	defer s.decideMu.Unlock()
+	r, text, err := s.store.Revision(name, number)
+	if err != nil {
+		return r, err
+	}
+	v, err := s.parseKept(ctx, r.File, text)
+	if err != nil {
+		return r, err
+	}
+	v.UID = r.UID
+	if err := s.fitsUsed(ctx, r.File, v); err != nil {
+		return r, err
+	}
+	why := fmt.Sprintf("version %d, accepted at %s, is used in place of the present file", r.Number, clock(r.At))
+	err = s.inRun(ctx, func(sink source.Sink) error {
+		s.mu.Lock()
+		if t := s.decisions.trial; t != nil {
+			t.before[r.File] = v // what was asked for stays
+			delete(t.refused, r.File)
+		}
+		s.mu.Unlock()
+		s.useInstead(sink, map[string]*read.Version{r.File: v}, why)
+		return nil
+	})
+	if err != nil {
+		return r, err
+	}
+	return r, s.kept(ctx, r.File)
+}
+
+// fitsUsed returns why a version of a file cannot be used with the lists, or the services, of the others.
+func (s *Source) fitsUsed(ctx context.Context, name string, v *read.Version) error {
+	return s.inRun(ctx, func(source.Sink) error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		f := s.files[name]
+		if f == nil {
+			f = &state{path: s.path(name)}
+			s.files[name] = f
+			defer delete(s.files, name)
+		}
+		for _, faults := range s.fit(map[*state]*read.Version{f: v}) {
+			return fmt.Errorf("this version of %s cannot be used with what is used of the others: %s", source.Quote(name), faults[0])
+		}
+		return nil
+	})
+}
+
+// A Confirmation says what Confirm did.
+type Confirmation struct {
+	Applied bool           `json:"applied"`          // what was applied on trial stays
+	Files   []string       `json:"files,omitempty"`  // whose held changes went through
+	Faults  []source.Fault `json:"faults,omitempty"` // why another held change cannot be used: the first of each file
+	Held    int            `json:"held,omitempty"`   // files that are held still
+}
+
+// ErrNothingHeld says that there is nothing to confirm.
+var ErrNothingHeld = errors.New("nothing waits to be confirmed: no change is held, and no apply is under way")
+
+// Confirm has what was applied on trial stay or, where nothing was, lets all changes through that
+// are held. It is an error that there is nothing to confirm, and the first time after an apply
+// went back, for which it is too late.
+func (s *Source) Confirm(ctx context.Context) (c Confirmation, err error) {
+	s.decideMu.Lock()
+	defer s.decideMu.Unlock()
+	err = s.inRun(ctx, func(sink source.Sink) error {
+		late := s.takeOverdue()
+		switch {
+		case s.decisions.trial != nil:
+			s.setTrial(nil)
+			c.Applied = true
+			s.log.Info("what was applied is confirmed")
+		case late != nil:
+			return late
+		case len(s.held) > 0:
+			r := s.release(sink)
+			c.Files, c.Faults = r.files, r.faults
+		default:
+			return ErrNothingHeld
+		}
+		c.Held = len(s.held)
+		return nil
+	})
+	if err != nil {
+		return c, err
+	}
+	return c, s.kept(ctx, c.Files...)
 }

@@ -11,7 +11,7 @@
 //
 // A change of a file travels so: run (run.go) notes the event, and calls step; prepareLook and lookAt
 // (look.go) find each file's version; handFirst or, later, handChanges (hand.go) have collect let it wait
-// (wait.go) or count (decide, hand_decide.go, with the guard and lists); and the sink gets what
+// (wait.go) or count (decide, with the guard and lists); and the sink gets what
 // follows as one source.Changes.
 //
 // Words:
