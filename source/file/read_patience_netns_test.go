@@ -14,7 +14,7 @@ import (
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/disk"
-	"svcproxy.dev/svcproxy/source/keep"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // What is on a file system that does not answer holds up nothing else.
@@ -215,11 +215,8 @@ func (d *deadDisk) state() {
 func (d *deadDisk) awaitWritten(want string) {
 	d.Helper()
 	for start := time.Now(); ; time.Sleep(openPoll) {
-		st := keep.New(d.stateDir, slog.New(slog.DiscardHandler))
-		st.Load()
-		r, _ := st.Find("a.toml")
-		text, _ := st.Read("a.toml", r)
-		if string(text) == want {
+		text, _ := os.ReadFile(d.src.store.CopyPath("a.toml", read.IDOf([]byte(want), nil)))
+		if string(text) == want && !d.src.store.Pending() {
 			return
 		}
 		if pace.Over(start, 20*time.Second) {
