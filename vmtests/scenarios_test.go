@@ -258,7 +258,7 @@ func (s *site) testWatchdog(t *testing.T) {
 var faultWords = regexp.MustCompile(`(?i)level=ERROR|level=WARN|denied|not permitted|read-only file system|panic:|bad system call`)
 
 // slowWords are of warnings that something takes longer than two seconds, as it may in a guest.
-var slowWords = regexp.MustCompile(`msg="no progress: waiting"|msg="ipv[46] is not in use yet: `)
+var slowWords = regexp.MustCompile(`msg="no progress; waiting"|msg="ipv[46] is not in use yet: `)
 
 func (s *site) testLog(t *testing.T) {
 	for line := range strings.Lines(s.journal(t)) {

@@ -16,7 +16,7 @@ import (
 )
 
 // kept is a message that people's searches of logs rely on, and so the lab's.
-const kept = "somebody else changed our table: mending it"
+const kept = "another program changed our table; repairing it"
 
 //go:embed banned.txt
 var banned string

@@ -178,9 +178,9 @@ func (s *Speaker) logTrouble(err error) {
 	switch {
 	case text == s.trouble:
 	case err != nil:
-		s.cfg.Log.Error("BGP: it is tried again until it works", "err", err, "every", look)
+		s.cfg.Log.Error("BGP speaker failed to start; retrying", "err", err, "every", look)
 	default:
-		s.cfg.Log.Info("BGP: what failed works again", "err", s.trouble)
+		s.cfg.Log.Info("BGP recovered", "err", s.trouble)
 	}
 	s.trouble = text
 }

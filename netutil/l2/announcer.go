@@ -217,7 +217,7 @@ func (a *Announcer) wanted() []netip.Addr {
 // keep leaves everything as it is until the host can be read.
 func (a *Announcer) keep(err error, now time.Time) {
 	if !a.unread { // once
-		a.log.Warn("reading the links of this host failed: announcing addresses as before", "err", err, "retry", reread)
+		a.log.Warn("cannot read the links of this host; announcing addresses as before", "err", err, "retry", reread)
 	}
 	a.unread = true
 	a.lookBy(now.Add(reread))

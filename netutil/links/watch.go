@@ -57,7 +57,7 @@ func Watch(ctx context.Context, log *slog.Logger, changed func() error) {
 			again = time.After(rereadDelay)
 		}
 		if err != nil && failed == nil { // once
-			log.Warn("reading the addresses of this host failed, keeping the last known ones", "err", err, "retry", rereadDelay)
+			log.Warn("cannot read the addresses of this host; keeping the last known ones", "err", err, "retry", rereadDelay)
 		}
 		failed = err
 	}
@@ -87,7 +87,7 @@ func listen(ctx context.Context, log *slog.Logger, wake chan<- struct{}, s *subs
 		if ctx.Err() != nil {
 			return
 		}
-		log.Warn("lost the watch on addresses and routes, opening it again", "err", err, "retry", reopenDelay)
+		log.Warn("lost the watch on addresses and routes; reopening it", "err", err, "retry", reopenDelay)
 		select {
 		case <-ctx.Done():
 			return

@@ -108,11 +108,11 @@ func (k *Keeper) restore(now time.Time) {
 	st.Drains.rebase(now)
 	if k.drains.replace(st.Drains); err == errMissing {
 		wake.Once(k.unsaved)
-		k.cfg.Log.Warn("what was known of endpoints and drains before is lost: drains have ended, and endpoints that have a health check are checked first",
+		k.cfg.Log.Warn("the saved endpoint state is lost; drains have ended, and endpoints with a health check are checked first",
 			"file", k.file.path, "err", err)
 	} else if err != nil {
 		wake.Once(k.unsaved) // no file has the drains now
-		k.cfg.Log.Warn("what was known of endpoints and drains before cannot be used as a whole: those that have a health check are checked first, and drains may have ended",
+		k.cfg.Log.Warn("part of the saved endpoint state is lost; endpoints with a health check are checked first, and drains may have ended",
 			"file", k.file.path, "kept_as", k.file.aside(), "drains", len(k.drains.List()), "err", source.Printable(err.Error()))
 	}
 	unusable := st.each(func(p endpointKey, e kept) bool {
@@ -124,7 +124,7 @@ func (k *Keeper) restore(now time.Time) {
 	})
 	if len(unusable) > 0 {
 		slices.Sort(unusable)
-		k.cfg.Log.Warn("some of what was known of endpoints before cannot be used", "file", k.file.path,
+		k.cfg.Log.Warn("part of the saved endpoint state cannot be used", "file", k.file.path,
 			"endpoints", len(unusable), "first", source.Excerpt(unusable[0]))
 	}
 }

@@ -291,7 +291,7 @@ func TestStateThatCannotBeWritten(t *testing.T) {
 			t.Errorf("still: %s", h.Problem())
 		}
 		h.stop()
-		if n := strings.Count(h.log.String(), "a restart will not know"); n != 1 {
+		if n := strings.Count(h.log.String(), "cannot save the state of endpoints"); n != 1 {
 			t.Errorf("%d warnings:\n%s", n, h.log)
 		}
 		h = h.restart()
@@ -303,7 +303,7 @@ func TestStateThatCannotBeWritten(t *testing.T) {
 // A missing file ends drains, and both log and status say so. A state that holds nothing is not missed.
 func TestMissingState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const lost = "what was known of endpoints and drains before is lost"
+		const lost = "the saved endpoint state is lost"
 		h := run(t, t.TempDir())
 		if strings.Contains(h.log.String(), lost) || h.Problem() != "" {
 			t.Errorf("the first start: %q, %s", h.Problem(), h.log)
@@ -347,15 +347,15 @@ func TestHostileState(t *testing.T) {
 	long := strings.Repeat("x", 1000)
 	tests := []struct{ name, text, known, warning string }{
 		{"good", `{"format":1,"services":{` + good + `}}`, "1 down, 2", ""},
-		{"empty", ``, "1, 2", "cannot be used"},
-		{"no JSON", `<html>`, "1, 2", "cannot be used"},
-		{"cut off", `{"format":1,"services":{` + good, "1, 2", "cannot be used"},
-		{"another type", `[1]`, "1, 2", "cannot be used"},
+		{"empty", ``, "1, 2", "part of the saved endpoint state is lost"},
+		{"no JSON", `<html>`, "1, 2", "part of the saved endpoint state is lost"},
+		{"cut off", `{"format":1,"services":{` + good, "1, 2", "part of the saved endpoint state is lost"},
+		{"another type", `[1]`, "1, 2", "part of the saved endpoint state is lost"},
 		{"another format", `{"format":2,"services":{` + good + `}}`, "1, 2", "format 2; want 1"},
-		{"nothing", `null`, "1, 2", "cannot be used"},
-		{"deep", strings.Repeat(`{"services":`, 20_000), "1, 2", "cannot be used"},
+		{"nothing", `null`, "1, 2", "part of the saved endpoint state is lost"},
+		{"deep", strings.Repeat(`{"services":`, 20_000), "1, 2", "part of the saved endpoint state is lost"},
 		{"unknown keys", `{"format":1,"x":[],"services":{` + good + `}}`, "1 down, 2", ""},
-		{"no key", `{"format":1,"services":{"../../etc":{"10.0.0.1:8080":{}},` + good + `}}`, "1 down, 2", "some of what was known"},
+		{"no key", `{"format":1,"services":{"../../etc":{"10.0.0.1:8080":{}},` + good + `}}`, "1 down, 2", "part of the saved endpoint state cannot be used"},
 		{"no address", `{"format":1,"services":{"default/b":{"\u001b[2J":{}},` + good + `}}`, "1 down, 2", `default/b \\x1b[2J`},
 		{"no state", `{"format":1,"services":{"default/a":{"10.0.0.2:8080":{"state":"sideways"},"10.0.0.1:8080":{"state":"down"}}}}`, "1 down, 2", "endpoints=1"},
 		{"an error that steers a terminal", `{"format":1,"services":{"default/a":{"10.0.0.1:8080":{"state":"down","error":"\u001b[2J` + long + `"}}}}`, "1 down, 2", ""},

@@ -183,15 +183,15 @@ func (f *stateFile) note(log *slog.Logger, err error) {
 		why := err.Error()
 		f.failed.Store(&why)
 		if was == nil {
-			log.Warn("a restart will not know the state of endpoints: this is tried again when they change", "err", err)
+			log.Warn("cannot save the state of endpoints; retrying at the next change", "err", err)
 		}
 		return
 	case was != nil:
 		f.failed.Store(nil)
-		log.Info("the state of endpoints can be kept again", "file", f.path)
+		log.Info("the state of endpoints is saved again", "file", f.path)
 	}
 	if f.lost > 0 && !f.told {
-		log.Warn("a restart will not know the state of all endpoints: there are too many", "kept", mostKept, "others", f.lost)
+		log.Warn("too many endpoints to save the state of all; some of it will not survive a restart", "kept", mostKept, "others", f.lost)
 	}
 	f.told = f.lost > 0
 }

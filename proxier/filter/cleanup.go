@@ -95,6 +95,6 @@ func countChains(tables map[string]*xtables.Table) (chains, all int) {
 // warnRemaining logs which chains cannot be removed yet.
 func (f *family) warnRemaining(left []string) {
 	for _, l := range left {
-		f.log.Warn("an obsolete chain stays, empty: foreign rules jump to it", "what", l)
+		f.log.Warn("keeping an obsolete chain, emptied, because foreign rules jump to it", "what", l)
 	}
 }

@@ -178,7 +178,7 @@ func (o *order) movedAhead(passed []passing, tool string, log *slog.Logger) {
 		log.Warn("moved the jumps to our chains before foreign rules that may stop services",
 			"tool", tool, "table", m.table, "chain", m.name, "rules", rulesText(m.rules), "block_in", blockIn(m.chainID))
 		if pause > 0 {
-			log.Warn("another program keeps putting rules before our jumps: leaving them there for now",
+			log.Warn("another program keeps inserting rules before our jumps; leaving them there for now",
 				"tool", tool, "table", m.table, "chain", m.name, "retry", pause)
 		}
 	}

@@ -75,7 +75,7 @@ func (k *Kernel) Resync(ctx context.Context, h *layout.Actual, c layout.Desired,
 		return err
 	}
 	for id := range d.referenced {
-		k.log.Warn("an obsolete chain stays, empty: foreign rules jump to it", "tool", k.Tool(),
+		k.log.Warn("keeping an obsolete chain, emptied, because foreign rules jump to it", "tool", k.Tool(),
 			"table", id.table, "chain", id.name, "led_to_by", strings.Join(h.Tables[id.table].ReferencedBy(id.name), ", "))
 	}
 	k.mirror.end(func() {

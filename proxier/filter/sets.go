@@ -143,7 +143,7 @@ func (s *ipsets) destroyObsolete(ctx context.Context, d *difference) error {
 // emptyInUse empties a set that cannot be destroyed, and logs that once.
 func (s *ipsets) emptyInUse(ctx context.Context, name string) error {
 	if !s.inUse[name] {
-		s.log.Warn("an obsolete set stays, empty: a foreign rule uses it", "set", name)
+		s.log.Warn("keeping an obsolete set, emptied, because a foreign rule uses it", "set", name)
 		s.inUse[name] = true
 	}
 	return s.Flush(ctx, name)

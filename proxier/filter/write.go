@@ -105,7 +105,7 @@ func (k *Kernel) adoptOrWarn(ctx context.Context, st *policy.State) error {
 		return err
 	}
 	if err != nil && !k.warnedUnmarked {
-		k.log.Warn("existing connections could not be marked: a firewall may drop them", "tool", k.Tool(), "err", err)
+		k.log.Warn("cannot mark existing connections; a firewall may drop them", "tool", k.Tool(), "err", err)
 		k.warnedUnmarked = true
 	}
 	return nil

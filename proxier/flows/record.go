@@ -52,7 +52,7 @@ func readRecord(dir string, fam policy.Family, proto source.Protocol, log *slog.
 		r.file, _, err = bootrecord.Read(recordPath(dir, fam, proto), recordKind, here, r.replay)
 	}
 	if err != nil {
-		log.Warn("flows to services that went before this start go on for as long as their clients send", "err", fmt.Errorf("reading which those were: %w", err))
+		log.Warn("cannot remove flows to services that were removed before this start; they persist while clients send", "err", fmt.Errorf("reading which those were: %w", err))
 	}
 	return r
 }

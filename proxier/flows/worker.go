@@ -294,7 +294,7 @@ func (w *Worker) challenge(removed []Flow) {
 		return
 	}
 	if err := w.cfg.Tracking.Challenge(w.fam, removed); err != nil {
-		w.cfg.Log.Warn("telling clients that their connections are closed failed; they learn it from their next packet", "family", w.fam, "err", err)
+		w.cfg.Log.Warn("cannot notify clients of closed connections; they learn it with their next packet", "family", w.fam, "err", err)
 	}
 }
 

@@ -226,11 +226,11 @@ func (c *Checker) work(l *lane, e *entry) {
 func (c *Checker) complain(e *entry, began time.Time, err error) {
 	if waited := began.Sub(e.due); waited > e.check.Interval {
 		c.lateness.Do(func() {
-			c.cfg.Log.Warn("health checks are late: too many are under way", "waited", waited, "type", e.check.Type, "parallel", c.lane(e).slots)
+			c.cfg.Log.Warn("health checks are late; too many are running", "waited", waited, "type", e.check.Type, "parallel", c.lane(e).slots)
 		})
 	}
 	if outcomeOf(err) == notAsked {
-		c.faults.Do(func() { c.cfg.Log.Warn("health check could not be asked", "endpoint", e.q.At, "err", words(err)) })
+		c.faults.Do(func() { c.cfg.Log.Warn("a health check could not run", "endpoint", e.q.At, "err", words(err)) })
 	}
 }
 

@@ -61,7 +61,7 @@ func (b *Backend) sync(ctx context.Context, st *policy.State, delta *policy.Delt
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
-		b.log.Warn("writing a change failed, comparing everything", "family", b.fam, "err", err)
+		b.log.Warn("writing a change failed; comparing everything", "family", b.fam, "err", err)
 	}
 	b.forget(b.record)
 	return b.written(b.resync(ctx, st))

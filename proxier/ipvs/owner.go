@@ -41,7 +41,7 @@ func (o *owner) openRecord(dir string) error {
 		return err
 	}
 	if damaged > 0 {
-		o.log.Warn("the record of our virtual servers is damaged: those it does not name are left alone", "file", o.record.file.Path(), "damaged_lines", damaged)
+		o.log.Warn("the record of our virtual servers is damaged; leaving unnamed ones alone", "file", o.record.file.Path(), "damaged_lines", damaged)
 	}
 	return nil
 }

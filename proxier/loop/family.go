@@ -286,7 +286,7 @@ func (f *family) log(r *SyncResult) {
 	case r.Unserved != nil:
 		f.cfg.Log.Error("not served", "family", f.fam, "virtual_servers", r.Unserved.N, "err", r.Unserved.Err)
 	default:
-		f.cfg.Log.Info("all is served again", "family", f.fam)
+		f.cfg.Log.Info("all services are programmed again", "family", f.fam)
 	}
 }
 
@@ -353,10 +353,10 @@ func (f *family) runLook(ctx context.Context, b proxier.Backend) lookResult {
 	repair, err := b.Look(limited)
 	switch {
 	case err != nil && ctx.Err() == nil:
-		f.cfg.Log.Warn("the kernel could not be compared with what it should hold: comparing everything in a sync", "family", f.fam, "err", err)
+		f.cfg.Log.Warn("cannot compare the kernel with the desired state; doing a full sync", "family", f.fam, "err", err)
 		return unknown
 	case repair:
-		f.cfg.Log.Warn("the kernel does not hold what was written: repairing it", "family", f.fam)
+		f.cfg.Log.Warn("the kernel does not hold what was written; repairing it", "family", f.fam)
 		return differs
 	}
 	return asWritten
@@ -423,7 +423,7 @@ func (f *family) withProgress(ctx context.Context, work string, at **progress) (
 // stalled logs that work makes no progress, and has the Loop decide how long it waits for it.
 func (f *family) stalled(p *progress, step int) {
 	if s, stalled := p.stall(0); stalled && step == 0 {
-		f.cfg.Log.Warn("no progress: waiting", "family", f.fam, "work", s.Work, "for", s.For, "detail", s.Detail, "since", s.Since)
+		f.cfg.Log.Warn("no progress; waiting", "family", f.fam, "work", s.Work, "for", s.For, "detail", s.Detail, "since", s.Since)
 	}
 	f.inbox.ring()
 }

@@ -267,7 +267,7 @@ func (l *Loop) becomeReady(took time.Duration) {
 	l.cfg.Log.Info("first sync complete", "services", len(l.catalog.services()), slog.Duration("sync", took))
 	for _, f := range l.families.list {
 		if n := f.latest(); n.held == 0 {
-			l.cfg.Log.Warn("a family fails: it is left out, and tried again", "family", f.fam, "err", n.failure())
+			l.cfg.Log.Warn("IPv4 or IPv6 sync keeps failing; continuing without it, will retry", "family", f.fam, "err", n.failure())
 		}
 	}
 	close(l.ready)

@@ -466,7 +466,7 @@ func TestLoopFamiliesAlone(t *testing.T) {
 		v6.failWith(nil)
 		time.Sleep(30 * time.Second)
 		v6.expect(t, "full")
-		if text := log.String(); strings.Count(text, "left out") != 1 || strings.Count(text, "services=1") < 1 {
+		if text := log.String(); strings.Count(text, "continuing without it") != 1 || strings.Count(text, "services=1") < 1 {
 			t.Errorf("log:\n%s", text)
 		}
 	})
@@ -723,7 +723,7 @@ func TestLoopGoesOnPastUnserved(t *testing.T) {
 		if st := l.Status().Families[0]; st.Unserved != "" {
 			t.Errorf("status %+v", st)
 		}
-		if text := log.String(); strings.Count(text, "not served") != 1 || strings.Count(text, "all is served again") != 1 {
+		if text := log.String(); strings.Count(text, "not served") != 1 || strings.Count(text, "all services are programmed again") != 1 {
 			t.Errorf("log:\n%s", text)
 		}
 	})

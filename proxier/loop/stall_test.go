@@ -55,7 +55,7 @@ func TestLoopReportsAStall(t *testing.T) {
 		if st := l.Status().Families; st[0].Stalled != "" || st[1].Stalled != want {
 			t.Errorf("status %+v", st)
 		}
-		if n := strings.Count(log.String(), "no progress: waiting"); n != 1 {
+		if n := strings.Count(log.String(), "no progress; waiting"); n != 1 {
 			t.Errorf("%d lines of %s", n, &log)
 		}
 		if err := l.Held(t.Context(), policy.IPv6); err == nil || !strings.Contains(err.Error(), want) {
@@ -66,7 +66,7 @@ func TestLoopReportsAStall(t *testing.T) {
 		}
 		time.Sleep(15 * time.Second)
 		synctest.Wait()
-		if !readyNow(l) || !strings.Contains(log.String(), "a family fails: it is left out") {
+		if !readyNow(l) || !strings.Contains(log.String(), "sync keeps failing; continuing without it") {
 			t.Errorf("not ready without IPv6: %s", &log)
 		}
 		close(w.ended)

@@ -89,12 +89,12 @@ func (s *Source) boundServices(f *state) fileWithLists {
 	why := b.FirstFault()
 	f.apart = f.before != nil || why != "" && f.used == f.good && f.accepted.services != nil
 	if f.apart && f.before == nil {
-		s.log.Warn("services keep the endpoints that they were last accepted with: their lists are for a newer version of the file", "file", f.path, "why", why)
+		s.log.Warn("services keep their last accepted endpoints; their lists fit only a newer version of the file", "file", f.path, "why", why)
 		return f.accepted
 	}
 	f.bindings, f.warned = b.Known, b.Warned
 	if why != "" {
-		s.log.Error("services use only the endpoints of their list that are valid for them", "file", f.path, "why", why)
+		s.log.Error("some endpoints of a list are not valid for its services; using the others", "file", f.path, "why", why)
 	}
 	w.services = b.Services(f.used, list, s.rules.BindLoosely)
 	f.before = nil
@@ -141,7 +141,7 @@ func (s *Source) takeAcceptedLists(p *probe) {
 	for name, id := range a.lists {
 		data, err := s.store.Text(name, id)
 		if err != nil {
-			s.log.Warn("endpoints that a service file was last accepted with are not known any more", "file", p.f.path, "err", err)
+			s.log.Warn("lost the endpoint list that a service file was last accepted with", "file", p.f.path, "err", err)
 			continue
 		}
 		if v := read.ListVersion(s.path(name), data, s.rules); v.List != nil {

@@ -69,7 +69,7 @@ func TestListKeptNoMore(t *testing.T) {
 				h.start()
 				moment()
 				h.use("restart", want)
-				if !strings.Contains(h.log.String(), "services use only the endpoints of their list that are valid for them") {
+				if !strings.Contains(h.log.String(), "some endpoints of a list are not valid for its services; using the others") {
 					t.Errorf("the log says nothing:\n%s", &h.log)
 				}
 				h.set("web.endpoints.json", listOfN(2))

@@ -252,7 +252,7 @@ func (s *Source) Confirm(ctx context.Context) (c Confirmation, err error) {
 		case s.decisions.trial != nil:
 			s.setTrial(nil)
 			c.Applied = true
-			s.log.Info("what was applied is confirmed")
+			s.log.Info("the apply is confirmed")
 		case late != nil:
 			return late
 		case len(s.held) > 0:

@@ -271,5 +271,5 @@ func (h *hold) log(log *slog.Logger, path string) {
 		log.Info("service file rolled back", "file", path, "why", h.why)
 		return
 	}
-	log.Warn("a change of a service file is held: its services stay as last accepted, until svcproxy confirm", "file", path, "why", h.why)
+	log.Warn("holding a change of a service file; its services keep the last accepted version until svcproxy confirm", "file", path, "why", h.why)
 }

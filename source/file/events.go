@@ -103,7 +103,7 @@ func (s *Source) logWatchError(err error) {
 		err = fmt.Errorf("%w; raise fs.inotify.max_user_watches", err)
 	}
 	if s.noteProblem(&s.watchErr, err) && err != nil {
-		s.log.Warn("service files cannot be watched; listing them every second", "err", err)
+		s.log.Warn("cannot watch service files; listing them every second", "err", err)
 	}
 }
 

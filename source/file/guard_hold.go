@@ -118,10 +118,10 @@ func (s *Source) release(sink source.Sink) released {
 	}
 	s.forgetRecords(removed)
 	if len(r.files) > 0 {
-		s.log.Info("changes of service files that were held are let through", "files", len(r.files), "first", filepath.Join(s.dir, r.files[0]))
+		s.log.Info("released held changes of service files", "files", len(r.files), "first", filepath.Join(s.dir, r.files[0]))
 	}
 	if len(r.faults) > 0 {
-		s.log.Warn("changes of service files that were held cannot be used", "files", len(r.faults), "first", r.faults[0].String())
+		s.log.Warn("held changes of service files cannot be used", "files", len(r.faults), "first", r.faults[0].String())
 	}
 	return r
 }

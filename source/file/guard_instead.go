@@ -37,7 +37,7 @@ func (s *Source) versionBefore(name string, v *read.Version) (*read.Version, err
 	case err == nil:
 		return s.parseKept(context.Background(), name, data)
 	case v.Size > 0: // it was parsed
-		s.log.Error("a service file goes back to what was in use, of which the copy is lost: a restart will not know it", "file", s.path(name), "err", err)
+		s.log.Error("restored a service file whose copy on disk is lost; this version will not survive a restart", "file", s.path(name), "err", err)
 		return v, nil
 	}
 	return nil, err

@@ -131,7 +131,7 @@ func (s *Source) logFiles(news []probe, first bool) {
 		}
 	}
 	if more := held - maxHeldLines; more > 0 {
-		s.log.Warn("changes of more service files are held", "files", more)
+		s.log.Warn("holding changes of more service files", "files", more)
 	}
 	if first {
 		s.log.Info("service files read", "dir", s.dir, "files", len(news), "services", services)

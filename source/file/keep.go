@@ -100,7 +100,7 @@ func (s *Source) loadDecisions(now time.Time) {
 	}
 	d, err2 := parseDecisions(data)
 	if err = cmp.Or(err, err2); err != nil {
-		s.log.Error("what was held, rolled back or applied on trial is not known any more", "file", path, "err", err)
+		s.log.Error("lost the record of held, rolled-back and trial changes", "file", path, "err", err)
 		return
 	}
 	s.mu.Lock()

@@ -38,7 +38,7 @@ func TestStateDirUnusable(t *testing.T) {
 		if got := h.warnings(); !slices.Equal(got, []string{want}) {
 			t.Errorf("warnings\n got: %q\nwant: %q", got, want)
 		}
-		if n := count(&h.log, "cannot be kept"); n != 1 {
+		if n := count(&h.log, "cannot save last good versions"); n != 1 {
 			t.Errorf("logged %d times:\n%s", n, h.log.String())
 		}
 
@@ -49,7 +49,7 @@ func TestStateDirUnusable(t *testing.T) {
 		}
 		h.stop()
 		h.checkStore()
-		if n := count(&h.log, "kept again"); n != 1 {
+		if n := count(&h.log, "are saved again"); n != 1 {
 			t.Errorf("its end logged %d times:\n%s", n, h.log.String())
 		}
 	})
@@ -265,7 +265,7 @@ func TestCopiesNameThemselves(t *testing.T) {
 						t.Errorf("copies after start %d: %q; want %q", i, got, copies)
 					}
 				}
-				if n := count(&h.log, "is not whole"); n != 1 {
+				if n := count(&h.log, "is incomplete"); n != 1 {
 					t.Errorf("logged %d times", n)
 				}
 			})

@@ -83,9 +83,9 @@ func (s *Source) logDirError(err error) {
 	case err == nil:
 		s.log.Info("the directory of service files can be read", "dir", s.dir)
 	case s.hasFiles():
-		s.log.Error("the directory of service files cannot be read: services stay as they are", "dir", s.dir, "err", err)
+		s.log.Error("cannot read the directory of service files; keeping the current services", "dir", s.dir, "err", err)
 	default:
-		s.log.Error("the directory of service files cannot be read, and nothing is known of its services: not ready before it can", "dir", s.dir, "err", err)
+		s.log.Error("cannot read the directory of service files, and no last good version exists; not ready until it can be read", "dir", s.dir, "err", err)
 	}
 }
 

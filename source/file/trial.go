@@ -93,12 +93,12 @@ func (s *Source) endTrial(sink source.Sink) {
 		}
 		old, err := s.versionBefore(name, v)
 		if err != nil {
-			s.log.Error("a service file cannot go back to what was in use before it was applied", "file", s.path(name), "err", err)
+			s.log.Error("cannot restore a service file to its version before the apply", "file", s.path(name), "err", err)
 			continue
 		}
 		back[name] = old
 	}
-	s.log.Warn("nobody has confirmed what was applied: going back to what was in use before", "files", len(back))
+	s.log.Warn("the apply was not confirmed in time; restoring the versions before it", "files", len(back))
 	s.useInstead(sink, back, unconfirmed(t))
 }
 
@@ -117,7 +117,7 @@ func unconfirmed(t *trial) string {
 // wentBack ends a trial that was not confirmed before this start.
 func (s *Source) wentBack() {
 	if t := s.decisions.trial; t != nil && t.back {
-		s.log.Warn("nobody has confirmed what was applied before this start: what was in use before is used", "applied", t.began)
+		s.log.Warn("the apply before this start was not confirmed; restored the versions before it", "applied", t.began)
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.decisions.end()

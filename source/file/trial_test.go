@@ -133,7 +133,7 @@ func TestHistoryUnwritable(t *testing.T) {
 			h.change(func() { h.write("a.toml", fmt.Sprintf("a %d\n", i)) })
 		}
 		h.uses("with a full disk", "a 4")
-		if n := count(&h.log, "history of service files cannot be kept"); n != 1 || len(h.warnings()) > 0 {
+		if n := count(&h.log, "cannot save the history of service files"); n != 1 || len(h.warnings()) > 0 {
 			t.Errorf("told %d times; warnings %q", n, h.warnings())
 		}
 		h.stop()
@@ -430,7 +430,7 @@ func TestDecisionsDamaged(t *testing.T) {
 		h.start()
 		moment()
 		h.uses("after a restart", "a 2")
-		if !strings.Contains(h.log.String(), "is not known any more") {
+		if !strings.Contains(h.log.String(), "lost the record of held") {
 			t.Errorf("log:\n%s", h.log.String())
 		}
 	})

@@ -290,11 +290,11 @@ func TestDirectoryUnreadable(t *testing.T) {
 			t.Errorf("without a directory: sink holds %q; want %q", got, want)
 		}
 		f.stop()
-		checkLog(t, &f.log, dir, `ERROR the directory of service files cannot be read, and nothing is known of its services: not ready before it can
+		checkLog(t, &f.log, dir, `ERROR cannot read the directory of service files, and no last good version exists; not ready until it can be read
 INFO the directory of service files can be read
 INFO service files read 1
-ERROR the directory of service files cannot be read: services stay as they are
-ERROR the directory of service files cannot be read: services stay as they are
+ERROR cannot read the directory of service files; keeping the current services
+ERROR cannot read the directory of service files; keeping the current services
 `)
 	})
 }

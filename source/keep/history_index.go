@@ -181,6 +181,6 @@ func (h *history) prune(needed map[Version]bool) {
 func (h *history) noteError(err error) {
 	was := h.said
 	if h.said = read.ErrorText(err); h.said != "" && h.said != was {
-		h.log.Warn("the history of service files cannot be kept; what was last accepted is kept all the same", "err", err)
+		h.log.Warn("cannot save the history of service files; last good versions are still saved", "err", err)
 	}
 }

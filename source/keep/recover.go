@@ -33,7 +33,7 @@ func (st *Store) Load() {
 	}
 	st.indexDamaged, st.indexIntact = err != nil, err == nil
 	if err != nil {
-		st.log.Warn("the index of last good versions of service files is not whole: their copies say what it does not", "err", err)
+		st.log.Warn("the index of last good versions is incomplete; recovering the rest from the copies", "err", err)
 		st.recoverRecords()
 	}
 }

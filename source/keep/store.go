@@ -106,10 +106,10 @@ func (st *Store) noteError(err error) {
 	switch {
 	case err != nil && err.Error() != was:
 		st.err.Store(err.Error())
-		st.log.Error("last good versions of service files cannot be kept; a restart will not know them", "err", err)
+		st.log.Error("cannot save last good versions of service files; they will not survive a restart", "err", err)
 	case err == nil && was != "" && st.OnDisk():
 		st.err.Store("")
-		st.log.Info("last good versions of service files are kept again")
+		st.log.Info("last good versions of service files are saved again")
 	}
 }
 

@@ -193,13 +193,13 @@ func (c *cluster) fallBack() {
 	known, services, err := c.src.recall()
 	switch {
 	case err != nil:
-		c.src.Log.Warn("what the cluster last said cannot be used", "err", err)
+		c.src.Log.Warn("the last known services of the cluster cannot be used", "err", err)
 	case known != nil:
 		c.use(known, services)
 		return
 	}
 	if c.src.Beside {
-		c.src.Log.Warn("nothing is known of the cluster: the other sources go on without it")
+		c.src.Log.Warn("cannot list the cluster; continuing with the other sources")
 		c.entries.out.Synced()
 	}
 }
@@ -209,7 +209,7 @@ func (c *cluster) use(known *lastKnown, services []remote.Handed) {
 	for _, s := range services {
 		c.entries.out.Put(&c.entries.entry(s.Service.Key, true).used, s) // created is of what this session has heard
 	}
-	c.src.Log.Warn("the API server has not been listed: services are as last known", "services", len(services), "written", known.Written)
+	c.src.Log.Warn("cannot list the API server; using the last known services", "services", len(services), "written", known.Written)
 	c.src.Stale(fmt.Sprintf("STALE: the API server has not been listed: the %d services of the cluster are as last known at %s",
 		len(services), known.Written.Format(time.RFC3339)))
 	if known.Node != nil {

@@ -106,7 +106,7 @@ func (s *Source) sessions(ctx context.Context, steps chan<- step) {
 		case old == nil || now.version != old.version || again:
 			stop()
 			if old != nil && !again {
-				s.Log.Info("kubeconfig or certificates changed: connecting again")
+				s.Log.Info("kubeconfig or certificates changed; reconnecting")
 			}
 			stop, old = s.session(ctx, now, steps), now
 		}

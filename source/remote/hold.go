@@ -44,7 +44,7 @@ func (s *State) Hold(part int, why string) {
 	_, had := s.holds[part]
 	s.holds[part] = why
 	if !had {
-		s.log.Warn("the answer of the server is held: services stay as last known, until it is full again or svcproxy confirm", "server", s.conn.Server, "why", why)
+		s.log.Warn("holding the server's answer; keeping the last known services until it is complete again or svcproxy confirm", "server", s.conn.Server, "why", why)
 	}
 }
 
@@ -57,7 +57,7 @@ func (s *State) Release(part int) {
 	}
 	delete(s.holds, part)
 	if len(s.holds) == 0 {
-		s.log.Info("the answer of the server is used again", "server", s.conn.Server)
+		s.log.Info("using the server's answer again", "server", s.conn.Server)
 	}
 }
 

@@ -223,7 +223,7 @@ func (k *Keeper) write(h Header, services []Handed) {
 		why = err.Error()
 	}
 	if why != "" && why != k.said {
-		k.log.Warn("the last known services cannot be kept for the next start", "err", err)
+		k.log.Warn("cannot save the last known services for the next start", "err", err)
 	}
 	k.said = why
 }

@@ -152,7 +152,7 @@ func (s *site) leaveOut() {
 	}
 	start = time.Now()
 	s.settings(b)
-	s.there("not left out any more", start)
+	s.there("BGP peer re-enabled", start)
 	if after := s.established(1)[0]; !after.Since.Equal(before.Since) {
 		s.t.Errorf("the session with %s began again at %v", frr.name, after.Since)
 	}

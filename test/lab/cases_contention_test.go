@@ -23,8 +23,8 @@ func testMonitor(t *testing.T, e *env) {
 		t.Errorf("%v after a flush: %v", repairPatience, err)
 	}
 	e.expect(t, checks...)
-	e.expectLog(t, "somebody else changed our table: mending it\" family=ipv4 process=nft pid=")
-	e.expectLog(t, "somebody else changed our table: mending it\" family=ipv6 process=nft pid=")
+	e.expectLog(t, "another program changed our table; repairing it\" family=ipv4 process=nft pid=")
+	e.expectLog(t, "another program changed our table; repairing it\" family=ipv6 process=nft pid=")
 }
 
 // testContention: a program that deletes our table as fast as it can is backed
@@ -32,7 +32,7 @@ func testMonitor(t *testing.T, e *env) {
 func testContention(t *testing.T, e *env) {
 	e.apply(t, e.everywhere(at(e.Local[0])...))
 	before, deleted := e.repairs(), 0
-	const waits = "another program changes our table again and again: repairs wait from now on, longer each time\" family=ipv4 who=\"process "
+	const waits = "another program keeps changing our table; delaying repairs with backoff\" family=ipv4 who=\"process "
 	err := Poll(Slow(time.Minute), func() error {
 		if err := e.deleteTable(deletions); err != nil {
 			return err
@@ -70,5 +70,5 @@ func (e *env) deleteTable(n int) error {
 
 // repairs returns how many repairs the log tells of.
 func (e *env) repairs() int {
-	return strings.Count(e.daemon.LogTail(math.MaxInt), "somebody else changed our table: mending it\" family=ipv4")
+	return strings.Count(e.daemon.LogTail(math.MaxInt), "another program changed our table; repairing it\" family=ipv4")
 }

@@ -46,11 +46,11 @@ func testCanary(t *testing.T, e *env) {
 	t.Logf("answers %v after the flush", time.Since(flushed))
 	e.expect(t, checks...)
 	if e.mode.variant == "legacy" { // the repair may come before the other family is asked
-		e.expectLog(t, "rules were changed by another program: repairing them")
+		e.expectLog(t, "another program changed our rules; repairing them")
 		return
 	}
-	e.expectLog(t, "somebody else changed our table: mending it\" family=ipv4 process=iptables")
-	e.expectLog(t, "somebody else changed our table: mending it\" family=ipv6 process=ip6tables")
+	e.expectLog(t, "another program changed our table; repairing it\" family=ipv4 process=iptables")
+	e.expectLog(t, "another program changed our table; repairing it\" family=ipv6 process=ip6tables")
 }
 
 // testLostFlush: a flush is repaired also where its events are lost among those of others.
@@ -106,5 +106,5 @@ func testLostTable(t *testing.T, e *env) {
 	if err := Poll(repairPatience, func() error { return e.answers(e.vip(1)) }); err != nil {
 		t.Error(err)
 	}
-	e.expectLog(t, "events of the kernel were lost: comparing everything")
+	e.expectLog(t, "kernel events were lost; comparing everything")
 }

@@ -170,7 +170,7 @@ func testTraceVerdicts(t *testing.T, e *env) {
 	}
 	all.Wait()
 	r.interrupt(t)
-	if log := e.daemon.LogTail(math.MaxInt); strings.Contains(log, "another program") || strings.Contains(log, "somebody else changed our table: mending it") {
+	if log := e.daemon.LogTail(math.MaxInt); strings.Contains(log, "another program") || strings.Contains(log, "another program changed our table; repairing it") {
 		t.Errorf("svcproxy took the trace for a change of its own objects:\n%s", log)
 	}
 }

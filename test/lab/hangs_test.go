@@ -158,7 +158,7 @@ func TestProgramThatHangs(t *testing.T) {
 			s.reports(t, []string{"STALLED", "the sync waits for ip6tables-"}, "status", "--problems")
 			s.page(t, "/metrics", 200, `svcproxy_stalled_seconds{ip_family="IPv6",waits_for="ip6tables-`)
 			s.reports(t, []string{"stays drained", "the sync waits for ip6tables-"}, "drain", s.Local[1].Addr().V6.String())
-			if !strings.Contains(s.daemon.LogTail(logLines), "no progress: waiting") {
+			if !strings.Contains(s.daemon.LogTail(logLines), "no progress; waiting") {
 				t.Errorf("the log does not say what is waited for:\n%s", s.daemon.LogTail(logLines))
 			}
 			s.become(t, "")

@@ -38,7 +38,7 @@ func TestSecondDaemon(t *testing.T) {
 		t.Errorf("cleanup with other directories: %v, want %q", err, named)
 	}
 	e.expect(t, served)
-	if log := e.daemon.LogTail(logLines); strings.Contains(log, "somebody else changed our table: mending it") {
+	if log := e.daemon.LogTail(logLines); strings.Contains(log, "another program changed our table; repairing it") {
 		t.Errorf("the first was disturbed:\n%s", log)
 	}
 

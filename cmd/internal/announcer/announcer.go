@@ -264,7 +264,7 @@ func (a *Announcer) set(run *running, list []Route) {
 		return
 	}
 	if err := run.speaker.SetRoutes(list); err != nil { // a service has no such address
-		a.cfg.Log.Error("routers are not told of changes", "err", err)
+		a.cfg.Log.Error("cannot announce changes to BGP peers", "err", err)
 	}
 }
 

@@ -68,9 +68,9 @@ func (w *passwords) noteUnusable(now map[netip.Addr]lack) {
 		switch {
 		case w.unusable[addr] == l:
 		case l.kept:
-			w.log.Warn("the password of a router cannot be read: the one of before is used", "err", l.why, "retry", retry)
+			w.log.Warn("cannot read the password of a BGP peer; using the previous one", "err", l.why, "retry", retry)
 		default:
-			w.log.Error("a router is not told of addresses", "err", l.why, "retry", retry)
+			w.log.Error("cannot announce addresses to a BGP peer", "err", l.why, "retry", retry)
 		}
 	}
 	w.mu.Lock()
@@ -86,9 +86,9 @@ func (w *passwords) logUsable(peers Peers, now map[netip.Addr]lack) {
 		switch {
 		case still || !wanted:
 		case l.kept:
-			w.log.Info("the password of a router can be read again", "peer", addr)
+			w.log.Info("the password of a BGP peer can be read again", "peer", addr)
 		default:
-			w.log.Info("a router is not left out any more", "peer", addr)
+			w.log.Info("BGP peer re-enabled", "peer", addr)
 		}
 	}
 }

@@ -65,7 +65,7 @@ func TestPasswordStays(t *testing.T) {
 		notice("")
 		end()
 		text := out.take()
-		for _, line := range []string{"the one of before is used", "can be read again"} {
+		for _, line := range []string{"using the previous one", "can be read again"} {
 			if n := strings.Count(text, line); n != 2 {
 				t.Errorf("%d times in the log, want twice: %s\n%s", n, line, text)
 			}

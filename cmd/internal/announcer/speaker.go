@@ -125,7 +125,7 @@ func (r *routers) change(run *running, want configs.BGP) bool {
 	if err != nil || !done {
 		return false // another Speaker says what is wrong
 	}
-	r.cfg.Log.Info("routers of BGP changed: sessions with the others go on")
+	r.cfg.Log.Info("BGP peers changed; sessions with the others continue")
 	next := *run
 	next.peers = peers
 	r.used = want

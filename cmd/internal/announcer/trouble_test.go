@@ -71,12 +71,12 @@ func TestTroubleIsLoggedOnce(t *testing.T) {
 		}
 		ready()
 		time.Sleep(time.Hour)
-		expect(`"a router is not told of addresses" err="`+path, `"no address is announced by BGP" err="no router has a password`)
+		expect(`"cannot announce addresses to a BGP peer" err="`+path, `"no address is announced by BGP" err="no router has a password`)
 		if err := os.Chmod(path, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Hour)
-		expect(`"a router is not left out any more" peer=192.0.2.254`, `"no address is announced by BGP" err="BGP ended: port 179 is taken"`)
+		expect(`"BGP peer re-enabled" peer=192.0.2.254`, `"no address is announced by BGP" err="BGP ended: port 179 is taken"`)
 		works.Store(true)
 		time.Sleep(time.Hour)
 		expect(`"addresses are announced by BGP again" was="BGP ended: port 179 is taken"`)

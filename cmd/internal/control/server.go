@@ -85,7 +85,7 @@ func (s *Server) Serve(ctx context.Context, log *slog.Logger, routes *Routes) {
 		s.failed = s.socket.open(0)
 		s.note()
 		if s.failed == nil {
-			log.Warn("the control socket was missing: it is opened again", "run_dir", s.socket.runDir)
+			log.Warn("the control socket was missing; reopened it", "run_dir", s.socket.runDir)
 		}
 		if s.failed == nil || before == nil || before.Error() != s.failed.Error() {
 			s.answer(srv, log)
@@ -96,7 +96,7 @@ func (s *Server) Serve(ctx context.Context, log *slog.Logger, routes *Routes) {
 // answer has clients of the socket served, or says why there is none.
 func (s *Server) answer(srv *http.Server, log *slog.Logger) {
 	if s.failed != nil {
-		log.Error("no control socket: status is not told until there is one", "err", s.failed, "retry", lookInterval)
+		log.Error("cannot create the control socket; svcproxy status is unavailable, retrying", "err", s.failed, "retry", lookInterval)
 		return
 	}
 	for _, w := range s.Warnings() {
@@ -106,7 +106,7 @@ func (s *Server) answer(srv *http.Server, log *slog.Logger) {
 	go func() {
 		err := srv.Serve(&peerListener{UnixListener: l})
 		if !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
-			log.Warn("the control socket failed: opening it again", "err", err)
+			log.Warn("the control socket failed; reopening it", "err", err)
 			l.Close() // so that it is
 		}
 	}()

@@ -49,10 +49,10 @@ func TestContentionIsShown(t *testing.T) {
 	}
 	log := r.said()
 	for line, want := range map[string]int{
-		"another program changes our table again and again": 1,
-		"events of the kernel are lost again and again":     1,
-		"somebody else changed our table: mending it":       10,
-		"events of the kernel were lost":                    10,
+		"another program keeps changing our table":        1,
+		"kernel events are lost repeatedly":               1,
+		"another program changed our table; repairing it": 10,
+		"kernel events were lost":                         10,
 	} {
 		if n := strings.Count(log, line); n != want {
 			t.Errorf("the log says %d times %q, want %d", n, line, want)

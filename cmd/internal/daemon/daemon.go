@@ -206,7 +206,7 @@ func (d *daemon) reload(ctx context.Context) {
 	sources.Each(d.sources, sources.Reloader.Reload)
 	d.loop.FullSync()
 	if err := d.host.LookAtAddresses(); err != nil {
-		d.log.Warn("the addresses of this host stay as last read", "err", err)
+		d.log.Warn("cannot read the addresses of this host again; keeping the last ones", "err", err)
 	}
 	for _, w := range hostsetup.Verify(ctx, d.settings.Current(), d.mode.Current().Mode) {
 		d.log.Warn(w)

@@ -44,7 +44,7 @@ func (d *doubter) listening() []report.Listener {
 	list, err := node.Listeners()
 	if err != nil {
 		d.deaf.Do(func() {
-			d.log.Warn("nobody is warned of services that take the ports of processes of this host", "err", err)
+			d.log.Warn("cannot check for services that take ports of local processes", "err", err)
 		})
 	}
 	return list

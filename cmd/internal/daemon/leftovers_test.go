@@ -42,7 +42,7 @@ func TestLeftoversAreTriedAgain(t *testing.T) {
 	r := launch(t, "http_address = \"\"\nmode = \"iptables\"\n", modestest.Stub("nftables", modestest.Opens(left)))
 	r.ready()
 	r.eventually("tried again", func() bool { return left.tries.Load() >= 8 }) // both families, four times
-	const warning = "objects of an earlier run may be left in the kernel"
+	const warning = "cannot remove all objects of an earlier run from the kernel"
 	if n := strings.Count(r.said(), warning); n != 1 {
 		t.Errorf("warned %d times:\n%s", n, r.log)
 	}
@@ -56,7 +56,7 @@ func TestLeftoversAreTriedAgain(t *testing.T) {
 	}
 	left.may.Store(true)
 	r.eventually("removed", func() bool {
-		return strings.Contains(r.log.String(), "nothing is left in the kernel") && strings.HasSuffix(r.toldBut("WATCHDOG="), "STATUS=iptables mode\n")
+		return strings.Contains(r.log.String(), "removed what an earlier run in another mode left in the kernel") && strings.HasSuffix(r.toldBut("WATCHDOG="), "STATUS=iptables mode\n")
 	})
 	if w := strings.Join(r.status().Warnings, "\n"); strings.Contains(w, warning) {
 		t.Errorf("status still warns of %q", w)
@@ -79,7 +79,7 @@ func TestFormerModeIsTriedAgain(t *testing.T) {
 	r.write("svcproxy.toml", "http_address = \"\"\nmode = \"iptables\"\n")
 	n := former.tries.Load()
 	r.eventually("tried again", func() bool { return former.tries.Load() >= n+8 })
-	const warning = "objects of the former mode may be left in the kernel"
+	const warning = "cannot remove all objects of the previous mode from the kernel"
 	if n := strings.Count(r.said(), warning); n != 2 {
 		t.Errorf("warned %d times, want once for each family:\n%s", n, r.log)
 	}
@@ -88,7 +88,7 @@ func TestFormerModeIsTriedAgain(t *testing.T) {
 	}
 	former.may.Store(true)
 	r.eventually("removed", func() bool {
-		return strings.Contains(r.log.String(), "removed what the former mode made") && strings.HasSuffix(r.toldBut("WATCHDOG="), "STATUS=iptables mode\n")
+		return strings.Contains(r.log.String(), "removed the objects of the previous mode") && strings.HasSuffix(r.toldBut("WATCHDOG="), "STATUS=iptables mode\n")
 	})
 	told := r.toldBut("WATCHDOG=")
 	if _, after, ok := strings.Cut(told, "STATUS=iptables mode, taking over from nftables mode\n"); !ok || !strings.Contains(after, "STATUS=iptables mode; nftables mode is leaving\n") {

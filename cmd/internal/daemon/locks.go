@@ -25,7 +25,7 @@ func claim(o Options, log *slog.Logger) (c *locks, err error) {
 	if c.state, err = control.ClaimState(o.StateDir); errors.Is(err, control.ErrClaimed) {
 		return nil, errors.Join(err, c.namespace.Close())
 	} else if err != nil { // read-only, say, or full: services matter more
-		log.Warn("another svcproxy that uses this state directory will not be refused", "err", err)
+		log.Warn("cannot lock the state directory; a second svcproxy would not be refused", "err", err)
 	}
 	return c, nil
 }

@@ -58,7 +58,7 @@ func TestStartWithAFamilyThatHangs(t *testing.T) {
 	if st := r.status(); st.Settings.Mode != "ipvs" || len(st.Loop.Families) != 1 {
 		t.Errorf("status %+v", st)
 	}
-	r.eventually("logged", func() bool { return strings.Contains(r.said(), "no progress: waiting") })
+	r.eventually("logged", func() bool { return strings.Contains(r.said(), "no progress; waiting") })
 	close(h.may)
 	r.eventually("IPv6 served", func() bool {
 		fams := r.status().Loop.Families

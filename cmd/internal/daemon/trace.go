@@ -34,6 +34,6 @@ func (r *reporter) traceNames(_ context.Context, q url.Values) (*trace.Names, er
 // removeTraces removes what a killed svcproxy trace left in the kernel.
 func removeTraces(ctx context.Context, log *slog.Logger) {
 	if err := trace.Remove(ctx); err != nil {
-		log.Warn("a trace that was killed may be left in the kernel", "err", err)
+		log.Warn("a killed trace may have left rules in the kernel", "err", err)
 	}
 }

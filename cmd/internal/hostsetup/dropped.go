@@ -76,7 +76,7 @@ func (w *DropWatch) look() {
 		return
 	}
 	if !w.told {
-		w.log.Warn("new connections are dropped: they find no free source port", "packets", n)
+		w.log.Warn("new connections are dropped; no source port is free", "packets", n)
 	}
 	w.told = true
 }

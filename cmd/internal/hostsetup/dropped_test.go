@@ -39,7 +39,7 @@ func TestDropWatch(t *testing.T) {
 		for range step.looks {
 			w.look()
 		}
-		if n := strings.Count(log.String(), "no free source port"); n != step.lines {
+		if n := strings.Count(log.String(), "no source port is free"); n != step.lines {
 			t.Errorf("step %d: %d lines, want %d:\n%s", i, n, step.lines, log.String())
 		}
 	}

@@ -113,7 +113,7 @@ func (q *Queue) tellBy(newHandler func(io.Writer) slog.Handler) {
 	defer q.mu.Unlock()
 	q.telling = func(dropped int) []byte {
 		line.Reset()
-		log.Warn("log lines were dropped: what takes the log did not read", "lines", dropped)
+		log.Warn("dropped log lines; the log reader is too slow", "lines", dropped)
 		return bytes.Clone(line.Bytes())
 	}
 }

@@ -44,7 +44,7 @@ func numbered(first, last int) (lines []string) {
 }
 
 func dropped(n int) string {
-	return fmt.Sprintf("level=WARN msg=\"log lines were dropped: what takes the log did not read\" lines=%d", n)
+	return fmt.Sprintf("level=WARN msg=\"dropped log lines; the log reader is too slow\" lines=%d", n)
 }
 
 // logLines logs lines with these numbers.

@@ -51,17 +51,16 @@ func (r *repairs) disturbed(fam policy.Family, e proxier.ForeignChange) {
 	switch {
 	case !news:
 	case e.Lost && wait > 0:
-		r.Log.Warn("events of the kernel are lost again and again: comparing everything less often from now on", "family", fam, "wait", wait)
+		r.Log.Warn("kernel events are lost repeatedly; comparing everything less often", "family", fam, "wait", wait)
 	case e.Lost:
-		r.Log.Warn("events of the kernel were lost: comparing everything", "family", fam)
+		r.Log.Warn("kernel events were lost; comparing everything", "family", fam)
 	case wait > 0:
-		r.Log.Warn("another program changes our table again and again: repairs wait from now on, longer each time",
+		r.Log.Warn("another program keeps changing our table; delaying repairs with backoff",
 			"family", fam, "who", who, "wait", wait)
 	case e.PID == 0:
-		r.Log.Warn("rules were changed by another program: repairing them", "family", fam)
+		r.Log.Warn("another program changed our rules; repairing them", "family", fam)
 	default:
-		// These words stay: searches of logs rely on them.
-		r.Log.Warn("somebody else changed our table: mending it", "family", fam, "process", e.Process, "pid", e.PID)
+		r.Log.Warn("another program changed our table; repairing it", "family", fam, "process", e.Process, "pid", e.PID)
 	}
 }
 
@@ -96,6 +95,6 @@ func (r *repairs) watchBackend(ctx context.Context, am *Active, fam policy.Famil
 func (r *repairs) watchFamily(ctx context.Context, fam policy.Family, w proxier.Watcher) {
 	err := w.Watch(ctx, func(e proxier.ForeignChange) { r.disturbed(fam, e) })
 	if ctx.Err() == nil {
-		r.Log.Warn("changes by others are noticed at the next resync only", "family", fam, "err", err)
+		r.Log.Warn("kernel notifications unavailable; foreign changes are repaired at the next resync", "family", fam, "err", err)
 	}
 }

@@ -119,9 +119,9 @@ func (l *leavings) remove(ctx context.Context) {
 	switch {
 	case ctx.Err() != nil:
 	case len(l.left) == 0:
-		l.Log.Info("nothing is left in the kernel of what an earlier run made in another mode")
+		l.Log.Info("removed what an earlier run in another mode left in the kernel")
 	case err != nil && (before == nil || before.Error() != err.Error()):
-		l.Log.Warn("objects of an earlier run may be left in the kernel: removing them is tried again and again", "err", err)
+		l.Log.Warn("cannot remove all objects of an earlier run from the kernel; retrying", "err", err)
 	}
 }
 
@@ -146,14 +146,14 @@ func (l *leavings) tellMode() {
 	for _, am := range l.open[:len(l.open)-1] {
 		text += am.leavingText()
 		for _, fam := range slices.Sorted(maps.Keys(am.failed)) {
-			problems = append(problems, fmt.Sprintf("objects of the former mode may be left in the kernel: %s mode, %s: %s", am.Name, fam, am.failed[fam]))
+			problems = append(problems, fmt.Sprintf("cannot remove all objects of the previous mode from the kernel: %s mode, %s: %s", am.Name, fam, am.failed[fam]))
 		}
 	}
 	if len(l.left) > 0 {
 		text += "; removing what an earlier run may have left of others"
 	}
 	if err := errorOf(l.left); err != nil {
-		problems = append(problems, "objects of an earlier run may be left in the kernel: "+strings.ReplaceAll(err.Error(), "\n", "; "))
+		problems = append(problems, "cannot remove all objects of an earlier run from the kernel: "+strings.ReplaceAll(err.Error(), "\n", "; "))
 	}
 	l.mu.Lock()
 	l.problems = problems
@@ -238,7 +238,7 @@ func (l *leavings) retire(ctx context.Context) {
 			return false
 		}
 		l.closeMode(am)
-		l.Log.Info("removed what the former mode made", "mode", am.Name)
+		l.Log.Info("removed the objects of the previous mode", "mode", am.Name)
 		return true
 	})
 }
@@ -254,6 +254,6 @@ func (l *leavings) noteLeaving(ctx context.Context, am *Active, fam policy.Famil
 		return
 	}
 	if am.failed[fam] = err.Error(); am.failed[fam] != was {
-		l.Log.Warn("objects of the former mode may be left in the kernel: removing them is tried again and again", "mode", am.Name, "family", fam, "err", err)
+		l.Log.Warn("cannot remove all objects of the previous mode from the kernel; retrying", "mode", am.Name, "family", fam, "err", err)
 	}
 }

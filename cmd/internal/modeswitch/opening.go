@@ -71,7 +71,7 @@ func (o *opening) ended() bool {
 // warn logs that the opening takes long.
 func (o *opening) warn(log *slog.Logger) {
 	if s := o.stall(); log != nil {
-		log.Warn("no progress: waiting", "family", s.Family, "work", s.Work, "for", s.For, "detail", s.Detail, "since", s.Since)
+		log.Warn("no progress; waiting", "family", s.Family, "work", s.Work, "for", s.For, "detail", s.Detail, "since", s.Since)
 	}
 }
 

@@ -166,7 +166,7 @@ func (sw *Switch) changeMode(ctx context.Context, s configs.Settings) {
 	last := sw.leavings.current()
 	am, err := sw.openWanted(ctx, open, s)
 	if news := sw.noteError(err); err != nil && news {
-		sw.Log.Error("the mode cannot be changed: it stays", "wanted", s.Mode, "err", err)
+		sw.Log.Error("cannot switch mode; staying in the current one", "wanted", s.Mode, "err", err)
 	}
 	if err != nil || am == last {
 		return
@@ -204,7 +204,7 @@ func (sw *Switch) useChoice(ctx context.Context, c choice) {
 	sw.choosing = nil
 	if news := sw.noteError(c.err); c.err != nil {
 		if news {
-			sw.Log.Error("no mode can be opened: trying again", "err", c.err)
+			sw.Log.Error("cannot open any mode; retrying", "err", c.err)
 		}
 		return
 	}
@@ -230,7 +230,7 @@ func (sw *Switch) useOpened(ctx context.Context, am *Active) error {
 		}
 	}
 	for fam, b := range opened {
-		sw.Log.Info("a family that was left out works now", "family", fam, "mode", am.Name)
+		sw.Log.Info("a family that was left out is synced again", "family", fam, "mode", am.Name)
 		sw.watchBackend(ctx, am, fam, b)
 	}
 	if len(opened) > 0 || failed {

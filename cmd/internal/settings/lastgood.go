@@ -69,7 +69,7 @@ func (w *Watcher) Begin(ctx context.Context, log *slog.Logger, level *slog.Level
 		w.log.Warn(f.String())
 	}
 	if w.stale {
-		w.log.Error("svcproxy.toml has faults: the last good one is used", "copy", w.lastGood())
+		w.log.Error("svcproxy.toml has faults; using the last good version", "copy", w.lastGood())
 		w.text = unknown
 	} else {
 		w.keep(ctx)
@@ -141,7 +141,7 @@ func (w *Watcher) keep(ctx context.Context) {
 	w.unkept = err
 	w.mu.Unlock()
 	if err != nil {
-		w.log.Error("the last good svcproxy.toml cannot be kept; a restart will not know it", "err", err)
+		w.log.Error("cannot save the last good svcproxy.toml; it will not survive a restart", "err", err)
 	}
 }
 

@@ -200,7 +200,7 @@ func (w *Watcher) refuse(faults []source.Fault) {
 	for _, f := range faults {
 		w.log.Warn(f.String())
 	}
-	w.log.Error("svcproxy.toml has faults: the settings in use stay")
+	w.log.Error("svcproxy.toml has faults; keeping the current settings")
 	w.text = unknown
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -216,7 +216,7 @@ func (w *Watcher) use(s configs.Settings, faults []source.Fault) {
 	w.inUse, w.faults, w.restart = now, faults, restart
 	w.mu.Unlock()
 	if len(news) > 0 {
-		w.log.Warn("settings changed that are read at start only: restart svcproxy to use them", "settings", news)
+		w.log.Warn("some changed settings take effect only after a restart", "settings", news)
 	}
 	if reflect.DeepEqual(now, was) {
 		return
