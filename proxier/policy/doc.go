@@ -6,6 +6,15 @@
 // State is all of them, what the kernel is to hold for one family; a Delta says how it differs from another one. Of an
 // endpoint all that is asked follows from its EndpointState.
 //
+// Where a question is decided:
+//
+//	which endpoints get new connections       choose (endpoints.go): groups, then tiers, then preferredByDistribution
+//	what a frontend does with a packet, and   vipRoute and externalRoutes (resolve.go)
+//	whom it masquerades
+//	who may use a frontend                    restrict (sourceranges.go)
+//
+// The files:
+//
 //	node                     this host
 //	endpointstate            what an endpoint does, in one enumeration
 //	conditions               what is known of endpoints beside files: checks, drains, slow starts; their state by that

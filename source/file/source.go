@@ -1,33 +1,41 @@
-// Package file reads services from the files of a directory, and keeps reading. What a text says is for package read,
-// what has changed for package watch, what a restart finds for package keep.
+// Package file reads services from the files of a directory, and keeps reading. Package read parses a text, package
+// watch reports changes of the directory, package keep stores what a restart needs.
 //
-//	directory ──► look ──► observe ──► hand ──► sink
-//	  events      stat,    new      now, or
-//	  only wake   read,    version? after a
-//	  us          parse             quiet time
+//	directory ──► look ──► observe ──► decide ──► hand ──► sink
+//	  events      stat,    new         effective  one
+//	  only wake   read,    version?    yet? held? step
+//	  us          parse    (wait.go)   (hand.go)
 //
-// One goroutine, that of Run, decides and hands on. It looks at files, reads and parses them on all cores;
-// large files are read beside it (look_large.go), and the store (package keep) writes beside it.
+// One goroutine, that of Run, decides. It looks at files, and reads and parses them on all cores. Large files are
+// read beside it (look_large.go), and the store writes beside it.
 //
-// A change of a file travels so: run (run.go) notes the event, and calls step; prepareLook and lookAt
-// (look.go) find each file's version; handFirst or, later, handChanges (hand.go) have collect let it wait
-// (wait.go) or count (decide, with the guard and lists); and the sink gets what
-// follows as one source.Changes.
+// A change of a file takes this way:
+//
+//  1. run (run.go) receives the event and calls step.
+//  2. prepareLook and lookAt (look.go) find the files that may have changed. lookAt calls readSmall, which reads the text
+//     and has read.NewVersion parse it into a read.Version.
+//  3. handFirst or, later, handChanges (hand.go) calls collect. There observe (wait.go) sets from when on the version
+//     is taken for complete, and decide (hand.go) asks the guard and binds lists of endpoints.
+//  4. The sink gets the result as one source.Changes.
+//
+// What a state knows of the versions of its file, in the order in which one version passes through them:
+//
+//   - next: found, and not yet known to be complete.
+//   - seen: the last one that was complete. The guard may hold it, or it may be broken.
+//   - used: the last one that was handed to the sink.
+//   - sent: handed to the sink, which has not answered yet.
+//   - good: the last one that the sink accepted.
 //
 // Words:
 //
-//   - version: what was found in the place of a file at one time: services and faults, why
-//     it cannot be read, or that there is no file (gone).
-//   - to count: a version takes effect once it is known to be complete. Of a state, next waits to count,
-//     seen is the last that did, used the last that was handed to the sink, and good the
-//     last that the sink accepted.
+//   - version: what a file said at one time: services and faults, or why it cannot be read. read.Gone: there is no file.
 //   - probe: one look at one name.
-//   - held: a version that counts, but is used only when an admin lets it through (Guard).
-//     pin: what was decided of one version, held or rolled back.
-//   - trial: an apply that nobody has confirmed yet.
+//   - held: a complete version that waits for the operator, because of the guard or in manual mode.
+//   - pin: the decision on one version, held or rolled back.
+//   - trial: an apply that is not confirmed yet.
 //
-// Files are named by stage. In this order each uses only stages below it, and no files use each
-// other, which a test holds. Run calls many of them itself, so what it calls first need not be first.
+// Files are named by stage. Each stage uses only stages below it, and no two files use each other; a test checks
+// both. Run calls many stages itself, so the order is not that of the calls.
 //
 //	run        the goroutine of Run: what happened, and a step where there is work
 //	command    what others have it do: rollback, apply, confirm
