@@ -298,9 +298,8 @@ func (a *Announcer) stop() {
 	run.speaker.Stop(how != "withdraw")
 }
 
-// Told waits until all that was announced before has been handed to the Speaker and to neighbours, as far as
-// these are told of anything, and returns how many routes are marked now, to be withdrawn. The
-// error is the cause of the end of ctx.
+// Told waits until every announcement made before has been handed to the Speaker and, where they are used, to
+// neighbours. It returns how many routes are now marked for withdrawal. The error is the cause of the end of ctx.
 func (a *Announcer) Told(ctx context.Context) (marked int, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

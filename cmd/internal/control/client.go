@@ -171,7 +171,7 @@ func unanswered(err error) error {
 	return fmt.Errorf("%w: %w", ErrUnreachable, err)
 }
 
-// Summary returns what the daemon tells of itself in short: at most so many problems, see
+// Summary returns the daemon's summary of itself, with at most that many problems, see
 // Few. The error is as that of Status.
 func (c *Client) Summary(ctx context.Context, most int) (Summary, error) {
 	var s Summary

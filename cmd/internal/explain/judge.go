@@ -246,8 +246,8 @@ func addresses(list []netip.AddrPort) string {
 	return some(words)
 }
 
-// announced says whether the network is told of the address. A packet that has come is not in
-// question: one that has not may be why.
+// announced reports whether the address is announced to the network. A packet that is seen here has arrived; where it is
+// not, a missing announcement may be the cause.
 func (r *Report) announced(d *decision) {
 	for _, a := range d.world.Announced {
 		switch {
