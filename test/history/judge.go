@@ -252,10 +252,18 @@ func (j *Judge) carried(a *Attempt) (has, lacks bool) {
 func (j *Judge) answers(o policy.Outcome, a *Attempt) bool {
 	alive := between(j.alive[o.Endpoint.Addr()], a.Start, a.End)
 	if a.Got.Outcome == lab.Answered {
-		masqueraded := a.Packet.Process || a.Flow || o.Masqueraded != a.Own
-		return a.By == o.Endpoint.Addr() && a.Got.Port == o.Endpoint.Port() && masqueraded && slices.Contains(alive, true)
+		source := a.Packet.Process || a.Flow || o.Masqueraded != a.Own || j.joinsEntry(a)
+		return a.By == o.Endpoint.Addr() && a.Got.Port == o.Endpoint.Port() && source && slices.Contains(alive, true)
 	}
 	return a.Got.Outcome != lab.Untouched && slices.Contains(alive, false)
+}
+
+// joinsEntry reports whether an attempt may go on in the entry of an earlier connection from the same source port, to the
+// same endpoint and with the same source address: connection tracking keeps an entry that was not closed on both sides.
+func (j *Judge) joinsEntry(a *Attempt) bool {
+	return a.Port != 0 && slices.ContainsFunc(slices.Concat(j.h.before, j.h.attempts), func(e Attempt) bool {
+		return e.Port == a.Port && e.Packet == a.Packet && e.By == a.By && e.Own == a.Own && e.End.Before(a.Start) && a.Start.Sub(e.End) < remembered
+	})
 }
 
 // mostWorlds is how many worlds an attempt is compared with. With more of them nothing can be said.
