@@ -66,7 +66,7 @@ func (t *table) bounded(title string, lines []string, more int) {
 	t.more(more)
 }
 
-// more tells of what is left out.
+// more adds a row that counts the entries that are left out; none for 0.
 func (t *table) more(n int) {
 	if n > 0 {
 		t.row("  and " + grouped(n) + " more: svcproxy status --problems")
