@@ -5,7 +5,6 @@ package echotest
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"fmt"
 	"io"
 	"net"
@@ -67,13 +66,11 @@ func (s *Servers) Close() {
 // datagram, which may ask for a late answer or for none. An unspecified address serves both
 // families. The servers are in the network namespace of the caller.
 func (s *Servers) Serve(name string, at netip.AddrPort) error {
-	lc := net.ListenConfig{}
-	lc.SetMultipathTCP(false)
-	stream, err := lc.Listen(context.Background(), "tcp", at.String())
+	stream, err := Listen(at.String())
 	if err != nil {
 		return fmt.Errorf("serving on %s: %w", name, err)
 	}
-	packets, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
+	packets, err := listenUDP(at)
 	if err != nil {
 		stream.Close()
 		return fmt.Errorf("serving on %s: %w", name, err)

@@ -34,6 +34,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"svcproxy.dev/svcproxy/internal/echotest"
 )
 
 // An object is one of those that the API server of tests has.
@@ -92,7 +94,7 @@ func startAPIServer(t *testing.T, objects ...object) *apiServer {
 }
 
 func (a *apiServer) listen(addr string) {
-	l, err := net.Listen("tcp", addr)
+	l, err := echotest.Listen(addr)
 	if err != nil {
 		a.t.Fatal(err)
 	}

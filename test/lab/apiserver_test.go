@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"svcproxy.dev/svcproxy/internal/echotest"
 	"svcproxy.dev/svcproxy/internal/pace"
 )
 
@@ -32,7 +33,7 @@ func (a *apiServer) start(t *testing.T, node *Host) {
 	t.Helper()
 	var l net.Listener
 	err := node.Do(func() (err error) {
-		l, err = net.Listen("tcp", apiAddr)
+		l, err = echotest.Listen(apiAddr)
 		return err
 	})
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
 	"svcproxy.dev/svcproxy/cmd/internal/modes/modestest"
+	"svcproxy.dev/svcproxy/internal/echotest"
 	"svcproxy.dev/svcproxy/proxier/conditions"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
@@ -72,7 +73,7 @@ func checked(port uint16) source.Changes {
 // listen accepts connections until it is closed.
 func listen(t *testing.T, addr string) net.Listener {
 	t.Helper()
-	l, err := net.Listen("tcp", addr)
+	l, err := echotest.Listen(addr)
 	if err != nil {
 		t.Fatal(err)
 	}
