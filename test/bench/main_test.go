@@ -10,7 +10,8 @@
 //
 // TestStress shows what a change takes in peace and while tables are full and others
 // write rules, for each variant, in one table. TestRepair shows how long new
-// connections fail after others have broken what is ours, in another.
+// connections fail after others have broken what is ours, in another. TestHeard
+// shows when another program hears of the element that a change of a file is about.
 //
 // Without -count 1 go test may print an earlier run again: it does not see that the
 // svcproxy which this package builds and runs has changed.
