@@ -78,9 +78,9 @@ func (s *Source) run(ctx context.Context, sink source.Sink) {
 	}
 }
 
-// step does the work there is and returns how long to wait for the next step. It does
+// step does the work there is and returns how long to wait for the next step, and whether it found out about any file. It does
 // nothing when ctx ends meanwhile.
-func (s *Source) step(ctx context.Context, sink source.Sink) time.Duration {
+func (s *Source) step(ctx context.Context, sink source.Sink) (found bool, wait time.Duration) {
 	s.disks.BeginStep(s.patience())
 	s.pollContents()
 	s.endTrial(sink)
@@ -95,15 +95,15 @@ func (s *Source) step(ctx context.Context, sink source.Sink) time.Duration {
 	if !ok {
 		s.todo.all, s.todo.hash = true, todo.hash
 		s.handRecorded(ctx, sink)
-		return blindPoll
+		return false, blindPoll
 	}
-	found, ok := s.lookAt(ctx, s.withoutLarge(names, todo), todo)
+	small, ok := s.lookAt(ctx, s.withoutLarge(names, todo), todo)
 	if !ok {
-		return blindPoll
+		return false, blindPoll
 	}
-	if probes = append(probes, found...); !s.trustMissing(probes) {
+	if probes = append(probes, small...); !s.trustMissing(probes) {
 		s.todo.all, s.todo.hash = true, todo.hash
-		return mergeTime
+		return false, mergeTime
 	}
 	if !s.synced {
 		s.handFirst(probes, sink)
@@ -112,7 +112,7 @@ func (s *Source) step(ctx context.Context, sink source.Sink) time.Duration {
 	}
 	s.forgetEnded()
 	s.steps++
-	return s.nextWait()
+	return len(probes) > 0, s.nextWait()
 }
 
 // patience returns how long a step waits for a file system.

@@ -6,16 +6,19 @@ import "time"
 type stepTimer struct {
 	timer *time.Timer
 	at    time.Time
-	last  time.Time // the end of the last step
+	last  time.Time // the end of the last step that found out about a file
 }
 
 // newStepTimer returns one that goes off now.
 func newStepTimer() *stepTimer { return &stepTimer{timer: time.NewTimer(0), at: time.Now()} }
 
-// stepped is to be called after a step, with the time to the next.
-func (t *stepTimer) stepped(wait time.Duration) {
-	t.last = time.Now()
-	t.at = t.last.Add(wait)
+// stepped is to be called after a step, which found out about a file or not, with the time to the next.
+func (t *stepTimer) stepped(found bool, wait time.Duration) {
+	now := time.Now()
+	if found {
+		t.last = now
+	}
+	t.at = now.Add(wait)
 	t.timer.Reset(wait)
 }
 
@@ -27,9 +30,8 @@ func (t *stepTimer) within(wait time.Duration) {
 	}
 }
 
-// soon makes the next step come at once, or after mergeTime when the last one has
-// just been: of many files that are renamed one after the other, not each
-// is to be a step of its own.
+// soon makes the next step come at once, or mergeTime after the last one that found out about a file: of many files that are
+// renamed one after the other, not each is to be a step of its own. One that only began to read a large file holds nothing up.
 func (t *stepTimer) soon() { t.within(max(0, mergeTime-time.Since(t.last))) }
 
 // Waits of a running Source.
