@@ -16,16 +16,16 @@ import (
 // of one large service, so that a change of another service, or the result of a health check, waits
 // for one piece at most.
 //
-// The State has what the kernel holds after the next Sync: of a service that is growing, the
+// desired.next has what the kernel holds after the next Sync: of a service that is growing, the
 // frontends of all pieces so far. What is wanted is in desired.growing.
 
 // largePieces is how many pieces a change has at least: a smaller one comes in one Sync.
 const largePieces = 4
 
-// A desired is what the kernel is to hold of a family, and what of it has changed.
+// A desired is what the kernel is to hold of a family after the next Sync, and what of that has changed.
 type desired struct {
 	node    *policy.Node
-	state   *policy.State
+	next    *policy.State
 	changes *policy.Changes // since the last Sync that succeeded
 	queued  time.Time       // when the oldest of them arrived
 
@@ -36,7 +36,7 @@ type desired struct {
 }
 
 func newDesired(fam policy.Family, node *policy.Node) desired {
-	return desired{node: node, state: policy.EmptyState(fam, node), changes: policy.NewChanges(), growing: make(map[source.Key]*growth)}
+	return desired{node: node, next: policy.EmptyState(fam, node), changes: policy.NewChanges(), growing: make(map[source.Key]*growth)}
 }
 
 // cutFor has large changes cut in pieces for a backend; piece is their size, 0: as the backend says.
@@ -51,11 +51,11 @@ func (d *desired) cutFor(b proxier.Backend, piece int) {
 // stage has a service come to be as wanted in the next Sync or, if that is a large change, in several.
 // Then orders from first on are not done before it is. It reports whether that changes anything.
 func (d *desired) stage(key source.Key, wanted *policy.Resolved, queued time.Time, first uint64, whole bool) (changed bool) {
-	was, before := d.state.Services[key], d.growing[key]
+	was, before := d.next.Services[key], d.growing[key]
 	most := largePieces * d.piece
 	if whole || before == nil && !isLarge(d.kernel, most, was, wanted) {
 		delete(d.growing, key)
-		if changed = d.changes.Put(d.state, key, wanted) || before != nil; changed {
+		if changed = d.changes.Put(d.next, key, wanted) || before != nil; changed {
 			d.queued = cmp.Or(d.queued, queued)
 		}
 		return changed
@@ -66,10 +66,10 @@ func (d *desired) stage(key source.Key, wanted *policy.Resolved, queued time.Tim
 	}
 	g, now := newGrowth(d.kernel, was, wanted)
 	g.between = d.between(was, wanted)
-	if d.state.Services[key] != nil {
-		d.state.Services[key] = now
+	if d.next.Services[key] != nil {
+		d.next.Services[key] = now
 	}
-	if g.pairs.left == 0 && (d.state.Services[key] == nil && wanted == nil || sameService(now, wanted)) {
+	if g.pairs.left == 0 && (d.next.Services[key] == nil && wanted == nil || sameService(now, wanted)) {
 		return before != nil
 	}
 	g.first, g.queued = first, queued
@@ -99,7 +99,7 @@ func (d *desired) between(was, wanted *policy.Resolved) policy.Resolved {
 	}
 	r.Warnings = wanted.Warnings
 	for _, a := range wanted.RefusedAddrs {
-		if d.state.RefusedAddrs[a] > 0 || d.changes.RefusedAddrs[a] < 0 {
+		if d.next.RefusedAddrs[a] > 0 || d.changes.RefusedAddrs[a] < 0 {
 			r.RefusedAddrs = append(r.RefusedAddrs, a)
 		}
 	}
@@ -159,15 +159,15 @@ func (d *desired) nextGrowing() *growth {
 
 // applyPiece puts the pairs of a piece into the State, and notes the change.
 func (d *desired) applyPiece(g *growth, piece []int) policy.ServiceChange {
-	was, all := d.state.Services[g.key], d.state.Services[g.key]
+	was, all := d.next.Services[g.key], d.next.Services[g.key]
 	if was == nil {
 		was = &policy.Resolved{Key: g.key}
 	}
 	taken, part := g.pairs.take(g.key, piece)
 	g.sharing.count(&part)
 	gained, lost := g.sharing.hairpins(&part, g.pairs.left == 0)
-	policy.CountAll(d.state.Hairpins, d.changes.Hairpins, slices.Values(gained), 1)
-	policy.CountAll(d.state.Hairpins, d.changes.Hairpins, slices.Values(lost), -1)
+	policy.CountAll(d.next.Hairpins, d.changes.Hairpins, slices.Values(gained), 1)
+	policy.CountAll(d.next.Hairpins, d.changes.Hairpins, slices.Values(lost), -1)
 	now := g.wanted
 	if g.pairs.left == 0 {
 		delete(d.growing, g.key)
@@ -177,9 +177,9 @@ func (d *desired) applyPiece(g *growth, piece []int) policy.ServiceChange {
 	}
 	g.sharing.addUsers(&part, was)
 	part.Old.Pools, part.New.Pools = policy.PoolsOf(part.Old.Frontends), policy.PoolsOf(part.New.Frontends)
-	d.changes.Recount(d.state, was, now)
-	if d.state.Services[g.key] = now; now == nil {
-		delete(d.state.Services, g.key)
+	d.changes.Recount(d.next, was, now)
+	if d.next.Services[g.key] = now; now == nil {
+		delete(d.next.Services, g.key)
 	}
 	d.changes.NotePart(g.key, all, now, part)
 	return part
@@ -187,8 +187,8 @@ func (d *desired) applyPiece(g *growth, piece []int) policy.ServiceChange {
 
 // resolved returns all services as they were last resolved.
 func (d *desired) resolved() []*policy.Resolved {
-	all := make([]*policy.Resolved, 0, len(d.state.Services))
-	for key, r := range d.state.Services {
+	all := make([]*policy.Resolved, 0, len(d.next.Services))
+	for key, r := range d.next.Services {
 		if d.growing[key] == nil {
 			all = append(all, r)
 		}
@@ -218,16 +218,16 @@ func (d *desired) holding(key source.Key, known bool) func(*policy.Frontend) boo
 			delete(part, fe)
 		}
 	}
-	r := d.state.Services[key]
+	r := d.next.Services[key]
 	return func(fe *policy.Frontend) bool { return hasFrontend(r, fe) && !part[fe] }
 }
 
 // wantedState returns the State as it will be when all services are complete.
 func (d *desired) wantedState() *policy.State {
 	if len(d.growing) == 0 {
-		return d.state
+		return d.next
 	}
-	st, ch := *d.state, policy.NewChanges()
+	st, ch := *d.next, policy.NewChanges()
 	st.Services, st.RefusedAddrs = maps.Clone(st.Services), maps.Clone(st.RefusedAddrs)
 	st.Hairpins, st.BoundAddrs = maps.Clone(st.Hairpins), maps.Clone(st.BoundAddrs)
 	for key, g := range d.growing {
@@ -246,9 +246,9 @@ func (d *desired) heldOf(told uint64) uint64 {
 
 // former returns all services as they were last synced.
 func (d *desired) former() map[source.Key]*policy.Resolved {
-	all := maps.Clone(d.state.Services)
+	all := maps.Clone(d.next.Services)
 	for key := range d.changes.Services {
-		was := d.changes.Before(d.state, key)
+		was := d.changes.Before(d.next, key)
 		if delete(all, key); was != nil {
 			all[key] = was
 		}
@@ -260,10 +260,10 @@ func (d *desired) former() map[source.Key]*policy.Resolved {
 func (d *desired) unsynced(wanted *policy.State) []policy.ServiceChange {
 	all := policy.NewChanges()
 	for key := range d.changes.Services {
-		all.Note(key, d.changes.Before(d.state, key), wanted.Services[key])
+		all.Note(key, d.changes.Before(d.next, key), wanted.Services[key])
 	}
 	for key, g := range d.growing {
-		all.Note(key, d.changes.Before(d.state, key), g.wanted)
+		all.Note(key, d.changes.Before(d.next, key), g.wanted)
 	}
 	return all.Delta().Services
 }

@@ -95,8 +95,8 @@ func (fs *families) held(first bool) (held uint64, took time.Duration) {
 	held = none
 	for _, f := range fs.list {
 		n := f.latest()
-		if !n.leftOut() && (n.held > 0 || first) { // nor is one waited for that came later
-			held = min(held, n.held)
+		if !n.leftOut() && (n.lastInKernel > 0 || first) { // nor is one waited for that came later
+			held = min(held, n.lastInKernel)
 			took = max(took, n.took)
 		}
 	}
@@ -121,7 +121,7 @@ func (fs *families) holdsOf(held uint64, key source.Key, number uint64) bool {
 		return false
 	}
 	for _, f := range fs.list {
-		if n := f.latest(); !n.leftOut() && n.held > 0 && (n.synced < number || f.unfinished(key)) {
+		if n := f.latest(); !n.leftOut() && n.lastInKernel > 0 && (n.lastSynced < number || f.unfinished(key)) {
 			return false
 		}
 	}
@@ -131,7 +131,7 @@ func (fs *families) holdsOf(held uint64, key source.Key, number uint64) bool {
 // late returns a family that does not hold an order; nil: there is none. With 0, any counts.
 func (fs *families) late(number uint64, fam policy.Family) *family {
 	for _, f := range fs.all() {
-		if (fam == 0 || f.fam == fam) && f.latest().held < number {
+		if (fam == 0 || f.fam == fam) && f.latest().lastInKernel < number {
 			return f.family
 		}
 	}

@@ -119,7 +119,7 @@ func (f *family) handleOrder(o order) {
 	f.due.dirty = f.due.dirty || o.full || o.repair
 	f.pace.changed = f.pace.changed || o.full || o.repair
 	f.lookout.wanted = f.lookout.wanted || o.look
-	f.due.broken = f.due.broken || o.repair
+	f.due.kernelDiffered = f.due.kernelDiffered || o.repair
 	if o.repair {
 		f.due.cause(Foreign)
 	}
@@ -133,10 +133,10 @@ func (f *family) handleOrder(o order) {
 // holds it already.
 func (f *family) recordOrder(number uint64) {
 	f.mu.Lock()
-	f.news.told = max(f.news.told, number)
-	held := !f.due.dirty && f.news.err == nil && f.news.held < f.news.told
+	f.news.lastInState = max(f.news.lastInState, number)
+	held := !f.due.dirty && f.news.err == nil && f.news.lastInKernel < f.news.lastInState
 	if held {
-		f.news.held, f.news.synced = f.news.told, f.news.told
+		f.news.lastInKernel, f.news.lastSynced = f.news.lastInState, f.news.lastInState
 	}
 	f.mu.Unlock()
 	if held {
@@ -155,7 +155,7 @@ func (f *family) resolve(key source.Key, svc policy.Subject, queued time.Time) (
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.announcing.note(func(l *announce.Ledger) { l.Shrink(key, r) })
-	if !f.desired.stage(key, r, queued, f.news.told+1, f.due.full || f.news.err != nil) {
+	if !f.desired.stage(key, r, queued, f.news.lastInState+1, f.due.full || f.news.err != nil) {
 		return false
 	}
 	f.revision.Add(1)
@@ -170,10 +170,10 @@ func (f *family) setNode(node *policy.Node) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.desired.node = node
-	if f.desired.state.Host.Equal(&host) {
+	if f.desired.next.Host.Equal(&host) {
 		return
 	}
-	f.desired.state.Host = host
+	f.desired.next.Host = host
 	f.due.full, f.due.dirty = true, true
 	f.pace.changed = true
 }
@@ -190,7 +190,7 @@ func (f *family) switchBackend(b proxier.Backend) {
 	f.due.causes = nil
 	f.mu.Lock()
 	f.revision.Add(1)
-	f.news.held, f.news.synced, f.news.err, f.news.failures, f.news.since = 0, 0, nil, 0, time.Time{}
+	f.news.lastInKernel, f.news.lastSynced, f.news.err, f.news.failures, f.news.since = 0, 0, nil, 0, time.Time{}
 	f.mu.Unlock()
 }
 
@@ -231,12 +231,12 @@ func (f *family) syncNow(ctx context.Context) {
 		f.inbox.put(func(m *mail) { m.fatal = cmp.Or(m.fatal, r.Err) })
 	}
 	if r.Err == nil {
-		s := &flows.Sync{Changes: f.desired.changes.Services, Host: f.desired.state.Host, Node: f.desired.node}
-		s.All = r.Full || f.due.broken // the kernel may have held something else
+		s := &flows.Sync{Changes: f.desired.changes.Services, Host: f.desired.next.Host, Node: f.desired.node}
+		s.All = r.Full || f.due.kernelDiffered // the kernel may have held something else
 		for _, w := range f.flows {
 			w.Synced(s)
 		}
-		f.announcing.note(func(l *announce.Ledger) { l.Synced(f.desired.state.Services, f.desired.changes.Services, r.Unserved) })
+		f.announcing.note(func(l *announce.Ledger) { l.Synced(f.desired.next.Services, f.desired.changes.Services, r.Unserved) })
 		f.announcing.tell()
 	}
 	f.done(&r)
@@ -265,7 +265,7 @@ func (f *family) sync(ctx context.Context) SyncResult {
 	}
 	ctx, stop := f.withProgress(ctx, syncWork, &f.news.working)
 	defer stop()
-	err := f.backend.Sync(ctx, f.desired.state, delta)
+	err := f.backend.Sync(ctx, f.desired.next, delta)
 	r.Duration = time.Since(r.Start)
 	if errors.As(err, &r.Unserved) || err == nil {
 		return r
@@ -273,7 +273,7 @@ func (f *family) sync(ctx context.Context) SyncResult {
 	if context.Cause(ctx) == errStuck {
 		err = fmt.Errorf("%w: %w", errStuck, err)
 	}
-	r.Err = fmt.Errorf("syncing %s (%d services): %w", f.fam, len(f.desired.state.Services), err)
+	r.Err = fmt.Errorf("syncing %s (%d services): %w", f.fam, len(f.desired.next.Services), err)
 	return r
 }
 
@@ -299,7 +299,7 @@ func (f *family) done(r *SyncResult) {
 	f.revision.Add(1)
 	n := &f.news
 	n.err, n.took = r.Err, r.Duration
-	n.unsure = r.Err != nil && (n.unsure || f.due.full || f.due.broken)
+	n.kernelUnknown = r.Err != nil && (n.kernelUnknown || f.due.full || f.due.kernelDiffered)
 	if r.Err != nil {
 		f.due.cause(FailedSync)
 		n.failures++
@@ -308,8 +308,8 @@ func (f *family) done(r *SyncResult) {
 		}
 		return
 	}
-	n.failures, n.since, n.good, n.unserved, n.synced = 0, time.Time{}, end, r.Unserved, n.told
-	n.held = f.desired.heldOf(n.told)
+	n.failures, n.since, n.good, n.unserved, n.lastSynced = 0, time.Time{}, end, r.Unserved, n.lastInState
+	n.lastInKernel = f.desired.heldOf(n.lastInState)
 	f.due = due{dirty: len(f.desired.growing) > 0}
 	f.desired.changes, f.desired.queued = policy.NewChanges(), time.Time{}
 	if r.Full {
@@ -369,7 +369,7 @@ func (f *family) handleLook(what lookResult) {
 	case asWritten:
 		return
 	case differs:
-		f.due.broken = true
+		f.due.kernelDiffered = true
 		f.due.cause(Difference)
 	case unknown:
 		f.due.full = true

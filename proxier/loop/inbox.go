@@ -32,7 +32,7 @@ type mail struct {
 	minimum, lookEvery *time.Duration
 	reserved           *[]netip.AddrPort
 	fatal              error           // of a family: what Run returns
-	told               []chan<- uint64 // are sent the number of the order; each has room for it
+	replies            []chan<- uint64 // are sent the number of the order; each has room for it
 }
 
 func newMail() mail {

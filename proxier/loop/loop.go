@@ -121,7 +121,7 @@ func (l *Loop) sendOrder(o order, in *mail) {
 		o.repair, o.look = in.repair[f.fam], in.look[f.fam]
 		f.orders.put(o)
 	}
-	for _, told := range in.told {
+	for _, told := range in.replies {
 		told <- l.number
 	}
 }
@@ -231,7 +231,7 @@ func (l *Loop) switchBackends(ctx context.Context, backends map[policy.Family]pr
 // completeBatches does what had to wait until the families hold what they were ordered.
 func (l *Loop) completeBatches() {
 	for _, f := range l.families.list { // each for itself: one that fails does not keep another on its former backend
-		if !f.holds.Load() && f.latest().held >= f.from {
+		if !f.holds.Load() && f.latest().lastInKernel >= f.from {
 			f.holds.Store(true)
 			l.cfg.Observer.Holds(f.fam)
 		}
@@ -266,7 +266,7 @@ func (l *Loop) becomeReady(took time.Duration) {
 	l.mu.Unlock()
 	l.cfg.Log.Info("first sync complete", "services", len(l.catalog.services()), slog.Duration("sync", took))
 	for _, f := range l.families.list {
-		if n := f.latest(); n.held == 0 {
+		if n := f.latest(); n.lastInKernel == 0 {
 			l.cfg.Log.Warn("IPv4 or IPv6 sync keeps failing; continuing without it, will retry", "family", f.fam, "err", n.failure())
 		}
 	}

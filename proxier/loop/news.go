@@ -9,22 +9,22 @@ import (
 
 // familyNews is what other goroutines may read of a family.
 type familyNews struct {
-	told     uint64 // the last order that is in the State
-	held     uint64 // the last order that the kernel holds, with all before
-	synced   uint64 // the same, except for large services that are not complete
-	failures int    // Syncs that failed in a row
-	good     time.Time
-	took     time.Duration
-	since    time.Time             // of the first failure in a row
-	err      error                 // of the last Sync
-	unsure   bool                  // Syncs fail since a foreign change, or since all of the kernel's rules were to change
-	unserved *proxier.PartialError // what the last successful Sync could not make
-	working  *progress             // of the Sync or Plan that runs; nil: none
-	looking  *progress             // of the Look that runs; nil: none
+	lastInState   uint64 // the last order that is in the State
+	lastInKernel  uint64 // the last order that the kernel holds, with all before
+	lastSynced    uint64 // the same, except for large services that are not complete
+	failures      int    // Syncs that failed in a row
+	good          time.Time
+	took          time.Duration
+	since         time.Time             // of the first failure in a row
+	err           error                 // of the last Sync
+	kernelUnknown bool                  // Syncs fail since a foreign change, or since all of the kernel's rules were to change
+	unserved      *proxier.PartialError // what the last successful Sync could not make
+	working       *progress             // of the Sync or Plan that runs; nil: none
+	looking       *progress             // of the Look that runs; nil: none
 }
 
 // holdsAny reports whether it is known what the kernel holds.
-func (n *familyNews) holdsAny() bool { return n.synced > 0 && !n.unsure }
+func (n *familyNews) holdsAny() bool { return n.lastSynced > 0 && !n.kernelUnknown }
 
 // stalls returns the work whose present part has taken at least so long.
 func (n *familyNews) stalls(least time.Duration) (list []report.Stall) {

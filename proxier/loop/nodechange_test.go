@@ -44,7 +44,7 @@ func checkState(t *rapid.T, l *Loop, f *family) {
 		checks.set(s.Key, policy.Subject{Service: s}, l.catalog.node, 0)
 	})
 	same := cmp.Options{cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}, netip.Prefix{}), cmpopts.EquateEmpty()}
-	if diff := cmp.Diff(want, f.desired.state, same); diff != "" {
+	if diff := cmp.Diff(want, f.desired.next, same); diff != "" {
 		t.Fatalf("%s (-everything again +rebased):\n%s", f.fam, diff)
 	}
 	if diff := cmp.Diff(checks.checks, l.nodeHealth.checks); diff != "" {

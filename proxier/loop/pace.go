@@ -45,11 +45,11 @@ func (p *pace) done(started, ended time.Time, err error) {
 
 // A due says what the next Sync is for.
 type due struct {
-	full     bool          // it compares everything with the kernel
-	dirty    bool          // there is something to sync
-	broken   bool          // foreign changes were found since the last Sync that succeeded
-	causes   []RepairCause // of repairs
-	triggers []time.Time   // of changes not yet synced, see triggersOf
+	full           bool          // it compares everything with the kernel
+	dirty          bool          // there is something to sync
+	kernelDiffered bool          // the kernel held something else, since the last Sync that succeeded
+	causes         []RepairCause // of repairs
+	triggers       []time.Time   // of changes not yet synced, see triggersOf
 }
 
 // A RepairCause says why a sync repaired what the kernel held.

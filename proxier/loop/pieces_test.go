@@ -395,11 +395,11 @@ func TestPiecesOfAnything(t *testing.T) {
 		for key, s := range told {
 			policy.NewChanges().Put(want, key, policy.Resolve(s, nil, f.desired.node, policy.IPv4))
 		}
-		if diff := cmp.Diff(want, f.desired.state, cmpopts.EquateEmpty(), cmp.AllowUnexported(policy.Hairpin{}), cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
+		if diff := cmp.Diff(want, f.desired.next, cmpopts.EquateEmpty(), cmp.AllowUnexported(policy.Hairpin{}), cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
 			t.Fatalf("the State at the end (-want +got):\n%s", diff)
 		}
-		if f.news.held != order {
-			t.Fatalf("held %d of %d", f.news.held, order)
+		if f.news.lastInKernel != order {
+			t.Fatalf("held %d of %d", f.news.lastInKernel, order)
 		}
 	})
 }

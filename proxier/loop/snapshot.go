@@ -59,7 +59,7 @@ func (f *family) snapshot() report.Family {
 	defer f.mu.RUnlock()
 	n := &f.news
 	s := report.Family{
-		Family: f.fam, Host: f.desired.state.Host, Resolved: f.desired.resolved(),
+		Family: f.fam, Host: f.desired.next.Host, Resolved: f.desired.resolved(),
 		Known: n.holdsAny(), Unfinished: make(map[source.Key]report.Unfinished),
 		LastSync: n.good, FailingSince: n.since, Took: n.took, Err: n.err, Unserved: n.unserved, Stalls: stalls,
 	}
@@ -79,7 +79,7 @@ func (f *family) snapshot() report.Family {
 // changes, within one run.
 func (l *Loop) Revision() (n uint64) {
 	for _, f := range l.families.all() {
-		n += f.latest().told
+		n += f.latest().lastInState
 	}
 	return n
 }
@@ -141,7 +141,7 @@ const (
 // progress. Run must be running.
 func (l *Loop) Held(ctx context.Context, fam policy.Family) error {
 	told := make(chan uint64, 1)
-	l.inbox.put(func(m *mail) { m.told = append(m.told, told) })
+	l.inbox.put(func(m *mail) { m.replies = append(m.replies, told) })
 	var number uint64
 	select {
 	case number = <-told:

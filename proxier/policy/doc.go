@@ -6,6 +6,9 @@
 // State is all of them, what the kernel is to hold for one family; a Delta says how it differs from another one. Of an
 // endpoint all that is asked follows from its EndpointState.
 //
+// An endpoint can be used if it is in the first group that has any (usable.go). Those are usable that are in the tiers in use,
+// too, and near enough under traffic_distribution. A policy local is about those that can be used, not about near ones.
+//
 // Where a question is decided:
 //
 //	which endpoints get new connections       choose (endpoints.go): groups, then tiers, then preferredByDistribution

@@ -119,7 +119,7 @@ type Host struct {
 	MarkBit            int            // bit of the packet mark that is ours, 0 to 31
 	NodePortAddrs      []netip.Addr   // serve node ports; sorted
 	LocalhostNodePorts bool           // 127.0.0.1 does too; never for IPv6
-	LocalCIDRs         []netip.Prefix // local sources, see Masquerade and Frontend.Local
+	LocalCIDRs         []netip.Prefix // local sources, see Masquerade and Frontend.FromLocal
 	LocalInterfaces    []string       // the same by input interface; a prefix ends in *
 	ServiceCIDRs       []netip.Prefix // an address in them that no interface of this host carries is rejected where no frontend takes the packet
 	ServiceCIDRExempt  []netip.Addr   // addresses of this host in ServiceCIDRs: not refused; sorted

@@ -9,9 +9,9 @@ import (
 
 // The groups of endpoints, of which the first that has any is used.
 const (
-	readyGroup   = iota
-	unsureGroup  // ready, and their check has no result
-	leavingGroup // terminating, still serving
+	readyGroup     = iota
+	uncheckedGroup // ready, and their check has no result
+	leavingGroup   // terminating, still serving
 	unsureLeavingGroup
 	groupCount
 )
@@ -39,7 +39,7 @@ func groupOf(svc Subject, e *source.Endpoint, use failedUse) int {
 	case state != Checking:
 		return groupCount
 	case isReady(svc.Service, e):
-		return unsureGroup
+		return uncheckedGroup
 	}
 	return unsureLeavingGroup
 }
