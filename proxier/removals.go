@@ -6,22 +6,22 @@ import (
 	"sync"
 )
 
-type tallyKey struct{}
+type removalsKey struct{}
 
-// A Tally collects what a cleanup removed from the kernel, for its caller.
-type Tally struct {
+// Removals collects what a cleanup removed from the kernel, for its caller.
+type Removals struct {
 	mu    sync.Mutex
 	lines []string
 }
 
-// WithTally returns a context and the Tally of what is removed under it.
-func WithTally(ctx context.Context) (context.Context, *Tally) {
-	t := new(Tally)
-	return context.WithValue(ctx, tallyKey{}, t), t
+// WithRemovals returns a context and the Removals of what is removed under it.
+func WithRemovals(ctx context.Context) (context.Context, *Removals) {
+	t := new(Removals)
+	return context.WithValue(ctx, removalsKey{}, t), t
 }
 
 // Lines returns what was removed, in order; none if there was nothing of ours.
-func (t *Tally) Lines() []string {
+func (t *Removals) Lines() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.lines
@@ -29,7 +29,7 @@ func (t *Tally) Lines() []string {
 
 // Removed notes that something of ours was removed under ctx.
 func Removed(ctx context.Context, what string) {
-	if t, ok := ctx.Value(tallyKey{}).(*Tally); ok {
+	if t, ok := ctx.Value(removalsKey{}).(*Removals); ok {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		t.lines = append(t.lines, what)

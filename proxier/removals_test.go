@@ -6,13 +6,13 @@ import (
 )
 
 // Who asks is told what was removed, in order; nobody is told of nothing.
-func TestTally(t *testing.T) {
+func TestRemovals(t *testing.T) {
 	Removed(t.Context(), "what nobody asks about")
-	ctx, tally := WithTally(t.Context())
+	ctx, removals := WithRemovals(t.Context())
 	RemovedSome(ctx, "chains", 2)
 	Removed(ctx, "table ip svcproxy")
 	RemovedSome(ctx, "ipsets", 0)
-	if got, want := tally.Lines(), []string{"chains: 2", "table ip svcproxy"}; !slices.Equal(got, want) {
+	if got, want := removals.Lines(), []string{"chains: 2", "table ip svcproxy"}; !slices.Equal(got, want) {
 		t.Errorf("removed %q, want %q", got, want)
 	}
 }

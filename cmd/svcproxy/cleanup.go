@@ -35,7 +35,7 @@ daemon write everything again.`,
 					return fmt.Errorf("%w, or use --force: it would put everything back", err)
 				}
 			}
-			ctx, removed := proxier.WithTally(cmd.Context())
+			ctx, removed := proxier.WithRemovals(cmd.Context())
 			err := modeswitch.Cleanup(ctx, p.dirs.state, cmd.ErrOrStderr())
 			if err == nil && !force { // a daemon that runs needs it
 				err = flows.Forget(p.dirs.run)

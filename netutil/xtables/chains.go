@@ -14,8 +14,8 @@ import (
 	"svcproxy.dev/svcproxy/netutil/nft"
 )
 
-// ReadChains returns the given chains of one table, all of which must exist. It takes the nft
-// variant only a moment; if another process commits within it, the program starts over. Chains
+// ReadChains returns the given chains of one table, all of which must exist. With the nft
+// variant the read is short; if another process commits meanwhile, the program starts over. Chains
 // with rules that iptables cannot print are read from nf_tables.
 func (t *Tool) ReadChains(ctx context.Context, table string, chains []string, prefix string) (*Table, error) {
 	p := newParser(prefix)
@@ -26,8 +26,8 @@ func (t *Tool) ReadChains(ctx context.Context, table string, chains []string, pr
 	return p.table, nil
 }
 
-// readChains has p read chains: all by one program or, where that cannot print one of them, the
-// others by one and that one from nf_tables.
+// readChains has p read chains: all with one run of the program. A chain that it cannot print is read from nf_tables; where its
+// error names no chain, each half of the list is read by itself.
 func (t *Tool) readChains(ctx context.Context, p *parser, table string, chains []string) error {
 	if len(chains) == 0 {
 		return nil
@@ -56,7 +56,7 @@ func (t *Tool) readChains(ctx context.Context, p *parser, table string, chains [
 // understand. Some name a chain, some only a table.
 var unprintablePattern = regexp.MustCompile("(?:chain `([^']*)' in )?table `[^']*' is incompatible")
 
-// unprintable returns the match of unprintablePattern in an error; nil: it is another one.
+// unprintable returns the match of unprintablePattern in an error; nil: any other error.
 func unprintable(err error) []string {
 	if err == nil {
 		return nil
@@ -104,8 +104,8 @@ func (p *parser) listLine(b []byte) error {
 	return nil
 }
 
-// builtIn are the built-in chains of tables. The nft variant makes each when a rule of it
-// is first written.
+// builtIn are the built-in chains of tables. iptables-nft creates each with the first rule that is
+// written to it.
 var builtIn = map[string][]string{
 	"nat":      {"PREROUTING", "INPUT", "OUTPUT", "POSTROUTING"},
 	"filter":   {"INPUT", "FORWARD", "OUTPUT"},
@@ -123,8 +123,8 @@ func NewBuiltIn(name string) *Table {
 	return t
 }
 
-// ReadNative is ReadChains for the nft variant without starting a program. Rules that are
-// more than a jump have no text.
+// ReadNative is ReadChains for the nft variant without starting a program. Only rules that are
+// no more than a jump have their text.
 func (t *Tool) ReadNative(table string, chains []string, prefix string) (*Table, error) {
 	p := newParser(prefix)
 	p.begin(table)
@@ -145,7 +145,7 @@ func (t *Tool) readNative(p *parser, table string, chains []string) (err error) 
 		}
 		switch {
 		case strings.HasPrefix(chain, string(p.prefix)):
-			p.table.Chains[chain] = strange // it is to be written again
+			p.table.Chains[chain] = unprintableSum // it is to be written again
 		case slices.Contains(builtIn[table], chain):
 			p.table.Policies[chain] = "" // unknown
 		}

@@ -10,9 +10,9 @@ import (
 	"svcproxy.dev/svcproxy/netutil/nft"
 )
 
-// strange is the sum of a chain of ours with rules that iptables cannot print: none of
+// unprintableSum is the sum of a chain of ours with rules that iptables cannot print: none of
 // ours has it.
-var strange = SumOf([]byte("rules that iptables cannot print"))
+var unprintableSum = SumOf([]byte("rules that iptables cannot print"))
 
 // family returns the family of the tool's tables in nf_tables.
 func (t *Tool) family() byte {

@@ -1,6 +1,7 @@
 // Package xtables reads and writes iptables rules with iptables-save and
 // iptables-restore. It handles chains whose names begin with a prefix, and the jumps
-// to them, and touches nothing else.
+// to them, and touches nothing else. A Tool is the programs of one family and Variant; a Reader reads a Table, and a
+// Script changes it.
 //
 //	tool.go, detect.go           programs, and the variant that a host uses
 //	save.go                      reading whole tables

@@ -57,7 +57,7 @@ func (t *tableConn) compareOnce(ctx context.Context, want *layout.Content, quick
 		return d, nil
 	}
 	d.wake = d.have.Dormant
-	d.rewrite = !d.sameChains() || !d.sameSets() || !sameFlows(d.have, want.Flows)
+	d.rewrite = !d.sameChains() || !d.sameSets() || !sameFlows(d.have, want.Flowtable)
 	for _, s := range layout.SetsInUse(d.counts) {
 		if err := ctx.Err(); err != nil {
 			return nil, err

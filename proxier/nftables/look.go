@@ -180,21 +180,21 @@ func (l *inspection) structureCheck() func() (finding, error) {
 // set, whatever happened while it was listed; another one counts when it is found
 // twice, with no commit of ours in between.
 func (l *inspection) setCheck(s layout.Set) func() (finding, error) {
-	var last layout.Tally
+	var last layout.Checksum
 	var lastStamp uint64
 	return func() (finding, error) {
-		want, stamp, ok := l.Backend.tally(s)
+		want, stamp, ok := l.Backend.checksum(s)
 		if !ok {
 			return foundMatch, nil // a sync has removed it meanwhile
 		}
-		got, err := l.tallyOf(s, want.Count)
+		got, err := l.checksumOf(s, want.Count)
 		switch {
 		case err != nil:
 			return foundUnsettled, err
 		case got == want:
 			return foundMatch, nil
 		}
-		_, now, _ := l.Backend.tally(s)
+		_, now, _ := l.Backend.checksum(s)
 		if now == stamp && stamp == lastStamp && stamp > 0 && got == last {
 			return foundMismatch, nil
 		}
@@ -203,8 +203,8 @@ func (l *inspection) setCheck(s layout.Set) func() (finding, error) {
 	}
 }
 
-// tallyOf computes the checksum of a set that should have so many elements.
-func (l *inspection) tallyOf(s layout.Set, count int) (t layout.Tally, err error) {
+// checksumOf computes the checksum of a set that should have so many elements.
+func (l *inspection) checksumOf(s layout.Set, count int) (t layout.Checksum, err error) {
 	var key []byte
 	add := func(e *nft.Element) error {
 		key = append(append(key[:0], e.Key...), e.KeyEnd...)
@@ -217,7 +217,7 @@ func (l *inspection) tallyOf(s layout.Set, count int) (t layout.Tally, err error
 		err = l.conn.Scan(l.Table(), s.Name(), add)
 	}
 	if errors.Is(err, unix.ENOENT) { // there is no such set
-		return layout.Tally{Count: -1}, nil
+		return layout.Checksum{Count: -1}, nil
 	}
 	return t, err
 }

@@ -5,8 +5,9 @@
 // Package layout says what the table holds, and has the words for it. This one reads and
 // writes the kernel. A change of one endpoint: Sync (nftables.go) applies the Delta
 // (apply.go), which layout.Mirror turns into changed elements and the writer into one
-// transaction (apply_writer.go). A foreign change: Watch hears it (watch.go), and the next
-// Sync restores the chains and repairs the rest.
+// transaction (apply_writer.go). The first Sync, and one after an error, compares the whole
+// table (repair.go, compare.go) and writes what differs. A foreign change: Watch hears it
+// (watch.go), and the next Sync restores the chains and repairs the rest in the same way.
 //
 // Words, besides those of proxier and layout:
 //

@@ -36,8 +36,8 @@ func (d *difference) chainChanges(add func(op, name string)) {
 
 func (d *difference) flowChanges(add func(op, name string)) {
 	var want []*nft.Flowtable
-	if d.want.Flows != nil {
-		want = append(want, d.want.Flows)
+	if d.want.Flowtable != nil {
+		want = append(want, d.want.Flowtable)
 	}
 	have := d.listing().Flowtables
 	same := func(f *nft.Flowtable) bool { return f.Equal(have[f.Name]) }

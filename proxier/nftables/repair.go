@@ -30,7 +30,7 @@ func (b *Backend) repair(ctx context.Context, st *policy.State, recreated bool) 
 	}
 	flows := b.decideFlowtable()
 	want := layout.RenderWith(st, flows)
-	tallies := want.Tallies()
+	tallies := want.Checksums()
 	if !suspect && !recreated && b.holds(st, tallies, foreign) && flows.Equal(b.mirror.Flows) {
 		b.flowtableState.holds(flows)
 		return nil
@@ -45,7 +45,7 @@ func (b *Backend) repair(ctx context.Context, st *policy.State, recreated bool) 
 	if err != nil {
 		return err
 	}
-	b.flowtableState.holds(want.Flows)
+	b.flowtableState.holds(want.Flowtable)
 	b.foreign.Store(foreign)
 	b.renewMirror(st, diff, tallies)
 	return nil
@@ -58,8 +58,8 @@ func refusedFlows(err error) bool {
 }
 
 // holds reports whether the kernel is known to hold what it should.
-func (b *Backend) holds(st *policy.State, tallies map[layout.Set]layout.Tally, foreign uint32) bool {
-	if b.mirror == nil || !maps.Equal(b.mirror.Tallies, tallies) || !layout.SameHost(&b.mirror.Host, &st.Host) {
+func (b *Backend) holds(st *policy.State, checksums map[layout.Set]layout.Checksum, foreign uint32) bool {
+	if b.mirror == nil || !maps.Equal(b.mirror.Checksums, checksums) || !layout.SameHost(&b.mirror.Host, &st.Host) {
 		return false
 	}
 	return b.watching.Load() || foreign == b.foreign.Load() // no event was heard
@@ -83,13 +83,13 @@ func (b *Backend) writeContent(ctx context.Context, want *layout.Content, recrea
 }
 
 // renewMirror sets the mirror to what the kernel holds now.
-func (b *Backend) renewMirror(st *policy.State, d *difference, tallies map[layout.Set]layout.Tally) {
+func (b *Backend) renewMirror(st *policy.State, d *difference, checksums map[layout.Set]layout.Checksum) {
 	chains := make(map[string]*layout.Chain, len(d.want.Chains))
 	for _, c := range d.want.Chains {
 		chains[c.Name] = c
 	}
 	b.loaded = true
-	b.setMirror(&layout.Mirror{Tallies: tallies, Chains: chains, Pools: d.want.Pools, Host: st.Host, Flows: d.want.Flows})
+	b.setMirror(&layout.Mirror{Checksums: checksums, Chains: chains, Pools: d.want.Pools, Host: st.Host, Flows: d.want.Flowtable})
 }
 
 // write sends a difference, in chunks. Where packets have met the table, the chains
@@ -138,7 +138,7 @@ func (w *writer) prepare(d *difference) {
 		w.clear(d)
 	}
 	if (d.have == nil || d.replace || d.rewrite) && !d.keepsFlows() {
-		w.flowtable(d.want.Flows)
+		w.flowtable(d.want.Flowtable)
 	}
 	var fresh []layout.Set
 	for _, s := range layout.SetsInUse(d.counts) {
@@ -171,5 +171,5 @@ func (w *writer) clear(d *difference) {
 // keepsFlows reports whether the flow table stays when the rest is written again: its connections do
 // too, and some hardware takes no second one meanwhile.
 func (d *difference) keepsFlows() bool {
-	return d.have != nil && !d.replace && sameFlows(d.have, d.want.Flows)
+	return d.have != nil && !d.replace && sameFlows(d.have, d.want.Flowtable)
 }

@@ -59,7 +59,7 @@ func (t *tableConn) restoreStructure(ctx context.Context, m *layout.Mirror) erro
 	case have == nil || have.Others > 0 || sameStructure(t.Dialect, have, m.Chains, layout.SetsInUse(m.Counts()), have.Flowtables[layout.FlowtableName]):
 		return nil
 	}
-	d := &difference{want: &layout.Content{Dialect: t.Dialect, Flows: m.Flows}, counts: m.Counts(), have: have, rewrite: true}
+	d := &difference{want: &layout.Content{Dialect: t.Dialect, Flowtable: m.Flows}, counts: m.Counts(), have: have, rewrite: true}
 	chains, w := m.InOrder(t.Dialect), t.writer(ctx, math.MaxInt)
 	w.prepare(d)
 	w.chains(chains)

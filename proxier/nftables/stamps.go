@@ -80,13 +80,13 @@ func (m *stampedMirror) stableStamp(last uint64) uint64 {
 	return last
 }
 
-// tally returns the checksum that a set should have and its stamp; ok is false if
+// checksum returns the checksum that a set should have and its stamp; ok is false if
 // there should be no such set, or the mirror is unknown.
-func (m *stampedMirror) tally(s layout.Set) (t layout.Tally, stamp uint64, ok bool) {
+func (m *stampedMirror) checksum(s layout.Set) (t layout.Checksum, stamp uint64, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.mirror != nil {
-		t, ok = m.mirror.Tallies[s]
+		t, ok = m.mirror.Checksums[s]
 	}
 	return t, m.stableStamp(m.sets[s]), ok
 }

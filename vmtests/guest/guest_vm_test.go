@@ -72,7 +72,7 @@ func boot(t *testing.T, ctx context.Context, cfg Config) *Guest {
 	return g
 }
 
-// A guest whose time is over, one that crashes, and a program that takes too long are told apart.
+// Errors tell apart that the time of a guest was over, that it crashed, and that the time of a program was over.
 func TestEnds(t *testing.T) {
 	t.Run("the guest's time is over", func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -100,7 +100,7 @@ func TestEnds(t *testing.T) {
 	})
 }
 
-// What dies is tried once more, and what fails is not.
+// A guest that dies is booted once more.
 func TestRunTriesOnceMore(t *testing.T) {
 	var out bytes.Buffer
 	var tried tries

@@ -59,7 +59,7 @@ func TestRemove(t *testing.T) {
 	add(unix.NFPROTO_IPV6, "svcproxy-trace-4711", false)
 	add(unix.NFPROTO_IPV4, "svcproxy-trace-4712", true)
 	add(unix.NFPROTO_IPV4, "svcproxy-tracer", false)
-	ctx, removed := proxier.WithTally(context.Background())
+	ctx, removed := proxier.WithRemovals(context.Background())
 	if err := Remove(ctx); err != nil {
 		t.Fatal(err)
 	}

@@ -28,7 +28,7 @@ import (
 // endpoint soon comes back: the clients need not be searched for.
 
 // affinityChains returns the chains of a class for frontends with session affinity.
-func (l *layout) affinityChains(class lookupClass) []*Chain {
+func (l *chainRenderer) affinityChains(class lookupClass) []*Chain {
 	if !l.has(Set{kind: withAffinity, class: class}) {
 		return nil
 	}

@@ -34,7 +34,7 @@ const (
 
 // answers returns the chain that holds back what endpoints send in connections that nobody knows. A set
 // that is full holds nothing back.
-func (l *layout) answers() *Chain {
+func (l *chainRenderer) answers() *Chain {
 	c := newBaseChain("answers", "filter", unix.NF_INET_PRE_ROUTING, priorityAnswers)
 	target := l.source(0)
 	target = join(target, loadProtocol(target.next), loadPort(sourcePort, target.next+1))
@@ -65,14 +65,14 @@ func tcpFlags(mask, want byte) []expr.Any {
 }
 
 // connection loads the addresses and ports of a TCP segment.
-func (l *layout) connection() loadedKey {
+func (l *chainRenderer) connection() loadedKey {
 	from := l.source(0)
 	to := l.destination(from.next)
 	return join(from, to, loadPort(sourcePort, to.next), loadPort(destinationPort, to.next+1))
 }
 
 // remember puts a connection into a set, for a time; to update is to begin that again.
-func (l *layout) remember(kind kind, op uint32, expiry time.Duration) []expr.Any {
+func (l *chainRenderer) remember(kind kind, op uint32, expiry time.Duration) []expr.Any {
 	return append(l.connection().exprs, &expr.Dynset{
 		SrcRegKey: register(0).number(), SetName: Set{kind: kind}.Name(), Operation: op, Timeout: expiry,
 	})

@@ -19,7 +19,7 @@ const (
 )
 
 // chains returns all chains, each after those that it jumps to.
-func (l *layout) chains() []*Chain {
+func (l *chainRenderer) chains() []*Chain {
 	var list []*Chain
 	list = append(list, l.hostChains()...)
 	for _, class := range []lookupClass{classLocalAddr, classLocalNodePort, classAddr, classNodePort} {
@@ -32,7 +32,7 @@ func (l *layout) chains() []*Chain {
 }
 
 // hostChains returns the chains that depend on this host only.
-func (l *layout) hostChains() []*Chain {
+func (l *chainRenderer) hostChains() []*Chain {
 	m := newChain(markNonLocalChain, "masquerade every source that is not local")
 	for _, c := range l.localSources() {
 		m.rule(c, returnVerdict)
@@ -46,7 +46,7 @@ func (l *layout) hostChains() []*Chain {
 }
 
 // baseChains returns the chains with a hook.
-func (l *layout) baseChains() []*Chain {
+func (l *chainRenderer) baseChains() []*Chain {
 	pre := newBaseChain("prerouting", "nat", unix.NF_INET_PRE_ROUTING, priorityDNAT)
 	out := newBaseChain("output", "nat", unix.NF_INET_LOCAL_OUT, priorityDNAT)
 	for _, c := range []*Chain{pre, out} {
@@ -81,8 +81,8 @@ func (l *layout) baseChains() []*Chain {
 
 // flowRules appends the rules that put connections to our endpoints into the flow table, once
 // they are established: until then connection tracking must see their packets.
-func (l *layout) flowRules(c *Chain) {
-	if l.flows == nil {
+func (l *chainRenderer) flowRules(c *Chain) {
+	if l.flowtable == nil {
 		return
 	}
 	for _, class := range l.classesWith(frontends) {
@@ -90,7 +90,7 @@ func (l *layout) flowRules(c *Chain) {
 		if class.isNodePort() {
 			toNode = inSet(l.originalDst(0), Set{kind: nodeAddrs})
 		}
-		c.rule(hasDNAT, assured, toNode, inSet(l.connectionTo(class), Set{kind: frontends, class: class}), flowAdd(l.flows))
+		c.rule(hasDNAT, assured, toNode, inSet(l.connectionTo(class), Set{kind: frontends, class: class}), flowAdd(l.flowtable))
 	}
 }
 
@@ -104,7 +104,7 @@ func (d *Dialect) FillsFlows(f *nft.Flowtable) *Chain {
 // strays appends the rules that drop forwarded packets of no connection to addresses that routers
 // send to this host: a router would send them back, until their TTL ends. New connections are
 // refused by then.
-func (l *layout) strays(c *Chain) {
+func (l *chainRenderer) strays(c *Chain) {
 	if s := (Set{kind: vips}); l.has(s) {
 		c.rule(isStray, inSet(l.destination(0), s), dropVerdict)
 	}
@@ -114,7 +114,7 @@ func (l *layout) strays(c *Chain) {
 }
 
 // toServiceCIDRs returns what matches packets to each of service_cidrs, apart from exempt addresses.
-func (l *layout) toServiceCIDRs() (list [][]expr.Any) {
+func (l *chainRenderer) toServiceCIDRs() (list [][]expr.Any) {
 	for _, p := range l.host.ServiceCIDRs {
 		match := l.toPrefix(p)
 		if s := (Set{kind: exempt}); l.has(s) {
@@ -126,7 +126,7 @@ func (l *layout) toServiceCIDRs() (list [][]expr.Any) {
 }
 
 // classesWith returns the classes in which packets can reach a frontend in the set of a kind.
-func (l *layout) classesWith(k kind) (list []lookupClass) {
+func (l *chainRenderer) classesWith(k kind) (list []lookupClass) {
 	for _, class := range []lookupClass{classAddr, classNodePort, classPlaced} {
 		reachable := !class.isNodePort() || l.has(Set{kind: nodeAddrs})
 		if l.has(Set{kind: k, class: class}) && reachable {
@@ -137,7 +137,7 @@ func (l *layout) classesWith(k kind) (list []lookupClass) {
 }
 
 // addressedTo matches packets that are addressed to a frontend in the set of a kind.
-func (l *layout) addressedTo(class lookupClass, k kind) []expr.Any {
+func (l *chainRenderer) addressedTo(class lookupClass, k kind) []expr.Any {
 	match := inSet(l.frontend(class), Set{kind: k, class: class})
 	if class.isNodePort() {
 		match = append(inSet(l.destination(0), Set{kind: nodeAddrs}), match...)
@@ -146,7 +146,7 @@ func (l *layout) addressedTo(class lookupClass, k kind) []expr.Any {
 }
 
 // classChains returns the chains of a class: the first, and one for each number of slots.
-func (l *layout) classChains(class lookupClass) []*Chain {
+func (l *chainRenderer) classChains(class lookupClass) []*Chain {
 	first := newChain(class.chainName(), "packets to "+Set{kind: frontends, class: class}.Name())
 	list := []*Chain{}
 	for _, s := range l.ordered(bySize, class) {
@@ -174,7 +174,7 @@ func (l *layout) classChains(class lookupClass) []*Chain {
 }
 
 // restrict drops packets to restricted frontends from sources that may not use them.
-func (l *layout) restrict(c *Chain, class lookupClass) {
+func (l *chainRenderer) restrict(c *Chain, class lookupClass) {
 	var outside []expr.Any
 	if s := (Set{kind: sourceRanges, class: class}); l.has(s) {
 		front := l.frontend(class)
@@ -185,7 +185,7 @@ func (l *layout) restrict(c *Chain, class lookupClass) {
 
 // fromLocal returns the chains for frontends that treat host processes and local
 // sources differently. All others go on as if they had not been here.
-func (l *layout) fromLocal(class lookupClass) []*Chain {
+func (l *chainRenderer) fromLocal(class lookupClass) []*Chain {
 	first := newChain(class.chainName(), "host processes and local sources are served differently")
 	host := newChain(class.prefix()+"host", "host processes")
 	near := newChain(class.prefix()+"sources", "local sources")
@@ -207,7 +207,7 @@ func (l *layout) fromLocal(class lookupClass) []*Chain {
 }
 
 // pick returns the chain that picks one of the slots of the set's frontends.
-func (l *layout) pick(s Set) *Chain {
+func (l *chainRenderer) pick(s Set) *Chain {
 	c := newChain(s.pickChain(), fmt.Sprintf("one of %d slots", s.size))
 	for _, below := range moduli(s.size) {
 		front := l.frontend(s.class)
@@ -218,7 +218,7 @@ func (l *layout) pick(s Set) *Chain {
 
 // postrouting masquerades marked packets that were balanced, and those of an endpoint to itself.
 // A mark that has our bit by chance, as of a tunnel's packet, means nothing, and stays.
-func (l *layout) postrouting() *Chain {
+func (l *chainRenderer) postrouting() *Chain {
 	c := newBaseChain("postrouting", "nat", unix.NF_INET_POST_ROUTING, prioritySNAT)
 	if s := (Set{kind: hairpins}); l.has(s) {
 		front := l.frontend(classAddr)
@@ -234,7 +234,7 @@ func (l *layout) postrouting() *Chain {
 
 // refusals returns the chain that refuses new connections. Those that were
 // balanced are addressed to their endpoint by now, and pass.
-func (l *layout) refusals() *Chain {
+func (l *chainRenderer) refusals() *Chain {
 	c := newChain(refusalsChain, "new connections that were not balanced")
 	c.rule(hasDNAT, returnVerdict)
 	for _, class := range l.classesWith(noEndpointsReject) {

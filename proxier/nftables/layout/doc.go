@@ -28,10 +28,22 @@
 //     first drawn. Its clients keep the ticket, and it loses that when it leaves.
 //   - dynamic set: one to which packets add elements; stale: an element of one that is to go.
 //   - record: an element of one of our sets as bytes, key and data (records.go).
-//   - tally: a checksum of all elements of a set, in any order, by which a look compares.
+//   - checksum: of all elements of a set, in any order; a look compares by it.
 //   - split frontend: one that treats host processes and local sources differently. It is
 //     in the sets of its class, and in those of the class for local sources.
 //   - placed frontend: a node port whose service says which addresses serve it. It is looked
 //     up by address too, and goes on in the chains of the other node ports.
 //   - deferred rules: those that refuse, added only after all elements.
+//
+// The files:
+//
+//	render        a whole State, as a Content: Sets of Records, and chains
+//	elements      what elements a service has; a slot becomes one here
+//	sets, records which sets there are; their elements as bytes
+//	pools, slots, slotorder, sizes, slowstart  the PoolIDs, and which target has which slots
+//	hash, hashtable  the same for scheduler maglev
+//	mirror        the Mirror: what a Delta changes; elementdiff, update: elements and the TableUpdate; chunks: its parts
+//	chains, rules, answers, affinity, flowtable  the chains, which a chainRenderer writes
+//	dialect       what differs between IPv4 and IPv6
+//	text          elements and chains as people read them
 package layout

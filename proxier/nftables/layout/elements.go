@@ -99,7 +99,7 @@ func lastAddr(p netip.Prefix) netip.Addr {
 	return a
 }
 
-// route emits the elements of a frontend's Outside or Local, whose key is in r.key.
+// route emits the elements of a frontend's Outside or FromLocal, whose key is in r.key.
 func (r *renderer) route(class lookupClass, f *policy.Frontend, l policy.Route) {
 	if l.Action != policy.Balance {
 		return

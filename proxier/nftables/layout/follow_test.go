@@ -93,7 +93,7 @@ func (m *model) changeChains(t *rapid.T, ch ChainChanges) {
 
 // hold returns the mirror of a kernel that holds c.
 func hold(t *rapid.T, d *Dialect, c *Content, st *policy.State) *Mirror {
-	h := &Mirror{Tallies: c.Tallies(), Chains: map[string]*Chain{}, Pools: c.Pools, Host: st.Host}
+	h := &Mirror{Checksums: c.Checksums(), Chains: map[string]*Chain{}, Pools: c.Pools, Host: st.Host}
 	for _, w := range c.Chains {
 		h.Chains[w.Name] = w
 	}
@@ -145,7 +145,7 @@ func TestDeltasEqualRender(t *testing.T) {
 		if diff := cmp.Diff(want.chains, have.chains); diff != "" {
 			t.Fatalf("chains (-want +got):\n%s", diff)
 		}
-		if !maps.Equal(h.Tallies, end.Tallies()) {
+		if !maps.Equal(h.Checksums, end.Checksums()) {
 			t.Fatal("the tallies differ from those of the end state")
 		}
 	})
@@ -202,7 +202,7 @@ func TestPoolsOfOneHash(t *testing.T) {
 func TestOrderFollowsCounts(t *testing.T) {
 	w, d := backendtest.NewWorld(policy.IPv4), Dialects[policy.IPv4]
 	start := Render(w.State)
-	h := &Mirror{Tallies: start.Tallies(), Chains: map[string]*Chain{}, Pools: start.Pools, Host: w.Host}
+	h := &Mirror{Checksums: start.Checksums(), Chains: map[string]*Chain{}, Pools: start.Pools, Host: w.Host}
 	var order []string
 	for n, endpoints := range []int{1, 2, 2, 2, 2} {
 		res := backendtest.Web(w.Family, n, endpoints)
@@ -212,7 +212,7 @@ func TestOrderFollowsCounts(t *testing.T) {
 				t.Errorf("%d services: chain %s (-want +got):\n%s", n+1, c.Name, diff)
 			}
 		}
-		l := layout{Dialect: d, host: &w.Host, counts: h.Counts()}
+		l := chainRenderer{Dialect: d, host: &w.Host, counts: h.Counts()}
 		order = append(order, l.ordered(bySize, classAddr)[0].Name())
 	}
 	want := []string{"size-1", "size-1", "size-2", "size-2", "size-2"}

@@ -35,7 +35,7 @@ func (d *Dialect) clientSlot(on source.HashOn, size uint32, at register) loadedK
 }
 
 // pickHashed returns the chain that takes the slot of a client, of the set's frontends.
-func (l *layout) pickHashed(s Set) *Chain {
+func (l *chainRenderer) pickHashed(s Set) *Chain {
 	c := newChain(s.pickChain(), fmt.Sprintf("of %d slots the client's own", s.size))
 	front := l.frontend(s.class)
 	c.rule(mapLookup(join(front, l.clientSlot(s.hash, s.size, front.next)), 0, s.slots(), 8), l.dnat(8))

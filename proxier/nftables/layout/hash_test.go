@@ -58,7 +58,7 @@ func ownersOf(targets []policy.Target) (list []policy.Target) {
 
 func mirrorOf(d *Dialect, st *policy.State) *Mirror {
 	c := Render(st)
-	m := &Mirror{Tallies: c.Tallies(), Chains: map[string]*Chain{}, Pools: c.Pools, Host: st.Host}
+	m := &Mirror{Checksums: c.Checksums(), Chains: map[string]*Chain{}, Pools: c.Pools, Host: st.Host}
 	for _, ch := range c.Chains {
 		m.Chains[ch.Name] = ch
 	}

@@ -12,16 +12,16 @@ import (
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
-// A layout renders the chains. They depend on this host and on which sets exist;
+// A chainRenderer renders the chains. They depend on this host and on which sets exist;
 // the number of services changes only the number of elements.
-type layout struct {
+type chainRenderer struct {
 	*Dialect
-	host   *policy.Host
-	counts map[Set]int // elements of each set; a set without elements does not exist
-	flows  *nft.Flowtable
+	host      *policy.Host
+	counts    map[Set]int // elements of each set; a set without elements does not exist
+	flowtable *nft.Flowtable
 }
 
-func (l *layout) has(s Set) bool { return l.counts[s] > 0 }
+func (l *chainRenderer) has(s Set) bool { return l.counts[s] > 0 }
 
 // A Chain is one chain with its rules.
 type Chain struct {
@@ -65,7 +65,7 @@ const (
 
 // ordered returns the sets of a kind and class, those with more frontends first.
 // Counts are compared by their magnitude, so that the order seldom changes.
-func (l *layout) ordered(k kind, class lookupClass) []Set {
+func (l *chainRenderer) ordered(k kind, class lookupClass) []Set {
 	var list []Set
 	for s, n := range l.counts {
 		if s.kind == k && s.class == class && n > 0 {
@@ -79,7 +79,7 @@ func (l *layout) ordered(k kind, class lookupClass) []Set {
 }
 
 // localSources returns what matches each kind of local source.
-func (l *layout) localSources() (list [][]expr.Any) {
+func (l *chainRenderer) localSources() (list [][]expr.Any) {
 	for _, p := range l.host.LocalCIDRs {
 		list = append(list, l.fromPrefix(p))
 	}
@@ -90,7 +90,7 @@ func (l *layout) localSources() (list [][]expr.Any) {
 }
 
 // mark appends a rule for packets to frontends in a set of a kind, if there is one.
-func (l *layout) mark(c *Chain, class lookupClass, k kind, do ...[]expr.Any) {
+func (l *chainRenderer) mark(c *Chain, class lookupClass, k kind, do ...[]expr.Any) {
 	if s := (Set{kind: k, class: class}); l.has(s) {
 		c.rule(inSet(l.frontend(class), s), slices.Concat(do...))
 	}
@@ -98,7 +98,7 @@ func (l *layout) mark(c *Chain, class lookupClass, k kind, do ...[]expr.Any) {
 
 // dispatch appends the jumps to the chain of a frontend's number of slots, or to
 // the chain of session affinity.
-func (l *layout) dispatch(c *Chain, class lookupClass) {
+func (l *chainRenderer) dispatch(c *Chain, class lookupClass) {
 	if s := (Set{kind: withAffinity, class: class}); l.has(s) {
 		c.rule(inSet(l.frontend(class), s), goTo(class.prefix()+"sticky"))
 	}

@@ -10,17 +10,17 @@ import (
 
 // A Mirror is what the kernel holds, with a checksum of each set in place of its elements.
 type Mirror struct {
-	Tallies map[Set]Tally
-	Chains  map[string]*Chain
-	Pools   *PoolIDs
-	Host    policy.Host
-	Flows   *nft.Flowtable // nil: none
+	Checksums map[Set]Checksum
+	Chains    map[string]*Chain
+	Pools     *PoolIDs
+	Host      policy.Host
+	Flows     *nft.Flowtable // nil: none
 }
 
 // Counts returns the number of elements of each set that has any.
 func (m *Mirror) Counts() map[Set]int {
-	counts := make(map[Set]int, len(m.Tallies))
-	for s, t := range m.Tallies {
+	counts := make(map[Set]int, len(m.Checksums))
+	for s, t := range m.Checksums {
 		counts[s] = t.Count
 	}
 	return counts
@@ -30,7 +30,7 @@ func (m *Mirror) Counts() map[Set]int {
 func (m *Mirror) InOrder(d *Dialect) []*Chain { return m.chainsOf(d, m.Counts()) }
 
 func (m *Mirror) chainsOf(d *Dialect, counts map[Set]int) []*Chain {
-	l := layout{Dialect: d, host: &m.Host, counts: counts, flows: m.Flows}
+	l := chainRenderer{Dialect: d, host: &m.Host, counts: counts, flowtable: m.Flows}
 	return l.chains()
 }
 
@@ -52,7 +52,7 @@ func (m *Mirror) Follow(d *Dialect, delta *policy.Delta) *TableUpdate {
 	u.Edits = editsOf(u.elements)
 	before := m.Counts()
 	for _, c := range u.elements {
-		m.updateTally(c)
+		m.updateChecksum(c)
 	}
 	next := m.Counts()
 	was, is := SetsInUse(before), SetsInUse(next)
@@ -105,17 +105,17 @@ func (m *Mirror) elementChanges(fam policy.Family, d *policy.Delta) []*elementCh
 	return diff.changes()
 }
 
-// updateTally adds a change to the checksum of its set.
-func (m *Mirror) updateTally(c *elementChange) {
-	t := m.Tallies[c.set]
+// updateChecksum adds a change to the checksum of its set.
+func (m *Mirror) updateChecksum(c *elementChange) {
+	t := m.Checksums[c.set]
 	if c.existed {
 		t.Add([]byte(c.key), c.oldData, c.oldComment, -1)
 	}
 	if c.exists {
 		t.Add([]byte(c.key), c.newData, c.newComment, 1)
 	}
-	m.Tallies[c.set] = t
+	m.Checksums[c.set] = t
 	if t.Count == 0 {
-		delete(m.Tallies, c.set)
+		delete(m.Checksums, c.set)
 	}
 }

@@ -149,14 +149,14 @@ func (r *Records) Some(numbers []int) iter.Seq[nft.Element] {
 	}
 }
 
-// A Tally is a checksum of the elements of a set, whatever their order.
-type Tally struct {
+// A Checksum is a checksum of the elements of a set, whatever their order.
+type Checksum struct {
 	Count int
 	sum   uint64 // of the hashes of all elements
 }
 
 // Add counts an element, once more or, by -1, once less.
-func (t *Tally) Add(key, data []byte, note string, by int) {
+func (t *Checksum) Add(key, data []byte, note string, by int) {
 	var h maphash.Hash
 	h.SetSeed(seed)
 	h.Write(key)

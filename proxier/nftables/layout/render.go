@@ -8,26 +8,26 @@ import (
 // Content is what our table holds: elements by set, and chains.
 type Content struct {
 	*Dialect
-	Sets   map[Set]*Records
-	Chains []*Chain
-	Pools  *PoolIDs
-	Flows  *nft.Flowtable // nil: none
+	Sets      map[Set]*Records
+	Chains    []*Chain
+	Pools     *PoolIDs
+	Flowtable *nft.Flowtable // nil: none
 }
 
-// Render renders a State, without a flow table. It depends on nothing else.
+// Render renders a State, without a flowtable. It depends on nothing else.
 func Render(st *policy.State) *Content { return RenderWith(st, nil) }
 
-// RenderWith renders a State, with a flow table; nil: none.
-func RenderWith(st *policy.State, flows *nft.Flowtable) *Content {
+// RenderWith renders a State, with a flowtable; nil: none.
+func RenderWith(st *policy.State, flowtable *nft.Flowtable) *Content {
 	d := Dialects[st.Family]
-	c := &Content{Dialect: d, Sets: map[Set]*Records{}, Pools: newPoolIDs(hash32), Flows: flows}
+	c := &Content{Dialect: d, Sets: map[Set]*Records{}, Pools: newPoolIDs(hash32), Flowtable: flowtable}
 	c.Pools.number(st)
 	r := renderer{pools: c.Pools, to: c.addElement}
 	for _, res := range st.Services {
 		r.service(res)
 	}
 	r.state(st)
-	l := layout{Dialect: d, host: &st.Host, counts: c.Counts(), flows: flows}
+	l := chainRenderer{Dialect: d, host: &st.Host, counts: c.Counts(), flowtable: flowtable}
 	c.Chains = l.chains()
 	return c
 }
@@ -50,11 +50,11 @@ func (c *Content) Counts() map[Set]int {
 	return counts
 }
 
-// Tallies returns the checksum of each set.
-func (c *Content) Tallies() map[Set]Tally {
-	all := make(map[Set]Tally, len(c.Sets))
+// Checksums returns the checksum of each set.
+func (c *Content) Checksums() map[Set]Checksum {
+	all := make(map[Set]Checksum, len(c.Sets))
 	for s, rec := range c.Sets {
-		var t Tally
+		var t Checksum
 		for i := range rec.Count() {
 			t.Add(rec.Key(i), rec.Data(i), rec.comment(i), 1)
 		}

@@ -51,15 +51,15 @@ func become(args []string) error {
 	if err := enterRoot(); err != nil {
 		return err
 	}
-	if err := runSetup(); err != nil {
+	if err := runSetupScript(); err != nil {
 		return err
 	}
-	return fmt.Errorf("executing %s: %w", args[0], unix.Exec(args[0], args, []string{"PATH=" + path}))
+	return fmt.Errorf("executing %s: %w", args[0], unix.Exec(args[0], args, []string{"PATH=" + searchPath}))
 }
 
-func runSetup() error {
+func runSetupScript() error {
 	cmd := exec.Command("/bin/sh", setupPath)
-	cmd.Env = []string{"PATH=" + path}
+	cmd.Env = []string{"PATH=" + searchPath}
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr // the console
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("setting up: %w", err)
@@ -72,14 +72,14 @@ func supervise() error {
 	if err := enterRoot(); err != nil {
 		return err
 	}
-	if err := setUp(); err != nil {
+	if err := configureGuest(); err != nil {
 		return err
 	}
-	if err := runSetup(); err != nil {
+	if err := runSetupScript(); err != nil {
 		return err
 	}
 	child, err := os.StartProcess(agentPath, []string{agentPath}, &os.ProcAttr{
-		Env:   []string{"PATH=" + path, "HOME=/root"},
+		Env:   []string{"PATH=" + searchPath, "HOME=/root"},
 		Files: []*os.File{nil, os.Stdout, os.Stderr},
 	})
 	if err != nil {

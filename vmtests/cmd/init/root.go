@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	searchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-	// devicePatience is long: the kernel finds disks within 100 ms where nothing else runs.
+	// devicePatience is generous, for a busy machine: on an idle one the kernel finds disks within 100 ms.
 	devicePatience = 30 * time.Second
 
 	rootDevice     = "/dev/vda" // a squashfs
@@ -28,7 +28,7 @@ type mount struct {
 	data                 string
 }
 
-// kernelMounts move along from the initial root to the real one.
+// kernelMounts are moved from the initial root to the real one.
 var kernelMounts = []mount{
 	{"devtmpfs", "/dev", "devtmpfs", 0, ""},
 	{"proc", "/proc", "proc", 0, ""},

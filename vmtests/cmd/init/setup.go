@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// setUp does what systemd would: what tests and network namespaces rely on.
-func setUp() error {
+// configureGuest does what systemd would: what tests and network namespaces rely on.
+func configureGuest() error {
 	err := mountAll(
 		mount{"tmpfs", "/tmp", "tmpfs", 0, "mode=1777"},
 		mount{"devpts", "/dev/pts", "devpts", 0, ""},

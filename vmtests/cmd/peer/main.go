@@ -47,5 +47,5 @@ func run(ctx context.Context, args []string) error {
 			io.Writer
 		}{os.Stdin, os.Stdout})
 	}
-	return fmt.Errorf("no such use: %q", args)
+	return fmt.Errorf("unknown command or wrong arguments: %q", args)
 }
