@@ -1,4 +1,6 @@
 // Package configs has the settings of the daemon, as svcproxy.toml and flags give them.
+//
+// The main types are Settings, all keys with their values, and Flags.
 package configs
 
 import (

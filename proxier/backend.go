@@ -13,11 +13,14 @@ import (
 // A Backend holds one kernel subsystem to a State, for one family. Its methods
 // are called from one goroutine at a time, except for Look.
 type Backend interface {
-	// Sync makes the kernel hold st. delta says what changed since the last Sync
-	// that succeeded. With a delta, Sync applies it and repairs what Look or Watch
-	// reported; the delta may be empty. With nil it compares everything, unless the
-	// backend knows that nobody else has written, and repairs every difference. After
-	// an error the next call has a nil delta, but an error that is a *PartialError
+	// Sync makes the kernel hold st. delta says what changed since the last Sync that succeeded:
+	//
+	//   - with changes: Sync writes them, and repairs what Look or Watch reported;
+	//   - empty: it only repairs that;
+	//   - nil: it compares everything, unless the backend knows that nobody else has
+	//     written, and repairs every difference.
+	//
+	// After an error the next call has a nil delta, but an error that is a *PartialError
 	// counts as success: all is done that can be done. A Sync that takes long calls
 	// Progressed, and one that was given up goes on from what it has done.
 	Sync(ctx context.Context, st *policy.State, delta *policy.Delta) error

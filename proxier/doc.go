@@ -5,14 +5,16 @@
 //	           who owns what             every decision
 //	                                     about packets
 //
-// A change of a service goes this way: the source calls Loop.Apply, which puts it into the inbox. The Loop has the
+// A change of a service goes this way: the source calls Loop.Apply, through the sink of package daemon, which counts what
+// services need of the host. It comes into the inbox. The Loop has the
 // claims.Tracker grant it (grantClaims) and sends an order to the goroutine of each address family (sendOrder). The
 // family resolves the service (policy.Resolve), records how its State changes (desired.stage) and calls Backend.Sync,
 // which writes the difference.
 //
-// A change by another program goes the other way: Backend.Watch, or a Look, reports it; a Contention paces the
-// repairs; Loop.Repair orders one; and Backend.Sync, without a change of its own, compares the kernel with the
-// State and writes what differs.
+// A change by another program goes the other way. Backend.Watch reports it to package modeswitch (foreign.go), whose
+// Contention paces the repairs and calls Loop.Repair; where events of the kernel were lost, it calls Loop.Look. A Look
+// that finds a difference marks its family (family.handleLook). Both lead to Backend.Sync with an empty Delta, which
+// compares the kernel with the State and writes what differs.
 //
 // Package loop calls backends, and this package has what the two agree on: Backend, what it may be besides, as Watcher or
 // Retirer, and PartialError.
@@ -24,7 +26,7 @@
 //   - frontend: an address, protocol and port that packets are sent to: a VIP, an
 //     external or load-balancer address, or a node port.
 //   - route: what a frontend does with a packet: balance, reject or drop. It has
-//     one for everyone (Outside) and one for host processes and local sources (Local).
+//     one for everyone (Outside) and one for host processes and local sources (FromLocal).
 //   - pool: the targets that frontends of one service port share.
 //   - local source: the host itself, or an address or interface that the settings name as local.
 //   - hairpin: a packet whose target is its own source; it is masqueraded.

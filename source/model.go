@@ -136,7 +136,7 @@ type Service struct {
 	OnePacket      bool           // IPVS balances each UDP packet by itself, and remembers no connection
 
 	HealthCheck      *HealthCheck     // how endpoints are asked whether they are alive; nil: they are not
-	MinUp            uint16           // as many usable endpoints make higher tiers needless; 0 is 1
+	MinUp            uint16           // as many endpoints that can be used make higher tiers needless; 0 is 1
 	SlowStart        time.Duration    // over which the share of an endpoint that comes grows; 0: at once
 	CloseConnections CloseConnections // of endpoints that left
 	Disabled         bool             // it is as if it were not there, but keeps what it claims
@@ -196,7 +196,7 @@ type Endpoint struct {
 	Zone   string
 	Hints  *Hints // whom it is meant to serve, for AsHinted; nil: nobody more than others
 	Weight uint16 // share of new connections relative to the others; 0: none
-	Tier   uint8  // 0 to 9; used where fewer than MinUp endpoints of lower tiers are usable
+	Tier   uint8  // 0 to 9; used where fewer than MinUp endpoints of lower tiers can be used
 
 	Disabled bool // it gets no new connections
 

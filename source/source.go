@@ -1,5 +1,8 @@
 // Package source has the model of a service, what every source of services
 // checks of it, and how a source hands its services on.
+//
+// The main types are Service, with its Ports and Endpoints; Unit, what is accepted or refused as one; Changes, which a Source
+// hands to a Sink; and Fault, what is wrong where.
 package source
 
 import (

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Beside busy threads the same work takes longer, in proportion to how many they are.
+// The same work takes at least twice as long beside busy threads.
 func TestLoadRisesWithBusyThreads(t *testing.T) {
 	const each = 6 // busy threads for each processor
 	quiet := measure()
@@ -48,7 +48,7 @@ func TestOver(t *testing.T) {
 	}
 }
 
-// However long a sample waits for, what tests wait for has an end.
+// Load stays within its bound, however long a sample takes.
 func TestLoadIsBounded(t *testing.T) {
 	defer func() { last.load, last.taken = 0, time.Time{} }()
 	last.load, last.taken = 1000, time.Now().Add(-2*fresh)

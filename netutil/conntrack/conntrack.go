@@ -1,4 +1,5 @@
 // Package conntrack lists and follows what connection tracking has in the kernel, and removes and changes it.
+// List gives each Connection that a Filter selects, Prune does with each Flow what a Verdict says, and a Follower tells Events.
 //
 //	entry.go           what an entry says
 //	list.go            listing, filtered by the kernel where it can

@@ -1,5 +1,5 @@
 // Package ipset talks to the kernel's IP sets over netlink, without the ipset
-// program. It knows the four types of sets whose members are single hosts,
+// program. A Conn changes Sets and their Entries. It knows the four types of sets whose members are single hosts,
 // packs many members into one message, and keeps one socket.
 //
 //	ipset.go  types and errors

@@ -1,4 +1,5 @@
-// Package lvs makes the kernel's load balancer, IPVS, do what svcproxy wants.
+// Package lvs makes the kernel's load balancer, IPVS, do what svcproxy wants. A Conn writes Servers with their
+// Destinations, and reads a Listing of them.
 //
 //	lvs.go         types, errors, and what errnos mean
 //	conn.go        the handle of moby/ipvs, and its traps

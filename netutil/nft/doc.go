@@ -1,4 +1,5 @@
-// Package nft reads, changes and watches nf_tables tables over netlink.
+// Package nft reads, changes and watches nf_tables tables over netlink. A Conn commits a Batch and reads a Listing; a Monitor
+// tells what others commit.
 //
 // A Batch is one transaction, kept as the bytes that are sent: a million
 // elements are some 60 MB and one allocation. Rules are lists of expressions of
@@ -12,9 +13,9 @@
 //	batch, flowtable        a transaction as bytes; flow tables and the rules for them
 //	socket, conn            requests and their answers
 //	listen, commit          transactions, and which monitors hear them
-//	list, chainrules, foreign  what the kernel holds, of others too
+//	list, chainrules  what the kernel holds, of others too
 //	monitor, monitor_names  what others change, in a table of ours or of what has our names
-//	own                     tables that go with the socket that added them
+//	own, hold               tables that go with the socket that added them
 //	keep, forward           a table that keeps translation on; chains that drop
 //	packetlog               packets that rules log, and traces
 package nft

@@ -1,6 +1,6 @@
 // Package ruleset reads the rules that other programs have in netfilter, those of
-// nf_tables and of iptables, and says what they would do with a packet. It changes
-// nothing and sends nothing.
+// nf_tables and of iptables, and says what they would do with a packet: a Ruleset
+// gives the Hits of a Packet. It changes nothing and sends nothing.
 //
 //	ruleset.go   packets, chains, rules, and the walk through them
 //	nft.go       rules of nf_tables, expression by expression, also in words

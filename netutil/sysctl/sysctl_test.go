@@ -31,7 +31,7 @@ func TestGetErrors(t *testing.T) {
 	}
 }
 
-// What has the value already is not written: kernel/ostype cannot be.
+// Set does not write a value that is there already: kernel/ostype is read-only.
 func TestSetSame(t *testing.T) {
 	if err := sysctl.Set("kernel/ostype", "Linux"); err != nil {
 		t.Errorf("Set(kernel/ostype, Linux) = %v; want nil", err)

@@ -1,5 +1,5 @@
 // Package healthcheck asks endpoints whether they are alive, on time, and says what
-// their answers in a row mean.
+// their answers in a row mean. A Checker asks Questions and reports Results.
 //
 // It is about the endpoints that this host sends connections to. What this host
 // answers to others that ask about it is package healthz.

@@ -1,4 +1,6 @@
 // Package iptables is the backend that balances with rules of the iptables nat table.
+//
+// Its Backend adds to package filter, which has all of its rules but the jumps, when to write and when to look.
 package iptables
 
 import (

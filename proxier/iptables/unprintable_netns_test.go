@@ -44,8 +44,8 @@ var unprintable = []struct {
 	}},
 }
 
-// Whatever others write into the tables of iptables, also what its programs cannot print:
-// services are served, changed and repaired, and cleanup removes what is ours.
+// Rules of others that iptables cannot print do not keep svcproxy from serving, changing and repairing services, and cleanup
+// removes what is ours.
 func TestUnprintableRules(t *testing.T) {
 	for _, tt := range unprintable {
 		for _, fam := range []policy.Family{policy.IPv4, policy.IPv6} {

@@ -14,7 +14,7 @@
 //
 //	ipvs.go, retire.go             Sync, Plan and Cleanup; leaving
 //	resync.go, delta.go, repair.go  a sync: by a snapshot of everything, by a delta, and of what looks found
-//	backend.go, holdings.go        the Backend, and the servers that it holds
+//	backend.go, options.go, holdings.go  the Backend, what it is opened with, and the servers that it holds
 //	snapshot.go, restricted.go     everything, and what waits for the rules
 //	look.go, mirror.go             looks beside the syncs
 //	owner.go, steps.go, foreign.go what is ours, and sending what changes there
@@ -22,6 +22,7 @@
 //	refused.go                     what cannot be served
 //	difference.go, drainqueue.go   what leads from one to the other, with destinations that drain
 //	servers.go, text.go, count.go  the servers of a State, and what they count
+//	objects.go                     what the kernel has, and lacks, of one frontend, for explain
 package ipvs
 
 import (

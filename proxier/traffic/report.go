@@ -1,5 +1,5 @@
 // Package traffic counts connections, packets and bytes of services and endpoints, from
-// what the kernel counts.
+// what the kernel counts. A Collector reads, and answers with a Report.
 //
 //	connection tracking ──► what begins and ends ──► tally ──┐
 //	                    └─► what there is ──────────────────► book ──► Report

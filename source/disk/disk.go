@@ -1,4 +1,5 @@
-// Package disk reads and replaces files.
+// Package disk reads and replaces files. An Asker waits for a file system for as long as a step may take, and a Stamp tells
+// versions of a file apart.
 //
 //	disk      Replace: a file takes the place of another, so that a crash leaves one of the two
 //	patience  Ask: a question to a file system that may never answer, as NFS whose server is gone

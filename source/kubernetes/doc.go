@@ -1,7 +1,7 @@
 //go:build !nokubernetes
 
 // Package kubernetes reads services from the API server of a Kubernetes cluster,
-// and keeps reading.
+// and keeps reading: a Source. Convert does the same once, with Manifests.
 //
 //	list and watch ──► parse ──► cluster ──► merge ──► sink
 //	  a reflector      what we   one owner,  one service

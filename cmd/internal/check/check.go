@@ -1,5 +1,5 @@
 // Package check reads settings and service files as the daemon would, and says
-// all that is wrong with them. It touches nothing.
+// all that is wrong with them: a Checker makes a Report. It touches nothing.
 package check
 
 import (

@@ -1,5 +1,7 @@
 // Package control is the control socket of a running svcproxy: HTTP with JSON
 // bodies over a unix socket in the run directory. One daemon has it at a time.
+//
+// The main types are Server, with the Routes that a daemon answers; Client; Status, and Summary, its first part.
 package control
 
 import (

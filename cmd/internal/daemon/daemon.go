@@ -1,5 +1,7 @@
 // Package daemon is svcproxy run: it puts source, proxier, the listeners and
 // the control socket together, and follows settings and addresses of the host.
+//
+// start makes all parts in the order in which they need each other; Run has them work, a goroutine each.
 package daemon
 
 import (

@@ -1,5 +1,5 @@
 // Package explain says what becomes of a packet to a service, step by step, and what
-// stands in its way.
+// stands in its way: a Question about a World, what svcproxy holds, and a Host, with a Report as the answer.
 //
 //	question.go                  what is asked
 //	world.go                     what svcproxy holds

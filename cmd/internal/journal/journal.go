@@ -1,5 +1,6 @@
 // Package journal gives lines of a log the priority that systemd's journal shows and
-// filters them by, sd-daemon(3), and never blocks the caller on a slow reader.
+// filters them by, sd-daemon(3), and never blocks the caller on a slow reader: the Queue
+// between them forgets what does not fit.
 package journal
 
 import (

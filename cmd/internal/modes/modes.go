@@ -1,5 +1,5 @@
-// Package modes has the modes: what the rest of svcproxy must know of each kernel
-// subsystem that can hold services.
+// Package modes lists the modes, a Mode for each kernel subsystem that can hold services. It has what the rest of
+// svcproxy must know of one: how its Backend is opened, what it needs of the kernel, and what it can do.
 package modes
 
 import (

@@ -180,8 +180,8 @@ func (sw *Switch) changeMode(ctx context.Context, s configs.Settings) {
 	sw.leavings.open = append(slices.DeleteFunc(open, func(o *Active) bool { return o == am }), am)
 	sw.Log.Info("changing mode", "to", am.Name, "why", am.Why)
 	sw.begin(ctx, am)
-	// The loop calls OnHolds once for each backend. If the settings left this mode and came back to it before the loop took
-	// over the backends of the mode in between, its backends hold everything already, and OnHolds is not called again.
+	// The loop calls Observer.Holds once for each backend. If the settings left this mode and came back to it before the loop took
+	// over the backends of the mode in between, its backends hold everything already, and Holds is not called again.
 	sw.FamilyHolds()
 }
 

@@ -1,5 +1,5 @@
-// Package node makes what proxier must know of this host, of the settings and
-// of the host's addresses, and follows both.
+// Package node makes a policy.Node, what proxier must know of this host, of the settings and the addresses of the host.
+// A Host follows both.
 package node
 
 import (

@@ -1,5 +1,5 @@
 // Package plan says what a sync would change: services in words, what becomes of
-// connections, and kernel objects.
+// connections, and kernel objects: a Report, with an Edit for each key that changes.
 //
 //	report.go    what is known, as JSON has it
 //	words.go     services before and after

@@ -13,7 +13,7 @@ type layout struct {
 	tables []string
 	chains []hostChain // that depend on the host only
 	jumps  []Jump      // in their order in the built-in chains
-	sets   []setType   // in addition to sharedSets
+	sets   []setType   // in addition to SharedSets
 
 	// hasRules reports whether the trees have rules for a frontend.
 	hasRules func(*policy.Frontend) bool
