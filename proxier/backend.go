@@ -95,7 +95,7 @@ func JoinPartialErrors(all ...*PartialError) error {
 		if e != nil {
 			sum.N += e.N
 			errs = append(errs, e.Err)
-			sum.note(e.Frontends)
+			sum.addFrontends(e.Frontends)
 		}
 	}
 	if len(errs) == 0 {
@@ -105,8 +105,8 @@ func JoinPartialErrors(all ...*PartialError) error {
 	return &sum
 }
 
-// note adds frontends. One that serves nothing according to either is noted so.
-func (e *PartialError) note(frontends map[policy.FrontendKey]bool) {
+// addFrontends adds frontends. One that does not balance at all according to either list does not in the sum.
+func (e *PartialError) addFrontends(frontends map[policy.FrontendKey]bool) {
 	if e.Frontends == nil {
 		e.Frontends = make(map[policy.FrontendKey]bool, len(frontends))
 	}

@@ -59,7 +59,7 @@ func (c *Contention) changed(who string) (wait time.Duration, news bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
-	c.note(now, who)
+	c.count(now, who)
 	switch {
 	case c.stopped || c.timer != nil:
 		return c.wait, false
@@ -73,8 +73,8 @@ func (c *Contention) changed(who string) (wait time.Duration, news bool) {
 	return c.wait, news
 }
 
-// note counts a change, starting over if the last one is long ago.
-func (c *Contention) note(now time.Time, who string) {
+// count counts a change, starting over if the last one is long ago.
+func (c *Contention) count(now time.Time, who string) {
 	if now.Sub(c.last) > contentionEnds {
 		c.changes, c.first, c.wait, c.recent = 0, now, 0, nil
 	}

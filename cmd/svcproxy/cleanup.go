@@ -40,15 +40,15 @@ daemon write everything again.`,
 			if err == nil && !force { // a daemon that runs needs it
 				err = flows.Forget(p.dirs.run)
 			}
-			return errors.Join(err, tellRemoved(p.stdout, removed.Lines(), err))
+			return errors.Join(err, printRemoved(p.stdout, removed.Lines(), err))
 		},
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "also while svcproxy is running")
 	return cmd
 }
 
-// tellRemoved says what was removed, as far as it went.
-func tellRemoved(w io.Writer, lines []string, failed error) error {
+// printRemoved says what was removed, as far as it went.
+func printRemoved(w io.Writer, lines []string, failed error) error {
 	for _, line := range lines {
 		if _, err := fmt.Fprintf(w, "removed %s\n", line); err != nil {
 			return err

@@ -44,7 +44,7 @@ func (w *drainWait) run(ctx context.Context) error {
 	tick := time.NewTicker(w.interval)
 	defer tick.Stop()
 	for {
-		over, err := w.look(time.Now())
+		over, err := w.poll(time.Now())
 		if ctx.Err() != nil {
 			return w.end(fmt.Errorf("interrupted: %s stays drained", control.TargetName(w.target)))
 		}
@@ -58,8 +58,8 @@ func (w *drainWait) run(ctx context.Context) error {
 	}
 }
 
-// look looks once, and reports whether nothing is left to wait for.
-func (w *drainWait) look(now time.Time) (over bool, err error) {
+// poll looks once, and reports whether nothing is left to wait for.
+func (w *drainWait) poll(now time.Time) (over bool, err error) {
 	var left control.Remaining
 	switch err := w.ask(&left); {
 	case errors.Is(err, control.ErrUnreachable) && now.Sub(w.answered) < w.patience:

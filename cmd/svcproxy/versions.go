@@ -102,7 +102,7 @@ too late, or all is in use.`,
 			if c.Applied {
 				fmt.Fprintln(p.stdout, "confirmed: what was applied stays")
 			}
-			tellLetThrough(p.stdout, c.Files, c.Faults)
+			printReleased(p.stdout, c.Files, c.Faults)
 			for _, name := range c.Sources {
 				fmt.Fprintf(p.stdout, "let through: what the server of source %q answers\n", name)
 			}
@@ -114,8 +114,8 @@ too late, or all is in use.`,
 	}
 }
 
-// tellLetThrough names files whose changes are not held any more, and says why those that cannot be used are not.
-func tellLetThrough(w io.Writer, files []string, faults []source.Fault) {
+// printReleased names files whose changes are not held any more, and says why those that cannot be used are not.
+func printReleased(w io.Writer, files []string, faults []source.Fault) {
 	for _, name := range files {
 		fmt.Fprintf(w, "let through: %q\n", name)
 	}
@@ -150,7 +150,7 @@ taken when they are found, so apply comes first: apply, edit, see, confirm.`,
 			if err := p.tell(cmd, "/v1/apply", control.Apply{Timeout: timeout}, &a); err != nil {
 				return err
 			}
-			tellLetThrough(p.stdout, a.Files, a.Faults)
+			printReleased(p.stdout, a.Files, a.Faults)
 			if len(a.Files)+len(a.Faults) == 0 {
 				fmt.Fprintln(p.stdout, "no change was held: the files are in use as they stand")
 			}

@@ -45,12 +45,12 @@ func (l *Value[T]) begin() chan struct{} {
 	defer l.mu.Unlock()
 	if l.found == nil && (l.at.IsZero() || time.Since(l.at) >= l.Moment) {
 		l.found = make(chan struct{})
-		go l.look()
+		go l.refresh()
 	}
 	return l.found
 }
 
-func (l *Value[T]) look() {
+func (l *Value[T]) refresh() {
 	value := l.Find()
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -195,7 +195,7 @@ func countsOf(p *api.Peer) (count [families]Family) {
 
 // setPolicies looks up the next hops, and makes GoBGP use them.
 func (t *table) setPolicies(ctx context.Context, srv *server.BgpServer, s *sessions) error {
-	hops, err := t.lookUp(s)
+	hops, err := t.resolveHops(s)
 	return errors.Join(err, t.useHops(ctx, srv, s, hops))
 }
 
@@ -220,8 +220,8 @@ func (t *table) useHops(ctx context.Context, srv *server.BgpServer, s *sessions,
 	return nil
 }
 
-// lookUp returns the next hops to all peers. Those that cannot be found out now stay as they are, and are the error.
-func (t *table) lookUp(s *sessions) (map[netip.Addr][families]hop, error) {
+// resolveHops returns the next hops to all peers. Those that cannot be found out now stay as they are, and are the error.
+func (t *table) resolveHops(s *sessions) (map[netip.Addr][families]hop, error) {
 	var errs []error
 	hops := map[netip.Addr][families]hop{}
 	for _, p := range s.peers {

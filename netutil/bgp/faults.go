@@ -85,7 +85,7 @@ func (t *tap) Handle(ctx context.Context, r slog.Record) error {
 		return nil
 	}
 	peer, m := t.read(r)
-	leftOut, some := t.limit.take(repeated{peer, m.text}, time.Now())
+	leftOut, some := t.limit.allow(repeated{peer, m.text}, time.Now())
 	if !some {
 		return nil
 	}
@@ -270,8 +270,8 @@ type repeats struct {
 	leftOut int       // since
 }
 
-// take reports whether a line is to be logged, and how many were left out before it.
-func (l *limiter) take(key repeated, now time.Time) (leftOut int, some bool) {
+// allow reports whether a line is to be logged, and how many were left out before it.
+func (l *limiter) allow(key repeated, now time.Time) (leftOut int, some bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	r := l.last[key]

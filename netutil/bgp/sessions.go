@@ -40,12 +40,12 @@ func newSessions(cfg Config, wake chan struct{}) *sessions {
 		mostReceived: MostReceived, openPatience: openPatience, keys: map[netip.Addr]bool{},
 	}
 	s.use(cfg.Peers)
-	s.noteKeys(cfg.Peers)
+	s.recordKeys(cfg.Peers)
 	return s
 }
 
-// note records a fault that GoBGP logged.
-func (s *sessions) note(peer netip.Addr, m message) {
+// recordFault records a fault that GoBGP logged.
+func (s *sessions) recordFault(peer netip.Addr, m message) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ses := s.byPeer[peer.Unmap()]
@@ -134,8 +134,8 @@ func (s *sessions) isFull(peer netip.Addr) bool {
 	return ses != nil && ses.full
 }
 
-// noteFull notes of which peers no more routes are to be kept.
-func (s *sessions) noteFull(list []PeerState) {
+// markFull notes of which peers no more routes are to be kept.
+func (s *sessions) markFull(list []PeerState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range list {
@@ -170,7 +170,7 @@ func (s *sessions) offer(list []Peer) bool {
 		}
 	}
 	s.next = list
-	s.noteKeys(list)
+	s.recordKeys(list)
 	wake.Once(s.wake)
 	return true
 }
@@ -184,8 +184,8 @@ func (s *sessions) keepsRoutes(p Peer) bool {
 	return ses != nil && !ses.peer.sameSession(p) && s.restart && ses.state == Established
 }
 
-// noteKeys notes to which addresses GoBGP is given a key.
-func (s *sessions) noteKeys(peers []Peer) {
+// recordKeys notes to which addresses GoBGP is given a key.
+func (s *sessions) recordKeys(peers []Peer) {
 	for _, p := range peers {
 		if p.Password != "" {
 			s.keys[p.Address] = true

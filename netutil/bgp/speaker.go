@@ -109,7 +109,7 @@ func (s *Speaker) Run(ctx context.Context) error {
 	defer close(s.ended)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	quiet := slog.New(newTap(s.cfg.Log.Handler(), s.sessions.note, s.sessions.isFull))
+	quiet := slog.New(newTap(s.cfg.Log.Handler(), s.sessions.recordFault, s.sessions.isFull))
 	srv := server.NewBgpServer(server.LoggerOption(quiet, nil))
 	go srv.Serve()
 	if err := s.start(ctx, srv); err != nil {
@@ -117,7 +117,7 @@ func (s *Speaker) Run(ctx context.Context) error {
 		return err
 	}
 	told := make(chan struct{})
-	go s.tellChanges(ctx, told)
+	go s.reportChanges(ctx, told)
 	graceful := s.loop(ctx, srv)
 	cancel()
 	s.end(srv, graceful)
@@ -130,7 +130,7 @@ func (s *Speaker) start(ctx context.Context, srv *server.BgpServer) error {
 	if err := srv.StartBgp(ctx, &api.StartBgpRequest{Global: s.cfg.global()}); err != nil {
 		return fmt.Errorf("BGP: listening at port %d: %w", s.cfg.ListenPort, err)
 	}
-	hops, _ := s.table.lookUp(s.sessions) // reconcile looks again, and tells what is wrong
+	hops, _ := s.table.resolveHops(s.sessions) // reconcile looks again, and tells what is wrong
 	if err := s.table.useHops(ctx, srv, s.sessions, hops); err != nil {
 		return err
 	}
@@ -267,8 +267,8 @@ func (s *Speaker) end(srv *server.BgpServer, graceful bool) {
 	s.sessions.idle()
 }
 
-// tellChanges calls OnChange until ctx ends.
-func (s *Speaker) tellChanges(ctx context.Context, done chan<- struct{}) {
+// reportChanges calls OnChange until ctx ends.
+func (s *Speaker) reportChanges(ctx context.Context, done chan<- struct{}) {
 	defer close(done)
 	for {
 		select {
@@ -310,7 +310,7 @@ func (s *Speaker) counts(announced bool) map[netip.Addr][families]Family {
 func (s *Speaker) logReceived() {
 	many := map[netip.Addr]bool{}
 	list := s.sessions.state(s.counts(false))
-	s.sessions.noteFull(list)
+	s.sessions.markFull(list)
 	for _, p := range list {
 		log := s.cfg.Log.With("peer", p.Address, "as", p.AS)
 		if p.Notice != "" {

@@ -30,7 +30,7 @@ func TestEndIsLoggedEarly(t *testing.T) {
 			s := newSessions(Config{AS: 64512, Peers: []Peer{peer}, Log: slog.New(slog.DiscardHandler)}, make(chan struct{}, 1))
 			s.byPeer[peer.Address].state = tt.told
 			begin := time.Now()
-			s.note(peer.Address, message{text: textReceived, code: 6, subcode: 2})
+			s.recordFault(peer.Address, message{text: textReceived, code: 6, subcode: 2})
 			enter(s, peer, bgp.BGP_FSM_OPENCONFIRM, begin.Add(tt.comes))
 			enter(s, peer, bgp.BGP_FSM_ESTABLISHED, begin.Add(tt.comes))
 			if st := s.state(nil)[0]; st.State != Established || st.LastError != "" {

@@ -134,16 +134,16 @@ func (a *Announcer) loop(ctx context.Context, changes <-chan struct{}) {
 		case <-ctx.Done():
 			return
 		case <-changes:
-			a.lookBy(time.Now().Add(settle))
+			a.readBy(time.Now().Add(settle))
 		case <-a.ask:
-			a.lookBy(time.Now().Add(settle))
+			a.readBy(time.Now().Add(settle))
 		case <-timer.C:
 		}
 	}
 }
 
-// lookBy has the host read at t at the latest.
-func (a *Announcer) lookBy(t time.Time) {
+// readBy has the host read at t at the latest.
+func (a *Announcer) readBy(t time.Time) {
 	if a.lookAt.IsZero() || t.Before(a.lookAt) {
 		a.lookAt = t
 	}
@@ -153,7 +153,7 @@ func (a *Announcer) lookBy(t time.Time) {
 func (a *Announcer) work(now time.Time) time.Duration {
 	if !a.lookAt.IsZero() && !now.Before(a.lookAt) {
 		a.lookAt = time.Time{}
-		a.look(now)
+		a.refresh(now)
 	}
 	if e := a.first(); e != nil && !now.Before(e.due) && !now.Before(a.free) {
 		a.announce(e)
@@ -191,8 +191,8 @@ func (a *Announcer) announce(e *entry) {
 	e.announced(time.Now(), err)
 }
 
-// look reads the host, and has those addresses announced that need to be.
-func (a *Announcer) look(now time.Time) {
+// refresh reads the host, and has those addresses announced that need to be.
+func (a *Announcer) refresh(now time.Time) {
 	want := a.wanted()
 	if len(want) == 0 {
 		a.move(nil, nil, now)
@@ -200,7 +200,7 @@ func (a *Announcer) look(now time.Time) {
 	}
 	h, err := a.net.read()
 	if err != nil {
-		a.keep(err, now)
+		a.postpone(err, now)
 		return
 	}
 	a.unread = false
@@ -214,13 +214,13 @@ func (a *Announcer) wanted() []netip.Addr {
 	return a.want
 }
 
-// keep leaves everything as it is until the host can be read.
-func (a *Announcer) keep(err error, now time.Time) {
+// postpone leaves everything as it is until the host can be read.
+func (a *Announcer) postpone(err error, now time.Time) {
 	if !a.unread { // once
 		a.log.Warn("cannot read the links of this host; announcing addresses as before", "err", err, "retry", reread)
 	}
 	a.unread = true
-	a.lookBy(now.Add(reread))
+	a.readBy(now.Add(reread))
 }
 
 // attach finds where each address is announced.
@@ -235,7 +235,7 @@ func (a *Announcer) attach(h *host, want []netip.Addr, now time.Time) {
 	}
 	a.warn(none)
 	if len(none) > 0 {
-		a.lookBy(now.Add(relook))
+		a.readBy(now.Add(relook))
 	}
 }
 

@@ -82,12 +82,12 @@ var shorter = strings.NewReplacer(
 	"meta l4proto tcp th ", "tcp ", "meta l4proto udp th ", "udp ", "meta l4proto sctp th ", "sctp ",
 )
 
-func (m *machine) say(words ...string) { m.words = append(m.words, words...) }
+func (m *machine) describe(words ...string) { m.words = append(m.words, words...) }
 
 // compares says what a register is compared with.
 func (m *machine) compares(reg, op uint32, data ...[]byte) {
 	if m.tells {
-		m.say(m.names[offset(reg)].compared(op, data...))
+		m.describe(m.names[offset(reg)].compared(op, data...))
 	}
 }
 
@@ -152,10 +152,10 @@ func (m *machine) step(name string, e expression) {
 	case name == "nat":
 		m.nat(e)
 	case name == "target": // of iptables
-		m.say("xt target " + quoted(e.text(unix.NFTA_TARGET_NAME)))
+		m.describe("xt target " + quoted(e.text(unix.NFTA_TARGET_NAME)))
 		m.decide(targets[e.text(unix.NFTA_TARGET_NAME)])
 	default:
-		m.say(quoted(name))
+		m.describe(quoted(name))
 		m.decide(v)
 		if !simple && !(name == "objref" && e.number(unix.NFTA_OBJREF_IMM_TYPE) == unix.NFT_OBJECT_COUNTER) {
 			m.require(Maybe)
@@ -204,7 +204,7 @@ func (m *machine) immediate(e expression) {
 		return
 	}
 	v, word := verdictIn(nlmsg.Find(e, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VERDICT))
-	m.say(word)
+	m.describe(word)
 	m.decide(v)
 }
 
@@ -245,7 +245,7 @@ func (m *machine) inRange(e expression) {
 // lookup looks a key up in a set or a map.
 func (m *machine) lookup(e expression) {
 	from, to, name, flags := e.number(unix.NFTA_LOOKUP_SREG), e.number(unix.NFTA_LOOKUP_DREG), e.text(unix.NFTA_LOOKUP_SET), e.number(unix.NFTA_LOOKUP_FLAGS)
-	m.say(m.names[offset(from)].text(), operators[flags&unix.NFT_LOOKUP_F_INV]+"@"+quoted(name))
+	m.describe(m.names[offset(from)].text(), operators[flags&unix.NFT_LOOKUP_F_INV]+"@"+quoted(name))
 	found, data := Maybe, []byte(nil)
 	if m.sets != nil {
 		if set := m.sets(name); set != nil {
@@ -286,9 +286,9 @@ func (m *machine) nat(e expression) {
 		what = "dnat to"
 		m.decide(Verdict{Kind: Translate, To: to})
 	}
-	m.say(what, m.names[offset(addr)].text())
+	m.describe(what, m.names[offset(addr)].text())
 	if port != 0 {
-		m.say("port", m.names[offset(port)].text())
+		m.describe("port", m.names[offset(port)].text())
 	}
 }
 

@@ -36,7 +36,7 @@ func (m *machine) payload(e expression) {
 		return
 	}
 	from := e.number(unix.NFTA_PAYLOAD_SREG)
-	m.say(o.name, "set", m.names[offset(from)].text())
+	m.describe(o.name, "set", m.names[offset(from)].text())
 	m.done.Rewrites = m.done.Rewrites || m.packet.changes(base, at, m.read(from, n))
 }
 
@@ -116,7 +116,7 @@ func (m *machine) meta(e expression) {
 		m.load(e.number(unix.NFTA_META_DREG), v, o)
 		return
 	}
-	m.say(o.name, "set", m.names[offset(e.number(unix.NFTA_META_SREG))].text())
+	m.describe(o.name, "set", m.names[offset(e.number(unix.NFTA_META_SREG))].text())
 	m.done.Marks = m.done.Marks || key == unix.NFT_META_MARK
 }
 

@@ -126,7 +126,7 @@ func (r *reader) readNFT(ctx context.Context, limit *budget) error {
 	if err != nil {
 		return err
 	}
-	r.noteIngress(chains)
+	r.reportIngress(chains)
 	families := map[nftables.TableFamily]string{nftables.TableFamilyINet: "inet", nftables.TableFamilyIPv4: "ip"}
 	if r.IPv6 {
 		families = map[nftables.TableFamily]string{nftables.TableFamilyINet: "inet", nftables.TableFamilyIPv6: "ip6"}
@@ -158,8 +158,8 @@ func (r *reader) readNFT(ctx context.Context, limit *budget) error {
 	return nil
 }
 
-// noteIngress names chains that packets meet before all hooks, which are not looked at.
-func (r *reader) noteIngress(chains []*nftables.Chain) {
+// reportIngress names chains that packets meet before all hooks, which are not looked at.
+func (r *reader) reportIngress(chains []*nftables.Chain) {
 	const ingress, most = 5, 8 // NF_INET_INGRESS
 	var names []string
 	for _, c := range chains {
@@ -217,7 +217,7 @@ func (r *reader) rules(ctx context.Context, t *nftables.Table, limit *budget) (m
 		switch {
 		case text != nil && r.Prefix != "" && strings.HasPrefix(chain, r.Prefix):
 			return ctx.Err() // of ours
-		case !limit.take():
+		case !limit.spend():
 			return errStop
 		}
 		rules[chain] = append(rules[chain], &nftRule{v6: r.IPv6, exprs: rule.Exprs, sets: sets})

@@ -238,7 +238,7 @@ func builtIn(table, chain string) *Base {
 // A budget is how many more rules are read.
 type budget struct{ left int }
 
-func (b *budget) take() bool {
+func (b *budget) spend() bool {
 	b.left--
 	return b.left >= 0
 }
@@ -274,7 +274,7 @@ func (r *saveReader) line(b []byte) error {
 		}
 	case strings.HasPrefix(line, "-A "):
 		chain, rule, _ := strings.Cut(line[3:], " ")
-		if (r.skip == "" || !strings.HasPrefix(chain, r.skip)) && r.limit.take() {
+		if (r.skip == "" || !strings.HasPrefix(chain, r.skip)) && r.limit.spend() {
 			r.chains[chain] = append(r.chains[chain], parseRule(rule))
 		}
 	}

@@ -24,8 +24,8 @@ type turn struct {
 	ended chan struct{} // closed when the present writer ends, or loses its turn; nil: there is none
 }
 
-// take waits for the turn, no longer than patience after each change of the writer.
-func (t *turn) take(ctx context.Context, patience time.Duration) (release func(), err error) {
+// acquire waits for the turn, no longer than patience after each change of the writer.
+func (t *turn) acquire(ctx context.Context, patience time.Duration) (release func(), err error) {
 	for {
 		t.mu.Lock()
 		other := t.ended
@@ -73,7 +73,7 @@ func (t *Tool) LockWriter(ctx context.Context) (unlock func(), err error) {
 		return func() {}, nil
 	}
 	defer awaited.Begin(ctx, "the other family", nil)()
-	unlock, err = nftWriter.take(ctx, writerPatience)
+	unlock, err = nftWriter.acquire(ctx, writerPatience)
 	if err != nil {
 		return nil, fmt.Errorf("writing rules: waiting for the other family: %w", err)
 	}

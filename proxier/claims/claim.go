@@ -141,7 +141,7 @@ func (t *Tracker) conflicts(u *unit) (faults []source.Fault, holders []*unit) {
 			svc, twin = x.svc, nil
 		}
 		if twin == nil || x.by.svc != twin {
-			faults = x.tell(faults)
+			faults = x.appendTo(faults)
 		}
 		if x.claim.Port == 0 {
 			twin = x.by.svc
@@ -156,8 +156,8 @@ func (t *Tracker) conflicts(u *unit) (faults []source.Fault, holders []*unit) {
 	return faults, holders
 }
 
-// tell adds the clash to faults or, beyond maxTaken, that there are more.
-func (x *clash) tell(faults []source.Fault) []source.Fault {
+// appendTo adds the clash to faults or, beyond maxTaken, that there are more.
+func (x *clash) appendTo(faults []source.Fault) []source.Fault {
 	switch n := len(faults); {
 	case n < maxTaken:
 		return append(faults, taken(x.svc, x.claim, x.by))

@@ -130,7 +130,7 @@ func (t step) applyFiles(set []source.Unit, gone []source.UnitID) {
 			t.remove(u)
 		}
 	}
-	t.settle(t.candidates(t.take(set)))
+	t.settle(t.candidates(t.setWanted(set)))
 }
 
 func (t step) applyObjects(set []source.Unit, gone []source.UnitID) {
@@ -171,8 +171,8 @@ func (t *Tracker) unit(id source.UnitID) *unit {
 	return u
 }
 
-// take sets what files want, and returns them.
-func (t *Tracker) take(set []source.Unit) map[source.UnitID]*unit {
+// setWanted sets what files want, and returns them.
+func (t *Tracker) setWanted(set []source.Unit) map[source.UnitID]*unit {
 	dirty := make(map[source.UnitID]*unit, len(set))
 	for _, su := range set {
 		u := t.unit(su.ID)

@@ -39,7 +39,7 @@ func (t step) settle(files []*unit) {
 		}
 	}
 	for _, u := range t.refused {
-		t.look(u)
+		t.updateConflicts(u)
 	}
 }
 
@@ -75,7 +75,7 @@ func (t step) gather(u *unit, team *team) bool {
 		return true
 	}
 	team.files = append(team.files, u)
-	t.look(u)
+	t.updateConflicts(u)
 	for _, h := range u.holders {
 		if h == nil || !h.pending || t.failed[h] || !t.gather(h, team) {
 			t.failed[u] = true
@@ -118,9 +118,9 @@ func (t step) swap(files []*unit) {
 	}
 }
 
-// look updates why a file cannot get what it wants. One that cannot is tried again
+// updateConflicts updates why a file cannot get what it wants. One that cannot is tried again
 // when a claim that it wants is touched.
-func (t *Tracker) look(u *unit) {
+func (t *Tracker) updateConflicts(u *unit) {
 	if u.excess || u.waits && !u.stale {
 		return
 	}

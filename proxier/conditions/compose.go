@@ -47,7 +47,7 @@ func (b *book) compose(s *service, now time.Time) bool {
 		wake.Once(b.unsaved)
 	}
 	s.settle(known, now)
-	b.noteFailing(s, known, now)
+	b.reportFailing(s, known, now)
 	if delete(b.timed, s.key); !s.step.IsZero() {
 		b.timed[s.key] = s
 	}
@@ -112,8 +112,8 @@ func (b *book) condition(s *service, at netip.AddrPort, e *endpoint, spared bool
 	return c
 }
 
-// noteFailing has the log say when no endpoint of a service passes its check, and when one does again.
-func (b *book) noteFailing(s *service, known policy.Conditions, now time.Time) {
+// reportFailing has the log say when no endpoint of a service passes its check, and when one does again.
+func (b *book) reportFailing(s *service, known policy.Conditions, now time.Time) {
 	all := policy.Subject{Service: s.Service, Conditions: known}
 	if failing := all.AllFail() != ""; failing != s.failing {
 		s.failing = failing
@@ -158,7 +158,7 @@ func (b *book) recompose(reported map[healthcheck.Question]bool, now time.Time) 
 			changed = append(changed, key)
 		}
 	}
-	return changed, b.teller.take(now)
+	return changed, b.teller.takeLines(now)
 }
 
 // next returns when there is something to do, if nothing is reported before.

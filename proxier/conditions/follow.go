@@ -82,7 +82,7 @@ func (b *book) meet(s *service, was map[netip.AddrPort]*endpoint, now time.Time)
 		e := all[at]
 		if e == nil {
 			if e = was[at]; e == nil {
-				e = b.former.take(endpointKey{s.key, at})
+				e = b.former.reclaim(endpointKey{s.key, at})
 				e.usable = e.usable || fresh
 			}
 			e.eligible, all[at] = false, e

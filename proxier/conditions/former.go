@@ -55,8 +55,8 @@ func (f *formerEndpoints) knew(key source.Key) bool {
 	return had
 }
 
-// take returns the endpoint that had a key, or a new one.
-func (f *formerEndpoints) take(p endpointKey) *endpoint {
+// reclaim returns the endpoint that had a key, or a new one.
+func (f *formerEndpoints) reclaim(p endpointKey) *endpoint {
 	e := f.all[p]
 	if delete(f.all, p); e == nil {
 		return new(endpoint)

@@ -159,14 +159,14 @@ func pause(ctx context.Context, d time.Duration) bool {
 
 // flush has all services resolved again whose Conditions have changed, and logs why.
 func (k *Keeper) flush() {
-	for _, l := range k.tell() {
+	for _, l := range k.flushToLoop() {
 		l.log(k.cfg.Log)
 	}
 }
 
-// tell tells the Loop of changes, and returns what the log is to say. When it returns, the Loop
+// flushToLoop tells the Loop of changes, and returns what the log is to say. When it returns, the Loop
 // has all changes from before, also those that another goroutine has composed.
-func (k *Keeper) tell() []line {
+func (k *Keeper) flushToLoop() []line {
 	k.flushing.Lock()
 	defer k.flushing.Unlock()
 	k.mu.Lock()
@@ -197,15 +197,15 @@ func (k *Keeper) Undrain(t DrainTarget) (bool, error) {
 	switch {
 	case k.drains.Remove(t):
 	case k.unkept.Load():
-		return false, k.keepDrains()
+		return false, k.saveDrains()
 	default:
 		return false, nil
 	}
 	return true, k.redrain(t)
 }
 
-// tellNode tells the Loop whether this host is drained, so that it hears the last.
-func (k *Keeper) tellNode() {
+// flushNode tells the Loop whether this host is drained, so that it hears the last.
+func (k *Keeper) flushNode() {
 	k.flushing.Lock()
 	defer k.flushing.Unlock()
 	k.cfg.OnNode(k.drains.Node() != nil)
@@ -226,13 +226,13 @@ func (k *Keeper) redrain(t DrainTarget) error {
 	k.flush()
 	wake.Once(k.news) // a drain may have a deadline, of which Run does not know yet
 	if t.Node {
-		k.tellNode()
+		k.flushNode()
 	}
-	return k.keepDrains()
+	return k.saveDrains()
 }
 
-// keepDrains has the disk have the drains.
-func (k *Keeper) keepDrains() error {
+// saveDrains writes the drains to disk. Where that fails, Keep tries again.
+func (k *Keeper) saveDrains() error {
 	if err := k.save(true); err != nil {
 		k.unkept.Store(true)
 		wake.Once(k.unsaved) // Keep tries again

@@ -27,25 +27,25 @@ func (k *Keeper) Keep(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 		case <-k.unsaved:
-			if pause(ctx, k.keep()) {
+			if pause(ctx, k.trySave()) {
 				continue
 			}
 		}
 		select {
 		case <-k.unsaved:
-			k.keep()
+			k.trySave()
 		default:
 		}
 		return nil
 	}
 }
 
-// keep writes what is known, and returns how long to wait before that is done again. That it
+// trySave writes what is known, and returns how long to wait before that is done again. That it
 // cannot is told once; nothing else comes of it.
-func (k *Keeper) keep() time.Duration {
+func (k *Keeper) trySave() time.Duration {
 	begin := time.Now()
 	err := k.save(!k.drains.empty() || k.unkept.Load())
-	if k.file.note(k.cfg.Log, err); err != nil {
+	if k.file.logOutcome(k.cfg.Log, err); err != nil {
 		wake.Once(k.unsaved)
 		return maxSaveTime
 	}

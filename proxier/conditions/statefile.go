@@ -173,8 +173,8 @@ func (f *stateFile) mark(holds bool) error {
 	return err
 }
 
-// note logs what has become of a write, where that is news.
-func (f *stateFile) note(log *slog.Logger, err error) {
+// logOutcome logs what has become of a write, where that is news.
+func (f *stateFile) logOutcome(log *slog.Logger, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	was := f.failed.Load()

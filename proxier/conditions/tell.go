@@ -110,8 +110,8 @@ func (t *teller) due() time.Time {
 	return t.since.Add(tellTime)
 }
 
-// take returns the lines to write now.
-func (t *teller) take(now time.Time) []line {
+// takeLines returns the lines to write now.
+func (t *teller) takeLines(now time.Time) []line {
 	t.roll(now)
 	lines := t.lines
 	t.lines = nil

@@ -39,10 +39,10 @@ func (l *lookout) Look(ctx context.Context) (bool, error) {
 		return false, nil
 	}
 	l.keep.remakeTable(ctx)
-	if err := l.lookAtTables(ctx); err != nil {
+	if err := l.compareTables(ctx); err != nil {
 		return false, fmt.Errorf("looking at the rules: %w", err)
 	}
-	if err := l.lookAtSets(ctx); err != nil {
+	if err := l.compareSets(ctx); err != nil {
 		return false, fmt.Errorf("looking at the ip sets: %w", err)
 	}
 	if differ := l.mirror.differing(l.Tool()); len(differ) > 0 {
@@ -62,10 +62,10 @@ func (l *lookout) Reported() bool { return l.mirror.now().reported }
 // Then one reads them anyway, in case the kernel or we missed something.
 const maxUnread = 60
 
-// lookAtTables reads all tables, unless none has changed since they were last read and
+// compareTables reads all tables, unless none has changed since they were last read and
 // no jumps are to be moved.
 // What it ignored is left to the next look.
-func (l *lookout) lookAtTables(ctx context.Context) error {
+func (l *lookout) compareTables(ctx context.Context) error {
 	l.sinceRead++
 	now := l.tableState()
 	if l.unchanged(now) && l.sinceRead < maxUnread && !l.order.due() {
@@ -152,9 +152,9 @@ func (l *lookout) unchanged(now tableState) bool {
 	return len(now.content) > 0 && now.writes == was.writes && maps.Equal(now.content, was.content)
 }
 
-// lookAtSets lists the sets one by one, so that a sync that changes one does not make
+// compareSets lists the sets one by one, so that a sync that changes one does not make
 // the look ignore the others.
-func (l *lookout) lookAtSets(ctx context.Context) error {
+func (l *lookout) compareSets(ctx context.Context) error {
 	t := l.mirror.beginLook()
 	names, err := l.lookSets.Names(ctx)
 	if err != nil {
@@ -172,14 +172,14 @@ func (l *lookout) lookAtSets(ctx context.Context) error {
 		if name == l.words.Set(layout.GrownSet) || strings.HasPrefix(name, layout.ProbePrefix) {
 			continue // temporary; leftovers are removed by the next resync
 		}
-		if err := l.lookAtSet(ctx, name); err != nil {
+		if err := l.compareSet(ctx, name); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (l *lookout) lookAtSet(ctx context.Context, name string) error {
+func (l *lookout) compareSet(ctx context.Context, name string) error {
 	t := l.mirror.beginLook()
 	set, err := l.lookSets.get(ctx, name)
 	if err != nil || set == nil { // one removed since its name was listed is found missing by the next look

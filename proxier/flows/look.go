@@ -35,22 +35,22 @@ func (l *look) merge(o *look) {
 	l.all, l.past = l.all || o.all, l.past || o.past
 	l.done = min(l.done, o.done)
 	for at, p := range o.changed {
-		l.note(at, p)
+		l.add(at, p)
 	}
 }
 
-// noteGone notes the flows of a frontend that was removed from some addresses.
-func (l *look) noteGone(f *policy.Frontend, addrs []netip.Addr) {
+// addGone notes the flows of a frontend that was removed from some addresses.
+func (l *look) addGone(f *policy.Frontend, addrs []netip.Addr) {
 	if len(addrs) == 0 {
 		return
 	}
 	c := changeOf(f, nil)
 	for _, a := range addrs {
-		l.note(netip.AddrPortFrom(a, f.Key.Port), c)
+		l.add(netip.AddrPortFrom(a, f.Key.Port), c)
 	}
 }
 
-func (l *look) note(at netip.AddrPort, c frontendChange) {
+func (l *look) add(at netip.AddrPort, c frontendChange) {
 	if l.changed == nil {
 		l.changed = make(map[netip.AddrPort]frontendChange)
 	}

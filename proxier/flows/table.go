@@ -39,16 +39,16 @@ func (t *table) synced(s *Sync) *look {
 	return l
 }
 
-// notePast notes the flows of frontends that went unseen: before this start, or between two Syncs of which the first failed.
+// addPast notes the flows of frontends that went unseen: before this start, or between two Syncs of which the first failed.
 // Node ports are looked for on all addresses of this host.
-func (t *table) notePast(l *look, past []netip.AddrPort) {
+func (t *table) addPast(l *look, past []netip.AddrPort) {
 	for _, at := range past {
 		addrs := []netip.Addr{at.Addr()}
 		if at.Addr().IsUnspecified() {
 			addrs = t.node.Addrs
 		}
 		for _, a := range addrs {
-			l.note(netip.AddrPortFrom(a, at.Port()), frontendChange{past: true})
+			l.add(netip.AddrPortFrom(a, at.Port()), frontendChange{past: true})
 			l.past = true
 		}
 	}
@@ -57,17 +57,17 @@ func (t *table) notePast(l *look, past []netip.AddrPort) {
 // update applies changes, and returns which flows may now be at a wrong endpoint.
 func (t *table) update(changes map[source.Key]policy.ServiceChange, host policy.Host, node *policy.Node) *look {
 	l := &look{all: t.node == nil || !t.host.Equal(&host)}
-	t.noteUnserved(l, &host)
+	t.addUnserved(l, &host)
 	was, now := t.replace(changes)
 	for key, f := range was {
-		l.noteGone(f, policy.AddrsBut(t.host.Addrs(f), host.AddrsIfAny(now[key])))
+		l.addGone(f, policy.AddrsBut(t.host.Addrs(f), host.AddrsIfAny(now[key])))
 		l.all = l.all || len(policy.AddrsBut(host.AddrsIfAny(now[key]), t.host.Addrs(f))) > 0
 	}
 	t.node, t.host = node, host
 	for key, f := range now {
 		if c := changeOf(was[key], f); t.concerns(c, was[key], f) {
 			for _, a := range t.host.Addrs(f) {
-				l.note(netip.AddrPortFrom(a, f.Key.Port), c)
+				l.add(netip.AddrPortFrom(a, f.Key.Port), c)
 			}
 		}
 	}
@@ -101,8 +101,8 @@ func (t *table) replace(changes map[source.Key]policy.ServiceChange) (was, now m
 	return was, now
 }
 
-// noteUnserved notes the flows to node ports on addresses that no longer serve them.
-func (t *table) noteUnserved(l *look, host *policy.Host) {
+// addUnserved notes the flows to node ports on addresses that no longer serve them.
+func (t *table) addUnserved(l *look, host *policy.Host) {
 	plain := &policy.Frontend{Key: policy.FrontendKey{Kind: policy.NodePort}}
 	lost := policy.AddrsBut(t.host.Addrs(plain), host.Addrs(plain))
 	if len(lost) == 0 {
@@ -110,7 +110,7 @@ func (t *table) noteUnserved(l *look, host *policy.Host) {
 	}
 	for _, f := range t.frontends {
 		if f.Key.Kind == policy.NodePort {
-			l.noteGone(f, lost)
+			l.addGone(f, lost)
 		}
 	}
 }

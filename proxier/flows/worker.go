@@ -127,7 +127,7 @@ func (w *Worker) Synced(s *Sync) {
 	if first {
 		past = slices.Collect(maps.Keys(w.record.past))
 	}
-	w.table.notePast(l, past)
+	w.table.addPast(l, past)
 	if l.all || len(l.changed) > 0 {
 		w.add(l)
 	}
@@ -158,7 +158,7 @@ func (w *Worker) Run(ctx context.Context) {
 		case <-timer.C:
 		}
 		if l := w.due(); l != nil {
-			w.look(ctx, l)
+			w.runLook(ctx, l)
 		}
 		timer.Stop()
 		if wait, ok := w.next(); ok {
@@ -201,8 +201,8 @@ func (w *Worker) next() (wait time.Duration, ok bool) {
 	return max(first.at-time.Since(w.epoch), time.Until(w.rested)), true
 }
 
-// look does with the flows that l is about what is to become of them, by what is synced by then.
-func (w *Worker) look(ctx context.Context, l *look) {
+// runLook judges the flows that l is about by what is synced by then, and removes or moves those that are stale.
+func (w *Worker) runLook(ctx context.Context, l *look) {
 	start := time.Now()
 	var seen seenFlows
 	n, err := w.cfg.Tracking.Prune(ctx, w.fam, w.query(l), func(f Flow) Verdict {
@@ -215,7 +215,7 @@ func (w *Worker) look(ctx context.Context, l *look) {
 		w.challenge(seen.closed)
 	}
 	took := time.Since(start)
-	w.tell(n, seen.closing, took)
+	w.reportLook(n, seen.closing, took)
 	if ctx.Err() != nil {
 		return
 	}
@@ -274,8 +274,8 @@ func (s *seenFlows) add(v Verdict, f Flow) Verdict {
 	return v
 }
 
-// tell tells what a look has removed, and how many of those were answered.
-func (w *Worker) tell(n, closed int, took time.Duration) {
+// reportLook reports how many flows a look has removed, and logs how many of these were answered.
+func (w *Worker) reportLook(n, closed int, took time.Duration) {
 	if w.proto == source.UDP && w.cfg.Looked != nil {
 		w.cfg.Looked(w.fam, n, took)
 	}

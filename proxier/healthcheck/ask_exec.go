@@ -107,7 +107,7 @@ func (p *program) run(ctx context.Context, q Question, late *atomic.Bool) error 
 	defer b.close()
 	waitGroup(ctx, cmd.Process.Pid, func() { late.Store(b.isLate()) })
 	err = cmd.Wait()
-	if _, failed := b.look(); failed != nil {
+	if _, failed := b.poll(); failed != nil {
 		return &ownError{failed} // this host has no such program, say: the endpoint was not asked
 	}
 	return outcomeOfRun(ctx, err, &out)

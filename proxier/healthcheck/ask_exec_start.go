@@ -71,8 +71,8 @@ func begin(cmd *exec.Cmd) (*beginning, error) {
 	return &beginning{r: r}, nil
 }
 
-// look reports whether the process has become the program, or has ended, or why it cannot become it. It does not wait.
-func (b *beginning) look() (over bool, failed error) {
+// poll reports whether the process has become the program, or has ended, or why it cannot become it. It does not wait.
+func (b *beginning) poll() (over bool, failed error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.over {
@@ -99,7 +99,7 @@ var errUnbegun = errors.New("its program cannot be read in time: a disk that doe
 
 // isLate reports whether the process has not become the program, and counts it until close.
 func (b *beginning) isLate() bool {
-	if over, _ := b.look(); over {
+	if over, _ := b.poll(); over {
 		return false
 	}
 	b.late = true

@@ -62,7 +62,7 @@ func (r *remote) options(ctx context.Context, q Question, way *journey) []grpc.D
 		grpc.WithTransportCredentials(security),
 		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
 			conn, err := r.dialer.tcp(ctx, q.At)
-			return conn, way.note("answer", err)
+			return conn, way.record("answer", err)
 		}),
 		grpc.WithNoProxy(), grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(), grpc.WithUserAgent("svcproxy"),
 		grpc.WithMaxHeaderListSize(maxHeader), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxTalk)),
@@ -82,8 +82,8 @@ type journey struct {
 	err   error
 }
 
-// note says what is done next, or why it is not, and returns err.
-func (j *journey) note(next string, err error) error {
+// record sets which step is under way, and why the last one failed, and returns err.
+func (j *journey) record(next string, err error) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.doing, j.err = next, err
@@ -117,13 +117,13 @@ func newOverTLS(config *tls.Config, way *journey) *overTLS {
 }
 
 func (o *overTLS) ClientHandshake(ctx context.Context, _ string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	o.way.note("TLS handshake", nil)
+	o.way.record("TLS handshake", nil)
 	conn := tls.Client(raw, o.config)
 	if err := conn.HandshakeContext(ctx); err != nil {
-		return nil, nil, o.way.note("answer", handshakeError(err))
+		return nil, nil, o.way.record("answer", handshakeError(err))
 	}
 	info := credentials.TLSInfo{State: conn.ConnectionState(), CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}}
-	return conn, info, o.way.note("answer", nil)
+	return conn, info, o.way.record("answer", nil)
 }
 
 func (o *overTLS) Clone() credentials.TransportCredentials { return o }

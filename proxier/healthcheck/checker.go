@@ -144,7 +144,7 @@ func (c *Checker) Run(ctx context.Context) error {
 		case <-timer.C:
 		case <-c.schedule.wake:
 		}
-		wait := c.look(time.Now())
+		wait := c.startDue(time.Now())
 		c.report()
 		timer.Reset(max(wait, tick))
 	}
@@ -176,8 +176,8 @@ func (c *Checker) start(ctx context.Context) {
 	}
 }
 
-// look begins the probes that are due, and returns how long none will be.
-func (c *Checker) look(now time.Time) time.Duration {
+// startDue begins the probes that are due, and returns how long none will be.
+func (c *Checker) startDue(now time.Time) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	due := &c.schedule.due
@@ -247,14 +247,14 @@ func (c *Checker) answered(l *lane, e *entry, slow bool, err error, began time.T
 	defer c.mu.Unlock()
 	l.done(slow)
 	if c.ctx.Err() == nil && e.users > 0 {
-		c.take(e, err, began, took)
+		c.record(e, err, began, took)
 		c.schedule.again(e, time.Now())
 	}
 	return l.next()
 }
 
-// take counts an answer, and says what it means for the endpoint.
-func (c *Checker) take(e *entry, err error, began time.Time, took time.Duration) {
+// record counts an answer, and says what it means for the endpoint.
+func (c *Checker) record(e *entry, err error, began time.Time, took time.Duration) {
 	o := outcomeOf(err)
 	c.tallies.add(e.check.Type, o, took)
 	e.slow = took >= slowFrom

@@ -96,9 +96,9 @@ func TestChanges(t *testing.T) {
 	q, other := question(1, check), question(2, check)
 	for _, q := range []Question{q, other} {
 		w.Watch(q, check, Result{})
-		w.take(w.entries[q], nil, time.Now(), 0)
+		w.record(w.entries[q], nil, time.Now(), 0)
 	}
-	w.take(w.entries[q], errDead, time.Now(), 0)
+	w.record(w.entries[q], errDead, time.Now(), 0)
 	w.Forget(other)
 	if all := w.changes(); len(all) != 1 || all[0].q != q || all[0].result.State != source.CheckFailed {
 		t.Errorf("changes: %+v, want one to down", all)
@@ -131,13 +131,13 @@ func TestForgottenIsNotCounted(t *testing.T) {
 func TestLateAnswers(t *testing.T) {
 	w, check := newWorld(t, Config{}), every(time.Minute)
 	e := &entry{check: check}
-	w.take(e, nil, time.Now(), 10*check.Timeout)
+	w.record(e, nil, time.Now(), 10*check.Timeout)
 	if e.result.State != source.CheckPassed {
 		t.Errorf("after a late answer: %+v", e.result)
 	}
 	began := time.Now()
 	e = &entry{check: check, result: Result{State: source.CheckPassed, Passed: true}}
-	w.take(e, &ownError{errors.New("too many open files")}, began, 0)
+	w.record(e, &ownError{errors.New("too many open files")}, began, 0)
 	if r := e.result; r.State != source.CheckPassed || !r.Asked.Equal(began) || r.Error != "" || r.NotAsked == "" {
 		t.Errorf("of a host that cannot ask: %+v", r)
 	}

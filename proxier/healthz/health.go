@@ -81,10 +81,10 @@ func (h *Health) Dropped(fam policy.Family) {
 }
 
 // Healthy reports whether no change has been waiting for too long.
-func (h *Health) Healthy() bool { return h.look(time.Now()).Healthy }
+func (h *Health) Healthy() bool { return h.report(time.Now()).Healthy }
 
-// look returns what there is to say, but of the node.
-func (h *Health) look(now time.Time) healthReport {
+// report returns all of the answer but the part of the node.
+func (h *Health) report(now time.Time) healthReport {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	r := healthReport{CurrentTime: now.UTC(), Healthy: true, Status: map[string]familyReport{}}
@@ -199,7 +199,7 @@ const excludeSync = "sync" // ?exclude=sync, after the words of the API server's
 func (h *Health) serve(path string, asNode bool) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		now := time.Now()
-		r := h.look(now)
+		r := h.report(now)
 		if req.URL.Query().Get("exclude") == excludeSync {
 			r.Healthy = !h.stuck(now)
 		}

@@ -172,7 +172,7 @@ func (s *Server) setFaults(faults map[string]string) {
 	for _, addr := range slices.Sorted(maps.Keys(faults)) {
 		if old[addr] != faults[addr] {
 			s.log.Warn(faults[addr])
-			s.tell(addr, faults[addr])
+			s.reportFailure(addr, faults[addr])
 		}
 	}
 }
@@ -185,8 +185,8 @@ func (s *Server) crowdOf(addr string) *crowd {
 	return s.checkConns
 }
 
-// tell says which service has the port of addr.
-func (s *Server) tell(addr, why string) {
+// reportFailure reports, for the service whose health check port addr has, why nothing listens there.
+func (s *Server) reportFailure(addr, why string) {
 	a, err := netip.ParseAddrPort(addr)
 	if err != nil {
 		return // http_address may have a name

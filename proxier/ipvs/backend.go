@@ -97,7 +97,7 @@ func (b *Backend) Warnings() []string { return b.kernel.Warnings() }
 func (b *Backend) Look(ctx context.Context) (bool, error) {
 	b.lookout.mu.Lock()
 	defer b.lookout.mu.Unlock()
-	differs, err := b.lookAtAll(ctx)
+	differs, err := b.compareAll(ctx)
 	damaged, rulesErr := b.kernel.Look(ctx)
 	if err = errors.Join(err, rulesErr); err != nil {
 		return false, fmt.Errorf("ipvs, %s: looking at the kernel: %w", b.fam, err)

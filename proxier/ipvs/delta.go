@@ -18,7 +18,7 @@ func (b *Backend) applyDelta(ctx context.Context, st *policy.State, delta *polic
 	var errs proxier.Failures
 	d := &difference{now: time.Now(), timeout: b.opts.DrainTimeout, drains: b.record.drains}
 	touched := b.claims.update(delta)
-	b.lookAtDue(ctx, b.conn, d.now, touched, &errs)
+	b.readDue(ctx, b.conn, d.now, touched, &errs)
 	b.retries.retry(b.refused, d.now, touched)
 	found := b.beginDelta(ctx, touched, delta, &errs)
 	keys, claimed := b.claimKeys(ctx, touched, &errs)

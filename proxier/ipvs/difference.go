@@ -164,15 +164,15 @@ func (d *difference) dests(key lvs.Key, have, want []dest, says *server) (left [
 			}
 			have = have[1:]
 		default:
-			d.keepDest(key, have[0], want[0])
+			d.changeDest(key, have[0], want[0])
 			have, want = have[1:], want[1:]
 		}
 	}
 	return left
 }
 
-// keepDest notes how to change an existing, desired destination. It may have been draining.
-func (d *difference) keepDest(key lvs.Key, have, want dest) {
+// changeDest adds the step that makes an existing destination what is wanted. It may have been draining.
+func (d *difference) changeDest(key lvs.Key, have, want dest) {
 	d.undrain(key, have.AddrPort)
 	if have.is(want) {
 		return

@@ -83,9 +83,9 @@ func (h *holdings) addrChanges(st *policy.State, delta *policy.Delta, bound map[
 	return bind, &d
 }
 
-// lookAtDue adds to keys the servers whose drains are due, after reading which of their
+// readDue adds to keys the servers whose drains are due, after reading which of their
 // destinations have connections.
-func (h *holdings) lookAtDue(ctx context.Context, conn *lvs.Conn, now time.Time, keys map[lvs.Key]struct{}, errs *proxier.Failures) {
+func (h *holdings) readDue(ctx context.Context, conn *lvs.Conn, now time.Time, keys map[lvs.Key]struct{}, errs *proxier.Failures) {
 	for _, key := range h.queue.due(now, maxDue) {
 		if h.servers[key] == nil {
 			continue

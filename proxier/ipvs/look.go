@@ -20,7 +20,7 @@ type lookout struct {
 	mu       sync.Mutex // held by looks
 }
 
-func (l *lookout) lookAtAll(ctx context.Context) (differs bool, err error) {
+func (l *lookout) compareAll(ctx context.Context) (differs bool, err error) {
 	servers, foreign, known := l.mirror.beginLook()
 	if !known {
 		return false, nil
@@ -30,11 +30,11 @@ func (l *lookout) lookAtAll(ctx context.Context) (differs bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	err = errors.Join(l.lookAtServers(ctx, conn, servers, foreign), l.lookAtTimeouts(ctx, conn), conn.Close())
+	err = errors.Join(l.compareServers(ctx, conn, servers, foreign), l.compareTimeouts(ctx, conn), conn.Close())
 	if err != nil {
 		return false, err
 	}
-	return false, l.lookAtAddrs()
+	return false, l.compareAddrs()
 }
 
 // forget clears the mirror, and disowns servers that looks found missing.
@@ -44,8 +44,8 @@ func (l *lookout) forget(r *record) {
 	}
 }
 
-// lookAtServers compares servers with the mirror. It skips those that a Sync changes meanwhile.
-func (l *lookout) lookAtServers(ctx context.Context, conn *lvs.Conn, servers, foreign []lvs.Key) error {
+// compareServers compares servers with the mirror. It skips those that a Sync changes meanwhile.
+func (l *lookout) compareServers(ctx context.Context, conn *lvs.Conn, servers, foreign []lvs.Key) error {
 	list, err := conn.Servers(ctx, l.v6, slices.Values(slices.Concat(servers, foreign)))
 	if err != nil {
 		return err
@@ -74,7 +74,7 @@ func (l *lookout) lookAtServers(ctx context.Context, conn *lvs.Conn, servers, fo
 	return nil
 }
 
-func (l *lookout) lookAtTimeouts(ctx context.Context, conn *lvs.Conn) error {
+func (l *lookout) compareTimeouts(ctx context.Context, conn *lvs.Conn) error {
 	differ, err := l.timeouts.differ(ctx, conn)
 	if differ {
 		l.mirror.timeoutsDiffer()
@@ -82,8 +82,8 @@ func (l *lookout) lookAtTimeouts(ctx context.Context, conn *lvs.Conn) error {
 	return err
 }
 
-// lookAtAddrs compares the addresses of our device; if it does not exist, there are none.
-func (l *lookout) lookAtAddrs() error {
+// compareAddrs compares the addresses of our device; if it does not exist, there are none.
+func (l *lookout) compareAddrs() error {
 	device, err := links.OpenDummy()
 	if err != nil {
 		return err
@@ -119,15 +119,15 @@ func (l *lookout) runCanary(ctx context.Context, conn *lvs.Conn, changed func())
 		if there, err := conn.Has(ctx, key); there || err != nil { // an error is reported by the next look
 			continue
 		}
-		if differs, err := l.lookForServers(ctx, conn); err == nil && differs {
+		if differs, err := l.checkServers(ctx, conn); err == nil && differs {
 			l.mirror.markReported()
 			changed()
 		}
 	}
 }
 
-// lookForServers looks at servers only.
-func (l *lookout) lookForServers(ctx context.Context, conn *lvs.Conn) (differs bool, err error) {
+// checkServers compares servers only.
+func (l *lookout) checkServers(ctx context.Context, conn *lvs.Conn) (differs bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	servers, foreign, known := l.mirror.beginLook()
@@ -135,5 +135,5 @@ func (l *lookout) lookForServers(ctx context.Context, conn *lvs.Conn) (differs b
 		return false, nil
 	}
 	defer func() { differs = l.mirror.endLook() && err == nil }()
-	return false, l.lookAtServers(ctx, conn, servers, foreign)
+	return false, l.compareServers(ctx, conn, servers, foreign)
 }

@@ -37,8 +37,8 @@ type found struct {
 // wait for no more than these.
 const maxRepairs = 256
 
-// take removes and returns what one Sync repairs, beginning with what it changes anyway.
-func (f *found) take(changes map[lvs.Key]struct{}) found {
+// takeRepairs removes and returns what one Sync repairs, beginning with what it changes anyway.
+func (f *found) takeRepairs(changes map[lvs.Key]struct{}) found {
 	out := *f
 	*f = found{}
 	if len(out.servers) <= maxRepairs {
@@ -98,7 +98,7 @@ func (m *mirror) forget() (missing []lvs.Key) {
 func (m *mirror) begin(servers map[lvs.Key]struct{}, delta *policy.Delta) found {
 	m.Lock()
 	defer m.Unlock()
-	f, t := m.found.take(servers), &looks.Objects[lvs.Key]{}
+	f, t := m.found.takeRepairs(servers), &looks.Objects[lvs.Key]{}
 	for key := range f.servers {
 		servers[key] = struct{}{}
 	}

@@ -17,15 +17,15 @@ type announcing struct {
 	ledger announce.Ledger
 }
 
-// note has the ledger changed, by any goroutine.
-func (a *announcing) note(change func(*announce.Ledger)) {
+// update changes the ledger. Any goroutine may call it.
+func (a *announcing) update(change func(*announce.Ledger)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	change(&a.ledger)
 }
 
-// tell tells the Announcer what it does not know. Any goroutine may call it.
-func (a *announcing) tell() {
+// flush hands the Announcer what changed since it was last called. Any goroutine may call it.
+func (a *announcing) flush() {
 	a.telling.Lock()
 	defer a.telling.Unlock()
 	a.mu.Lock()
@@ -38,10 +38,10 @@ func (a *announcing) tell() {
 
 // withdrawAll takes everything back. The goroutine of the family must have ended.
 func (a *announcing) withdrawAll() {
-	a.note((*announce.Ledger).Withdraw)
-	a.tell()
+	a.update((*announce.Ledger).Withdraw)
+	a.flush()
 }
 
 func (a *announcing) withhold(drained bool) {
-	a.note(func(l *announce.Ledger) { l.Withhold(drained) })
+	a.update(func(l *announce.Ledger) { l.Withhold(drained) })
 }

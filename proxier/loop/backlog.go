@@ -73,8 +73,8 @@ type backlog struct {
 // family holds anything their number only grows.
 const manyBatches = 100
 
-// keep keeps a batch until it is in the kernel.
-func (l *backlog) keep(b batch) {
+// add keeps a batch until it is in the kernel.
+func (l *backlog) add(b batch) {
 	l.seen.Add(b.counts)
 	n := len(l.batches)
 	switch {

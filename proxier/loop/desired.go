@@ -122,14 +122,14 @@ func (d *desired) grow(full bool) bool {
 			d.applyPiece(g, g.pairs.next(g.pairs.cost))
 		}
 	default:
-		d.takePiece()
+		d.stagePiece()
 	}
 	return true
 }
 
-// takePiece puts into the State what the next Sync has of growing services: one piece, and what
+// stagePiece puts into the State what the next Sync has of growing services: one piece, and what
 // moves between a service that changes and a growing one.
-func (d *desired) takePiece() {
+func (d *desired) stagePiece() {
 	todo := slices.Collect(maps.Values(d.changes.Services))
 	g := d.nextGrowing()
 	d.lastGrown = g.key
@@ -163,7 +163,7 @@ func (d *desired) applyPiece(g *growth, piece []int) policy.ServiceChange {
 	if was == nil {
 		was = &policy.Resolved{Key: g.key}
 	}
-	taken, part := g.pairs.take(g.key, piece)
+	taken, part := g.pairs.markDone(g.key, piece)
 	g.sharing.count(&part)
 	gained, lost := g.sharing.hairpins(&part, g.pairs.left == 0)
 	policy.CountAll(d.next.Hairpins, d.changes.Hairpins, slices.Values(gained), 1)

@@ -84,7 +84,7 @@ func (fs *families) change(write func()) {
 	}
 	fs.mu.Unlock()
 	for _, f := range list {
-		f.announcing.tell()
+		f.announcing.flush()
 	}
 }
 

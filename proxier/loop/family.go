@@ -107,9 +107,9 @@ func (f *family) handleOrder(o order) {
 	for key, svc := range o.services {
 		changed = f.resolve(key, svc, o.queued) || changed
 	}
-	f.announcing.tell()
+	f.announcing.flush()
 	if changed {
-		f.due.noteTriggers(o.triggers)
+		f.due.addTriggers(o.triggers)
 	}
 	if b, ok := f.backend.(rechecker); ok && o.full {
 		b.Recheck()
@@ -154,7 +154,7 @@ func (f *family) resolve(key source.Key, svc policy.Subject, queued time.Time) (
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.announcing.note(func(l *announce.Ledger) { l.Shrink(key, r) })
+	f.announcing.update(func(l *announce.Ledger) { l.Shrink(key, r) })
 	if !f.desired.stage(key, r, queued, f.news.lastInState+1, f.due.full || f.news.err != nil) {
 		return false
 	}
@@ -236,8 +236,8 @@ func (f *family) syncNow(ctx context.Context) {
 		for _, w := range f.flows {
 			w.Synced(s)
 		}
-		f.announcing.note(func(l *announce.Ledger) { l.Synced(f.desired.next.Services, f.desired.changes.Services, r.Unserved) })
-		f.announcing.tell()
+		f.announcing.update(func(l *announce.Ledger) { l.Synced(f.desired.next.Services, f.desired.changes.Services, r.Unserved) })
+		f.announcing.flush()
 	}
 	f.done(&r)
 	if f.due.dirty || r.Err != nil { // there is another piece, or it is tried again

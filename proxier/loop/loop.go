@@ -143,7 +143,7 @@ func (l *Loop) grantClaims(steps []source.Changes) (services map[source.Key]poli
 		}
 	}
 	l.revision.Add(1)
-	l.backlog.keep(b)
+	l.backlog.add(b)
 	return services, triggers
 }
 
@@ -240,7 +240,7 @@ func (l *Loop) completeBatches() {
 	holds := func(key source.Key, number uint64) bool { return l.families.holdsOf(held, key, number) }
 	begun := l.opened != 0 && held >= l.opened
 	if begun || l.first {
-		l.nodeHealth.tell(holds, l.cfg.Observer.NodeHealth)
+		l.nodeHealth.report(holds, l.cfg.Observer.NodeHealth)
 	}
 	if !begun {
 		return

@@ -52,9 +52,9 @@ func (h *nodeHealths) set(key source.Key, svc policy.Subject, node *policy.Node,
 	}
 }
 
-// tell calls f with all of them, in order of their names, as far as the
-// kernel holds what they tell of, if that changed since it was last called.
-func (h *nodeHealths) tell(holds func(source.Key, uint64) bool, f func([]NodeHealth)) {
+// report calls f with all of them, in order of their names, as far as the
+// kernel holds what they report of, if that changed since it was last called.
+func (h *nodeHealths) report(holds func(source.Key, uint64) bool, f func([]NodeHealth)) {
 	for key, number := range h.rises {
 		if holds(key, number) {
 			delete(h.rises, key)

@@ -73,8 +73,8 @@ func (d *due) cause(c RepairCause) {
 	}
 }
 
-// noteTriggers notes the times of changes that the next Sync brings to the kernel.
-func (d *due) noteTriggers(at []time.Time) {
+// addTriggers adds the times of changes that the next Sync writes, as far as maxTriggers allows.
+func (d *due) addTriggers(at []time.Time) {
 	room := maxTriggers - len(d.triggers)
 	d.triggers = append(d.triggers, at[:min(len(at), room)]...)
 }

@@ -265,8 +265,8 @@ func (d *pairs) resume(before *pairs) {
 	d.at = i % len(d.list)
 }
 
-// take notes that the pairs of a piece are done. It returns them, and what they change.
-func (d *pairs) take(key source.Key, piece []int) (taken []*pair, part policy.ServiceChange) {
+// markDone marks the pairs of a piece as done. It returns them, and what they change.
+func (d *pairs) markDone(key source.Key, piece []int) (taken []*pair, part policy.ServiceChange) {
 	slices.Sort(piece)
 	part.Old, part.New, part.Part = &policy.Resolved{Key: key}, &policy.Resolved{Key: key}, true
 	taken = make([]*pair, len(piece))

@@ -55,7 +55,7 @@ func watchProgress(ctx context.Context, fam policy.Family, work string, limit ti
 	ctx, p.waits = awaited.Watch(ctx)
 	p.mu.Lock() // takeStep uses what is set here
 	p.timer = time.AfterFunc(limit, func() { cancel(errStuck) })
-	p.steps = time.AfterFunc(stallSteps[0], p.takeStep)
+	p.steps = time.AfterFunc(stallSteps[0], p.reportStep)
 	p.mu.Unlock()
 	return proxier.WithProgress(ctx, p.mark), p, func() {
 		p.end()
@@ -82,8 +82,8 @@ func (p *progress) end() {
 	p.steps.Stop()
 }
 
-// takeStep calls stalled, and comes again at the next step.
-func (p *progress) takeStep() {
+// reportStep calls stalled, and comes again at the next step.
+func (p *progress) reportStep() {
 	p.mu.Lock()
 	step, ended := p.step, p.ended
 	if p.step++; p.step < len(stallSteps) && !ended {

@@ -63,7 +63,7 @@ func (f *family) snapshot() report.Family {
 		Known: n.holdsAny(), Unfinished: make(map[source.Key]report.Unfinished),
 		LastSync: n.good, FailingSince: n.since, Took: n.took, Err: n.err, Unserved: n.unserved, Stalls: stalls,
 	}
-	f.announcing.note(func(l *announce.Ledger) { s.Announced = l.Announced() })
+	f.announcing.update(func(l *announce.Ledger) { s.Announced = l.Announced() })
 	if s.Known {
 		for key := range f.desired.changes.Services {
 			s.Unfinished[key] = report.Unfinished{Holds: f.desired.holding(key, s.Known)}

@@ -25,10 +25,10 @@ func Remembered(_ context.Context, p *policy.Pool, client netip.Addr) (*proxier.
 		return nil, fmt.Errorf("nftables, %s: %w", fam, err)
 	}
 	pool := layout.PoolHash(p)
-	record, err := lookUp(conn, fam, layout.Affinity, layout.PutNumber(layout.PutAddr(nil, client), pool))
+	record, err := getElement(conn, fam, layout.Affinity, layout.PutNumber(layout.PutAddr(nil, client), pool))
 	var owner nft.Element // of the ticket that the record has
 	if err == nil && len(record.Data) == 4 {
-		owner, err = lookUp(conn, fam, layout.TicketOwner, slices.Concat(layout.PutNumber(nil, pool), record.Data))
+		owner, err = getElement(conn, fam, layout.TicketOwner, slices.Concat(layout.PutNumber(nil, pool), record.Data))
 	}
 	if err = errors.Join(err, conn.Close()); err != nil {
 		return nil, fmt.Errorf("nftables, %s: reading which endpoint a client keeps: %w", fam, err)
@@ -43,8 +43,8 @@ func Remembered(_ context.Context, p *policy.Pool, client netip.Addr) (*proxier.
 	return &proxier.Remembered{Target: p.Targets[i].AddrPort, Left: min(record.Expires, p.Affinity)}, nil
 }
 
-// lookUp returns an element of a set; without data: there is none.
-func lookUp(conn *nft.Conn, fam policy.Family, s layout.Set, key []byte) (found nft.Element, err error) {
+// getElement returns an element of a set; without data: there is none.
+func getElement(conn *nft.Conn, fam policy.Family, s layout.Set, key []byte) (found nft.Element, err error) {
 	err = conn.Get(layout.Dialects[fam].Table(), s.Name(), 1, func(int) []byte { return key }, func(_ int, e *nft.Element) {
 		found = nft.Element{Data: slices.Clone(e.Data), Expires: e.Expires}
 	})

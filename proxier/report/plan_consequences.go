@@ -104,7 +104,7 @@ func (p *FamilyPlan) leaving(port *resolvedPort, now policy.FrontendIndex) (list
 	for _, f := range port.frontends {
 		next := now.Find(f)
 		ends := p.closing(f, next)
-		closed.note(f.Key, ends)
+		closed.add(f.Key, ends)
 		if next == nil {
 			if len(f.Endpoints()) > len(ends) {
 				gone.Frontends = append(gone.Frontends, f.Key)
@@ -114,10 +114,10 @@ func (p *FamilyPlan) leaving(port *resolvedPort, now policy.FrontendIndex) (list
 		if len(p.Host.Left(f, next)) > 0 && !p.closesLeft(f) {
 			gone.Frontends = append(gone.Frontends, f.Key)
 		}
-		left.note(f.Key, slices.DeleteFunc(lostEndpoints(f, next, (*policy.Pool).Present, (*policy.Pool).Has), func(a netip.AddrPort) bool {
+		left.add(f.Key, slices.DeleteFunc(lostEndpoints(f, next, (*policy.Pool).Present, (*policy.Pool).Has), func(a netip.AddrPort) bool {
 			return slices.Contains(ends, a)
 		}))
-		kept.note(f.Key, lostEndpoints(f, next, (*policy.Pool).TargetAddrs, func(p *policy.Pool, a netip.AddrPort) bool { return p.Targeted(a) || !p.Has(a) }))
+		kept.add(f.Key, lostEndpoints(f, next, (*policy.Pool).TargetAddrs, func(p *policy.Pool, a netip.AddrPort) bool { return p.Targeted(a) || !p.Has(a) }))
 	}
 	for _, c := range []Consequence{gone, left, closed, kept} {
 		if len(c.Frontends) > 0 {
@@ -148,8 +148,8 @@ func (p *FamilyPlan) closesLeft(f *policy.Frontend) bool {
 	return !p.Fresh && f.Key.Protocol != source.UDP && f.ClosesRemoved()
 }
 
-// note adds endpoints of a frontend, if there are any.
-func (c *Consequence) note(key policy.FrontendKey, endpoints []netip.AddrPort) {
+// add adds endpoints of a frontend, if there are any.
+func (c *Consequence) add(key policy.FrontendKey, endpoints []netip.AddrPort) {
 	if len(endpoints) == 0 {
 		return
 	}

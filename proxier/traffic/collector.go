@@ -298,7 +298,7 @@ func (s *session) follow(ctx context.Context, serving []report.Family) {
 		s.unfollow() // now it matters, or no longer, when connections end
 		s.packets = packets
 	}
-	s.noteEnd()
+	s.checkFollower()
 	if s.following != nil && serving == nil || time.Now().Before(s.retry) {
 		return
 	}
@@ -326,8 +326,8 @@ func (s *session) follow(ctx context.Context, serving []report.Family) {
 	s.start(ctx, f)
 }
 
-// noteEnd notes that a Follower has failed.
-func (s *session) noteEnd() {
+// checkFollower drops a Follower that has failed.
+func (s *session) checkFollower() {
 	if s.following == nil {
 		return
 	}

@@ -65,7 +65,7 @@ func (p *Publisher) Set(had *Handed, next Handed, unused []source.Fault, now tim
 	}
 	delete(p.due, key)
 	faults := faultsOf(next.Service)
-	p.state.note(key, had.Service != nil, slices.Concat(faults, unused))
+	p.state.record(key, had.Service != nil, slices.Concat(faults, unused))
 	if len(faults) > 0 || had.Service != nil && had.Since == next.Since && had.Service.Equal(next.Service) {
 		return false
 	}
@@ -83,7 +83,7 @@ func (p *Publisher) Put(had *Handed, next Handed) {
 // Remove takes away what was handed on of a service that is gone.
 func (p *Publisher) Remove(key source.Key, had *Handed) {
 	delete(p.due, key)
-	p.state.note(key, false, nil)
+	p.state.record(key, false, nil)
 	if had.Service != nil {
 		had.Service = nil
 		p.next.Delete = append(p.next.Delete, source.UnitID{Source: p.state.name, Name: key.String()})

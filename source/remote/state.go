@@ -72,8 +72,8 @@ func (s *State) Stale(why string) {
 	s.stale = why
 }
 
-// note keeps what of an object is not used as it stands; nothing: all of it is.
-func (s *State) note(key source.Key, used bool, faults []source.Fault) {
+// record records the faults of an object, and whether it is used all the same. No faults: it is used as it stands.
+func (s *State) record(key source.Key, used bool, faults []source.Fault) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old, had := s.broken[key]

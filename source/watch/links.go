@@ -35,7 +35,7 @@ func (t *tracer) trace(path string) (end string, passed []string) {
 			continue
 		}
 		next := filepath.Join(at, name) // .. is resolved, and right: at has no links
-		found := t.look(next)
+		found := t.readComponent(next)
 		if found.target == "" && found.exists {
 			at = next
 			continue
@@ -52,7 +52,7 @@ func (t *tracer) trace(path string) (end string, passed []string) {
 	return at, append(passed, at)
 }
 
-func (t *tracer) look(path string) component {
+func (t *tracer) readComponent(path string) component {
 	if c, ok := t.seen[path]; ok {
 		return c
 	}

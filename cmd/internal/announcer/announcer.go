@@ -184,7 +184,7 @@ func (a *Announcer) sessions(numbers bool) []Session {
 		if !some {
 			s = Session{Peer: p.Address, AS: p.AS, State: "idle", Since: since, LastError: why}
 		}
-		s.noteLack(unusable[p.Address])
+		s.addLack(unusable[p.Address])
 		list = append(list, s)
 	}
 	return list
@@ -216,8 +216,8 @@ func (a *Announcer) Run(ctx context.Context, ready <-chan struct{}) {
 		return // routers have kept what an earlier run told them
 	case <-ready:
 	}
-	a.noteTold(0, true)
-	defer a.noteTold(0, false)
+	a.recordAnnounced(0, true)
+	defer a.recordAnnounced(0, false)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -225,7 +225,7 @@ func (a *Announcer) Run(ctx context.Context, ready <-chan struct{}) {
 		want, again := a.settings, a.again
 		a.again = false
 		a.mu.Unlock()
-		next := times.Due(a.routers.speak(ctx, want, again), a.tell(ctx, time.Now()))
+		next := times.Due(a.routers.speak(ctx, want, again), a.announce(ctx, time.Now()))
 		if next.IsZero() {
 			next = time.Now().Add(time.Hour)
 		}
@@ -240,15 +240,15 @@ func (a *Announcer) Run(ctx context.Context, ready <-chan struct{}) {
 	}
 }
 
-// tell tells all that is to be told, and returns when that changes by itself; zero: it does not.
-func (a *Announcer) tell(ctx context.Context, now time.Time) time.Time {
+// announce hands routes to BGP and addresses to neighbours, and returns when more of them become due; zero: never.
+func (a *Announcer) announce(ctx context.Context, now time.Time) time.Time {
 	run, _, _ := a.routers.inUse()
 	again := a.holdBack(ctx, run, now) // first: a family that is not late has announced what it has
 	a.mu.Lock()
 	list, next := a.routes.byBGP(now)
 	links, announced := a.routes.byL2(), a.progress.announced
 	a.mu.Unlock()
-	defer a.noteTold(announced, true)
+	defer a.recordAnnounced(announced, true)
 	if a.cfg.Neighbours != nil {
 		a.cfg.Neighbours.Set(links)
 	}
@@ -321,8 +321,8 @@ func (a *Announcer) Told(ctx context.Context) (marked int, err error) {
 	return len(a.routes.going), nil
 }
 
-// noteTold notes that so much has been told, and whether Run goes on.
-func (a *Announcer) noteTold(told uint64, works bool) {
+// recordAnnounced records how much has been announced, and whether Run goes on, and wakes who waits for that.
+func (a *Announcer) recordAnnounced(told uint64, works bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	p := &a.progress

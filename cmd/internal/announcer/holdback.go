@@ -35,7 +35,7 @@ func (a *Announcer) holdBack(ctx context.Context, run *running, now time.Time) (
 	if a.cfg.Late != nil && now.Before(end) {
 		late = a.cfg.Late(ctx)
 	}
-	a.noteLate(late, end, now)
+	a.recordLate(late, end, now)
 	if len(late) == 0 {
 		run.told = true
 		return again
@@ -43,8 +43,8 @@ func (a *Announcer) holdBack(ctx context.Context, run *running, now time.Time) (
 	return times.Due(end, now.Add(lookAgain))
 }
 
-// noteLate keeps which families routes are held back for, and logs it when that changes.
-func (a *Announcer) noteLate(late []policy.Family, end, now time.Time) {
+// recordLate keeps which families routes are held back for, and logs it when that changes.
+func (a *Announcer) recordLate(late []policy.Family, end, now time.Time) {
 	if slices.Equal(late, a.late) {
 		return
 	}

@@ -52,7 +52,7 @@ func (w *passwords) read(b configs.BGP) Peers {
 	}
 	w.known, w.readAt = known, time.Now().Add(retry)
 	w.logUsable(peers, unusable)
-	w.noteUnusable(unusable)
+	w.recordUnusable(unusable)
 	return peers
 }
 
@@ -62,8 +62,8 @@ func (w *passwords) lastRead(p *configs.BGPPeer) (secret, bool) {
 	return last, ok && last.file == p.PasswordFile
 }
 
-// noteUnusable keeps which passwords cannot be read, and logs it when that is new.
-func (w *passwords) noteUnusable(now map[netip.Addr]lack) {
+// recordUnusable keeps which passwords cannot be read, and logs it when that is new.
+func (w *passwords) recordUnusable(now map[netip.Addr]lack) {
 	for addr, l := range now {
 		switch {
 		case w.unusable[addr] == l:

@@ -59,8 +59,8 @@ func (s *Session) Why() string {
 	return strings.Join(slices.Compact(parts), "; ")
 }
 
-// noteLack notes that the password of the router cannot be read.
-func (s *Session) noteLack(l lack) {
+// addLack shows in status why the password of the router cannot be read.
+func (s *Session) addLack(l lack) {
 	text := source.Printable(l.why)
 	switch {
 	case text == "":

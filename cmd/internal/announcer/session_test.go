@@ -72,7 +72,7 @@ func TestWhy(t *testing.T) {
 		{Session{State: "active", LastError: "refused"}, lack{why: "no password", kept: true}, "refused; no password"},
 		{Session{State: "active", LastError: "refused"}, lack{why: "no password"}, "no password"},
 	} {
-		tt.session.noteLack(tt.lack)
+		tt.session.addLack(tt.lack)
 		if got := tt.session.Why(); got != tt.want {
 			t.Errorf("%+v: %q; want %q", tt.session, got, tt.want)
 		}

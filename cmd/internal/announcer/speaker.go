@@ -84,7 +84,7 @@ func (r *routers) speak(ctx context.Context, want configs.BGP, again bool) time.
 	same := reflect.DeepEqual(ofSessions(want), ofSessions(r.used)) && !(again && r.differs(run, want))
 	switch {
 	case run != nil && same:
-		return r.look(run)
+		return r.checkTrial(run)
 	case run != nil && r.change(run, want):
 		return r.due(run)
 	case run != nil:
@@ -156,8 +156,8 @@ func (r *routers) hasEnded(run *running) bool {
 	}
 }
 
-// look notes that a Speaker works after others that failed.
-func (r *routers) look(run *running) time.Time {
+// checkTrial logs that a Speaker works again, once it has worked for as long as trial.
+func (r *routers) checkTrial(run *running) time.Time {
 	if r.logged != "" && !time.Now().Before(run.opened.Add(trial)) {
 		r.cfg.Log.Info("addresses are announced by BGP again", "was", r.logged)
 		r.logged = ""

@@ -39,12 +39,12 @@ func Listen(runDir string) (*Server, error) {
 	if s.failed = s.socket.open(lockPatience); errors.Is(s.failed, ErrClaimed) {
 		return nil, s.failed
 	}
-	s.note()
+	s.recordTrouble()
 	return s, nil
 }
 
-// note keeps what is wrong with the socket, for Warnings.
-func (s *Server) note() {
+// recordTrouble keeps what is wrong with the socket, for Warnings.
+func (s *Server) recordTrouble() {
 	text := ""
 	if err := s.socket.groupErr; err != nil {
 		text = err.Error()
@@ -83,7 +83,7 @@ func (s *Server) Serve(ctx context.Context, log *slog.Logger, routes *Routes) {
 		}
 		before := s.failed
 		s.failed = s.socket.open(0)
-		s.note()
+		s.recordTrouble()
 		if s.failed == nil {
 			log.Warn("the control socket was missing; reopened it", "run_dir", s.socket.runDir)
 		}

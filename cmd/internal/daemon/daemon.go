@@ -92,10 +92,10 @@ func Run(ctx context.Context, o Options) error {
 	g.Go(func() error { return untilEnd(ctx, func() error { d.inspectHost(ctx); return nil }) })
 	g.Go(func() error { links.Watch(ctx, d.log, d.host.LookAtAddresses); return nil })
 	g.Go(func() error { return untilEnd(ctx, func() error { d.settings.Follow(ctx); return nil }) })
-	g.Go(func() error { d.systemd.tell(ctx); return nil })
+	g.Go(func() error { d.systemd.run(ctx); return nil })
 	g.Go(func() error { return untilEnd(ctx, func() error { return d.mode.Follow(ctx) }) })
 	g.Go(func() error { saveMemory(ctx, d.loop.Ready()); return nil })
-	g.Go(func() error { d.doubts.tell(ctx); return nil })
+	g.Go(func() error { d.doubts.run(ctx); return nil })
 	g.Go(func() error { return untilEnd(ctx, func() error { d.drops.Run(ctx); return nil }) })
 	g.Go(func() error { d.http.traffic.Run(ctx); return nil })
 	g.Go(func() error {

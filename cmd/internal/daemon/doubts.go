@@ -53,9 +53,8 @@ func (d *doubter) listening() []report.Listener {
 // doubt has services looked through: they, or the addresses of this host, have changed.
 func (d *doubter) doubt() { wake.Once(d.doubtful) }
 
-// tell logs what is new among the doubts about services after each change,
-// until ctx ends.
-func (d *doubter) tell(ctx context.Context) {
+// run logs new doubts about services after each change, until ctx ends.
+func (d *doubter) run(ctx context.Context) {
 	var told []report.Doubt
 	wait := func(t time.Duration) bool {
 		select {
@@ -76,15 +75,15 @@ func (d *doubter) tell(ctx context.Context) {
 		}
 		now := d.find()
 		d.known.Store(int64(len(now)))
-		d.note(now, told)
+		d.logNew(now, told)
 		if told = now; !wait(doubtsPause) {
 			return
 		}
 	}
 }
 
-// note logs those that are not among the ones already told.
-func (d *doubter) note(now, told []report.Doubt) {
+// logNew logs those that are not among the ones already told.
+func (d *doubter) logNew(now, told []report.Doubt) {
 	known := make(map[report.Doubt]bool, len(told))
 	for _, t := range told {
 		known[t] = true

@@ -26,7 +26,7 @@ type storage struct {
 
 // newStorage completes what has all but disk.
 func newStorage(s *storage) *storage {
-	s.disk = lately.Value[[]string]{Find: s.look, Patience: countsPatience}
+	s.disk = lately.Value[[]string]{Find: s.check, Patience: countsPatience}
 	return s
 }
 
@@ -45,8 +45,8 @@ func (s *storage) warnings() (list []string) {
 	return append(list, found...)
 }
 
-// look returns what the disk says, for which it is waited.
-func (s *storage) look() (list []string) {
+// check returns what is wrong with the state directory. It waits for the disk.
+func (s *storage) check() (list []string) {
 	if why := s.full(); why != "" {
 		list = append(list, fmt.Sprintf("state directory %s %s: a restart will not know what is accepted from now on", source.Quote(s.dir), why))
 	}

@@ -20,8 +20,8 @@ type systemd struct {
 	counter *counter
 }
 
-// tell says when services are in the kernel, that the loop is alive, and that it is the end.
-func (s *systemd) tell(ctx context.Context) {
+// run tells systemd when services are in the kernel, that the loop is alive, and when the daemon stops.
+func (s *systemd) run(ctx context.Context) {
 	defer s.notify("STOPPING=1")
 	ready := s.loop.Ready()
 	counted := time.NewTicker(statusInterval)

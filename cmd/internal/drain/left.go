@@ -78,7 +78,7 @@ func (l *leftCounter) of(ctx context.Context, t conditions.DrainTarget) (look, e
 	if known := l.ask(t); !known.old() {
 		return known, nil
 	}
-	if err := l.takeTurn(ctx); err != nil {
+	if err := l.acquireTurn(ctx); err != nil {
 		return look{}, fmt.Errorf("counting connections: %w", err)
 	}
 	defer func() { <-l.turn }()
@@ -105,8 +105,8 @@ func (l *leftCounter) of(ctx context.Context, t conditions.DrainTarget) (look, e
 
 var errNotCounted = fmt.Errorf("not counted within %v", countTime)
 
-// takeTurn waits until no look is under way, for countTime at most.
-func (l *leftCounter) takeTurn(ctx context.Context) error {
+// acquireTurn waits until no look is under way, for countTime at most.
+func (l *leftCounter) acquireTurn(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, countTime, errNotCounted)
 	defer cancel()
 	select {

@@ -37,7 +37,7 @@ func (w *way) answersDirectly(e *Expected, t lookup) bool {
 		Text: fmt.Sprintf("the endpoint answers past this host: the client keeps its address, and both are in %s on %s", subnet, t.Interface),
 		Hint: w.howToMasquerade() + ", or have endpoints reach " + w.d.question.Source.String() + " by way of this host"}
 	if w.addProblem(p) {
-		w.say(routeStep, fmt.Sprintf("<- %s   (%s)", p.Text, p.Hint))
+		w.addLine(routeStep, fmt.Sprintf("<- %s   (%s)", p.Text, p.Hint))
 	}
 	return true
 }

@@ -19,20 +19,20 @@ func (r *Report) choice(d *decision, f *facts) {
 	used, others := r.sorted(d)
 	for i, e := range r.Expected {
 		if i < maxLines/2 {
-			r.say(choiceStep, fmt.Sprintf("%s gets %s%s", e.Address, percent(e.Share), d.asUsed(used[i])+d.atMost(used[i])))
+			r.addLine(choiceStep, fmt.Sprintf("%s gets %s%s", e.Address, percent(e.Share), d.asUsed(used[i])+d.atMost(used[i])))
 		} else if i == maxLines/2 {
-			r.say(choiceStep, fmt.Sprintf("and %d more", len(r.Expected)-i))
+			r.addLine(choiceStep, fmt.Sprintf("and %d more", len(r.Expected)-i))
 		}
 	}
 	places := d.places()
 	for _, e := range others[:min(len(others), maxLines/2)] {
-		r.say(choiceStep, fmt.Sprintf("%s not used: %s (%s)", netip.AddrPortFrom(e.Addr, e.port), d.whyUnused(e), places(e.index)))
+		r.addLine(choiceStep, fmt.Sprintf("%s not used: %s (%s)", netip.AddrPortFrom(e.Addr, e.port), d.whyUnused(e), places(e.index)))
 	}
 	if more := len(others) - maxLines/2; more > 0 {
-		r.say(choiceStep, fmt.Sprintf("and %d more that are not used", more))
+		r.addLine(choiceStep, fmt.Sprintf("and %d more that are not used", more))
 	}
 	if len(d.use.Endpoints) == 0 {
-		r.say(choiceStep, "the service has no endpoints")
+		r.addLine(choiceStep, "the service has no endpoints")
 	}
 	r.checks(d, used)
 	r.affinity(d, f)
@@ -83,7 +83,7 @@ func (r *Report) affinity(d *decision, f *facts) {
 	if f.kept != nil {
 		text = fmt.Sprintf("session affinity: this client keeps %s for %s more", f.kept.Target, f.kept.Left)
 	}
-	r.say(choiceStep, text)
+	r.addLine(choiceStep, text)
 }
 
 func percent(share float64) string {
@@ -188,7 +188,7 @@ func (r *Report) checks(d *decision, used []*source.Endpoint) {
 		return
 	}
 	if d.world.Details == nil {
-		r.say(choiceStep, "what health checks say is known to the daemon only, and none was asked")
+		r.addLine(choiceStep, "what health checks say is known to the daemon only, and none was asked")
 		return
 	}
 	passes := func(e *source.Endpoint) bool {
@@ -201,14 +201,14 @@ func (r *Report) checks(d *decision, used []*source.Endpoint) {
 	fails := func(e *source.Endpoint) bool { return e != nil && d.fails(e) }
 	if slices.ContainsFunc(used, passes) {
 		if slices.ContainsFunc(used, fails) {
-			r.say(choiceStep, "all endpoints have failed, and some pass their check again: those that failed with them are used while they may follow")
+			r.addLine(choiceStep, "all endpoints have failed, and some pass their check again: those that failed with them are used while they may follow")
 		}
 		return
 	}
 	if len(used) == 0 || !d.fails(used[0]) {
 		return
 	}
-	r.say(choiceStep, "no endpoint passes its check, and all_failed is use_all: those that fail are used")
+	r.addLine(choiceStep, "no endpoint passes its check, and all_failed is use_all: those that fail are used")
 	_, detail := d.condition(used[0])
 	r.addProblem(Problem{Step: choiceStep, order: reverseOrder, Text: fmt.Sprintf("no endpoint answers, as their check says: %s %s", r.Expected[0].Address, downText(detail))})
 }
@@ -226,7 +226,7 @@ func (r *Report) hashing(d *decision) {
 	case d.route.Pool.Hash.On == source.ClientIP:
 		text += fmt.Sprintf(": for %s it is %s", d.question.Source, hashed(d.route.Pool, d.question.Source))
 	}
-	r.say(choiceStep, text)
+	r.addLine(choiceStep, text)
 }
 
 // hashed returns the target of a client in nftables mode, whatever its port.
@@ -260,5 +260,5 @@ func (r *Report) onePacket(d *decision) {
 	if !d.route.Pool.Forward.Answers() {
 		text += "; answers of endpoints are not translated, and do not reach the client"
 	}
-	r.say(choiceStep, text)
+	r.addLine(choiceStep, text)
 }

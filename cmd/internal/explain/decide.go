@@ -80,7 +80,7 @@ func (d *decision) find() {
 		for i := range d.uses {
 			for _, f := range d.uses[i].frontends {
 				if f.Key.Port == d.question.Port && f.Key.Protocol == d.question.Protocol && (f.Key.Kind == policy.NodePort) == nodePort {
-					d.take(&d.uses[i], f)
+					d.decideFor(&d.uses[i], f)
 					return
 				}
 			}
@@ -89,7 +89,7 @@ func (d *decision) find() {
 	d.notServed()
 }
 
-func (d *decision) take(u *use, f *policy.Frontend) {
+func (d *decision) decideFor(u *use, f *policy.Frontend) {
 	d.use, d.frontend = u, f
 	d.route = f.RouteOf(d.sender, &d.host)
 	switch {

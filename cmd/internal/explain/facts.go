@@ -87,13 +87,13 @@ type facts struct {
 // maxRules is how many rules of others are read at most.
 const maxRules = 5000
 
-func lookUp(h Host, q RouteQuery) lookup {
+func findRoute(h Host, q RouteQuery) lookup {
 	r, err := h.Route(q)
 	return lookup{r, err}
 }
 
-// look asks the host what a decision depends on.
-func look(ctx context.Context, h Host, d *decision, back lookup) *facts {
+// gather asks the host what a decision depends on.
+func gather(ctx context.Context, h Host, d *decision, back lookup) *facts {
 	f := &facts{back: back, targets: map[netip.AddrPort]lookup{}, sysctls: map[string]string{}}
 	f.in = Route{Interface: d.sender.Interface}
 	if back.err == nil && back.Interface == f.in.Interface {
@@ -104,7 +104,7 @@ func look(ctx context.Context, h Host, d *decision, back lookup) *facts {
 	f.rules.Sort()
 	f.doubtRules()
 	if d.sender.Host {
-		f.forth = lookUp(h, RouteQuery{Dest: d.question.Dest})
+		f.forth = findRoute(h, RouteQuery{Dest: d.question.Dest})
 	}
 	if d.frontend == nil {
 		return f
@@ -113,8 +113,8 @@ func look(ctx context.Context, h Host, d *decision, back lookup) *facts {
 	if f.objects, err = h.Objects(ctx, policy.OnlyFor(d.world.Node, d.family, d.use.resolved, d.frontend)); err != nil {
 		f.doubt(kernelStep, "our objects in the kernel, which could not be read, are missing: "+err.Error())
 	}
-	f.lookAtTargets(ctx, h, d)
-	f.lookAtLink(h, d)
+	f.gatherTargets(ctx, h, d)
+	f.gatherLink(h, d)
 	return f
 }
 
@@ -135,7 +135,7 @@ func (f *facts) doubtRules() {
 	}
 }
 
-func (f *facts) lookAtTargets(ctx context.Context, h Host, d *decision) {
+func (f *facts) gatherTargets(ctx context.Context, h Host, d *decision) {
 	var err error
 	if f.flows, err = h.Connections(ctx, d.question); err != nil {
 		f.unknown("connection tracking: " + err.Error())
@@ -150,7 +150,7 @@ func (f *facts) lookAtTargets(ctx context.Context, h Host, d *decision) {
 		if e.Masquerade {
 			mark = d.host.Mark()
 		}
-		f.targets[e.Address] = lookUp(h, RouteQuery{Dest: e.Address.Addr(), Mark: mark})
+		f.targets[e.Address] = findRoute(h, RouteQuery{Dest: e.Address.Addr(), Mark: mark})
 	}
 	if d.outcome != Balanced || d.route.Pool.Affinity == 0 {
 		return
@@ -160,8 +160,8 @@ func (f *facts) lookAtTargets(ctx context.Context, h Host, d *decision) {
 	}
 }
 
-// lookAtLink looks at the link of a client that an endpoint may answer there.
-func (f *facts) lookAtLink(h Host, d *decision) {
+// gatherLink looks at the link of a client that an endpoint may answer there.
+func (f *facts) gatherLink(h Host, d *decision) {
 	if d.sender.Host || f.back.err != nil || f.back.Via.IsValid() || f.back.Local {
 		return
 	}

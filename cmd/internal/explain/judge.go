@@ -14,13 +14,13 @@ func Explain(ctx context.Context, w *World, q Question, h Host) (*Report, error)
 	if err := q.Check(); err != nil {
 		return nil, err
 	}
-	back := lookUp(h, RouteQuery{Dest: q.Source}) // by whose interface the client's packets come
+	back := findRoute(h, RouteQuery{Dest: q.Source}) // by whose interface the client's packets come
 	in := q.In
 	if in == "" && back.err == nil {
 		in = back.Interface
 	}
 	d := decide(w, q, in)
-	return judge(d, look(ctx, h, d, back)), nil
+	return judge(d, gather(ctx, h, d, back)), nil
 }
 
 // judge holds a decision against facts.
@@ -62,10 +62,10 @@ func (r *Report) stepOf(d *decision) int {
 func (r *Report) service(d *decision) {
 	if d.use == nil {
 		if d.why != "" {
-			r.say(serviceStep, "none: "+d.why)
+			r.addLine(serviceStep, "none: "+d.why)
 		}
 		if d.hint != "" {
-			r.say(serviceStep, d.hint)
+			r.addLine(serviceStep, d.hint)
 		}
 		return
 	}
@@ -75,9 +75,9 @@ func (r *Report) service(d *decision) {
 	if d.frontend.Split() {
 		text += ", decided apart for this host and local sources"
 	}
-	r.say(serviceStep, text)
+	r.addLine(serviceStep, text)
 	if wanted := d.refusedUnit(); wanted != "" {
-		r.say(serviceStep, wanted)
+		r.addLine(serviceStep, wanted)
 	}
 }
 
@@ -102,16 +102,16 @@ func (d *decision) policy() string {
 
 // source is step 2.
 func (r *Report) source(d *decision, f *facts) {
-	r.say(sourceStep, d.whoAsks(f))
+	r.addLine(sourceStep, d.whoAsks(f))
 	if d.frontend == nil {
 		return
 	}
 	if d.frontend.Restricted {
-		r.say(sourceStep, d.rangesText())
+		r.addLine(sourceStep, d.rangesText())
 	}
 	if d.outcome == Balanced {
 		masq, why := d.masquerade(netip.Addr{})
-		r.say(sourceStep, masqueradeText(masq)+": "+why)
+		r.addLine(sourceStep, masqueradeText(masq)+": "+why)
 	}
 }
 
@@ -162,7 +162,7 @@ func (r *Report) kernel(d *decision, f *facts) {
 			continue
 		}
 		if missing++; missing <= maxNamed {
-			r.say(kernelStep, o.Name+": MISSING")
+			r.addLine(kernelStep, o.Name+": MISSING")
 		}
 	}
 	if missing > 0 {
@@ -172,7 +172,7 @@ func (r *Report) kernel(d *decision, f *facts) {
 		})
 	}
 	if len(present) > 0 {
-		r.say(kernelStep, d.world.Mode+": "+some(present)+": present")
+		r.addLine(kernelStep, d.world.Mode+": "+some(present)+": present")
 	}
 }
 
@@ -185,7 +185,7 @@ func (r *Report) listed(d *decision) *Report {
 			if !f.Admits(d.question.Source) {
 				action = "drop: not in its source ranges"
 			}
-			r.say(serviceStep, fmt.Sprintf("%d/%s  %s (%s), %s: %s", f.Key.Port, f.Key.Protocol, f.ServicePort, place(u.UnitService), kindText(f.Key.Kind), action))
+			r.addLine(serviceStep, fmt.Sprintf("%d/%s  %s (%s), %s: %s", f.Key.Port, f.Key.Protocol, f.ServicePort, place(u.UnitService), kindText(f.Key.Kind), action))
 			r.Works = true
 		}
 	}
@@ -253,9 +253,9 @@ func (r *Report) announced(d *decision) {
 		switch {
 		case a.Address != d.question.Dest:
 		case a.Announced:
-			r.say(serviceStep, "announced by "+a.Means)
+			r.addLine(serviceStep, "announced by "+a.Means)
 		default:
-			r.say(serviceStep, fmt.Sprintf("NOT announced by %s: %s", a.Means, a.Reason))
+			r.addLine(serviceStep, fmt.Sprintf("NOT announced by %s: %s", a.Means, a.Reason))
 		}
 	}
 }

@@ -129,7 +129,7 @@ func (w *way) leave() {
 	if w.f.forth.err == nil {
 		return
 	}
-	w.say(routeStep, fmt.Sprintf("this host has NO ROUTE to %s: %v", w.d.question.Dest, w.f.forth.err))
+	w.addLine(routeStep, fmt.Sprintf("this host has NO ROUTE to %s: %v", w.d.question.Dest, w.f.forth.err))
 	w.addProblem(Problem{Step: routeStep, Text: "this host has no route to " + w.d.question.Dest.String(), Sure: true, order: leaveOrder,
 		Hint: "any route that covers the address will do, a default route too"})
 }
@@ -141,7 +141,7 @@ func (w *way) sysctls() {
 		"net/ipv4/vs/conntrack", "net/ipv4/conf/all/arp_ignore", "net/ipv4/conf/all/arp_announce",
 	} {
 		if v, known := w.f.sysctls[name]; known {
-			w.say(hostStep, dotted(name)+" = "+v)
+			w.addLine(hostStep, dotted(name)+" = "+v)
 		}
 	}
 	if w.d.outcome != Balanced {
@@ -187,13 +187,13 @@ func (w *way) target(p ruleset.Packet, i int, t lookup) {
 		e.Blocked = w.forwarding()
 	}
 	if t.err != nil {
-		w.say(routeStep, fmt.Sprintf("%s: NO ROUTE: %v", e.Address, t.err))
+		w.addLine(routeStep, fmt.Sprintf("%s: NO ROUTE: %v", e.Address, t.err))
 		w.addProblem(Problem{Step: routeStep, Text: "no route to the endpoint", Sure: true, order: routeOrder, Endpoint: []netip.AddrPort{e.Address},
 			Hint: "see ip route get " + e.Address.Addr().String()})
 		e.Blocked = true
 		return
 	}
-	w.say(routeStep, e.Address.String()+" "+t.text())
+	w.addLine(routeStep, e.Address.String()+" "+t.text())
 	e.Source = w.d.question.Source
 	if e.Masquerade {
 		e.Source = t.Source
@@ -299,19 +299,19 @@ func (w *way) back() {
 		return
 	}
 	if w.d.answers() {
-		w.say(routeStep, "endpoints answer the client by routes of their own, which must not lead through this host")
+		w.addLine(routeStep, "endpoints answer the client by routes of their own, which must not lead through this host")
 		return
 	}
 	if w.f.back.err != nil {
-		w.say(routeStep, fmt.Sprintf("back to %s: NO ROUTE: %v", w.d.question.Source, w.f.back.err))
+		w.addLine(routeStep, fmt.Sprintf("back to %s: NO ROUTE: %v", w.d.question.Source, w.f.back.err))
 		w.addProblem(Problem{Step: routeStep, Text: "no way back to " + w.d.question.Source.String(), Sure: true, order: backOrder,
 			Hint: "see ip route get " + w.d.question.Source.String()})
 		return
 	}
-	w.say(routeStep, "back to the client "+w.f.back.text())
+	w.addLine(routeStep, "back to the client "+w.f.back.text())
 	for _, e := range w.Expected {
 		if !e.Masquerade && !w.f.targets[e.Address].Local {
-			w.say(routeStep, "endpoints see the client's address: their answers must come back by way of this host")
+			w.addLine(routeStep, "endpoints see the client's address: their answers must come back by way of this host")
 			return
 		}
 	}
@@ -320,19 +320,19 @@ func (w *way) back() {
 // flows tells of connections that are there already.
 func (w *way) flows() {
 	for _, c := range w.f.flows {
-		w.say(hostStep, fmt.Sprintf("connection tracking has %s -> %s, which %s answers%s", c.Src, c.Dst, c.Reply, map[bool]string{false: "; no answer yet"}[c.Replied]))
+		w.addLine(hostStep, fmt.Sprintf("connection tracking has %s -> %s, which %s answers%s", c.Src, c.Dst, c.Reply, map[bool]string{false: "; no answer yet"}[c.Replied]))
 	}
 }
 
 // unread tells of what is not known.
 func (w *way) unread() {
 	for _, u := range w.f.notKnown {
-		w.say(hostStep, "not known: "+u)
+		w.addLine(hostStep, "not known: "+u)
 	}
 	for _, p := range w.f.doubts {
 		w.addProblem(p)
 		if p.Step != hostStep {
-			w.say(p.Step, "<- "+p.Text)
+			w.addLine(p.Step, "<- "+p.Text)
 		}
 	}
 	for _, p := range w.Problems {
@@ -341,7 +341,7 @@ func (w *way) unread() {
 			if p.Hint != "" {
 				text += "   (" + p.Hint + ")"
 			}
-			w.say(hostStep, "<- "+text)
+			w.addLine(hostStep, "<- "+text)
 		}
 	}
 }

@@ -92,8 +92,8 @@ const (
 	maxEndpoints = 32
 )
 
-// say adds a line to a step: judge has made all of them.
-func (r *Report) say(step int, line string) {
+// addLine adds a line to a step: judge has made all of them.
+func (r *Report) addLine(step int, line string) {
 	s := &r.Steps[step-serviceStep]
 	s.Lines = append(s.Lines, line)
 }

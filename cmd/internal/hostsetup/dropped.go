@@ -50,7 +50,7 @@ func (w *DropWatch) Run(ctx context.Context) {
 	tick := time.NewTicker(droppedEvery)
 	defer tick.Stop()
 	for {
-		w.look()
+		w.sample()
 		select {
 		case <-ctx.Done():
 			return
@@ -59,8 +59,8 @@ func (w *DropWatch) Run(ctx context.Context) {
 	}
 }
 
-// look keeps what the kernel says now, and logs that connections begin to be dropped.
-func (w *DropWatch) look() {
+// sample keeps what the kernel says now, and logs that connections begin to be dropped.
+func (w *DropWatch) sample() {
 	total, err := w.total()
 	if err != nil {
 		return // status and metrics do without

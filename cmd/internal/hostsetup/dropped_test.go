@@ -14,7 +14,7 @@ func TestDropWatch(t *testing.T) {
 	var total uint64
 	var err error
 	w := &DropWatch{log: slog.New(slog.NewTextHandler(&log, nil)), total: func() (uint64, error) { return total, err }}
-	w.look() // there were some before the start
+	w.sample() // there were some before the start
 	steps := []struct {
 		total uint64
 		err   error
@@ -37,7 +37,7 @@ func TestDropWatch(t *testing.T) {
 			t.Errorf("step %d: %q, want %q", i, warns, step.warns)
 		}
 		for range step.looks {
-			w.look()
+			w.sample()
 		}
 		if n := strings.Count(log.String(), "no source port is free"); n != step.lines {
 			t.Errorf("step %d: %d lines, want %d:\n%s", i, n, step.lines, log.String())

@@ -20,7 +20,7 @@ func Init(ctx context.Context, s configs.Settings, out io.Writer) error {
 	in.modules(ctx, s, list)
 	if slices.Contains(s.Families, "ipv6") {
 		if _, err := sysctl.Get(forward6); errors.Is(err, sysctl.ErrUnknown) {
-			in.say("this kernel has no IPv6: left out")
+			in.printf("this kernel has no IPv6: left out")
 			s.Families = slices.DeleteFunc(slices.Clone(s.Families), func(f string) bool { return f == "ipv6" })
 		} else if s.Init.Forwarding {
 			in.keepRouterAdvertisements()
@@ -44,7 +44,7 @@ func newInitializer(out io.Writer, t tree) *initializer {
 	return &initializer{out: out, tree: t, missing: map[string][]string{}}
 }
 
-func (in *initializer) say(format string, args ...any) {
+func (in *initializer) printf(format string, args ...any) {
 	if _, err := fmt.Fprintf(in.out, format+"\n", args...); err != nil {
 		in.fail(err)
 	}
@@ -60,7 +60,7 @@ func (in *initializer) fail(err error) {
 func (in *initializer) set(s setting) {
 	old, err := sysctl.Get(s.Name)
 	if s.Name == beLiberal && errors.Is(err, sysctl.ErrUnknown) { // nobody need have asked for it
-		in.say("%s: left out: %v", s.Name, err)
+		in.printf("%s: left out: %v", s.Name, err)
 		return
 	}
 	if err != nil || old == s.Value {
@@ -71,7 +71,7 @@ func (in *initializer) set(s setting) {
 		in.fail(err)
 		return
 	}
-	in.say("%s = %s (was %s)", s.Name, s.Value, old)
+	in.printf("%s = %s (was %s)", s.Name, s.Value, old)
 }
 
 // keepRouterAdvertisements lets interfaces that have their address or default

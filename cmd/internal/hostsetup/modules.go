@@ -61,11 +61,11 @@ func (in *initializer) modules(ctx context.Context, s configs.Settings, list []m
 	}
 	for _, m := range list {
 		if w := in.tree.verifyClients(m); w != "" {
-			in.say("%s", w)
+			in.printf("%s", w)
 		}
 	}
 	for _, why := range slices.Sorted(maps.Keys(in.missing)) {
-		in.say("modules not loaded, which may be built in or not needed here: %s: %s", strings.Join(in.missing[why], " "), why)
+		in.printf("modules not loaded, which may be built in or not needed here: %s: %s", strings.Join(in.missing[why], " "), why)
 	}
 }
 
@@ -79,7 +79,7 @@ func (in *initializer) load(ctx context.Context, module string, options ...strin
 		return
 	}
 	if in.tree.has(module) { // a module that is built in may have no entry
-		in.say("module %s: loaded%s", module, strings.Join(append([]string{""}, options...), " "))
+		in.printf("module %s: loaded%s", module, strings.Join(append([]string{""}, options...), " "))
 	}
 }
 

@@ -41,7 +41,7 @@ func NewHandler(w io.Writer, newHandler func(io.Writer) slog.Handler) slog.Handl
 		handlerOf = func(w io.Writer) slog.Handler { return prioritized(w, newHandler) }
 	}
 	if q, ok := w.(*Queue); ok {
-		q.tellBy(handlerOf)
+		q.reportDroppedBy(handlerOf)
 	}
 	return handlerOf(w)
 }

@@ -90,12 +90,12 @@ func (q *Queue) passed(line int) {
 	q.n--
 	q.bytes -= line
 	if !q.closed && q.n <= maxLines/2 && q.bytes <= maxBytes/2 {
-		q.tell()
+		q.insertDropped()
 	}
 }
 
-// tell adds what was dropped at the place where that is missing.
-func (q *Queue) tell() {
+// insertDropped adds a line that says how many lines were dropped at this place.
+func (q *Queue) insertDropped() {
 	if q.dropped == 0 {
 		return
 	}
@@ -105,8 +105,8 @@ func (q *Queue) tell() {
 	q.dropped = 0
 }
 
-// tellBy has q tell of lines that were dropped by what newHandler makes.
-func (q *Queue) tellBy(newHandler func(io.Writer) slog.Handler) {
+// reportDroppedBy has q report dropped lines through a handler that newHandler makes.
+func (q *Queue) reportDroppedBy(newHandler func(io.Writer) slog.Handler) {
 	var line bytes.Buffer
 	log := slog.New(newHandler(&line))
 	q.mu.Lock()
@@ -142,7 +142,7 @@ func (q *Queue) end() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !q.closed {
-		q.tell()
+		q.insertDropped()
 		q.closed = true
 		close(q.lines)
 	}

@@ -27,8 +27,8 @@ func (c Config) openConfig(s configs.Settings) modes.OpenConfig {
 	return modes.OpenConfig{Settings: s, StateDir: c.StateDir, Log: c.Log}
 }
 
-// tellFlowtable has the log say that a mode has no flow table, where settings ask for one.
-func (c Config) tellFlowtable(am *Active) {
+// warnOfFlowtable has the log say that a mode has no flow table, where settings ask for one.
+func (c Config) warnOfFlowtable(am *Active) {
 	if len(c.Fixed.WarnOfMode(am.Mode.Mode)) > 0 {
 		c.Log.Warn("the settings ask for a flowtable, which this mode does not have", "mode", am.Name)
 	}

@@ -138,9 +138,9 @@ func (l *leavings) divide() (due, later []remnant) {
 	return due, later
 }
 
-// tellMode says which mode is in use and what others still have in the kernel: to
+// reportMode says which mode is in use and what others still have in the kernel: to
 // systemd, and to status where something cannot be removed.
-func (l *leavings) tellMode() {
+func (l *leavings) reportMode() {
 	text := l.current().Name + " mode"
 	var problems []string
 	for _, am := range l.open[:len(l.open)-1] {
@@ -232,7 +232,7 @@ func (l *leavings) retire(ctx context.Context) {
 			return false
 		}
 		for _, fam := range am.due() {
-			l.noteLeaving(ctx, am, fam, am.leave(ctx, fam, last))
+			l.recordLeaving(ctx, am, fam, am.leave(ctx, fam, last))
 		}
 		if !am.isGone() {
 			return false
@@ -243,8 +243,8 @@ func (l *leavings) retire(ctx context.Context) {
 	})
 }
 
-// noteLeaving keeps why a mode cannot be removed yet, and logs it when that is new.
-func (l *leavings) noteLeaving(ctx context.Context, am *Active, fam policy.Family, err error) {
+// recordLeaving keeps why a mode cannot be removed yet, and logs it when that is new.
+func (l *leavings) recordLeaving(ctx context.Context, am *Active, fam policy.Family, err error) {
 	if ctx.Err() != nil {
 		return
 	}

@@ -52,7 +52,7 @@ func Open(ctx context.Context, c Config) (_ *Switch, err error) {
 	if sw.active, err = sw.openWithin(ctx, sw.Fixed); err != nil {
 		return nil, err
 	}
-	sw.tellFlowtable(sw.active)
+	sw.warnOfFlowtable(sw.active)
 	return sw, nil
 }
 
@@ -116,7 +116,7 @@ func (sw *Switch) Follow(ctx context.Context) error {
 	defer more.Stop()
 	for {
 		if ready == nil {
-			former.tellMode()
+			former.reportMode()
 		}
 		wanted := sw.wanted
 		if sw.choosing != nil {
@@ -132,7 +132,7 @@ func (sw *Switch) Follow(ctx context.Context) error {
 		case <-ready:
 			ready = nil
 			former.find(ctx)
-			former.tellMode()
+			former.reportMode()
 			former.remove(ctx)
 		case c := <-sw.choosing:
 			sw.useChoice(ctx, c)
@@ -165,7 +165,7 @@ func (sw *Switch) changeMode(ctx context.Context, s configs.Settings) {
 	open := sw.leavings.open
 	last := sw.leavings.current()
 	am, err := sw.openWanted(ctx, open, s)
-	if news := sw.noteError(err); err != nil && news {
+	if news := sw.recordError(err); err != nil && news {
 		sw.Log.Error("cannot switch mode; staying in the current one", "wanted", s.Mode, "err", err)
 	}
 	if err != nil || am == last {
@@ -191,7 +191,7 @@ func (sw *Switch) begin(ctx context.Context, am *Active) {
 	for _, w := range am.Missing() {
 		sw.Log.Warn(w)
 	}
-	sw.tellFlowtable(am)
+	sw.warnOfFlowtable(am)
 	sw.mu.Lock()
 	sw.active = am
 	sw.mu.Unlock()
@@ -202,7 +202,7 @@ func (sw *Switch) begin(ctx context.Context, am *Active) {
 // useChoice begins to use the mode that auto takes, now that this is known. The one that was presumed has nothing.
 func (sw *Switch) useChoice(ctx context.Context, c choice) {
 	sw.choosing = nil
-	if news := sw.noteError(c.err); c.err != nil {
+	if news := sw.recordError(c.err); c.err != nil {
 		if news {
 			sw.Log.Error("cannot open any mode; retrying", "err", c.err)
 		}
@@ -263,9 +263,9 @@ func (sw *Switch) openWanted(ctx context.Context, open []*Active, s configs.Sett
 // completely. It does not block.
 func (sw *Switch) FamilyHolds() { wake.Once(sw.holds) }
 
-// noteError keeps for status why the mode that settings ask for is not in use; nil: it
+// recordError keeps for status why the mode that settings ask for is not in use; nil: it
 // is. It reports whether that is new.
-func (sw *Switch) noteError(err error) (news bool) {
+func (sw *Switch) recordError(err error) (news bool) {
 	sw.mu.Lock()
 	defer sw.mu.Unlock()
 	was := sw.err

@@ -26,7 +26,7 @@ var unknown = []byte{0}
 // contents returns the text of svcproxy.toml, nil where there is none. That there is
 // none is not to be concluded from a directory that is gone.
 func (w *Watcher) contents() ([]byte, error) {
-	text, err := w.look()
+	text, err := w.firstContents()
 	if text != nil || err != nil || w.text == nil {
 		return text, err
 	}
@@ -34,8 +34,8 @@ func (w *Watcher) contents() ([]byte, error) {
 	return nil, err
 }
 
-// look is contents where no text was known before.
-func (w *Watcher) look() ([]byte, error) {
+// firstContents reads svcproxy.toml where no text was known before. That its directory is away is an error, not an empty file.
+func (w *Watcher) firstContents() ([]byte, error) {
 	text, err := contents(w.path())
 	if text != nil || err != nil {
 		return text, err
@@ -72,7 +72,7 @@ func (w *Watcher) Begin(ctx context.Context, log *slog.Logger, level *slog.Level
 		w.log.Error("svcproxy.toml has faults; using the last good version", "copy", w.lastGood())
 		w.text = unknown
 	} else {
-		w.keep(ctx)
+		w.save(ctx)
 	}
 }
 
@@ -80,7 +80,7 @@ func (w *Watcher) Begin(ctx context.Context, log *slog.Logger, level *slog.Level
 // used: the last good one is, where there is one.
 func (w *Watcher) first() (s configs.Settings, faults []source.Fault, err error) {
 	none := w.lacksCopy()
-	w.text, err = disk.Answer(w.path(), w.look)
+	w.text, err = disk.Answer(w.path(), w.firstContents)
 	if err != nil && (none == nil || !errors.Is(err, errNoText)) { // an empty one is good, where it replaces nothing
 		faults = []source.Fault{w.noText(err)}
 	} else if s, faults, err = w.Load(w.path()); err != nil {
@@ -131,8 +131,8 @@ func (w *Watcher) noText(err error) source.Fault {
 	return read.UnreadableFault(w.path(), err)
 }
 
-// keep keeps the text that is in use, for the next start.
-func (w *Watcher) keep(ctx context.Context) {
+// save keeps the text that is in use, for the next start.
+func (w *Watcher) save(ctx context.Context) {
 	err := w.tryKeep(ctx)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil

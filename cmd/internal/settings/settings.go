@@ -192,7 +192,7 @@ func (w *Watcher) reload(ctx context.Context) {
 		w.log.Warn(f.String())
 	}
 	w.use(s, faults)
-	w.keep(ctx)
+	w.save(ctx)
 }
 
 // refuse keeps the settings in use, for the file has faults.

@@ -153,7 +153,7 @@ func (w *watcher) remove() error {
 
 // receive takes what comes within a tick, and once a second looks at the rest.
 func (w *watcher) receive() error {
-	drained, err := w.take()
+	drained, err := w.readTick()
 	if err != nil {
 		return err
 	}
@@ -166,7 +166,7 @@ func (w *watcher) receive() error {
 		return nil
 	}
 	w.counted = now
-	w.noteIgnored()
+	w.reportIgnored()
 	if err := w.count(); err != nil {
 		return err
 	}
@@ -176,9 +176,9 @@ func (w *watcher) receive() error {
 	return nil
 }
 
-// take takes what comes within a tick. It reports whether all of what was sent is read:
+// readTick takes what comes within a tick. It reports whether all of what was sent is read:
 // only then is it known what did not come.
-func (w *watcher) take() (drained bool, err error) {
+func (w *watcher) readTick() (drained bool, err error) {
 	drained, err = w.log.Receive(time.Now().Add(tick), w.logged, w.traced)
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
@@ -198,13 +198,13 @@ func (w *watcher) finish() error {
 	start := time.Now()
 	for quiet := false; err == nil && !quiet && !w.done() && time.Since(start) < finishTime; {
 		asked := time.Now()
-		quiet, err = w.take()
+		quiet, err = w.readTick()
 		quiet = quiet && time.Since(asked) >= tick
 	}
 	if err == nil {
 		w.expire(time.Now())
 	}
-	w.noteIgnored()
+	w.reportIgnored()
 	return errors.Join(err, w.failed)
 }
 
@@ -219,7 +219,7 @@ func (w *watcher) logged(p *nft.LoggedPacket) {
 	switch {
 	case !ok:
 	case p.Prefix == seenUntracked:
-		w.tell(&sighting{conn: conn, now: conn, at: time.Now(), in: interfaceName(p.In), where: p.Prefix})
+		w.emit(&sighting{conn: conn, now: conn, at: time.Now(), in: interfaceName(p.In), where: p.Prefix})
 	case p.Prefix == seenNew && s == nil:
 		w.begin(n, p, conn)
 	case p.Prefix == seenNew || s == nil:
@@ -245,8 +245,8 @@ func (w *watcher) begin(n number, p *nft.LoggedPacket, conn tuple) {
 	w.pending[n] = &sighting{number: n, conn: conn, now: conn, at: time.Now(), in: interfaceName(p.In), where: seenNew}
 }
 
-// noteIgnored notes how many connections there was no room for.
-func (w *watcher) noteIgnored() {
+// reportIgnored notes how many connections there was no room for.
+func (w *watcher) reportIgnored() {
 	if w.ignored > 0 {
 		w.Note(fmt.Sprintf("%d connections were left out: of %d others more is to come", w.ignored, maxPending))
 		w.ignored = 0
@@ -268,7 +268,7 @@ func (w *watcher) end(s *sighting) {
 	if _, known := w.Names.Endpoints[s.now.dst.Addr()]; s.translated() && !known && time.Since(w.asked) > renewSoon {
 		w.renew()
 	}
-	w.tell(s)
+	w.emit(s)
 }
 
 func (w *watcher) forget(s *sighting) {
@@ -278,7 +278,7 @@ func (w *watcher) forget(s *sighting) {
 	}
 }
 
-func (w *watcher) tell(s *sighting) {
+func (w *watcher) emit(s *sighting) {
 	l := s.line(w.Names)
 	w.lines++
 	w.failed = w.Line(&l)

@@ -121,7 +121,7 @@ func TestTakesAll(t *testing.T) {
 	for range 5 {
 		send(t)
 	}
-	drained, err := w.take()
+	drained, err := w.readTick()
 	if err != nil || !drained || len(w.pending) != 5 {
 		t.Errorf("%d connections, drained %t, error %v; want 5, and no more", len(w.pending), drained, err)
 	}

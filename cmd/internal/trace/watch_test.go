@@ -23,8 +23,8 @@ func TestFullOfPending(t *testing.T) {
 	for i := range maxPending + 3 {
 		w.begin(number{2, uint32(i)}, new(nft.LoggedPacket), testTuple(i))
 	}
-	w.noteIgnored()
-	w.noteIgnored()
+	w.reportIgnored()
+	w.reportIgnored()
 	if want := []string{"3 connections were left out: of 4096 others more is to come"}; len(w.pending) != maxPending || !slices.Equal(notes, want) {
 		t.Errorf("%d pending, told %q, want %q", len(w.pending), notes, want)
 	}

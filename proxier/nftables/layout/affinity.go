@@ -43,7 +43,7 @@ func (l *chainRenderer) affinityChains(class lookupClass) []*Chain {
 	list = append(list, draw, forget)
 	first := newChain(p+"sticky", "clients keep their endpoint")
 	for _, s := range l.ordered(affinityByTimeout, class) {
-		list = append(list, l.renew(s), l.keep(s))
+		list = append(list, l.renew(s), l.keepChain(s))
 		first.rule(inSet(l.frontend(class), s), goTo(p+"keep-"+s.suffix()))
 	}
 	return append(list, first)
@@ -106,8 +106,8 @@ func (d *Dialect) ticketOfClient() []expr.Any {
 	return viaMark(d.client(), d.regClient(), Affinity, regTicket)
 }
 
-// keep returns the chain of a timeout.
-func (d *Dialect) keep(s Set) *Chain {
+// keepChain returns the chain of a timeout.
+func (d *Dialect) keepChain(s Set) *Chain {
 	p := s.class.prefix()
 	c := newChain(p+"keep-"+s.suffix(), "a client keeps its endpoint")
 	c.rule(d.toKnown(s))
