@@ -187,7 +187,7 @@ soak-vm: build ## the stops of ipvs mode at random moments, its changes under st
 	SVCPROXY_SOAK=1 $(GO) test -tags vm -count=1 -timeout 1h -v -run '^TestSystem$$/^auto$$' ./vmtests
 
 bench: build ## compare with kube-proxy's layouts in one run; prints ratios (root)
-	$(GO) test -tags bench -count=1 -run 'TestBench|TestTraffic|TestHeard' -v -timeout 1h ./test/bench
+	$(GO) test -tags bench -count=1 -run 'TestBench|TestTraffic|TestHeard|TestStart' -v -timeout 1h ./test/bench
 	$(GO) test -tags bench -count=1 -run TestBenchFiles -v ./source/file
 
 fuzz: ## each fuzz test for FUZZTIME (30s)

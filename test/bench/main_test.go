@@ -11,7 +11,8 @@
 // TestStress shows what a change takes in peace and while tables are full and others
 // write rules, for each variant, in one table. TestRepair shows how long new
 // connections fail after others have broken what is ours, in another. TestHeard
-// shows when another program hears of the element that a change of a file is about.
+// shows when another program hears of the element that a change of a file is about,
+// TestStart how long a start takes beside the kernel's own load.
 //
 // Without -count 1 go test may print an earlier run again: it does not see that the
 // svcproxy which this package builds and runs has changed.
