@@ -40,8 +40,9 @@ At most 16 MiB are read, with all files that FILE includes. Nothing is looked up
 name: addresses are literal.
 
 Exit codes: 0 services were found and printed, also where lines were written to
-standard error; 1 FILE cannot be understood, or has no service that can be used;
-2 wrong usage; 3 a file could not be read.`,
+standard error; 1 FILE cannot be understood, has no service with an endpoint, or keeps
+sources out of a service in a way that the service does not; 2 wrong usage; 3 a file
+could not be read. Where no service was found only comments are printed.`,
 		Example: `  ipvsadm -Sn | svcproxy convert ipvsadm > web.toml
   svcproxy convert keepalived --mode ipvs /etc/keepalived/keepalived.conf > web.toml`,
 		Args: cobra.RangeArgs(1, 2),
@@ -123,8 +124,11 @@ func (p *program) convert(format convert.Format, in reader.Input, flags *configs
 	if _, err := p.stdout.Write(d.TOML); err != nil {
 		return fmt.Errorf("printing the service file: %w", err)
 	}
-	if d.Services == 0 {
+	switch {
+	case d.Serving == 0:
 		return fmt.Errorf("%s: no service that can be used was found", source.Quote(in.Name))
+	case len(d.Opened) > 0:
+		return fmt.Errorf("%s: open to all sources now: %s", source.Quote(in.Name), strings.Join(d.Opened, ", "))
 	}
 	return nil
 }

@@ -65,3 +65,29 @@ func TestConvertPassesCheck(t *testing.T) {
 		}
 	}
 }
+
+// A conversion that finds no service prints what check refuses: in the place of a file that has services it removes none.
+func TestConvertPrintsNothingToApply(t *testing.T) {
+	for _, text := range []string{"", "virtual_server fwmark 1 {\n real_server 10.0.0.1 80 {\n }\n}\n"} {
+		dir := etc(t, nil)
+		t.Chdir(dir)
+		if err := os.WriteFile("in", []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		code, out, _ := call(t, dir, "convert", "keepalived", "in")
+		if code != 1 || strings.Trim(out, "\n") == "" {
+			t.Errorf("exit %d: %s", code, out)
+		}
+		for line := range strings.Lines(out) {
+			if line != "\n" && !strings.HasPrefix(line, "#") {
+				t.Errorf("%q is no comment", line)
+			}
+		}
+		if err := os.WriteFile(filepath.Join("etc", "a.toml"), []byte(out), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if code, _, stderr := call(t, dir, "check"); code != 1 {
+			t.Errorf("check: exit %d: %s\nof\n%s", code, stderr, out)
+		}
+	}
+}

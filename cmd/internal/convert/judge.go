@@ -29,7 +29,9 @@ type Judge struct {
 type Document struct {
 	TOML     []byte
 	Notes    []reader.Note // in order of position
-	Services int           // that can be used; others are comments
+	Services int           // that are none of the comments
+	Serving  int           // of these, services that have an endpoint
+	Opened   []string      // names of these that let in sources that were kept out
 }
 
 // A judged service is its text, and why it cannot be used.
@@ -52,19 +54,33 @@ func (j Judge) Document(r *reader.Result, head string) (*Document, error) {
 	b.WriteString(comment(head))
 	writeNotes(&b, r.Notes)
 	for _, s := range all {
-		if len(s.faults) == 0 {
-			d.Services++
-		}
+		d.count(s, r.Missing)
 		b.WriteByte('\n')
 		s.write(&b)
 		d.Notes = append(d.Notes, s.Notes...)
 	}
-	if d.Services == 0 {
-		b.WriteString("\nservices = []\n")
+	if err := r.Whole(); err != nil {
+		return nil, fmt.Errorf("converting to a service file: %w", err)
 	}
 	slices.SortStableFunc(d.Notes, func(a, b reader.Note) int { return a.At.Compare(b.At) })
 	d.TOML = b.Bytes()
 	return d, j.reread(d)
+}
+
+// count counts a service that is no comment. One that serves nobody is noted.
+func (d *Document) count(s *judged, missing string) {
+	if len(s.faults) > 0 {
+		return
+	}
+	d.Services++
+	if s.Opens {
+		d.Opened = append(d.Opened, s.Key.String())
+	}
+	if len(s.Endpoints) > 0 {
+		d.Serving++
+		return
+	}
+	s.Note(s.At, fmt.Sprintf("service %s has no endpoint: connections to it are refused", s.Key), cmp.Or(missing, "write its endpoints"))
 }
 
 // noteMode notes, once, that services want another mode than what the daemon may take.
@@ -86,8 +102,12 @@ func (j Judge) noteMode(r *reader.Result) {
 	}
 }
 
-// reread returns an error if the whole file, as it is, would be refused: if it is too large.
+// reread returns an error if the whole file, as it is, would be refused: if it is too large. A file of comments
+// alone is refused in any case, so that it takes no services away where it replaces one that has some.
 func (j Judge) reread(d *Document) error {
+	if d.Services == 0 {
+		return nil
+	}
 	_, faults := j.Rules.Parse("services.toml", d.TOML)
 	if f := source.FirstError(faults); f != nil {
 		return fmt.Errorf("converting to a service file: %s", f)

@@ -20,13 +20,14 @@ func Read(in reader.Input) (*reader.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &walker{Result: &reader.Result{}, rules: rs, fronts: map[frontKey]*frontend{}, leads: map[string]bool{}, walked: map[string]bool{}, pools: map[*reader.Service]poolIndex{}}
+	w := &walker{Result: &reader.Result{}, rules: rs, fronts: map[frontKey]*frontend{}, leads: map[string]bool{}, walked: map[string]bool{}, named: map[int]bool{}, pools: map[*reader.Service]poolIndex{}}
 	if len(rs.nat["PREROUTING"]) == 0 {
 		return nil, reader.ErrorAt(reader.Position{File: in.Name}, "the table nat has no rules in PREROUTING")
 	}
 	if err = w.walk("PREROUTING", match{chance: 1}, 0); err == nil {
 		err = w.firewalls()
 	}
+	w.unreached()
 	if err != nil {
 		return nil, reader.ErrorAt(reader.Position{File: in.Name}, "%s", err)
 	}
@@ -73,8 +74,22 @@ type walker struct {
 	order  []*frontend
 	leads  map[string]bool // whether a chain leads to a DNAT
 	walked map[string]bool // chains whose exits are noted
+	named  map[int]bool    // lines that packets get to, of rules that a service or a note has
 	pools  map[*reader.Service]poolIndex
 	steps  int
+}
+
+// unreached notes the rules that no packet from PREROUTING gets to.
+func (w *walker) unreached() {
+	for _, r := range w.rules.order {
+		if (r.target == "DNAT" || r.target == "REDIRECT") && !w.named[r.at.Line] {
+			hint := ""
+			if r.chain == "OUTPUT" {
+				hint = "clients on this host reach services too: write one with that address and port"
+			}
+			w.Note(r.at, fmt.Sprintf("%s of %s is left out: no packet from PREROUTING gets there", r.name(match{dst: r.dst.Prefix}), source.Printable(r.chain)), hint)
+		}
+	}
 }
 
 // step counts what is looked at.
@@ -105,7 +120,8 @@ func (w *walker) walk(chain string, m match, depth int) error {
 				return err
 			}
 		case r.target == "REDIRECT":
-			w.Note(r.at, "REDIRECT is left out: a process of this host is no endpoint", "have it listen on the port itself")
+			w.named[r.at.Line] = true
+			w.Note(r.at, source.Excerpt(r.text)+" is left out: a process of this host is no endpoint", "have it listen on the port itself")
 		case strings.HasPrefix(r.target, "SVCP-"):
 			w.Note(r.at, "rules of svcproxy are left out", "")
 		case w.rules.nat[r.target] != nil && w.leadsOn(r.target, 0):
@@ -167,17 +183,19 @@ func (w *walker) leaf(r rule, m match) error {
 	if err == reader.ErrGrown {
 		return err
 	}
+	w.named[r.at.Line] = true
+	leave := func(why, hint string) { w.Note(r.at, r.name(m)+" is left out: "+why, hint) }
 	switch {
 	case err != nil:
-		w.Note(r.at, "the rule is left out: "+err.Error(), "")
+		leave(err.Error(), "")
 	case m.limited != "":
-		w.Note(r.at, "the rule is left out: no service is chosen by "+source.Excerpt(m.limited), m.limitedHint())
+		leave("no service is chosen by "+source.Excerpt(m.limited), m.limitedHint())
 	case m.protocol == 0 || m.ports == nil:
-		w.Note(r.at, "the rule is left out: it is of all ports or all protocols", "write a service with the ports that are used")
+		leave("it is of all ports or all protocols", "write a service with the ports that are used")
 	case m.dst.IsValid() && !m.dst.IsSingleIP():
-		w.Note(r.at, "the rule is left out: it is of the whole range "+m.dst.String(), "write a service with the addresses that are used")
+		leave("it is of the whole range "+m.dst.String(), "write a service with the addresses that are used")
 	case m.dst.IsValid() && source.Unusable(m.dst.Addr()) != "":
-		w.Note(r.at, fmt.Sprintf("the rule is left out: %s is %s", m.dst.Addr(), source.Unusable(m.dst.Addr())), "")
+		leave(fmt.Sprintf("%s is %s", m.dst.Addr(), source.Unusable(m.dst.Addr())), "")
 	default:
 		if m.notIn != "" {
 			w.Note(r.at, "! -i "+source.Excerpt(m.notIn)+" is left out: services are chosen by address, so clients there reach it too", "source_ranges says who may use a service")

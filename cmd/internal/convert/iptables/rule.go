@@ -38,12 +38,14 @@ type side struct {
 // A ruleset is what iptables-save prints of the tables that matter.
 type ruleset struct {
 	nat, filter map[string][]rule // by chain
+	order       []rule            // of nat
 }
 
 // readRules reads what iptables-save prints.
 func readRules(in reader.Input) (*ruleset, error) {
 	rs := &ruleset{nat: map[string][]rule{}, filter: map[string][]rule{}}
 	var table map[string][]rule
+	inNAT := false
 	n := 0
 	for line := range strings.Lines(string(in.Data)) {
 		n++
@@ -55,7 +57,7 @@ func readRules(in reader.Input) (*ruleset, error) {
 		switch {
 		case line == "" || line[0] == '#' || line == "COMMIT" || line[0] == ':':
 		case line[0] == '*':
-			table = map[string]map[string][]rule{"*nat": rs.nat, "*filter": rs.filter}[line]
+			table, inNAT = map[string]map[string][]rule{"*nat": rs.nat, "*filter": rs.filter}[line], line == "*nat"
 			if table == nil {
 				table = map[string][]rule{} // of no interest
 			}
@@ -69,7 +71,10 @@ func readRules(in reader.Input) (*ruleset, error) {
 			if err != nil {
 				return nil, reader.ErrorAt(at, "%s", err)
 			}
-			table[words[1]] = append(table[words[1]], parseRule(at, words[1], words[2:]))
+			r := parseRule(at, words[1], words[2:])
+			if table[r.chain] = append(table[r.chain], r); inNAT {
+				rs.order = append(rs.order, r)
+			}
 		}
 	}
 	return rs, nil
@@ -117,6 +122,18 @@ func parseRule(at reader.Position, chain string, words []string) rule {
 		r.other = append(r.other, "-m recent")
 	}
 	return r
+}
+
+// name names a rule that rewrites the destination of what it matches.
+func (r rule) name(m match) string {
+	text := r.target
+	if m.dst.IsValid() {
+		text += " of " + m.dst.String()
+	}
+	if r.destination != "" {
+		text += " to " + source.Excerpt(r.destination)
+	}
+	return text
 }
 
 // ends reports whether a rule ends its chain for what it matches, with the destination as it is.

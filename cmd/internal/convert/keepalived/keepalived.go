@@ -80,8 +80,9 @@ func (k *keepalived) global(n *node) {
 
 // VirtualServer reads a virtual server, which a group may make several services of.
 func (k *keepalived) virtualServer(n *node) error {
+	leave := func(why string) { k.Note(n.at, source.Excerpt(strings.Join(n.Words, " "))+" is left out: "+why, "") }
 	if n.last("real_server") == nil {
-		k.Note(n.at, "the virtual server is left out: it has no real server, so keepalived does not use it", "")
+		leave("it has no real server, so keepalived does not use it")
 		return nil
 	}
 	groups, name, err := k.frontends(n)
@@ -89,7 +90,7 @@ func (k *keepalived) virtualServer(n *node) error {
 		return reader.ErrorAt(n.at, "%s", err)
 	}
 	if err != nil {
-		k.Note(n.at, "the virtual server is left out: "+err.Error(), "")
+		leave(err.Error())
 		return nil
 	}
 	if err := k.Grow((len(groups) - 1) * n.size()); err != nil {
@@ -100,7 +101,7 @@ func (k *keepalived) virtualServer(n *node) error {
 		v := k.settings(n)
 		v.Addrs, v.Port = g.addrs, g.port
 		if v.Protocol == 0 {
-			k.Note(n.at, "the virtual server is left out: its protocol is none of TCP, UDP and SCTP", "")
+			leave("its protocol is none of TCP, UDP and SCTP")
 			return nil
 		}
 		switch {
@@ -128,7 +129,7 @@ func (k *keepalived) frontends(n *node) (groups []portGroup, name string, err er
 		}
 		return groups, n.Arg(2), err
 	case "fwmark":
-		return nil, "", fmt.Errorf("firewall mark %s chooses no service; write one with the addresses and ports that are marked", source.Excerpt(n.Arg(2)))
+		return nil, "", fmt.Errorf("no service is chosen by a mark; write one with the addresses and ports that are marked")
 	}
 	a, err := netip.ParseAddr(n.Arg(1))
 	if err != nil {

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 
 	"svcproxy.dev/svcproxy/source"
@@ -13,7 +15,7 @@ import (
 const MaxSize = 16 << 20
 
 const (
-	maxNotes    = 10_000    // lines about what is not carried over
+	maxNotes    = 200_000   // about what is not carried over
 	MaxServices = 100_000   // as many as a service file may have
 	maxGrowth   = 1_000_000 // endpoints, addresses and words that a short text may stand for, in all
 )
@@ -55,24 +57,54 @@ func ErrorAt(at Position, format string, args ...any) error {
 type Note struct {
 	At        Position
 	Msg, Hint string
+	also      []int // the first other lines with the same
+	more      int   // how many there are beyond those
+	last      int   // the last of them
 }
 
 // String returns the note on one line that may go to a terminal.
 func (n Note) String() string {
-	text := n.At.String() + ": " + source.Printable(n.Msg)
+	text := n.At.String() + ": " + source.Printable(n.Msg) + n.others()
 	if n.Hint != "" {
 		text += "; " + source.Printable(n.Hint)
 	}
 	return text
 }
 
+// maxAlso is how many other lines a note names. It counts the rest.
+const maxAlso = 10
+
+// others names the other lines that say the same.
+func (n Note) others() string {
+	if len(n.also) == 0 {
+		return ""
+	}
+	var words []string
+	for _, line := range n.also {
+		words = append(words, strconv.Itoa(line))
+	}
+	if n.more > 0 {
+		words = append(words, strconv.Itoa(n.more)+" more")
+	}
+	list := strings.Join(words, ", ")
+	if i := strings.LastIndex(list, ", "); i >= 0 {
+		list = list[:i] + " and" + list[i+1:]
+	}
+	if len(words) > 1 {
+		return " (also lines " + list + ")"
+	}
+	return " (also line " + list + ")"
+}
+
 // A Result is what was read.
 type Result struct {
 	Services []*Service
 	Notes    []Note // about what is part of no service
+	Missing  string // what to do about a service without endpoints; empty: write them
 	names    map[string]int
-	said     map[said]bool
+	said     map[said]int
 	grown    int // of maxGrowth
+	unsaid   int // notes beyond maxNotes
 }
 
 // A Service is one service as it was read.
@@ -80,6 +112,7 @@ type Service struct {
 	*source.Service
 	Notes []Note
 	At    Position
+	Opens bool // it lets in sources that were kept out, as a note says
 	all   *Result
 }
 
@@ -94,32 +127,55 @@ func (r *Result) Grow(n int) error {
 	return nil
 }
 
-// Note adds a note about what is part of no service. The same one at another position is left out.
-func (r *Result) Note(at Position, msg, hint string) { r.addNote(&r.Notes, nil, Note{at, msg, hint}) }
+// Note adds a note about what is part of no service. One that says the same of another line of the file names that line too.
+func (r *Result) Note(at Position, msg, hint string) { r.addNote(&r.Notes, nil, Note{At: at, Msg: msg, Hint: hint}) }
 
-// Note adds a note about a service. The same one at another position is left out.
+// Note adds a note about a service. One that says the same of another line of the file names that line too.
 func (s *Service) Note(at Position, msg, hint string) {
-	s.all.addNote(&s.Notes, s, Note{at, msg, hint})
+	s.all.addNote(&s.Notes, s, Note{At: at, Msg: msg, Hint: hint})
 }
 
 // A said is what has been noted of a service, or of none.
 type said struct {
-	of        *Service
-	msg, hint string
+	of              *Service
+	file, msg, hint string
 }
 
 func (r *Result) addNote(list *[]Note, of *Service, n Note) {
-	key := said{of, n.Msg, n.Hint}
-	if len(r.said) > maxNotes || r.said[key] {
-		return
+	key := said{of, n.At.File, n.Msg, n.Hint}
+	i, known := r.said[key]
+	switch {
+	case known:
+		(*list)[i].repeat(n.At.Line)
+	case len(r.said) < maxNotes:
+		if r.said == nil {
+			r.said = map[said]int{}
+		}
+		r.said[key] = len(*list)
+		*list = append(*list, n)
+	default:
+		r.unsaid++
 	}
-	if r.said == nil {
-		r.said = map[said]bool{}
+}
+
+// repeat adds another line that says the same.
+func (n *Note) repeat(line int) {
+	switch {
+	case line == n.At.Line || line == n.last || slices.Contains(n.also, line):
+	case len(n.also) < maxAlso:
+		n.also = append(n.also, line)
+	default:
+		n.more++
 	}
-	if r.said[key] = true; len(r.said) > maxNotes {
-		n = Note{At: n.At, Msg: fmt.Sprintf("there are more than %d notes: those that follow are left out", maxNotes)}
+	n.last = line
+}
+
+// Whole returns an error where there were more notes than are kept: none may be left out in silence.
+func (r *Result) Whole() error {
+	if r.unsaid > 0 {
+		return fmt.Errorf("there is more to say of it than %d lines; split it", maxNotes)
 	}
-	*list = append(*list, n)
+	return nil
 }
 
 // Add adds a service that begins at a position, by a name that is made fit and unique.

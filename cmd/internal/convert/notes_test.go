@@ -1,0 +1,38 @@
+package convert_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"svcproxy.dev/svcproxy/cmd/internal/convert/reader"
+)
+
+// A line of the input that says the same as another one is named beside it, or counted.
+func TestSameNotesNameTheirLines(t *testing.T) {
+	text := "listen a\n mode tcp\n bind 192.0.2.1:80\n"
+	for i := range 14 {
+		text += fmt.Sprintf(" server s%d 10.0.0.%d:80 maxconn 5\n", i, i+1)
+	}
+	d, err := document(format(t, "haproxy"), reader.Input{Name: "in", Data: []byte(text)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "in:4: maxconn of servers is left out (also lines 5, 6, 7, 8, 9, 10, 11, 12, 13, 14 and 3 more); limit connections in the server itself"
+	if len(d.Notes) != 1 || d.Notes[0].String() != want {
+		t.Errorf("got %v; want %s", d.Notes, want)
+	}
+}
+
+// More notes than are kept are an error, so that none is left out in silence.
+func TestTooManyNotesAreRefused(t *testing.T) {
+	var b strings.Builder
+	for i := range 200_001 {
+		fmt.Fprintf(&b, "vrrp_script s%d {\n}\n", i)
+	}
+	_, err := document(format(t, "keepalived"), reader.Input{Name: "in", Data: []byte(b.String())})
+	const want = "converting to a service file: there is more to say of it than 200000 lines; split it"
+	if err == nil || err.Error() != want {
+		t.Errorf("error %v; want %s", err, want)
+	}
+}
