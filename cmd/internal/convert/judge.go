@@ -192,9 +192,12 @@ func (s *judged) write(b *bytes.Buffer) {
 	writeNotes(b, s.Notes)
 	if len(s.faults) > 0 {
 		b.WriteString(comment(s.text))
-		return
+	} else {
+		b.WriteString(s.text)
 	}
-	b.WriteString(s.text)
+	for _, c := range s.Checks {
+		b.WriteString(comment("health_check = " + checkText(c)))
+	}
 }
 
 // writeNotes writes notes as comments.

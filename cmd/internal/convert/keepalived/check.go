@@ -1,6 +1,7 @@
 package keepalived
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -19,72 +20,45 @@ type checkReader struct {
 	*reader.Service
 	virtual, real, node *node
 	addr                netip.Addr // of the real server
-	port                uint16     // of the real server; 0: that of the virtual server
+	port, own           uint16     // that keepalived asks where nothing else is written, and that of the endpoint
+	misc                misc
 }
 
-// addChecks gives a service the check of its first real server that has one.
+// addChecks gives a service the check of its real servers.
 func addChecks(s *reader.Service, virtual *node, reals []*node, hasSorry bool) {
-	var without []*node
+	var checks []reader.Checked
+	var miscs []misc
 	for _, n := range reals {
 		addr, err := netip.ParseAddr(n.Arg(1))
 		port, portErr := reader.PortOf(n.Arg(2))
-		if err != nil || portErr != nil {
+		if err != nil || portErr != nil || !slices.ContainsFunc(s.Endpoints, func(e source.Endpoint) bool { return e.Addr == addr }) {
 			continue // a note says so
 		}
-		all := n.checks()
-		if len(all) == 0 {
-			without = append(without, n)
-			continue
+		r := checkReader{Service: s, virtual: virtual, real: n, addr: addr, port: cmp.Or(port, s.Ports[0].Port)}
+		if r.own = r.port; s.Forward.Answers() {
+			r.own = s.Ports[0].Port // packets keep it
 		}
-		r := checkReader{Service: s, virtual: virtual, real: n, addr: addr, port: port}
-		takeCheck(s, r, all)
+		c := reader.Checked{At: n.at, Name: "real server " + n.Arg(1)}
+		r.first(&c)
+		checks, miscs = append(checks, c), append(miscs, r.misc)
 	}
-	if s.HealthCheck == nil {
-		return
-	}
-	serves := make(map[netip.Addr]bool, len(s.Endpoints))
-	for i := range s.Endpoints {
-		serves[s.Endpoints[i].Addr] = true
-	}
-	for _, n := range without {
-		if a, _ := netip.ParseAddr(n.Arg(1)); !serves[a] {
-			continue
-		}
-		s.Note(n.at, "real server "+source.Printable(n.Arg(1))+" has no check, and gets that of the others", "make it a service of its own, or leave it out")
-	}
-	if hasSorry {
+	each := dispatch(checks, miscs)
+	s.SetCheck(checks)
+	if s.HealthCheck != nil && hasSorry && !each {
 		s.Note(virtual.at, "the sorry server is asked by the health check too", "it has to pass, or it is not used")
 	}
 }
 
-func (n *node) checks() (list []*node) {
-	for _, s := range n.sub {
-		if slices.Contains(checkers, s.key()) {
-			list = append(list, s)
-		}
-	}
-	return list
-}
-
-// takeCheck takes the first check of a real server that a service can have.
-func takeCheck(s *reader.Service, r checkReader, all []*node) {
-	taken := false
-	for _, n := range all {
-		r.node = n
-		if taken {
-			s.Note(n.at, n.key()+" is left out: an endpoint has one check", `an exec check can ask several things`)
-			continue
-		}
-		c := r.read()
-		if c == nil {
-			continue
-		}
-		taken = true
+// first reads the first check of a real server that a service can have.
+func (r *checkReader) first(c *reader.Checked) {
+	for _, n := range r.real.sub {
 		switch {
-		case s.HealthCheck == nil:
-			s.HealthCheck = c
-		case !s.HealthCheck.Equal(c):
-			s.Note(n.at, "the check of real server "+source.Printable(r.real.Arg(1))+" is left out: the first one of the service differs, and is of all", "make it a service of its own")
+		case !slices.Contains(checkers, n.key()):
+		case c.Check != nil:
+			r.Note(n.at, n.key()+" is left out: an endpoint has one check", `an exec check can ask several things`)
+		default:
+			r.node, c.At = n, n.at
+			c.Check = r.read()
 		}
 	}
 }
@@ -133,7 +107,7 @@ func (r checkReader) retries(standard int) int {
 }
 
 // read returns the check; nil: there is none like it, and a note says so.
-func (r checkReader) read() *source.HealthCheck {
+func (r *checkReader) read() *source.HealthCheck {
 	c := r.times()
 	ok := false
 	switch r.node.key() {
@@ -147,7 +121,7 @@ func (r checkReader) read() *source.HealthCheck {
 		c.Type, c.Expect, ok = source.CheckTCP, "^220", true
 		r.Note(r.node.at, "of SMTP_CHECK only the greeting is waited for: HELO is not said", "")
 	case "MISC_CHECK":
-		c.Type, ok = source.CheckExec, r.misc(c)
+		c.Type, ok = source.CheckExec, r.program(c)
 	case "UDP_CHECK":
 		c.Type, ok = source.CheckUDP, r.udp(c)
 	case "DNS_CHECK":
@@ -184,7 +158,7 @@ func (r checkReader) times() *source.HealthCheck {
 
 // where reads whom the check asks, and from where.
 func (r checkReader) where(c *source.HealthCheck) {
-	in := r.node
+	in, port := r.node, r.port
 	for _, s := range r.node.sub {
 		switch {
 		case s.key() != "host" || !s.block: // host is of SMTP_CHECK
@@ -201,14 +175,17 @@ func (r checkReader) where(c *source.HealthCheck) {
 				r.Note(s.at, "connect_ip "+source.Excerpt(s.Arg(1))+" is left out: each endpoint is asked itself", "an exec check can ask another address")
 			}
 		case "connect_port":
-			if n, err := reader.PortOf(s.Arg(1)); err == nil && n != 0 && n != r.port {
-				c.Port = n
+			if n, err := reader.PortOf(s.Arg(1)); err == nil && n != 0 {
+				port = n
 			}
 		case "bindto":
 			c.Source, _ = netip.ParseAddr(s.Arg(1))
 		case "bind_port", "bind_if", "fwmark", "helo_name", "http_protocol", "enable_sni", "user":
 			r.Note(s.at, s.key()+" of the check is left out", "")
 		}
+	}
+	if port != r.own && c.Type != source.CheckExec { // a program is told no port but that of the endpoint
+		c.Port = port
 	}
 }
 

@@ -2,6 +2,7 @@ package keepalived
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -10,11 +11,21 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// misc makes a command of a program and its arguments. The address and the port of the real server
+// A misc is a program with its arguments, of MISC_CHECK.
+type misc struct {
+	words   []string // of which those of variables stand for what the check is told
+	dynamic bool     // exit codes above 1 set a weight
+	addr    netip.Addr
+}
+
+// variables are what a shell puts in the place of words: the address and the port of the endpoint that is asked.
+var variables = map[string]string{"\x00address": `"$SVCPROXY_ADDRESS"`, "\x00port": `"$SVCPROXY_PORT"`}
+
+// program makes a command of a program and its arguments. The address and the port of the real server
 // among them become those of the endpoint that is asked.
-func (r checkReader) misc(c *source.HealthCheck) bool {
+func (r *checkReader) program(c *source.HealthCheck) bool {
 	var line string
-	dynamic := false
+	m := misc{addr: r.addr}
 	c.Timeout = c.Interval // of keepalived, where no time is written
 	for _, s := range r.node.sub {
 		switch s.key() {
@@ -23,44 +34,106 @@ func (r checkReader) misc(c *source.HealthCheck) bool {
 		case "misc_timeout":
 			c.Timeout = r.seconds("misc_timeout", c.Timeout)
 		case "misc_dynamic":
-			dynamic = true
+			m.dynamic = true
 			r.Note(s.at, "misc_dynamic sets no weight: exit codes above 2 pass, and 2, which stood for weight 0, fails", "126 and 127 fail too: a shell has them for a program that it cannot run")
 		}
 	}
-	words := reader.CommandWords(line)
-	if len(words) == 0 {
+	m.words = reader.CommandWords(line)
+	if len(m.words) == 0 {
 		r.Note(r.node.at, "MISC_CHECK is left out: it has no misc_path", "")
 		return false
 	}
-	c.Command = r.command(words, dynamic)
+	for i, w := range m.words {
+		switch {
+		case i > 0 && w == r.addr.String():
+			m.words[i] = "\x00address"
+		case i > 0 && r.port == r.own && w == strconv.Itoa(int(r.port)):
+			m.words[i] = "\x00port"
+		}
+	}
+	r.misc = m
+	if c.Command = m.words; m.dynamic || slices.ContainsFunc(m.words, isVariable) {
+		c.Command = shell([]misc{m})
+	}
 	return true
 }
+
+func isVariable(word string) bool { return variables[word] != "" }
 
 // weighs is the end of a script: of the exit codes that set a weight, that of weight 0 is a failure, and
 // so are those by which a shell says that it cannot run a program.
 const weighs = `; s=$?; case $s in 1|2|126|127) exit 1; esac; exit 0`
 
-// command returns a program and its arguments. Where one is the address or port of the real server,
-// a shell puts in those that the check is told: its text is fixed, and the arguments are no part of it.
-func (r checkReader) command(words []string, dynamic bool) []string {
+// shell returns a shell that runs a program or, of several, that of the endpoint that is asked: one without a program
+// passes. The text of the script is fixed, apart from addresses, and the words are no part of it.
+func shell(miscs []misc) []string {
 	var script strings.Builder
 	var kept []string
-	for i, w := range words {
-		switch {
-		case i > 0 && w == r.addr.String():
-			script.WriteString(` "$SVCPROXY_ADDRESS"`)
-		case i > 0 && r.port != 0 && w == strconv.Itoa(int(r.port)):
-			script.WriteString(` "$SVCPROXY_PORT"`)
-		default:
-			fmt.Fprintf(&script, ` "${%d}"`, len(kept))
-			kept = append(kept, w)
+	for _, m := range miscs {
+		if len(miscs) > 1 {
+			fmt.Fprintf(&script, " %s)", m.addr)
+		}
+		if !m.dynamic {
+			script.WriteString(" exec")
+		}
+		for _, w := range m.words {
+			if isVariable(w) {
+				script.WriteString(" " + variables[w])
+				continue
+			}
+			i := slices.Index(kept, w)
+			if i < 0 {
+				i, kept = len(kept), append(kept, w)
+			}
+			fmt.Fprintf(&script, ` "${%d}"`, i)
+		}
+		if len(miscs) > 1 {
+			script.WriteString(" ;;")
 		}
 	}
-	switch {
-	case dynamic:
-		return slices.Concat([]string{"/bin/sh", "-c", strings.TrimSpace(script.String()) + weighs}, kept)
-	case len(kept) == len(words):
-		return words
+	text := strings.TrimSpace(script.String())
+	if len(miscs) > 1 {
+		text = `case "$SVCPROXY_ADDRESS" in ` + text + " esac"
 	}
-	return slices.Concat([]string{"/bin/sh", "-c", "exec" + script.String()}, kept)
+	if slices.ContainsFunc(miscs, func(m misc) bool { return m.dynamic }) {
+		text += weighs
+	}
+	return slices.Concat([]string{"/bin/sh", "-c", text}, kept)
 }
+
+// dispatch makes one check of programs that differ, where each address has one of its own, and reports whether it did.
+func dispatch(checks []reader.Checked, miscs []misc) bool {
+	var all []misc
+	var first *source.HealthCheck
+	differ := false
+	addrs := map[netip.Addr]bool{}
+	for i, c := range checks {
+		m := miscs[i]
+		switch {
+		case addrs[m.addr] || m.addr.Zone() != "": // a zone may be any text
+			return false
+		case c.Check == nil:
+			continue
+		case first == nil:
+			first = c.Check
+		case c.Check.Type != first.Type || c.Check.Interval != first.Interval || c.Check.Timeout != first.Timeout || c.Check.Fall != first.Fall:
+			return false
+		}
+		differ = differ || !slices.Equal(c.Check.Command, first.Command)
+		addrs[m.addr], all = true, append(all, m)
+	}
+	if !differ || first.Type != source.CheckExec {
+		return false
+	}
+	one := *first
+	if one.Command = shell(all); len(one.Command) > source.MaxArguments || len(one.Command[2]) > maxScript {
+		return false
+	}
+	for i := range checks {
+		checks[i].Check = &one
+	}
+	return true
+}
+
+// maxScript is how long an argument of a check may be, in bytes.
+const maxScript = 1024

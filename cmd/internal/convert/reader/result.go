@@ -110,10 +110,11 @@ type Result struct {
 // A Service is one service as it was read.
 type Service struct {
 	*source.Service
-	Notes []Note
-	At    Position
-	Opens bool // it lets in sources that were kept out, as a note says
-	all   *Result
+	Notes  []Note
+	At     Position
+	Checks []*source.HealthCheck // that only some endpoints have: comments
+	Opens  bool                  // it lets in sources that were kept out, as a note says
+	all    *Result
 }
 
 // ErrGrown ends the reading of a text that stands for too much.
@@ -128,7 +129,9 @@ func (r *Result) Grow(n int) error {
 }
 
 // Note adds a note about what is part of no service. One that says the same of another line of the file names that line too.
-func (r *Result) Note(at Position, msg, hint string) { r.addNote(&r.Notes, nil, Note{At: at, Msg: msg, Hint: hint}) }
+func (r *Result) Note(at Position, msg, hint string) {
+	r.addNote(&r.Notes, nil, Note{At: at, Msg: msg, Hint: hint})
+}
 
 // Note adds a note about a service. One that says the same of another line of the file names that line too.
 func (s *Service) Note(at Position, msg, hint string) {

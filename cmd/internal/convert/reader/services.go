@@ -115,3 +115,45 @@ func (s *Service) SetAffinity(at Position, d time.Duration) {
 		s.Affinity = source.MaxAffinity
 	}
 }
+
+// A Checked is a server that is an endpoint, with its check.
+type Checked struct {
+	At    Position // of the check, or of a server without one
+	Name  string
+	Check *source.HealthCheck // nil: none
+}
+
+// SetCheck sets the check of the servers of a service. A service has one for all: where servers ask different things,
+// all that there are become comments.
+func (s *Service) SetCheck(servers []Checked) {
+	i := slices.IndexFunc(servers, func(c Checked) bool { return c.Check != nil })
+	if i < 0 {
+		return
+	}
+	first := servers[i].Check
+	differs := func(c Checked) bool { return c.Check != nil && !sameButTimes(c.Check, first) }
+	if !slices.ContainsFunc(servers, differs) {
+		s.HealthCheck = first
+	}
+	for _, c := range servers {
+		switch {
+		case c.Check == nil && s.HealthCheck != nil:
+			s.Note(c.At, source.Printable(c.Name)+" has no check, and gets that of the others", "leave it out, or have it pass")
+		case c.Check == nil || c.Check.Equal(s.HealthCheck):
+		case s.HealthCheck != nil:
+			s.Note(c.At, "the times of the check of "+source.Printable(c.Name)+" are left out: those of the first one hold for all", "")
+		default:
+			s.Note(c.At, "servers have different checks, and a service has one: they are comments", "take the # from the one that holds for all endpoints, or write an exec check that asks each")
+			if !slices.ContainsFunc(s.Checks, c.Check.Equal) {
+				s.Checks = append(s.Checks, c.Check)
+			}
+		}
+	}
+}
+
+// sameButTimes reports whether two checks ask the same.
+func sameButTimes(a, b *source.HealthCheck) bool {
+	same := *a
+	same.Timeout = b.Timeout
+	return same.SameQuestion(b)
+}
