@@ -50,7 +50,7 @@ func fuzz(f *testing.F, name string) {
 		}
 		services, faults := read.Parse("services.toml", d.TOML)
 		for _, f := range faults {
-			if !f.Warning {
+			if !f.Warning && d.Services > 0 { // else all is comments, which no file may be
 				t.Errorf("%s of\n%s", f, d.TOML)
 			}
 		}

@@ -125,13 +125,29 @@ func (j Judge) judge(s *reader.Service) *judged {
 			}
 		}
 	}
-	out := &judged{Service: s, text: serviceText(s.Service)}
-	services, faults := j.Rules.Parse("service.toml", []byte(out.text))
-	out.faults = slices.DeleteFunc(faults, func(f source.Fault) bool { return f.Warning })
-	if len(out.faults) == 0 {
-		s.Service = services[0]
+	out := &judged{Service: s}
+	if !out.reads(j.Rules) && s.HealthCheck != nil { // perhaps it is the check alone
+		first, check := out.faults[0], s.HealthCheck
+		if s.HealthCheck = nil; out.reads(j.Rules) {
+			s.Checks = append(s.Checks, check)
+			s.Note(s.At, "the health check is a comment: "+first.Msg, cmp.Or(first.Hint, "correct it, and take the # away"))
+		} else {
+			s.HealthCheck = check
+			out.reads(j.Rules)
+		}
 	}
 	return out
+}
+
+// reads reads the text of a service, and reports whether it has no fault.
+func (s *judged) reads(rules read.Rules) bool {
+	s.text = serviceText(s.Service.Service, s.Named)
+	services, faults := rules.Parse("service.toml", []byte(s.text))
+	s.faults = slices.DeleteFunc(faults, func(f source.Fault) bool { return f.Warning })
+	if len(s.faults) == 0 {
+		s.Service.Service = services[0]
+	}
+	return len(s.faults) == 0
 }
 
 func limited(e source.Endpoint) bool { return e.MaxConnections > 0 }

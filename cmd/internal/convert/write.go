@@ -3,13 +3,15 @@ package convert
 import (
 	"bytes"
 	"fmt"
-	"net/netip"
+	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/BurntSushi/toml"
 
+	"svcproxy.dev/svcproxy/cmd/internal/convert/reader"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/decode"
 )
@@ -53,7 +55,7 @@ func list[T fmt.Stringer](t *table, key string, all []T) {
 func (t table) inline() string { return "{ " + strings.Join(t, ", ") + " }" }
 
 // serviceText returns a service as a service file has it.
-func serviceText(s *source.Service) string {
+func serviceText(s *source.Service, named []reader.Named) string {
 	var t table
 	put(&t, "name", s.Name, "")
 	put(&t, "namespace", s.Namespace, "default")
@@ -63,7 +65,7 @@ func serviceText(s *source.Service) string {
 	list(&t, "load_balancer_ips", s.LoadBalancerIPs)
 	list(&t, "source_ranges", s.SourceRanges)
 	list(&t, "load_balancer_source_ranges", s.LoadBalancerSourceRanges)
-	t = append(t, "ports = "+portsText(s.Ports), "endpoints = "+endpointsText(s))
+	t = append(t, "ports = "+portsText(s.Ports), "endpoints = "+endpointsText(s, named))
 	put(&t, "internal_traffic_policy", s.InternalTrafficPolicy.String(), "cluster")
 	put(&t, "external_traffic_policy", s.ExternalTrafficPolicy.String(), "cluster")
 	put(&t, "masquerade", s.Masquerade.String(), "")
@@ -106,23 +108,34 @@ func portsText(ports []source.Port) string {
 	return inLines(texts)
 }
 
-func endpointsText(s *source.Service) string {
+// endpointsText lists endpoints, and those that have a name in place of an address as comments.
+func endpointsText(s *source.Service, named []reader.Named) string {
 	texts := make([]string, len(s.Endpoints))
 	for i := range s.Endpoints {
-		texts[i] = endpointText(s, &s.Endpoints[i])
+		texts[i] = endpointText(s, &s.Endpoints[i], s.Endpoints[i].Addr.String())
 	}
-	return inLines(texts)
+	if len(named) == 0 {
+		return inLines(texts)
+	}
+	var b strings.Builder
+	for i := range named {
+		b.WriteString("\n    # " + source.Printable(endpointText(s, &named[i].Endpoint, named[i].Name)) + ",")
+	}
+	for _, text := range texts {
+		b.WriteString("\n    " + text + ",")
+	}
+	return "[" + b.String() + "\n]"
 }
 
 // endpointText returns an endpoint as a string where it has no more than an address and a port.
-func endpointText(s *source.Service, e *source.Endpoint) string {
+func endpointText(s *source.Service, e *source.Endpoint, address string) string {
 	var t table
-	put(&t, "address", e.Addr.String(), "")
-	short := e.Addr.String()
+	put(&t, "address", address, "")
+	short := address
 	if len(s.Ports) == 1 {
 		if n := e.Port(s.Ports[0]); n != s.Ports[0].TargetPort {
 			put(&t, "port", n, 0)
-			short = netip.AddrPortFrom(e.Addr, n).String()
+			short = net.JoinHostPort(address, strconv.Itoa(int(n)))
 		}
 	} else if numbers := ownPorts(s, e); len(numbers) > 0 {
 		t = append(t, "ports = "+numbers.inline())

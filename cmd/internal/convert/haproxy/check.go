@@ -10,6 +10,7 @@ import (
 
 	"svcproxy.dev/svcproxy/cmd/internal/convert/reader"
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/decode"
 )
 
 // A serverCheck is what a server says of its check.
@@ -20,68 +21,53 @@ type serverCheck struct {
 	tls            bool
 }
 
-// A checkedServer is a server that is an endpoint.
-type checkedServer struct {
-	at      reader.Position
-	name    string
-	checked bool
-	check   serverCheck
+// A checkReader makes a check of what each server says of its own.
+type checkReader struct {
+	*reader.Service
+	back    *section
+	known   map[serverCheck]*source.HealthCheck
+	checked []reader.Checked
+	partly  bool // it cannot be said as it is: a comment
 }
 
-func checkOf(p proxyServer) serverCheck {
-	c := serverCheck{rise: inARow(p.params["rise"], 2), fall: inARow(p.params["fall"], 3), tls: p.params["check-ssl"] != ""}
-	c.interval = checkTime(p.params["inter"], 2*time.Second)
-	c.down = checkTime(p.params["downinter"], c.interval)
-	c.port, _ = reader.PortOf(p.params["port"])
-	return c
-}
-
-// addChecks makes a check of that of the first server which has one.
-func addChecks(s *reader.Service, back *section, servers []checkedServer) {
-	i := slices.IndexFunc(servers, func(p checkedServer) bool { return p.checked })
-	if i < 0 {
-		return
-	}
-	own := s.EndpointAt(&s.Endpoints[0]).Port()
-	for i := range servers {
-		if c := &servers[i].check; c.port == own {
+// add takes up a server that serves at a port.
+func (r *checkReader) add(p proxyServer, own uint16) {
+	out := reader.Checked{At: p.at, Name: p.title()}
+	if p.params["check"] != "" {
+		c := serverCheck{rise: inARow(p.params["rise"], 2), fall: inARow(p.params["fall"], 3), tls: p.params["check-ssl"] != ""}
+		c.interval = checkTime(p.params["inter"], 2*time.Second)
+		c.down = checkTime(p.params["downinter"], c.interval)
+		if c.port, _ = reader.PortOf(p.params["port"]); c.port == own {
 			c.port = 0
 		}
+		if r.known[c] == nil {
+			r.known[c] = r.read(c, own)
+		}
+		out.Check = r.known[c]
 	}
-	first := servers[i].check
-	fixed := addCheck(s, back, first)
-	for _, p := range servers[i:] {
-		if fixed.port {
-			p.check.port = first.port
-		}
-		if fixed.tls {
-			p.check.tls = first.tls
-		}
-		if p.checked && p.check != first {
-			s.Note(p.at, "the check of server "+source.Excerpt(p.name)+" is left out: the first one of the service differs, and is of all", "make it a service of its own")
-		}
-	}
-	for _, p := range servers {
-		if !p.checked {
-			s.Note(p.at, "server "+source.Excerpt(p.name)+" has no check, and gets that of the others", "")
-		}
+	r.checked = append(r.checked, out)
+}
+
+// set sets the check of the service.
+func (r *checkReader) set() {
+	if r.SetCheck(r.checked); r.partly && r.HealthCheck != nil {
+		r.Checks, r.HealthCheck = []*source.HealthCheck{r.HealthCheck}, nil
 	}
 }
 
-// addCheck sets the check, which is that of a server.
-func addCheck(s *reader.Service, back *section, of serverCheck) fixed {
+// read makes a check. Connecting takes no longer than the interval, and ends what asks nothing.
+func (r *checkReader) read(of serverCheck, own uint16) *source.HealthCheck {
 	c := &source.HealthCheck{Type: source.CheckTCP, Refuse: true, Port: of.port, Interval: of.interval, IntervalDown: of.down, Rise: of.rise, Fall: of.fall}
-	connect, _ := back.last("timeout", "connect")
+	connect, _ := r.back.last("timeout", "connect")
 	c.Timeout = min(checkTime(connect.Arg(2), c.Interval), c.Interval)
-	if l, found := back.last("timeout", "check"); found {
-		c.Timeout = checkTime(l.Arg(2), c.Timeout)
+	r.asks(c, of.tls, own)
+	answer, found := r.back.last("timeout", "check")
+	if d := checkTime(answer.Arg(2), c.Timeout); found && d != c.Timeout && (c.Type != source.CheckTCP || c.Send+c.Expect != "") {
+		r.Note(answer.at, fmt.Sprintf("timeout check is left out: connecting and the answer have %s together", decode.ShortDuration(c.Timeout)),
+			fmt.Sprintf("write timeout = %q where answers take longer, and dead hosts may be noticed later", decode.ShortDuration(c.Timeout+d)))
 	}
-	s.HealthCheck = c
-	return asks(s, back, c, of.tls)
+	return c
 }
-
-// fixed is what of a check does not depend on the server.
-type fixed struct{ port, tls bool }
 
 func inARow(text string, standard uint8) uint8 {
 	n, err := strconv.ParseUint(text, 10, 31)
@@ -118,40 +104,81 @@ func (s *section) checkOption() (configLine, bool) {
 }
 
 // asks reads what is asked and what must be answered.
-func asks(s *reader.Service, back *section, c *source.HealthCheck, tls bool) fixed {
-	l, found := back.checkOption()
+func (r *checkReader) asks(c *source.HealthCheck, tls bool, own uint16) {
+	l, found := r.back.checkOption()
 	switch kind := l.Arg(1); {
 	case kind == "httpchk":
-		return httpchk(s, back, c, l, tls)
+		httpchk(r.Service, r.back, c, l, tls, own)
+		return
 	case kind == "tcp-check":
-		tcpCheck(s, back, c)
+		r.tcpCheck(c, own)
 	case found:
 		asks := protocolChecks[kind]
 		if c.Send, c.Expect = asks.send, asks.expect; c.Expect == "" {
-			s.Note(l.at, "option "+kind+" is left out: the check only connects", "an exec check can ask more")
+			r.Note(l.at, "option "+kind+" is left out: the check only connects", "an exec check can ask more")
 		}
 	}
 	if tls {
-		s.Note(back.at, "check-ssl is left out: the check only connects", "")
+		r.Note(r.back.at, "check-ssl is left out: the check only connects", "")
 	}
-	return fixed{tls: true}
 }
 
-// tcpCheck reads what is sent and expected, once each.
-func tcpCheck(s *reader.Service, back *section, c *source.HealthCheck) {
-	for _, l := range back.nearest("tcp-check") {
+// tcpCheck makes one text of all that is sent, and one expression of all that is expected. Where that does not mean the
+// same, the check is a comment.
+func (r *checkReader) tcpCheck(c *source.HealthCheck, own uint16) {
+	var send, expect []string
+	last := configLine{}
+	for i, l := range r.back.nearest("tcp-check") {
+		words := beforeComment(l)
+		pattern, ok := expected(words)
 		switch {
-		case l.is("tcp-check", "connect") && len(l.Words) == 2, l.is("tcp-check", "comment"):
-		case l.is("tcp-check", "send") && c.Send == "" && len(l.Words) == 3:
-			c.Send = l.Arg(2)
-		case l.is("tcp-check", "expect", "string") && c.Expect == "":
-			c.Expect = regexp.QuoteMeta(l.Arg(3))
-		case l.is("tcp-check", "expect", "rstring") && c.Expect == "":
-			c.Expect = l.Arg(3)
+		case l.is("tcp-check", "comment"):
+			continue
+		case l.is("tcp-check", "connect") && last.Words == nil && (len(words) == 2 || len(words) == 4 && words[2] == "port"):
+			if n, err := reader.PortOf(append(words, "", "")[3]); err == nil && n != 0 && n != own {
+				c.Port = n
+			}
+		case l.is("tcp-check", "send") && len(words) == 3 && (len(send) > 0 || len(expect) == 0):
+			send = append(send, l.Arg(2))
+		case l.is("tcp-check", "send") && len(words) == 3: // where only what follows matters
+			r.Note(l.at, source.Excerpt(strings.Join(l.Words, " "))+" is left out: a check sends before it expects", "")
+			r.partly = r.partly || slices.ContainsFunc(r.back.nearest("tcp-check")[i:], func(l configLine) bool { return l.is("tcp-check", "expect") })
+		case ok && (len(expect) == 0 || !strings.HasPrefix(pattern, "^") && !strings.HasSuffix(expect[len(expect)-1], "$")):
+			expect = append(expect, pattern)
 		default:
-			s.Note(l.at, source.Excerpt(strings.Join(l.Words, " "))+" is left out: a check sends once and expects once", "an exec check can ask more")
+			r.Note(l.at, source.Excerpt(strings.Join(l.Words, " "))+" is left out, and the check is a comment: it sends once and expects once", "an exec check can ask more")
+			r.partly = true
 		}
+		last = l
 	}
+	if c.Send = strings.Join(send, ""); len(expect) > 1 {
+		c.Expect = "(?s)" + strings.Join(expect, ".*")
+	} else if len(expect) == 1 {
+		c.Expect = expect[0]
+	}
+}
+
+// beforeComment returns the words of a rule without its comment.
+func beforeComment(l configLine) reader.Words {
+	if i := slices.Index(l.Words, "comment"); i > 1 && i == len(l.Words)-2 {
+		return l.Words[:i]
+	}
+	return l.Words
+}
+
+// expected returns a regular expression of what tcp-check expects.
+func expected(words reader.Words) (string, bool) {
+	if len(words) != 4 || words[1] != "expect" || words[3] == "" {
+		return "", false
+	}
+	switch words[2] {
+	case "string":
+		return regexp.QuoteMeta(words[3]), true
+	case "rstring":
+		_, err := regexp.Compile(words[3])
+		return words[3], err == nil
+	}
+	return "", false
 }
 
 // haproxyTime reads a time: milliseconds where no unit is written.

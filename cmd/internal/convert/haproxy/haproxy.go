@@ -3,6 +3,7 @@ package haproxy
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,7 +15,7 @@ import (
 // Read reads a configuration of HAProxy, as far as it is about connections: sections of mode
 // tcp.
 func Read(in reader.Input) (*reader.Result, error) {
-	h := haproxy{Result: &reader.Result{}, backends: map[string]*section{}, defaults: map[string]*section{}}
+	h := haproxy{Result: &reader.Result{}, in: in, files: map[string][]string{}, backends: map[string]*section{}, defaults: map[string]*section{}}
 	if err := h.sections(in); err != nil {
 		return nil, err
 	}
@@ -28,7 +29,7 @@ func Read(in reader.Input) (*reader.Result, error) {
 			return nil, reader.ErrorAt(s.at, "%s", err)
 		}
 		if !s.used && s.mode() == "tcp" {
-			h.Note(s.at, "backend "+source.Excerpt(s.name)+" is left out: no frontend has it as its default_backend", "")
+			h.Note(s.at, s.title()+" is left out: no frontend has it as its default_backend", "")
 		}
 	}
 	return h.Result, nil
@@ -36,8 +37,10 @@ func Read(in reader.Input) (*reader.Result, error) {
 
 type haproxy struct {
 	*reader.Result
-	fronts   []*section // listen and frontend
-	order    []*section // backends
+	in       reader.Input
+	files    map[string][]string // words of files of sources; nil: it cannot be read
+	fronts   []*section          // listen and frontend
+	order    []*section          // backends
 	backends map[string]*section
 	defaults map[string]*section
 }
@@ -47,9 +50,13 @@ type section struct {
 	kind, name string
 	at         reader.Position
 	lines      []configLine
-	defaults   *section // nil: none
-	used       bool
+	defaults   *section   // nil: none
+	hidden     configLine // .if, where rules about access are behind it
+	used       bool       // by a service; of defaults, that lines which are left out have been noted
 }
+
+// title names a section in messages.
+func (s *section) title() string { return s.kind + " " + source.Excerpt(s.name) }
 
 type configLine struct {
 	at reader.Position
@@ -127,6 +134,7 @@ const maxSections = 20_000
 // sections splits the text.
 func (h *haproxy) sections(in reader.Input) error {
 	var current, standard *section
+	var condition conditional
 	n, sections := 0, 0
 	for line := range strings.Lines(string(in.Data)) {
 		n++
@@ -136,6 +144,9 @@ func (h *haproxy) sections(in reader.Input) error {
 		case err != nil:
 			return reader.ErrorAt(at, "%s", err)
 		case len(words) == 0:
+		case words[0] == ".if" || condition.depth > 0:
+			h.conditional(&condition, current, configLine{at: at, Words: words})
+		case strings.HasPrefix(words[0], "."): // .notice and the like print something
 		case slices.Contains(sectionWords, words[0]):
 			if sections++; sections > maxSections {
 				return reader.ErrorAt(at, "there are more than %d sections", maxSections)
@@ -147,11 +158,38 @@ func (h *haproxy) sections(in reader.Input) error {
 			standard = h.begin(current, words, standard)
 		case current == nil:
 			return reader.ErrorAt(at, "%s is in no section", source.Excerpt(words[0]))
+		case current.kind == "global" && words[0] == "maxconn":
+			h.Note(at, source.Excerpt(strings.Join(words, " "))+" of global is left out", hints["maxconn"])
 		default:
 			current.lines = append(current.lines, configLine{at, words, 1 + len(line)/64})
 		}
 	}
 	return nil
+}
+
+// A conditional is the lines from an .if to its .endif.
+type conditional struct {
+	begins configLine
+	depth  int
+}
+
+// conditional takes a line from .if on, of which it is not known whether it holds.
+func (h *haproxy) conditional(c *conditional, in *section, l configLine) {
+	switch l.Words[0] {
+	case ".if":
+		if c.depth++; c.depth == 1 {
+			c.begins = l
+		}
+	case ".endif":
+		if c.depth--; c.depth == 0 {
+			h.Note(c.begins.at, fmt.Sprintf("%s is left out, with the lines up to %d: it is not known whether it holds", source.Excerpt(strings.Join(c.begins.Words, " ")), l.at.Line),
+				"write the lines that hold without it")
+		}
+	case "tcp-request":
+		if in != nil {
+			in.hidden = c.begins
+		}
+	}
 }
 
 // begin takes up a section, and returns what is default from it on.
@@ -175,6 +213,9 @@ func (h *haproxy) begin(s *section, words []string, standard *section) *section 
 	case "backend":
 		h.backends[s.name] = s
 		h.order = append(h.order, s)
+	case "global":
+	default:
+		h.Note(s.at, s.title()+" is left out: it is no service", "")
 	}
 	return standard
 }
@@ -187,15 +228,18 @@ func (h *haproxy) front(s *section) error {
 	back := s
 	switch l, found := s.last("default_backend"); {
 	case s.kind == "listen" && !found:
-	case found && h.backends[l.Arg(1)] != nil:
+	case h.backends[l.Arg(1)] != nil:
 		back = h.backends[l.Arg(1)]
 		back.used = true
+	case found:
+		h.Note(l.at, s.title()+" is left out: there is no backend "+source.Excerpt(l.Arg(1)), "")
+		return nil
 	default:
-		h.Note(s.at, s.kind+" "+source.Excerpt(s.name)+" is left out: it has no default_backend", "")
+		h.Note(s.at, s.title()+" is left out: it has no default_backend", "")
 		return nil
 	}
 	if mode := s.mode(); mode != "tcp" {
-		h.Note(s.at, fmt.Sprintf("%s %s of mode %s is left out: svcproxy balances connections, not requests", s.kind, source.Excerpt(s.name), source.Excerpt(mode)),
+		h.Note(s.at, fmt.Sprintf("%s of mode %s is left out: svcproxy balances connections, not requests", s.title(), source.Excerpt(mode)),
 			"keep HAProxy for it, as an endpoint if you like")
 		return nil
 	}
@@ -203,13 +247,15 @@ func (h *haproxy) front(s *section) error {
 	if err != nil {
 		return err
 	}
-	who, err := h.sources(s)
+	who, err := h.sources(s, back)
 	if err != nil {
 		return err
 	}
-	if err := h.Grow(len(fronts) * (s.size() + back.size() + len(who.ranges))); err != nil {
+	if err := h.Grow(len(fronts) * (s.size() + back.size() + len(who.may))); err != nil {
 		return err
 	}
+	h.noteDefaults(s, who.taken)
+	h.noteDefaults(back, who.taken)
 	servers := len(back.own("server"))
 	for i, f := range fronts {
 		name := s.name
@@ -226,7 +272,16 @@ func (h *haproxy) front(s *section) error {
 
 // fill fills a service in.
 func fill(s *reader.Service, front, back *section, f bindGroup, who sources) {
-	s.VIPs, s.SourceRanges = f.addrs, who.ranges
+	s.VIPs = f.addrs
+	if !who.may.Equal(reader.AllAddrs) {
+		if s.SourceRanges = who.may.Prefixes(); len(s.SourceRanges) == 0 {
+			s.SourceRanges = []netip.Prefix{nobody}
+		}
+	}
+	if l := who.opens; l.Words != nil {
+		s.Opens = true
+		s.Note(l.at, "the service is open to all sources now: what "+source.Excerpt(strings.Join(l.Words, " "))+" keeps out is not known", "write source_ranges")
+	}
 	for _, n := range f.ports {
 		p := source.Port{Protocol: source.TCP, Port: n, TargetPort: n}
 		if len(f.ports) > 1 {
@@ -244,6 +299,9 @@ func fill(s *reader.Service, front, back *section, f bindGroup, who sources) {
 	addServers(s, back)
 	noteLeftOut(s, front, who.taken)
 	if back != front {
-		noteLeftOut(s, back, nil)
+		noteLeftOut(s, back, who.taken)
 	}
 }
+
+// nobody has this address: it is of the prefix for discarding, RFC 6666. An empty list would let everybody in.
+var nobody = netip.MustParsePrefix("100::/128")

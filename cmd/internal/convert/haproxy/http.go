@@ -13,16 +13,16 @@ import (
 type httpReader struct {
 	*reader.Service
 	check     *source.HealthCheck
-	fixed     fixed
 	tls       bool
-	connected bool // by a rule
-	sent      bool // by a rule
-	ended     bool // what follows is of another request
-	status    bool // a rule has been about the status
+	own       uint16 // port of the endpoint
+	connected bool   // by a rule
+	sent      bool   // by a rule
+	ended     bool   // what follows is of another request
+	status    bool   // a rule has been about the status
 }
 
 // httpchk reads option httpchk [METHOD] [URI [VERSION]] and lines of http-check.
-func httpchk(s *reader.Service, back *section, c *source.HealthCheck, l configLine, tls bool) fixed {
+func httpchk(s *reader.Service, back *section, c *source.HealthCheck, l configLine, tls bool, own uint16) {
 	c.Type, c.Method, c.Path = source.CheckHTTP, "OPTIONS", "/"
 	c.ExpectStatus = []source.StatusRange{{First: 200, Last: 399}}
 	switch len(l.Words) {
@@ -34,7 +34,7 @@ func httpchk(s *reader.Service, back *section, c *source.HealthCheck, l configLi
 		_, header, _ := strings.Cut(strings.Join(l.Words[4:], " "), "\r\nHost:")
 		c.Host, _, _ = strings.Cut(strings.TrimSpace(header), "\r\n")
 	}
-	r := httpReader{Service: s, check: c, tls: tls}
+	r := httpReader{Service: s, check: c, tls: tls, own: own}
 	for _, l := range back.nearest("http-check") {
 		r.rule(l)
 	}
@@ -44,7 +44,6 @@ func httpchk(s *reader.Service, back *section, c *source.HealthCheck, l configLi
 	if c.ExpectBody != "" && !r.status { // only without any expect HAProxy looks at the status by itself
 		c.ExpectStatus = []source.StatusRange{{First: 100, Last: 599}}
 	}
-	return r.fixed
 }
 
 // rule reads a line of http-check.
@@ -91,7 +90,6 @@ func (r *httpReader) connect(l configLine) {
 		}
 	}
 	r.tls = ssl || standard && r.tls // nothing of the server counts without default
-	r.fixed.tls = ssl || !standard
 }
 
 // port sets the port that is asked.
@@ -101,7 +99,7 @@ func (r *httpReader) port(l configLine, text string) {
 		r.Note(l.at, "port "+source.Excerpt(text)+" of http-check connect is left out: it is no number", "")
 		return
 	}
-	if r.check.Port, r.fixed.port = n, true; n == r.EndpointAt(&r.Endpoints[0]).Port() {
+	if r.check.Port = n; n == r.own {
 		r.check.Port = 0
 	}
 }

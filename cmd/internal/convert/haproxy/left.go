@@ -1,40 +1,85 @@
 package haproxy
 
 import (
-	"slices"
 	"strings"
 
 	"svcproxy.dev/svcproxy/cmd/internal/convert/reader"
 	"svcproxy.dev/svcproxy/source"
 )
 
-// meaningless are first words of lines that have no meaning where packets are forwarded and no connection ends here.
-var meaningless = []string{"bind", "mode", "server", "default-server", "balance", "default_backend", "stick-table", "stick", "log", "log-format", "log-tag", "timeout",
-	"maxconn", "retries", "description", "id", "http-check", "tcp-check", "hash-type", "hash-balance-factor", "fullconn", "enabled", "stats", "unique-id-format", "backlog",
-	"email-alert", "error-log-format", "guid", "server-template", "option"}
+// meaningless are first words of lines that are read elsewhere, or have no meaning where packets are forwarded and no connection ends here.
+var meaningless = wordSet(`bind mode server default-server balance default_backend stick-table stick log log-format log-tag description id http-check tcp-check
+	hash-type hash-balance-factor enabled stats unique-id-format backlog email-alert error-log-format guid`)
 
 // plainOptions are options that have no meaning for them either, or are read elsewhere.
-var plainOptions = []string{"tcplog", "httplog", "dontlognull", "dontlog-normal", "log-separate-errors", "logasap", "tcpka", "clitcpka", "srvtcpka", "redispatch", "splice-auto",
-	"splice-request", "splice-response", "tcp-smart-accept", "tcp-smart-connect", "log-health-checks", "nolinger", "contstats", "allbackups", "abortonclose", "persist",
-	"tcp-check", "httpchk", "ssl-hello-chk", "mysql-check", "pgsql-check", "redis-check", "ldap-check", "smtpchk", "external-check", "spop-check", "socket-stats", "checkcache"}
+var plainOptions = wordSet(`tcplog httplog dontlognull dontlog-normal log-separate-errors logasap tcpka clitcpka srvtcpka splice-auto splice-request splice-response
+	tcp-smart-accept tcp-smart-connect log-health-checks nolinger contstats allbackups abortonclose persist tcp-check httpchk ssl-hello-chk mysql-check pgsql-check
+	redis-check ldap-check smtpchk external-check spop-check socket-stats checkcache`)
+
+// httpWords begin lines of defaults that are about sections of mode http alone, and httpOptions options.
+var (
+	httpWords   = wordSet("errorfile http-request http-response http-reuse errorloc errorloc302 errorloc303 compression cookie")
+	httpOptions = wordSet("forwardfor http-server-close httpclose http-keep-alive http-pretend-keepalive http-ignore-probes accept-invalid-http-request")
+)
+
+// hints are what to do about lines that are left out, by their first words.
+var hints = map[string]string{
+	"server-template": "nothing is looked up by name: write the endpoints",
+	"use_backend":     "endpoints are not chosen by rules: write a service with an address of its own",
+	"use-server":      "endpoints are not chosen by rules: write a service with an address of its own",
+	"acl":             inConnections, "tcp-request": inConnections, "tcp-response": inConnections,
+	"maxconn": "limit connections in the endpoints", "fullconn": "limit connections in the endpoints",
+	"retries": notAgain, "option redispatch": notAgain,
+	"timeout": "connections end when either side ends them; [conntrack] in svcproxy.toml says how long idle ones are known",
+}
+
+const (
+	inConnections = "what is in connections is not looked at: source_ranges says who may use a service"
+	notAgain      = "a client that is refused has to connect again; a health check finds what refuses"
+)
+
+// hint says what to do about a line that is left out.
+func (l configLine) hint() string {
+	if hint := hints[strings.Join(l.Words[:min(2, len(l.Words))], " ")]; hint != "" {
+		return hint
+	}
+	return hints[l.Arg(0)]
+}
+
+// silent reports whether a line needs no note: it is read elsewhere, or has no meaning here.
+func (l configLine) silent() bool {
+	switch word := l.Arg(0); word {
+	case "option":
+		return plainOptions[l.Arg(1)]
+	case "no":
+		return len(l.Words) > 1 && l.Arg(1) != "no" && (configLine{Words: l.Words[1:]}).silent()
+	case "timeout": // of checks
+		return l.Arg(1) == "connect" || l.Arg(1) == "check"
+	default:
+		return meaningless[word]
+	}
+}
 
 // noteLeftOut notes what else is written in a section, except for lines that have been taken.
 func noteLeftOut(s *reader.Service, in *section, taken map[reader.Position]bool) {
 	for _, l := range in.lines {
-		switch word := l.Arg(0); {
-		case taken[l.at]:
-		case word == "option" && !slices.Contains(plainOptions, l.Arg(1)):
-			s.Note(l.at, "option "+source.Excerpt(l.Arg(1))+" is left out", "")
-		case word == "disabled":
+		if l.is("disabled") {
 			s.Disabled = true
-		case word == "server-template":
-			s.Note(l.at, "server-template is left out: nothing is looked up by name", "write the endpoints")
-		case word == "use_backend" || word == "use-server":
-			s.Note(l.at, word+" "+source.Excerpt(l.Arg(1))+" is left out: endpoints are not chosen by rules", "write a service with an address of its own")
-		case word == "acl" || strings.HasPrefix(word, "tcp-request") || strings.HasPrefix(word, "tcp-response"):
-			s.Note(l.at, word+" "+source.Excerpt(l.Arg(1))+" is left out: what is in connections is not looked at", "source_ranges says who may use a service")
-		case !slices.Contains(meaningless, word):
-			s.Note(l.at, source.Excerpt(word)+" is left out", "")
+		} else if !taken[l.at] && !l.silent() {
+			s.Note(l.at, source.Excerpt(strings.Join(l.Words, " "))+" is left out", l.hint())
+		}
+	}
+}
+
+// noteDefaults notes, once, what is written in the defaults of a section and left out.
+func (h *haproxy) noteDefaults(s *section, taken map[reader.Position]bool) {
+	for s = s.defaults; s != nil && !s.used; s = s.defaults {
+		s.used = true
+		for _, l := range s.lines {
+			http := httpWords[l.Arg(0)] || l.is("option") && httpOptions[l.Arg(1)] || l.is("timeout") && strings.HasPrefix(l.Arg(1), "http-")
+			if !http && !taken[l.at] && !l.silent() && !l.is("disabled") {
+				h.Note(l.at, source.Excerpt(strings.Join(l.Words, " "))+" of defaults is left out", l.hint())
+			}
 		}
 	}
 }

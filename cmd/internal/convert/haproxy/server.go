@@ -108,13 +108,13 @@ func setParam(to map[string]string, key, value string) {
 	}
 }
 
-// addServers makes endpoints of servers.
+// addServers makes endpoints of servers. Those that are names become comments, and their checks hold as others.
 func addServers(s *reader.Service, back *section) {
 	_, all := back.last("option", "allbackups")
 	backups := 0
-	var servers []checkedServer
+	checks := checkReader{Service: s, back: back, known: map[serverCheck]*source.HealthCheck{}}
 	for p := range proxyServers(s, back) {
-		e, ok := endpointOf(s, p)
+		e, name, ok := endpointOf(s, p)
 		if !ok {
 			continue
 		}
@@ -125,17 +125,32 @@ func addServers(s *reader.Service, back *section) {
 				e.Tier = uint8(min(backups, source.MaxTier))
 			}
 		}
-		s.Endpoints = append(s.Endpoints, e)
-		servers = append(servers, checkedServer{p.at, p.name, p.params["check"] != "", checkOf(p)})
+		if name != "" {
+			s.Named = append(s.Named, reader.Named{Name: name, Endpoint: e})
+		} else if !s.AddEndpoint(p.at, p.title(), e) {
+			continue
+		}
+		checks.add(p, e.Port(s.Ports[0]))
+	}
+	n := len(s.Endpoints) // names have a part in what most endpoints have
+	for _, named := range s.Named {
+		s.Endpoints = append(s.Endpoints, named.Endpoint)
 	}
 	reader.CommonTargets(s.Service)
-	addChecks(s, back, servers)
+	for i, e := range s.Endpoints[n:] {
+		s.Named[i].Endpoint = e
+	}
+	s.Endpoints = s.Endpoints[:n:n]
+	checks.set()
 }
 
-// endpointOf makes an endpoint of a server, unless it can be none.
-func endpointOf(s *reader.Service, p proxyServer) (source.Endpoint, bool) {
-	a, number, err := serverAddr(p.address)
-	if err == nil {
+// title names a server in messages.
+func (p proxyServer) title() string { return "server " + source.Excerpt(p.name) }
+
+// endpointOf makes an endpoint of a server, unless it can be none. One that has a name in place of an address is one without address.
+func endpointOf(s *reader.Service, p proxyServer) (e source.Endpoint, name string, ok bool) {
+	a, name, number, err := serverAddr(p.address)
+	if err == nil && name == "" {
 		if why := source.Unusable(a); why != "" {
 			err = fmt.Errorf("%s is %s", a, why)
 		}
@@ -144,10 +159,13 @@ func endpointOf(s *reader.Service, p proxyServer) (source.Endpoint, bool) {
 		err = fmt.Errorf("it is spoken to over TLS, which svcproxy does not begin")
 	}
 	if err != nil {
-		s.Note(p.at, "server "+source.Excerpt(p.name)+" is left out: "+err.Error(), "")
-		return source.Endpoint{}, false
+		s.Note(p.at, p.title()+" is left out: "+err.Error(), "")
+		return e, "", false
 	}
-	e := reader.Endpoint(a)
+	if name != "" {
+		s.Note(p.at, p.title()+" is a comment: nothing is looked up by name", "write the address of "+source.Printable(name)+" in its place among the endpoints, and take the # away")
+	}
+	e = reader.Endpoint(a)
 	e.Ports = map[string]uint16{}
 	for _, port := range s.Ports {
 		if n := number(port.Port); n != 0 {
@@ -160,11 +178,11 @@ func endpointOf(s *reader.Service, p proxyServer) (source.Endpoint, bool) {
 		if err == nil {
 			e.Weight = uint16(n)
 		} else {
-			s.Note(p.at, "the weight "+source.Excerpt(text)+" of server "+source.Excerpt(p.name)+" is written as 1: it is no number up to 65535", "")
+			s.Note(p.at, "the weight "+source.Excerpt(text)+" of "+p.title()+" is written as 1: it is no number up to 65535", "")
 		}
 	}
 	addParams(s, p)
-	return e, true
+	return e, name, true
 }
 
 // addParams takes over the parameters of the whole service, and notes those that are left out.
@@ -194,30 +212,31 @@ var leftParams = []struct{ key, hint string }{
 	{"observe", "health checks ask endpoints themselves"}, {"agent-check", "an exec check can ask an agent"}, {"addr", "each endpoint is asked itself"},
 }
 
-// serverAddr reads the address of a server, and how its port follows from that of the service: its
+// serverAddr reads the address of a server, or its name, and how its port follows from that of the service: its
 // own, the same, or the same and a number more or less.
-func serverAddr(text string) (a netip.Addr, number func(uint16) uint16, err error) {
+func serverAddr(text string) (a netip.Addr, name string, number func(uint16) uint16, err error) {
 	text = strings.TrimPrefix(strings.TrimPrefix(text, "ipv4@"), "ipv6@")
 	number = func(n uint16) uint16 { return n }
-	if a, err := netip.ParseAddr(strings.Trim(text, "[]")); err == nil {
-		return a, number, nil
+	if a, err = netip.ParseAddr(strings.Trim(text, "[]")); err == nil {
+		return a, "", number, nil
 	}
-	i := strings.LastIndexByte(text, ':')
-	if i < 0 {
-		return a, nil, fmt.Errorf("%s is no address: nothing is looked up by name", source.Excerpt(text))
+	host, port := text, ""
+	if i := strings.LastIndexByte(text, ':'); i >= 0 {
+		host, port = text[:i], text[i+1:]
 	}
-	if a, err = netip.ParseAddr(strings.Trim(text[:i], "[]")); err != nil {
-		return a, nil, fmt.Errorf("%s is no address: nothing is looked up by name", source.Excerpt(text[:i]))
+	if a, err = netip.ParseAddr(strings.Trim(host, "[]")); err != nil {
+		if name = host; name == "" || len(name) > 253 || strings.ContainsAny(name, "/@") {
+			return a, "", nil, fmt.Errorf("%s is no address of IP", source.Excerpt(host))
+		}
 	}
-	port := text[i+1:]
 	n, err := strconv.Atoi(port)
-	if err != nil || n > 65535 || n < -65535 {
-		return a, nil, fmt.Errorf("%s is no port", source.Excerpt(port))
+	if port != "" && (err != nil || n > 65535 || n < -65535) {
+		return a, "", nil, fmt.Errorf("%s is no port", source.Excerpt(port))
 	}
 	if strings.HasPrefix(port, "+") || n < 0 {
 		number = func(from uint16) uint16 { return uint16(max(0, min(65535, int(from)+n))) }
 	} else if n != 0 {
 		number = func(uint16) uint16 { return uint16(n) }
 	}
-	return a, number, nil
+	return a, name, number, nil
 }

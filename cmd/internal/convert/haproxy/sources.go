@@ -1,45 +1,63 @@
 package haproxy
 
 import (
+	"fmt"
 	"math/bits"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 
 	"svcproxy.dev/svcproxy/cmd/internal/convert/reader"
 )
 
-// sources are who may use what a section listens on.
+// sources are who may use what a section listens on, as far as rules go by sources alone.
 type sources struct {
-	ranges []netip.Prefix           // empty: everybody
-	taken  map[reader.Position]bool // lines that say so
+	may   reader.Ranges            // all others are kept out
+	taken map[reader.Position]bool // lines that say no more
+	opens configLine               // a rule that keeps sources out in a way that may does not; no words: there is none
 }
 
 // A sourceReader reads the rules of a section about sources.
 type sourceReader struct {
-	*reader.Result
+	*haproxy
 	sources
-	acls map[string][]configLine // by their names
+	acls    map[string][]configLine // by their names
+	changes bool                    // the source of a connection is not that of its packets
 }
 
-// sources reads who may use what a section listens on, where its tcp-request rules say no more than that.
-func (h *haproxy) sources(s *section) (sources, error) {
-	rules := s.all("tcp-request")
-	if len(rules) == 0 || s.changesSources(rules) {
-		return sources{}, nil
-	}
-	acls := map[string][]configLine{}
-	for _, l := range s.all("acl") {
-		acls[l.Arg(1)] = append(acls[l.Arg(1)], l)
-	}
-	for _, set := range []string{"connection", "session", "content"} {
-		r := sourceReader{Result: h.Result, sources: sources{taken: map[reader.Position]bool{}}, acls: acls}
-		known, err := r.rules(rules, set)
-		if err != nil || known {
-			return r.sources, err
+// A condition is the sources for which a rule holds: some at least, and some at most.
+type condition struct {
+	least, most reader.Ranges
+	bySource    bool // a part of it is about sources
+}
+
+func (c condition) exact() bool { return c.least.Equal(c.most) }
+
+// sources reads who may use what a section listens on. Each set of rules has to let a connection in.
+func (h *haproxy) sources(front, back *section) (sources, error) {
+	r := sourceReader{haproxy: h, sources: sources{may: reader.AllAddrs, taken: map[reader.Position]bool{}}}
+	for _, s := range slices.Compact([]*section{front, back}) {
+		rules := s.all("tcp-request")
+		r.changes = r.changes || front.changesSources(rules)
+		r.acls = map[string][]configLine{}
+		for _, l := range s.all("acl") {
+			r.acls[l.Arg(1)] = append(r.acls[l.Arg(1)], l)
+		}
+		for _, set := range []string{"connection", "session", "content"} {
+			if err := r.rules(rules, set); err != nil {
+				return r.sources, err
+			}
+		}
+		if s.hidden.Words != nil {
+			r.opens = s.hidden
 		}
 	}
-	return sources{}, nil
+	if !r.may.Equal(reader.AllAddrs) {
+		r.opens = configLine{}
+	}
+	r.taken[r.opens.at] = true // by a note of its own
+	return r.sources, nil
 }
 
 // changesSources reports whether the address of a client is another one than that of its packets.
@@ -51,89 +69,174 @@ func (s *section) changesSources(rules []configLine) bool {
 	})
 }
 
-// rules reads the rules of a set, and reports whether they let in the sources that it has read and no others:
-// accept if SOURCES, any number of times, and in the end reject, or reject unless SOURCES.
-func (r *sourceReader) rules(rules []configLine, set string) (known bool, err error) {
+// rules reads the rules of a set, of which the first one that holds decides. What it cannot read may hold or not.
+func (r *sourceReader) rules(rules []configLine, set string) error {
+	undecided, accepted, rejected := reader.AllAddrs, reader.Ranges(nil), reader.Ranges(nil) // each at most
+	var partly configLine
 	for _, l := range rules {
 		action := l.Arg(2)
 		if l.Arg(1) != set || action != "accept" && action != "reject" && action != "silent-drop" {
 			continue
 		}
-		conditional, negated := len(l.Words) > 3, false
-		if conditional {
-			if negated, known, err = r.condition(l.Words[3:]); !known || err != nil {
-				return false, err
+		c, err := r.condition(l.Words[3:])
+		if err != nil {
+			return err
+		}
+		if err := r.Grow(len(undecided) + len(accepted) + len(rejected)); err != nil {
+			return err
+		}
+		if r.taken[l.at] = c.exact(); !c.exact() && c.bySource {
+			partly = l
+		}
+		if action == "accept" {
+			accepted = accepted.Or(undecided.And(c.most))
+		} else {
+			rejected = rejected.Or(undecided.And(c.most))
+		}
+		undecided = undecided.And(c.least.Not())
+	}
+	if may := accepted.Or(undecided); !may.Equal(reader.AllAddrs) {
+		r.may = r.may.And(may)
+	} else if len(rejected) > 0 && partly.Words != nil {
+		r.opens = partly
+	}
+	return nil
+}
+
+// condition reads what follows an action: if or unless, with names of acls and { ... }, next to each other where all have to
+// hold, and with || or "or" between them where one has to.
+func (r *sourceReader) condition(words []string) (condition, error) {
+	all := condition{least: reader.AllAddrs, most: reader.AllAddrs}
+	if len(words) == 0 {
+		return all, nil
+	}
+	out, part := condition{}, all
+	negate := false
+	for i := 1; i < len(words); i++ {
+		word := words[i]
+		for strings.HasPrefix(word, "!") {
+			word, negate = word[1:], !negate
+		}
+		if word == "" {
+			continue
+		}
+		if word == "||" || word == "or" {
+			out, part = out.or(part), all
+			continue
+		}
+		var c condition
+		var err error
+		if end := slices.Index(words[i:], "}"); word == "{" && end > 0 {
+			c, err = r.test(words[i+1 : i+end])
+			i += end
+		} else {
+			c, err = r.acl(word)
+		}
+		if err != nil {
+			return c, err
+		}
+		if negate {
+			c.least, c.most = c.most.Not(), c.least.Not()
+		}
+		part.least, part.most, part.bySource = part.least.And(c.least), part.most.And(c.most), part.bySource || c.bySource
+		negate = false
+	}
+	out = out.or(part)
+	switch words[0] {
+	case "if":
+	case "unless":
+		out.least, out.most = out.most.Not(), out.least.Not()
+	default:
+		out.least, out.most = nil, reader.AllAddrs
+	}
+	return out, nil
+}
+
+func (c condition) or(o condition) condition {
+	return condition{c.least.Or(o.least), c.most.Or(o.most), c.bySource || o.bySource}
+}
+
+// acl reads all lines of an acl, of which one has to hold, or one that HAProxy has by itself.
+func (r *sourceReader) acl(name string) (out condition, err error) {
+	switch lines := r.acls[name]; {
+	case len(lines) > 0:
+		for _, l := range lines {
+			c, err := r.test(l.Words[min(2, len(l.Words)):])
+			if err != nil {
+				return out, err
+			}
+			r.taken[l.at] = c.exact()
+			out = out.or(c)
+		}
+		return out, nil
+	case name == "LOCALHOST":
+		return r.test([]string{"src", "127.0.0.1/8", "::1"})
+	case name == "TRUE":
+		return condition{least: reader.AllAddrs, most: reader.AllAddrs}, nil
+	case name == "FALSE":
+		return condition{}, nil
+	}
+	return condition{most: reader.AllAddrs}, nil
+}
+
+// test reads src with addresses and files of them. Of anything else it is not known for whom it holds.
+func (r *sourceReader) test(words []string) (condition, error) {
+	unknown := condition{most: reader.AllAddrs}
+	if len(words) < 2 || words[0] != "src" {
+		return unknown, nil
+	}
+	if unknown.bySource = true; r.changes {
+		return unknown, nil
+	}
+	var list []netip.Prefix
+	for i := 1; i < len(words); i++ {
+		texts := words[i : i+1]
+		switch words[i] {
+		case "--", "-i":
+			continue
+		case "-f":
+			var ok bool
+			if i++; i == len(words) {
+				return unknown, nil
+			}
+			if texts, ok = r.file(words[i]); !ok {
+				return unknown, nil
 			}
 		}
-		r.taken[l.at] = true
-		switch {
-		case action == "accept" && (negated || !conditional), action != "accept" && conditional && !negated:
-			return false, nil
-		case action != "accept":
-			return len(r.ranges) > 0 && !r.more(rules, set, l), nil
+		if err := r.Grow(len(texts)); err != nil {
+			return unknown, err
+		}
+		for _, text := range texts {
+			p, ok := sourceRange(text)
+			if !ok {
+				return unknown, nil
+			}
+			list = append(list, p)
 		}
 	}
-	return false, nil
+	set := reader.RangesOf(list...)
+	return condition{set, set, true}, nil
 }
 
-// more reports whether there are rules behind the one that lets in no others.
-func (r *sourceReader) more(rules []configLine, set string, last configLine) bool {
-	return slices.ContainsFunc(rules, func(l configLine) bool {
-		return l.Arg(1) == set && l.at.Line > last.at.Line && (l.Arg(2) == "reject" || l.Arg(2) == "silent-drop") && len(last.Words) > 3
-	})
-}
-
-// condition reads if or unless with one name of an acl or one { src ... }, and takes up its sources.
-func (r *sourceReader) condition(words []string) (negated, known bool, err error) {
-	negated = words[0] == "unless"
-	if words[0] != "if" && !negated {
-		return false, false, nil
+// file returns the first words of the lines of a file.
+func (r *sourceReader) file(name string) (words []string, ok bool) {
+	if text, known := r.files[name]; known {
+		return text, text != nil
 	}
-	words = slices.Clone(words[1:])
-	for len(words) > 0 && strings.HasPrefix(words[0], "!") {
-		negated = !negated
-		if words[0] = words[0][1:]; words[0] == "" {
-			words = words[1:]
+	r.files[name] = nil
+	data, err := r.Include(filepath.Dir(r.in.Name), name)
+	if err != nil {
+		r.Note(reader.Position{File: r.in.Name}, fmt.Sprintf("the sources of a rule are not known: %s", err), "convert on the host that has the file")
+		return nil, false
+	}
+	words = []string{}
+	for line := range strings.Lines(string(data)) {
+		if fields := strings.Fields(line); len(fields) > 0 && !strings.HasPrefix(fields[0], "#") {
+			words = append(words, fields[0])
 		}
 	}
-	switch n := len(words); {
-	case n > 2 && words[0] == "{" && slices.Index(words, "}") == n-1:
-		known, err = r.take(words[1 : n-1])
-	case n == 1 && len(r.acls[words[0]]) > 0:
-		known, err = r.acl(words[0])
-	}
-	return negated, known, err
-}
-
-// acl takes up the sources of all lines of an acl.
-func (r *sourceReader) acl(name string) (known bool, err error) {
-	for _, l := range r.acls[name] {
-		if known, err := r.take(l.Words[min(2, len(l.Words)):]); !known || err != nil {
-			return false, err
-		}
-		r.taken[l.at] = true
-	}
-	return true, nil
-}
-
-// take takes up what follows src.
-func (r *sourceReader) take(words []string) (known bool, err error) {
-	if len(words) < 2 || words[0] != "src" {
-		return false, nil
-	}
-	if err := r.Grow(len(words)); err != nil {
-		return false, err
-	}
-	for _, text := range words[1:] {
-		p, ok := sourceRange(text)
-		if !ok {
-			return false, nil
-		}
-		if !slices.Contains(r.ranges[max(0, len(r.ranges)-1):], p) {
-			r.ranges = append(r.ranges, p)
-		}
-	}
-	return true, nil
+	r.files[name] = words
+	return words, true
 }
 
 // sourceRange reads an address or a range, with its length or a mask.

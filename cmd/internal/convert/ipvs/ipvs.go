@@ -116,7 +116,7 @@ func setDestinations(s *reader.Service, v *VirtualServer) {
 		}
 		e := endpointOf(s, d)
 		e.Ports = map[string]uint16{s.Ports[0].Name: n}
-		s.Endpoints = append(s.Endpoints, e)
+		s.AddEndpoint(d.At, d.Addr.String(), e)
 	}
 	reader.CommonTargets(s.Service)
 }

@@ -1,15 +1,12 @@
 package keepalived
 
 import (
-	"fmt"
-	"io"
 	"path/filepath"
 	"regexp"
 	"strings"
 
 	"svcproxy.dev/svcproxy/cmd/internal/convert/reader"
 	"svcproxy.dev/svcproxy/source"
-	"svcproxy.dev/svcproxy/source/disk"
 )
 
 // Bounds of what one configuration of keepalived may be made of.
@@ -27,7 +24,6 @@ type lineReader struct {
 	pwd      string            // directory of the file that is read
 	params   map[string]string // definitions: $NAME=VALUE
 	files    int
-	size     int // bytes of all files
 	expanded int // bytes of all lines that definitions made
 	emit     func(at reader.Position, line string) error
 }
@@ -159,28 +155,19 @@ func (p *lineReader) include(at reader.Position, pattern string, depth int) erro
 		if p.files++; p.files > maxIncludes {
 			return reader.ErrorAt(at, "more than %d files are included", maxIncludes)
 		}
-		data, err := p.read(name)
+		data, err := p.Include("", name)
+		if err == reader.ErrIncluded {
+			return reader.ErrorAt(at, "%s", err)
+		}
 		if err != nil {
 			p.Note(at, "it cannot be included: "+err.Error(), "convert it on its own")
 			continue
-		}
-		if p.size += len(data); p.size > reader.MaxSize {
-			return reader.ErrorAt(at, "all files together have more than %d bytes", reader.MaxSize)
 		}
 		if err := p.text(name, data, depth+1); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func (p *lineReader) read(name string) ([]byte, error) {
-	f, _, err := disk.Open(name)
-	if err != nil {
-		return nil, fmt.Errorf("reading an included file: %w", err)
-	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, reader.MaxSize+1))
 }
 
 // uncomment returns a line up to a # or ! that is not quoted.

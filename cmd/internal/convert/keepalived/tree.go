@@ -113,7 +113,7 @@ func (b *treeBuilder) lastOfBlock() *node {
 func readTree(in reader.Input, r *reader.Result) (*node, error) {
 	root := &node{at: reader.Position{File: in.Name}, Words: []string{""}, block: true}
 	b := &treeBuilder{open: []*node{root}}
-	p := &lineReader{Result: r, id: in.ID, params: map[string]string{"_HASH": "#", "_BANG": "!"}, emit: b.line, size: len(in.Data)}
+	p := &lineReader{Result: r, id: in.ID, params: map[string]string{"_HASH": "#", "_BANG": "!"}, emit: b.line}
 	if err := p.text(in.Name, in.Data, 0); err != nil {
 		return nil, err
 	}

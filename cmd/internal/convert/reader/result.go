@@ -4,11 +4,15 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
+	"net/netip"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/disk"
 )
 
 // MaxSize is the most that is read of the input, with all files that it includes, in bytes.
@@ -105,6 +109,7 @@ type Result struct {
 	said     map[said]int
 	grown    int // of maxGrowth
 	unsaid   int // notes beyond maxNotes
+	included int // bytes of files that the input includes
 }
 
 // A Service is one service as it was read.
@@ -112,9 +117,11 @@ type Service struct {
 	*source.Service
 	Notes  []Note
 	At     Position
-	Checks []*source.HealthCheck // that only some endpoints have: comments
+	Checks []*source.HealthCheck // that cannot hold for all endpoints: comments
+	Named  []Named               // comments, too
 	Opens  bool                  // it lets in sources that were kept out, as a note says
 	all    *Result
+	places map[netip.AddrPort]int // of endpoints, by the line that they are written at
 }
 
 // ErrGrown ends the reading of a text that stands for too much.
@@ -179,6 +186,26 @@ func (r *Result) Whole() error {
 		return fmt.Errorf("there is more to say of it than %d lines; split it", maxNotes)
 	}
 	return nil
+}
+
+// ErrIncluded ends the reading of an input that includes too much.
+var ErrIncluded = fmt.Errorf("all files together have more than %d bytes", MaxSize)
+
+// Include reads a file that an input names. Relative names are seen from a directory.
+func (r *Result) Include(dir, name string) ([]byte, error) {
+	if !filepath.IsAbs(name) {
+		name = filepath.Join(dir, name)
+	}
+	f, _, err := disk.Open(name)
+	if err != nil {
+		return nil, fmt.Errorf("reading an included file: %w", err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, int64(MaxSize-r.included)+1))
+	if r.included += len(data); err == nil && r.included > MaxSize {
+		return nil, ErrIncluded
+	}
+	return data, err
 }
 
 // Add adds a service that begins at a position, by a name that is made fit and unique.

@@ -42,6 +42,35 @@ func CommonTargets(s *source.Service) {
 	s.Ports = targets
 }
 
+// A Named is an endpoint of which the address is not known, but a name.
+type Named struct {
+	Name string
+	source.Endpoint
+}
+
+// AddEndpoint adds an endpoint that is written at a position, under a name for people, and reports whether the service can
+// have it: it has none twice, and none of a family of which it has no address.
+func (s *Service) AddEndpoint(at Position, name string, e source.Endpoint) bool {
+	place := s.EndpointAt(&e)
+	if s.places == nil {
+		s.places = map[netip.AddrPort]int{}
+	}
+	why := ""
+	switch before, twice := s.places[place]; {
+	case twice:
+		why = fmt.Sprintf("line %d has the same address and port", before)
+	case len(s.VIPs) > 0 && !slices.ContainsFunc(s.VIPs, func(a netip.Addr) bool { return a.Is4() == e.Addr.Is4() }):
+		why = "it is of another family than the addresses of the service"
+	}
+	if why != "" {
+		s.Note(at, name+" is left out: "+why, "")
+		return false
+	}
+	s.places[place] = at.Line
+	s.Endpoints = append(s.Endpoints, e)
+	return true
+}
+
 // Endpoint returns one as it is where nothing more is written.
 func Endpoint(a netip.Addr) source.Endpoint {
 	return source.Endpoint{Addr: a, Weight: 1, Ready: true, Serving: true}
