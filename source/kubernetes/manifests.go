@@ -23,7 +23,15 @@ type Manifests struct {
 	services []manifest
 	slices   map[source.Key][]*slice // by the service that they are of
 	older    map[source.Key][]*slice // of Endpoints, which have no meaning beside slices
+	lists    []endpointList
 	words    *words
+}
+
+// An endpointList is an EndpointSlice or Endpoints object.
+type endpointList struct {
+	kind, name string
+	service    source.Key // that it is of; without name: of none
+	id         int
 }
 
 // A manifest is a Service object, with a number that its reader chose.
@@ -40,6 +48,12 @@ type Converted struct {
 	Notes           []string
 }
 
+// An Orphan is an object with endpoints that are of no service.
+type Orphan struct {
+	ID   int
+	Note string
+}
+
 // maxManifestPorts is as many ports as a service of a file may have.
 const maxManifestPorts = 1000
 
@@ -48,8 +62,8 @@ func NewManifests() *Manifests {
 	return &Manifests{slices: map[source.Key][]*slice{}, older: map[source.Key][]*slice{}, words: newWords()}
 }
 
-// Add takes up an object of JSON: a Service, an EndpointSlice or Endpoints. The id is that of the
-// service in Converted. An object of another kind is not known.
+// Add takes up an object of JSON: a Service, an EndpointSlice or Endpoints. The id is that of
+// Converted and Orphan. An object of another kind is not known.
 func (m *Manifests) Add(kind string, object []byte, id int) (known bool, err error) {
 	switch kind {
 	case "Service":
@@ -62,6 +76,8 @@ func (m *Manifests) Add(kind string, object []byte, id int) (known bool, err err
 		s := &discovery.EndpointSlice{}
 		if err = json.Unmarshal(object, s); err == nil {
 			m.addSlice(m.slices, s)
+			key := source.Key{Namespace: s.Namespace, Name: s.Labels[discovery.LabelServiceName]}
+			m.lists = append(m.lists, endpointList{kind, s.Name, key, id})
 		}
 	case "Endpoints":
 		e := &endpointsObject{}
@@ -69,6 +85,8 @@ func (m *Manifests) Add(kind string, object []byte, id int) (known bool, err err
 			for i := range e.Subsets {
 				m.addSlice(m.older, e.slice(i))
 			}
+			key := source.Key{Namespace: cmp.Or(e.Metadata.Namespace, "default"), Name: e.Metadata.Name}
+			m.lists = append(m.lists, endpointList{kind, e.Metadata.Name, key, id})
 		}
 	default:
 		return false, nil
@@ -84,6 +102,24 @@ func (m *Manifests) addSlice(to map[source.Key][]*slice, s *discovery.EndpointSl
 	if out := parseSlice(s, m.words); out != nil {
 		to[out.service] = append(to[out.service], out)
 	}
+}
+
+// Orphans returns the objects with endpoints that are of no service, in the order in which they were added.
+func (m *Manifests) Orphans() (out []Orphan) {
+	known := map[source.Key]bool{}
+	for _, s := range m.services {
+		known[source.Key{Namespace: s.Namespace, Name: s.Name}] = true
+	}
+	for _, l := range m.lists {
+		what := fmt.Sprintf("%s %s of namespace %s", l.kind, source.Excerpt(l.name), source.Excerpt(l.service.Namespace))
+		switch {
+		case l.service.Name == "":
+			out = append(out, Orphan{l.id, what + " is left out: it has no label " + discovery.LabelServiceName})
+		case !known[l.service]:
+			out = append(out, Orphan{l.id, what + " is left out: there is no service " + source.Excerpt(l.service.Name)})
+		}
+	}
+	return out
 }
 
 // Services returns the services of all objects, in the order in which they were added.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -241,16 +242,34 @@ func parseSlice(s *discovery.EndpointSlice, words *words) *slice {
 			out.ports = append(out.ports, slicePort{words.one(ptr.Deref(p.Name, "")), protocol(ptr.Deref(p.Protocol, "")), number(*p.Port)})
 		}
 	}
+	weight := out.weight(s)
 	out.endpoints = make([]source.Endpoint, 0, len(s.Endpoints))
 	for i := range s.Endpoints {
 		e, ok := out.notes.endpoint(&s.Endpoints[i], words)
 		if ok {
+			e.Weight = weight
 			out.endpoints = append(out.endpoints, e)
 			out.hinted = out.hinted || e.Hints != nil
 		}
 	}
 	slices.SortStableFunc(out.endpoints, compareEndpoints)
 	return out
+}
+
+// weightKey is the annotation by which Cilium gives all endpoints of a slice a weight.
+const weightKey = "service.cilium.io/weight"
+
+// weight returns the weight of the endpoints of a slice.
+func (out *slice) weight(s *discovery.EndpointSlice) uint16 {
+	text, written := s.Annotations[weightKey]
+	n, err := strconv.ParseUint(text, 10, 16)
+	if err == nil {
+		return uint16(n)
+	}
+	if written {
+		out.notes.add("the weight %s of slice %s is no number up to 65535: 1 in its place", source.Excerpt(text), source.Excerpt(s.Name))
+	}
+	return 1
 }
 
 // endpoint takes the first address: others have no meaning (discovery/v1).

@@ -186,6 +186,19 @@ func TestParseSlice(t *testing.T) {
 	}
 }
 
+// The annotation of Cilium gives all endpoints of a slice their weight.
+func TestParseWeight(t *testing.T) {
+	for text, want := range map[string]uint16{"90": 90, "0": 0, "65535": 65535, "65536": 1, "-1": 1, "": 1} {
+		s := eps("s", "a", "10.0.0.1", "10.0.0.2")
+		s.Annotations = map[string]string{"service.cilium.io/weight": text}
+		got := parseSlice(s, newWords())
+		noted := len(got.notes.all()) > 0
+		if len(got.endpoints) != 2 || got.endpoints[0].Weight != want || got.endpoints[1].Weight != want || noted != (text == "65536" || text == "-1" || text == "") {
+			t.Errorf("%q: %+v, %v; want weight %d", text, got.endpoints, got.notes.all(), want)
+		}
+	}
+}
+
 func TestParseNode(t *testing.T) {
 	n := &core.Node{
 		ObjectMeta: meta.ObjectMeta{Name: "here", Labels: map[string]string{core.LabelTopologyZone: "z"}},

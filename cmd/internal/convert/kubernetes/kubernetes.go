@@ -6,9 +6,13 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
+	"reflect"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"sigs.k8s.io/yaml"
@@ -22,7 +26,7 @@ import (
 type manifestReader struct {
 	*reader.Result
 	all   *kubernetes.Manifests
-	at    []reader.Position   // of services, by their number
+	at    []reader.Position   // of objects, by their number
 	texts map[int]object      // of services, by their number
 	seen  map[source.Key]bool // services
 }
@@ -41,12 +45,13 @@ type object struct {
 // Read reads objects of Kubernetes: YAML or JSON, any number of documents, and lists.
 func Read(in reader.Input) (*reader.Result, error) {
 	r := newManifestReader()
+	r.Missing = "write its endpoints, or print them with kubectl get services,endpointslices -A -o yaml"
 	for _, d := range documents(in) {
 		text, err := jsonOf(d.at, d.text)
 		if err != nil {
 			return nil, err
 		}
-		if err := r.add(d.at, text, "", 0); err != nil {
+		if err := r.add(d.at, itemLines(d.text, "items"), text, "", 0); err != nil {
 			return nil, err
 		}
 	}
@@ -56,7 +61,7 @@ func Read(in reader.Input) (*reader.Result, error) {
 // ReadCilium reads the state file of Cilium's standalone load balancer: objects of Kubernetes in
 // two lists, without their kinds.
 func ReadCilium(in reader.Input) (*reader.Result, error) {
-	at := reader.Position{File: in.Name}
+	at := reader.Position{File: in.Name, Line: 1}
 	text, err := jsonOf(at, in.Data)
 	if err != nil {
 		return nil, err
@@ -65,29 +70,107 @@ func ReadCilium(in reader.Input) (*reader.Result, error) {
 		Services, Endpoints []json.RawMessage
 	}
 	if err := json.Unmarshal(text, &state); err != nil {
-		return nil, reader.ErrorAt(at, "it is no state file: %s", source.Printable(err.Error()))
+		return nil, reader.ErrorAt(at, "it is no state file: %s", objectError(err))
 	}
 	r := newManifestReader()
 	for _, l := range []struct {
-		kind    string
-		objects []json.RawMessage
-	}{{"Service", state.Services}, {"EndpointSlice", state.Endpoints}} {
-		for _, o := range l.objects {
-			if err := r.add(at, o, l.kind, 0); err != nil {
-				return nil, err
-			}
+		kind, key string
+		objects   []json.RawMessage
+	}{{"Service", "services", state.Services}, {"EndpointSlice", "endpoints", state.Endpoints}} {
+		if err := r.addAll(at, itemLines(in.Data, l.key), l.objects, l.kind, 0); err != nil {
+			return nil, err
 		}
 	}
 	return r.finish(in.Name)
 }
 
-// jsonOf returns what a text of YAML says.
+// yamlLine is how an error says in which line of its text it is.
+var yamlLine = regexp.MustCompile(`^line (\d+): `)
+
+// jsonOf returns what a text of YAML that begins at a position says.
 func jsonOf(at reader.Position, text []byte) ([]byte, error) {
 	out, err := yaml.YAMLToJSON(text)
-	if err != nil {
-		return nil, reader.ErrorAt(at, "it is no YAML: %s", source.Printable(strings.TrimPrefix(err.Error(), "yaml: ")))
+	if err == nil {
+		return out, nil
 	}
-	return out, nil
+	msg := strings.TrimPrefix(err.Error(), "yaml: ")
+	if m := yamlLine.FindStringSubmatch(msg); m != nil {
+		n, _ := strconv.Atoi(m[1])
+		at.Line, msg = at.Line+n-1, msg[len(m[0]):]
+	}
+	return nil, reader.ErrorAt(at, "it is no YAML: %s", source.Printable(msg))
+}
+
+// itemLines returns the lines, counted from 0, at which the items of a list begin that is the value of a key of the whole
+// text. It reads JSON, and YAML where items stand below the key: of other texts there are none.
+func itemLines(text []byte, key string) (list []int) {
+	if trimmed := bytes.TrimSpace(text); len(trimmed) > 0 && trimmed[0] == '{' {
+		return jsonItemLines(text, key)
+	}
+	n, indent, inside := -1, -1, false
+	for line := range bytes.Lines(text) {
+		n++
+		rest := bytes.TrimLeft(line, " ")
+		words := bytes.TrimSpace(rest)
+		at := len(line) - len(rest)
+		isItem := bytes.Equal(words, []byte("-")) || bytes.HasPrefix(words, []byte("- "))
+		switch {
+		case len(words) == 0 || words[0] == '#':
+		case !inside:
+			inside = at == 0 && string(words) == key+":"
+		case isItem && (at == indent || indent < 0):
+			indent, list = at, append(list, n)
+		case at <= max(indent, 0):
+			return list
+		}
+	}
+	return list
+}
+
+// jsonItemLines is itemLines of an object of JSON.
+func jsonItemLines(text []byte, key string) (list []int) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	_, err := d.Token()
+	var skipped json.RawMessage
+	line, seen := 0, 0
+	for err == nil && d.More() {
+		name, _ := d.Token()
+		if name != key {
+			err = d.Decode(&skipped)
+			continue
+		}
+		if open, err := d.Token(); err != nil || open != json.Delim('[') {
+			return nil
+		}
+		for d.More() {
+			at := int(d.InputOffset())
+			at += len(text[at:]) - len(bytes.TrimLeft(text[at:], ", \t\r\n"))
+			line, seen = line+bytes.Count(text[seen:at], []byte{'\n'}), at
+			if list = append(list, line); d.Decode(&skipped) != nil {
+				return nil
+			}
+		}
+		return list
+	}
+	return nil
+}
+
+// kinds are what values of JSON are called.
+var kinds = map[reflect.Kind]string{reflect.Slice: "a list", reflect.Struct: "an object", reflect.Map: "an object", reflect.String: "text", reflect.Bool: "true or false",
+	reflect.Int32: "a number", reflect.Int64: "a number"}
+
+// objectError says why an object cannot be read, in words of its own format.
+func objectError(err error) string {
+	e, ok := errors.AsType[*json.UnmarshalTypeError](err)
+	if !ok {
+		return source.Printable(err.Error())
+	}
+	kind := e.Type.Kind()
+	if kind == reflect.Pointer {
+		kind = e.Type.Elem().Kind()
+	}
+	got := strings.NewReplacer("array", "a list", "object", "an object", "string", "text", "bool", "true or false").Replace(e.Value)
+	return fmt.Sprintf("%s is %s; want %s", cmp.Or(source.Printable(e.Field), "it"), got, cmp.Or(kinds[kind], "another value"))
 }
 
 func newManifestReader() *manifestReader {
@@ -135,23 +218,32 @@ func behind(line []byte, mark string) (rest string, marked bool) {
 	return rest, marked && (rest == "" || text[0] == ' ' || text[0] == '\t')
 }
 
+// addAll takes up the objects of a list, which begin at lines behind a position.
+func (r *manifestReader) addAll(at reader.Position, lines []int, all []json.RawMessage, kind string, depth int) error {
+	for i, text := range all {
+		item := at
+		if len(lines) == len(all) {
+			item.Line += lines[i]
+		}
+		if err := r.add(item, nil, text, kind, depth); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // add takes up an object, or all that a list has. A kind is that of objects that do not say it.
-func (r *manifestReader) add(at reader.Position, text []byte, kind string, depth int) error {
+func (r *manifestReader) add(at reader.Position, lines []int, text []byte, kind string, depth int) error {
 	if bytes.Equal(bytes.TrimSpace(text), []byte("null")) {
 		return nil // a document of comments
 	}
 	var o object
 	if err := json.Unmarshal(text, &o); err != nil {
-		return reader.ErrorAt(at, "it is no object of Kubernetes: %s", source.Printable(err.Error()))
+		return reader.ErrorAt(at, "it is no object of Kubernetes: %s", objectError(err))
 	}
 	o.Kind = cmp.Or(o.Kind, kind)
 	if strings.HasSuffix(o.Kind, "List") && depth < reader.MaxDepth {
-		for _, item := range o.Items {
-			if err := r.add(at, item, strings.TrimSuffix(o.Kind, "List"), depth+1); err != nil {
-				return err
-			}
-		}
-		return nil
+		return r.addAll(at, lines, o.Items, strings.TrimSuffix(o.Kind, "List"), depth+1)
 	}
 	if key := (source.Key{Namespace: cmp.Or(o.Metadata.Namespace, "default"), Name: o.Metadata.Name}); o.Kind == "Service" {
 		if r.seen[key] {
@@ -163,13 +255,14 @@ func (r *manifestReader) add(at reader.Position, text []byte, kind string, depth
 	known, err := r.all.Add(o.Kind, text, len(r.at))
 	switch {
 	case err != nil:
-		return reader.ErrorAt(at, "%s", source.Printable(err.Error()))
+		return reader.ErrorAt(at, "%s %s cannot be read: %s", source.Printable(o.Kind), source.Excerpt(o.Metadata.Name), objectError(err))
 	case !known:
-		r.Note(at, "objects of kind "+source.Excerpt(o.Kind)+" are left out: they are no services", "")
+		r.Note(at, source.Printable(cmp.Or(o.Kind, "object"))+" "+source.Excerpt(o.Metadata.Name)+" is left out: it is no service", "")
+		return nil
 	case o.Kind == "Service":
 		r.texts[len(r.at)] = o
-		r.at = append(r.at, at)
 	}
+	r.at = append(r.at, at)
 	return nil
 }
 
@@ -199,6 +292,9 @@ func (r *manifestReader) finish(file string) (*reader.Result, error) {
 			}
 			annotations(s, at, r.texts[c.ID].Metadata.Annotations)
 		}
+	}
+	for _, o := range r.all.Orphans() {
+		r.Note(r.at[o.ID], o.Note, "")
 	}
 	r.KeepsPods(file)
 	return r.Result, nil
