@@ -11,7 +11,10 @@
 package convert
 
 import (
+	"bytes"
+	"encoding/binary"
 	"fmt"
+	"unicode/utf16"
 
 	"svcproxy.dev/svcproxy/cmd/internal/convert/haproxy"
 	"svcproxy.dev/svcproxy/cmd/internal/convert/iptables"
@@ -63,6 +66,7 @@ func (f Format) Read(in reader.Input) (*reader.Result, error) {
 	if len(in.Data) > reader.MaxSize {
 		return nil, fmt.Errorf("%s: it has more than %d bytes", source.Quote(in.Name), reader.MaxSize)
 	}
+	in.Data = plainText(in.Data)
 	r, err := f.read(in)
 	if err != nil {
 		return nil, err
@@ -71,4 +75,22 @@ func (f Format) Read(in reader.Input) (*reader.Result, error) {
 		return nil, fmt.Errorf("%s: it has more than %d services; split it", source.Quote(in.Name), reader.MaxServices)
 	}
 	return r, nil
+}
+
+// plainText returns a text as UTF-8, without the mark of byte order that editors of other systems put before it.
+func plainText(data []byte) []byte {
+	var order binary.ByteOrder = binary.LittleEndian
+	switch {
+	case bytes.HasPrefix(data, []byte("\xef\xbb\xbf")):
+		return data[3:]
+	case bytes.HasPrefix(data, []byte("\xfe\xff")):
+		order = binary.BigEndian
+	case !bytes.HasPrefix(data, []byte("\xff\xfe")):
+		return data
+	}
+	units := make([]uint16, 0, len(data)/2)
+	for i := 2; i+1 < len(data); i += 2 {
+		units = append(units, order.Uint16(data[i:]))
+	}
+	return []byte(string(utf16.Decode(units)))
 }

@@ -1,9 +1,11 @@
 package convert_test
 
 import (
+	"encoding/binary"
 	"fmt"
 	"strings"
 	"testing"
+	"unicode/utf16"
 
 	"svcproxy.dev/svcproxy/cmd/internal/convert/reader"
 )
@@ -34,5 +36,21 @@ func TestTooManyNotesAreRefused(t *testing.T) {
 	const want = "converting to a service file: there is more to say of it than 200000 lines; split it"
 	if err == nil || err.Error() != want {
 		t.Errorf("error %v; want %s", err, want)
+	}
+}
+
+// A text is read in the encodings that editors write, with the mark before it.
+func TestEncodings(t *testing.T) {
+	const text = "*nat\n-A PREROUTING -d 192.0.2.1/32 -p tcp -m tcp --dport 80 -j DNAT --to-destination 10.0.0.1\n"
+	units := utf16.Encode([]rune("\ufeff" + text))
+	var little, big []byte
+	for _, u := range units {
+		little, big = binary.LittleEndian.AppendUint16(little, u), binary.BigEndian.AppendUint16(big, u)
+	}
+	for name, data := range map[string][]byte{"UTF-8": []byte("\ufeff" + text), "UTF-16, little end first": little, "UTF-16, big end first": big} {
+		r, err := format(t, "iptables").Read(reader.Input{Name: "in", Data: data})
+		if err != nil || len(r.Services) != 1 {
+			t.Errorf("%s: error %v", name, err)
+		}
 	}
 }

@@ -81,7 +81,7 @@ func readRules(in reader.Input) (*ruleset, error) {
 }
 
 // plainWords are matches whose names say nothing more, and options that change no choice.
-var plainWords = []string{"tcp", "udp", "sctp", "comment", "addrtype", "statistic", "multiport", "recent"}
+var plainWords = []string{"tcp", "udp", "sctp", "comment", "addrtype", "statistic", "multiport", "recent", "state", "conntrack"}
 
 // parseRule reads the options of a rule. What cannot be read is among other.
 func parseRule(at reader.Position, chain string, words []string) rule {
@@ -173,6 +173,8 @@ func (r *rule) option(word, value string, not bool) {
 		ok = ok && !not
 	case "--dst-type":
 		r.dst.local, ok = value == "LOCAL", value == "LOCAL" && !not
+	case "--state", "--ctstate": // only packets that begin a connection get to table nat
+		ok = !not && slices.Contains(strings.Split(value, ","), "NEW")
 	case "--src-type":
 		r.src.local, ok = value == "LOCAL" && !not, value == "LOCAL" && !not
 	case "--probability":
@@ -195,6 +197,9 @@ func (r *rule) option(word, value string, not bool) {
 	}
 	if !ok {
 		if text := strings.TrimSpace(word + " " + value); text != "" {
+			if not {
+				text = "! " + text
+			}
 			r.other = append(r.other, text)
 		}
 	}

@@ -205,6 +205,8 @@ func (w *walker) plainService(f *frontend, p pool) *reader.Service {
 		s.VIPs = []netip.Addr{f.addr}
 	} else if i := slices.IndexFunc(f.leaves, func(l leaf) bool { return !l.local }); i >= 0 {
 		s.Note(f.leaves[i].at, "the rule is of every address, and a node port is of this host's", "node_port_addresses says of which; write vips where it is for others")
+	} else {
+		s.Note(s.At, "the rule is of all addresses of this host, and a node port is on the addresses of node_port_addresses", "set it in svcproxy.toml, or write vips in place of node_port")
 	}
 	s.SourceRanges = p.ranges
 	for _, n := range p.notes {

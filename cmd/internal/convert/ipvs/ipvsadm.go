@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -24,6 +26,9 @@ func Read(in reader.Input) (*reader.Result, error) {
 		words := strings.Fields(line)
 		if len(words) == 0 || strings.HasPrefix(words[0], "#") {
 			continue
+		}
+		if path.Base(words[0]) == "ipvsadm" { // of a script
+			words = words[1:]
 		}
 		if err := p.line(words); err != nil {
 			return nil, reader.ErrorAt(p.at, "%s", err)
@@ -99,7 +104,13 @@ func parseOptions(words []string) (options, error) {
 
 func (o options) has(name string) bool { _, ok := o[name]; return ok }
 
+// ofList begin lines of what ipvsadm -L prints.
+var ofList = []string{"IP", "Prot", "->", "TCP", "UDP", "SCTP", "FWM"}
+
 func (p *ipvsadm) line(words []string) error {
+	if len(words) > 0 && slices.Contains(ofList, words[0]) {
+		return fmt.Errorf("this is a list for people; convert what ipvsadm -Sn prints")
+	}
 	o, err := parseOptions(words)
 	if err != nil {
 		return err
@@ -135,7 +146,7 @@ func (p *ipvsadm) server(key string, protocol source.Protocol, o options) error 
 	}
 	p.servers[key] = nil
 	if protocol == 0 {
-		p.Note(p.at, "firewall mark "+source.Excerpt(o["fwmark"])+" is left out: no service is chosen by a mark", "write a service with the addresses and ports that are marked")
+		p.Note(p.at, "firewall mark "+source.Excerpt(o["fwmark"])+" is left out, with its servers: no service is chosen by a mark", "write a service with the addresses and ports that are marked")
 		return nil
 	}
 	name, text, _ := strings.Cut(key, " ")
@@ -144,7 +155,7 @@ func (p *ipvsadm) server(key string, protocol source.Protocol, o options) error 
 		return err
 	}
 	if addr.Port() == 0 {
-		p.Note(p.at, fmt.Sprintf("the service of all ports of %s is left out", addr.Addr()), "write one with the ports that are used")
+		p.Note(p.at, fmt.Sprintf("the service of all ports of %s is left out, with its servers", addr.Addr()), "write one with the ports that are used")
 		return nil
 	}
 	v := &VirtualServer{

@@ -28,6 +28,7 @@ type checkReader struct {
 func addChecks(s *reader.Service, virtual *node, reals []*node, hasSorry bool) {
 	var checks []reader.Checked
 	var miscs []misc
+	places := map[netip.AddrPort]bool{}
 	for _, n := range reals {
 		addr, err := netip.ParseAddr(n.Arg(1))
 		port, portErr := reader.PortOf(n.Arg(2))
@@ -38,6 +39,11 @@ func addChecks(s *reader.Service, virtual *node, reals []*node, hasSorry bool) {
 		if r.own = r.port; s.Forward.Answers() {
 			r.own = s.Ports[0].Port // packets keep it
 		}
+		place := netip.AddrPortFrom(addr, r.own)
+		if places[place] {
+			continue // so does a note
+		}
+		places[place] = true
 		c := reader.Checked{At: n.at, Name: "real server " + n.Arg(1)}
 		r.first(&c)
 		checks, miscs = append(checks, c), append(miscs, r.misc)

@@ -92,10 +92,28 @@ func (b *treeBuilder) line(at reader.Position, line string) error {
 			}
 			n = &node{at: at, Words: []string{w}}
 			in := b.open[len(b.open)-1]
+			if err := in.misplaced(n); err != nil {
+				return err
+			}
 			in.sub = append(in.sub, n)
 		default:
 			n.Words = append(n.Words, w)
 		}
+	}
+	return nil
+}
+
+// inNoBlock are statements that stand in no block.
+var inNoBlock = []string{"virtual_server", "virtual_server_group", "vrrp_instance", "vrrp_sync_group", "vrrp_script", "global_defs"}
+
+// misplaced returns an error about a statement that a missing brace has put into another block than it is of.
+func (in *node) misplaced(n *node) error {
+	key := n.key()
+	switch root := in.key() == ""; {
+	case !root && (slices.Contains(inNoBlock, key) || key == "real_server" && in.key() != "virtual_server"):
+		return reader.ErrorAt(n.at, "%s is in the block %s of line %d: a brace that ends it is missing before", key, source.Excerpt(in.key()), in.at.Line)
+	case root && key == "real_server":
+		return reader.ErrorAt(n.at, "real_server is in no virtual_server: a brace that begins it is missing before, or one ends it too early")
 	}
 	return nil
 }
