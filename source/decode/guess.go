@@ -81,6 +81,11 @@ func guessTOML(text string, f textFault) textFault {
 		f.hint = "write [[services]]"
 	case strings.HasSuffix(f.msg, "has already been defined.") && strings.Contains(f.msg, "'services"):
 		f.msg, f.hint = strings.TrimSuffix(f.msg, "."), "begin each further service with [[services]]"
+	case twiceAList.MatchString(f.msg):
+		key := twiceAList.FindStringSubmatch(f.msg)[1]
+		if f.msg, f.hint = key+" is written twice", "leave one of them out"; strings.HasPrefix(lineAt(text, f.off), "[") {
+			f.msg, f.hint = key+" stands above as a list already", "write all of it in the list, or each part below [[services."+key+"]]"
+		}
 	}
 	return f
 }
@@ -88,6 +93,9 @@ func guessTOML(text string, f textFault) textFault {
 var (
 	broken = regexp.MustCompile(`^(expected value|Invalid |expected a top-level item|expected a comma|unexpected)`) // of the parser, about values
 	table  = regexp.MustCompile(`^\[\[?[A-Za-z_][\w.]*\]\]?\s*$`)
+	// twiceAList is of the parser, where a list is written both ways.
+	twiceAList = regexp.MustCompile(`^Key 'services\.(ports|endpoints)' was already created and cannot be used as an array`)
+
 	header = regexp.MustCompile(`^\[(services\]\]|\[services\])\s*$`)
 )
 

@@ -384,6 +384,12 @@ func Each(r *Reader, v any, read func(i int, v any)) bool {
 		hint := "want a list"
 		if s, ok := v.(string); ok {
 			hint = fmt.Sprintf("want a list: [%s]", source.Excerpt(s))
+			if words := strings.FieldsFunc(s, func(c rune) bool { return c == ',' || c == ' ' }); len(words) > 1 && len(s) <= 200 {
+				for i := range words {
+					words[i] = source.Excerpt(words[i])
+				}
+				hint = "want a list: [" + strings.Join(words, ", ") + "]"
+			}
 		}
 		r.Fault(r.name()+" is "+describe(v), hint)
 		return false

@@ -117,17 +117,7 @@ var addrOrNone = decode.Kind[netip.Addr]{
 }
 
 // healthCheck reads a health check. One at fault has no type.
-var healthCheck = decode.Kind[writtenCheck]{Read: readCheck, Schema: decode.TableOf(checkFields, standardCheck()).Schema}.Instead(func(v any) string {
-	switch v := v.(type) {
-	case []map[string]any, []any:
-		return "want one table, in TOML below a header in one pair of brackets"
-	case string:
-		if slices.Contains(source.CheckTypes, v) || v == "none" {
-			return fmt.Sprintf("write health_check = { type = %q }", v)
-		}
-	}
-	return ""
-})
+var healthCheck = decode.Kind[writtenCheck]{Read: readCheck, Schema: decode.TableOf(checkFields, standardCheck()).Schema}.Instead(checkHint)
 
 func readCheck(r *decode.Reader, v any) (writtenCheck, bool) {
 	var c writtenCheck

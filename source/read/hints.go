@@ -1,9 +1,13 @@
 package read
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
+	"strconv"
+	"strings"
 
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/decode"
@@ -123,4 +127,123 @@ func missingHint(root map[string]any) string {
 		}
 	}
 	return noServices
+}
+
+// portText is how other programs write a port: 80, 80:8080 or 53/udp.
+var portText = regexp.MustCompile(`^(\d{1,5})(?::(\d{1,5}))?(?:/(tcp|udp|sctp))?$`)
+
+// portTable returns the table that is meant by a port as other programs write it; empty: none. It has a name, which a
+// service of several ports needs.
+func portTable(text string) string {
+	m := portText.FindStringSubmatch(strings.TrimSpace(text))
+	if m == nil {
+		return ""
+	}
+	out := fmt.Sprintf("{ name = %q, port = %s", "port-"+m[1], m[1])
+	if m[2] != "" && m[2] != m[1] {
+		out += ", target_port = " + m[2]
+	}
+	if m[3] != "" && m[3] != "tcp" {
+		out += fmt.Sprintf(", protocol = %q", m[3])
+	}
+	return out + " }"
+}
+
+// portHint says what is meant by something in the place of the table of a port.
+func portHint(v any) string {
+	switch v := v.(type) {
+	case int64:
+		return "write " + cmp.Or(portTable(strconv.FormatInt(v, 10)), "a table, such as { port = 80 }")
+	case string:
+		if table := portTable(v); table != "" {
+			return "write " + table
+		}
+		if strings.Contains(v, "-") {
+			return fmt.Sprintf("want a table: { port = %s }", source.Excerpt(v))
+		}
+		return "want a table, such as { port = 80, target_port = 8080 }"
+	}
+	return ""
+}
+
+// portsHint says what is meant by something in the place of the list of ports.
+func portsHint(v any) string {
+	switch v := v.(type) {
+	case int64:
+		if v > 0 && v <= 65535 {
+			return fmt.Sprintf("write ports = [{ port = %d }]", v)
+		}
+	case string:
+		var tables []string
+		for _, word := range commaWords(v) {
+			tables = append(tables, portTable(word))
+		}
+		if len(tables) > 0 && !slices.Contains(tables, "") {
+			return "write ports = [" + strings.Join(tables, ", ") + "]"
+		}
+	case map[string]any:
+		return "want a list of tables: write [[services.ports]]"
+	}
+	return ""
+}
+
+// commaWords splits a text at commas and blanks. A long one is none that a hint could quote.
+func commaWords(text string) []string {
+	if len(text) > 200 {
+		return nil
+	}
+	return strings.FieldsFunc(text, func(c rune) bool { return c == ',' || c == ' ' })
+}
+
+// protocolHint says what is meant by several protocols in one word.
+func protocolHint(v any) string {
+	text, _ := v.(string)
+	words := strings.FieldsFunc(strings.ToLower(text), func(c rune) bool { return strings.ContainsRune("/,+& ", c) })
+	if len(words) < 2 || len(words) > 3 {
+		return ""
+	}
+	for i, w := range words {
+		if !slices.Contains([]string{"tcp", "udp", "sctp"}, w) {
+			return ""
+		}
+		words[i] = strconv.Quote(w)
+	}
+	return "write protocol = [" + strings.Join(words, ", ") + "]"
+}
+
+// checkHint says what is meant by something in the place of the table of a health check.
+func checkHint(v any) string {
+	switch v := v.(type) {
+	case []map[string]any, []any:
+		return "want one table, in TOML below a header in one pair of brackets"
+	case string:
+		if slices.Contains(source.CheckTypes, v) || v == "none" {
+			return fmt.Sprintf("write health_check = { type = %q }", v)
+		}
+	case bool:
+		if v {
+			return `write health_check = { type = "tcp" }, which connects; other types are ` + source.Either(source.CheckTypes[1:])
+		}
+		return `write health_check = { type = "none" }, or leave it out`
+	}
+	return ""
+}
+
+// masqueradeHint and affinityHint say which word is meant by true and false.
+func masqueradeHint(v any) string {
+	return instead(v, `write masquerade = "all", or "auto" for sources that are not local`, `write masquerade = "never"; the other values are auto and all`)
+}
+
+func affinityHint(v any) string {
+	return instead(v, `write session_affinity = "client_ip"`, `write session_affinity = "none", or leave it out`)
+}
+
+func instead(v any, yes, no string) string {
+	switch v {
+	case true:
+		return yes
+	case false:
+		return no
+	}
+	return ""
 }

@@ -39,7 +39,7 @@ var protocol = decode.Values("protocol", source.TCP, source.UDP, source.SCTP)
 var orNoNumber = decode.Number[uint16](0, 65535)
 
 // protocols are one or a list of them.
-var protocols = decode.Kind[[]source.Protocol]{
+var protocols = (decode.Kind[[]source.Protocol]{
 	Schema: decode.Schema{AnyOf: []decode.Schema{protocol.Schema, protocolList.Schema}},
 	Read: func(r *decode.Reader, v any) ([]source.Protocol, bool) {
 		if _, ok := v.([]any); !ok {
@@ -50,7 +50,7 @@ var protocols = decode.Kind[[]source.Protocol]{
 		list = slices.DeleteFunc(list, func(p source.Protocol) bool { return p == 0 }) // at fault
 		return list, len(list) > 0
 	},
-}
+}).Instead(protocolHint)
 
 var protocolList = someProtocols(decode.Unique(protocol).And(func(r *decode.Reader, list []source.Protocol) bool {
 	if len(list) == 0 {
@@ -86,29 +86,10 @@ var portNumbers = decode.Kind[numbers]{
 }
 
 // onePort reads one element of ports.
-var onePort = decode.TableOf(portFields, writtenPort{protocols: []source.Protocol{source.TCP}}).Instead(func(v any) string {
-	switch v := v.(type) {
-	case int64:
-		return fmt.Sprintf("write { port = %d }", v)
-	case string:
-		if strings.Contains(v, "-") {
-			return fmt.Sprintf("want a table: { port = %s }", source.Excerpt(v))
-		}
-		return "want a table, such as { port = 80, target_port = 8080 }"
-	}
-	return ""
-})
+var onePort = decode.TableOf(portFields, writtenPort{protocols: []source.Protocol{source.TCP}}).Instead(portHint)
 
 // portList reads the ports of a service. A number is what people try first.
-var portList = decode.List(onePort).Instead(func(v any) string {
-	if n, ok := v.(int64); ok && n > 0 && n <= 65535 {
-		return fmt.Sprintf("write ports = [{ port = %d }]", n)
-	}
-	if _, ok := v.(map[string]any); ok {
-		return "want a list of tables: write [[services.ports]]"
-	}
-	return ""
-})
+var portList = decode.List(onePort).Instead(portsHint)
 
 // writtenPorts are ports of a service as they are written.
 type writtenPorts struct {

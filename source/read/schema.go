@@ -36,7 +36,7 @@ type endpoint struct {
 
 var (
 	policy       = decode.Values("traffic policy", source.Cluster, source.Local)
-	masquerading = decode.Values("masquerade mode", source.MasqueradeAuto, source.MasqueradeAll, source.MasqueradeNever)
+	masquerading = decode.Values("masquerade mode", source.MasqueradeAuto, source.MasqueradeAll, source.MasqueradeNever).Instead(masqueradeHint)
 	distribution = decode.Values("traffic distribution", source.Evenly, source.PreferSameZone, source.PreferSameNode)
 	hashOn       = decode.Values("part of a client", source.NotHashed, source.ClientIPPort, source.ClientIP) // the first: as the scheduler wants
 	forwarding   = decode.Values("way to forward", source.ForwardMasquerade, source.ForwardDirect, source.ForwardTunnel)
@@ -45,7 +45,7 @@ var (
 	schedulerFlags = flagsOf(decode.Values("flag of a scheduler", source.EachSchedulerFlag...))
 	announce       = flagsOf(decode.Values("way to announce addresses", source.EachMeans...))
 
-	affinity = decode.NoOrYes("session affinity", "none", "client_ip")
+	affinity = decode.NoOrYes("session affinity", "none", "client_ip").Instead(affinityHint)
 
 	connections = decode.Number[uint32](0, source.MaxConnectionLimit)
 	addresses   = decode.List(decode.Addr)
