@@ -46,29 +46,41 @@ func (j Judge) Document(r *reader.Result, head string) (*Document, error) {
 	j.noteMode(r)
 	all := make([]*judged, len(r.Services))
 	for i, s := range r.Services {
-		all[i] = j.judge(s)
+		all[i] = j.write(s)
 	}
+	j.judge(all)
 	j.refuse(all)
-	d := &Document{Notes: slices.Clone(r.Notes)}
-	var b bytes.Buffer
-	b.WriteString(comment(head))
-	writeNotes(&b, r.Notes)
+	d := &Document{Notes: r.Notes}
+	size := 0
 	for _, s := range all {
-		d.count(s, r.Missing)
-		b.WriteByte('\n')
-		s.write(&b)
+		d.finish(s, r.Missing)
 		d.Notes = append(d.Notes, s.Notes...)
+		size += len(s.text)
 	}
 	if err := r.Whole(); err != nil {
 		return nil, fmt.Errorf("converting to a service file: %w", err)
 	}
-	slices.SortStableFunc(d.Notes, func(a, b reader.Note) int { return a.At.Compare(b.At) })
-	d.TOML = b.Bytes()
-	return d, j.reread(d)
+	w := documentWriter{notes: len(d.Notes) <= maxComments}
+	w.Grow(size)
+	w.WriteString(comment(head))
+	if !w.notes {
+		w.WriteString(comment(fmt.Sprintf("What is left out has %d lines, which convert prints on standard error alone.", len(d.Notes))))
+	}
+	w.writeNotes(r.Notes)
+	for _, s := range all {
+		w.service(s)
+	}
+	sortNotes(d.Notes)
+	d.TOML = w.Bytes()
+	return d, j.fits(d, all)
 }
 
-// count counts a service that is no comment. One that serves nobody is noted.
-func (d *Document) count(s *judged, missing string) {
+// finish counts a service that is no comment, and notes why another one is, or that it serves nobody.
+func (d *Document) finish(s *judged, missing string) {
+	for _, f := range s.faults {
+		hint := cmp.Or(f.Hint, "correct it, and take the comment signs away")
+		s.Note(s.At, fmt.Sprintf("service %s is a comment: %s", s.Key, f.Msg), hint)
+	}
 	if len(s.faults) > 0 {
 		return
 	}
@@ -102,22 +114,26 @@ func (j Judge) noteMode(r *reader.Result) {
 	}
 }
 
-// reread returns an error if the whole file, as it is, would be refused: if it is too large. A file of comments
-// alone is refused in any case, so that it takes no services away where it replaces one that has some.
-func (j Judge) reread(d *Document) error {
-	if d.Services == 0 {
-		return nil
+// fits returns an error if a file of services that are good by themselves is refused as a whole: if it is too large.
+func (j Judge) fits(d *Document, all []*judged) error {
+	if most := j.Rules.MaxSize(); len(d.TOML) > most {
+		return fmt.Errorf("converting to a service file: the file has more than %d bytes; split it, or raise file_size in [limits] of svcproxy.toml", most)
 	}
-	_, faults := j.Rules.Parse("services.toml", d.TOML)
-	if f := source.FirstError(faults); f != nil {
-		return fmt.Errorf("converting to a service file: %s", f)
+	var sum source.Products
+	for _, s := range all {
+		if len(s.faults) == 0 {
+			sum = sum.Plus(s.Products())
+		}
+	}
+	if e := j.Rules.Limits.Products().Exceeded(sum); e != nil {
+		p := e.Problem(source.OfFile)
+		return fmt.Errorf("converting to a service file: %s; %s", p.Msg, p.Hint)
 	}
 	return nil
 }
 
-// judge reads a service as a file that has nothing else. What the mode cannot do of it is left out
-// where it can be.
-func (j Judge) judge(s *reader.Service) *judged {
+// write writes a service. What the mode cannot do of it is left out where it can be.
+func (j Judge) write(s *reader.Service) *judged {
 	if j.Rules.Check != nil {
 		for _, p := range j.Rules.Check(s.Service) {
 			if !p.Warning {
@@ -125,28 +141,47 @@ func (j Judge) judge(s *reader.Service) *judged {
 			}
 		}
 	}
-	out := &judged{Service: s}
-	if !out.reads(j.Rules) && s.HealthCheck != nil { // perhaps it is the check alone
-		first, check := out.faults[0], s.HealthCheck
-		if s.HealthCheck = nil; out.reads(j.Rules) {
-			s.Checks = append(s.Checks, check)
-			s.Note(s.At, "the health check is a comment: "+first.Msg, cmp.Or(first.Hint, "correct it, and take the # away"))
-		} else {
-			s.HealthCheck = check
-			out.reads(j.Rules)
+	return &judged{Service: s, text: serviceText(s.Service, s.Named)}
+}
+
+// judge finds the services that have a fault. It reads some at a time, which takes less memory than all, and each by itself
+// where one of some has a fault.
+func (j Judge) judge(all []*judged) {
+	for some := range slices.Chunk(all, 100) {
+		var b bytes.Buffer
+		for _, s := range some {
+			b.WriteString(s.text)
+		}
+		if _, faults := j.Rules.Parse("services.toml", b.Bytes()); source.FirstError(faults) == nil {
+			continue
+		}
+		for _, s := range some {
+			j.judgeOne(s)
 		}
 	}
-	return out
+}
+
+// judgeOne reads a service as a file that has nothing else. Where its fault is of the check alone, that becomes a comment.
+func (j Judge) judgeOne(s *judged) {
+	if j.reads(s) || s.HealthCheck == nil {
+		return
+	}
+	first, check := s.faults[0], s.HealthCheck
+	s.HealthCheck = nil
+	if s.text = serviceText(s.Service.Service, s.Named); j.reads(s) {
+		s.Checks = append(s.Checks, check)
+		s.Note(s.At, "the health check is a comment: "+first.Msg, cmp.Or(first.Hint, "correct it, and take the # away"))
+		return
+	}
+	s.HealthCheck = check
+	s.text = serviceText(s.Service.Service, s.Named)
+	j.reads(s)
 }
 
 // reads reads the text of a service, and reports whether it has no fault.
-func (s *judged) reads(rules read.Rules) bool {
-	s.text = serviceText(s.Service.Service, s.Named)
-	services, faults := rules.Parse("service.toml", []byte(s.text))
+func (j Judge) reads(s *judged) bool {
+	_, faults := j.Rules.Parse("service.toml", []byte(s.text))
 	s.faults = slices.DeleteFunc(faults, func(f source.Fault) bool { return f.Warning })
-	if len(s.faults) == 0 {
-		s.Service.Service = services[0]
-	}
 	return len(s.faults) == 0
 }
 
@@ -180,13 +215,12 @@ func leaveOut(s *reader.Service, p source.Problem) {
 func (j Judge) refuse(all []*judged) {
 	t := claims.NewTracker(j.Reserved)
 	t.Limit(j.Rules.Limits.Products())
-	var units []source.Unit
+	units := make([]source.Unit, 0, len(all))
 	for i, s := range all {
 		if len(s.faults) == 0 {
-			svc := *s.Service.Service
-			svc.Pos, svc.Places = source.Position{File: s.At.File, Line: s.At.Line, Col: 1}, nil
+			s.Pos, s.Places = source.Position{File: s.At.File, Line: s.At.Line, Col: 1}, nil
 			units = append(units, source.Unit{
-				ID: source.UnitID{Source: file.Name, Name: strconv.Itoa(i)}, Since: int64(i + 1), Services: []*source.Service{&svc},
+				ID: source.UnitID{Source: file.Name, Name: strconv.Itoa(i)}, Since: int64(i + 1), Services: []*source.Service{s.Service.Service},
 			})
 		}
 	}
@@ -198,27 +232,41 @@ func (j Judge) refuse(all []*judged) {
 	}
 }
 
-// write writes a service with its notes, or as a comment.
-func (s *judged) write(b *bytes.Buffer) {
-	for _, f := range s.faults {
-		hint := cmp.Or(f.Hint, "correct it, and take the comment signs away")
-		s.Note(s.At, fmt.Sprintf("service %s is a comment: %s", s.Key, f.Msg), hint)
-	}
-	slices.SortStableFunc(s.Notes, func(a, b reader.Note) int { return a.At.Compare(b.At) })
-	writeNotes(b, s.Notes)
+// A documentWriter writes services with their notes.
+type documentWriter struct {
+	bytes.Buffer
+	notes bool // too, as comments
+}
+
+// maxComments is up to how many notes are comments in the file too. More would take more of its size than the services.
+const maxComments = 20_000
+
+// service writes a service, or the comment that it is.
+func (w *documentWriter) service(s *judged) {
+	w.WriteByte('\n')
+	w.writeNotes(s.Notes)
 	if len(s.faults) > 0 {
-		b.WriteString(comment(s.text))
+		w.WriteString(comment(s.text))
 	} else {
-		b.WriteString(s.text)
+		w.WriteString(s.text)
 	}
+	s.text = "" // all of it takes much
 	for _, c := range s.Checks {
-		b.WriteString(comment("health_check = " + checkText(c)))
+		w.WriteString(comment("health_check = " + checkText(c)))
 	}
 }
 
-// writeNotes writes notes as comments.
-func writeNotes(b *bytes.Buffer, notes []reader.Note) {
+func sortNotes(notes []reader.Note) {
+	slices.SortStableFunc(notes, func(a, b reader.Note) int { return a.At.Compare(b.At) })
+}
+
+// writeNotes writes notes in the order of their positions.
+func (w *documentWriter) writeNotes(notes []reader.Note) {
+	if !w.notes {
+		return
+	}
+	sortNotes(notes)
 	for _, n := range notes {
-		b.WriteString(strings.TrimRight(comment(n.String()), "\n") + "\n")
+		w.WriteString("# " + n.String() + "\n")
 	}
 }

@@ -1,15 +1,12 @@
 package convert
 
 import (
-	"bytes"
 	"fmt"
 	"net"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/BurntSushi/toml"
 
 	"svcproxy.dev/svcproxy/cmd/internal/convert/reader"
 	"svcproxy.dev/svcproxy/source"
@@ -18,11 +15,42 @@ import (
 
 // literal returns a value as TOML writes it.
 func literal(v any) string {
-	var b bytes.Buffer
-	if err := toml.NewEncoder(&b).Encode(map[string]any{"v": v}); err != nil {
-		return `""` // no value of the model is one that TOML does not have
+	switch v := v.(type) {
+	case string:
+		return quoted(v)
+	case []string:
+		words := make([]string, len(v))
+		for i := range v {
+			words[i] = quoted(v[i])
+		}
+		return "[" + strings.Join(words, ", ") + "]"
 	}
-	return strings.TrimSpace(strings.TrimPrefix(b.String(), "v = "))
+	return fmt.Sprint(v)
+}
+
+// quoted returns a basic string of TOML, on one line.
+func quoted(text string) string {
+	var b strings.Builder
+	b.WriteByte('"')
+	for _, c := range text {
+		switch {
+		case c == '"' || c == '\\':
+			b.WriteByte('\\')
+			b.WriteRune(c)
+		case c == '\n':
+			b.WriteString(`\n`)
+		case c == '\r':
+			b.WriteString(`\r`)
+		case c == '\t':
+			b.WriteString(`\t`)
+		case c < ' ' || c == 0x7f:
+			fmt.Fprintf(&b, `\u%04x`, c)
+		default:
+			b.WriteRune(c)
+		}
+	}
+	b.WriteByte('"')
+	return b.String()
 }
 
 // A table collects keys and values, in the order of the reference.

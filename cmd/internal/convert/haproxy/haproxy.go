@@ -19,10 +19,11 @@ func Read(in reader.Input) (*reader.Result, error) {
 	if err := h.sections(in); err != nil {
 		return nil, err
 	}
-	for _, s := range h.fronts {
+	for i, s := range h.fronts {
 		if err := h.front(s); err != nil {
 			return nil, reader.ErrorAt(s.at, "%s", err)
 		}
+		h.fronts[i] = nil // a large file has many, which nothing needs any more
 	}
 	for _, s := range h.order {
 		if err := h.Grow(s.size()); err != nil {

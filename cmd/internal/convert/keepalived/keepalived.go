@@ -17,17 +17,11 @@ import (
 // Read reads keepalived.conf(5), as far as it is about virtual servers.
 func Read(in reader.Input) (*reader.Result, error) {
 	k := keepalived{Result: &reader.Result{}, groups: map[string]*node{}}
-	root, err := readTree(in, k.Result)
-	if err != nil {
+	if err := readTree(in, k.Result, k.statement); err != nil {
 		return nil, err
 	}
-	for _, n := range root.sub {
-		if n.key() == "virtual_server_group" {
-			k.groups[n.Arg(1)] = n
-		}
-	}
-	for _, n := range root.sub {
-		if err := k.statement(n); err != nil {
+	for _, n := range k.later {
+		if err := k.virtualServer(n); err != nil {
 			return nil, err
 		}
 	}
@@ -38,6 +32,7 @@ func Read(in reader.Input) (*reader.Result, error) {
 type keepalived struct {
 	*reader.Result
 	groups map[string]*node
+	later  []*node // virtual servers from the first one of a group on, which may follow it
 }
 
 // byVRRP are statements about addresses that move between hosts.
@@ -48,6 +43,9 @@ var byVRRP = []string{"vrrp_instance", "vrrp_sync_group", "vrrp_script", "vrrp_t
 func (k *keepalived) statement(n *node) error {
 	switch {
 	case n.key() == "virtual_server_group":
+		k.groups[n.Arg(1)] = n
+	case n.key() == "virtual_server" && (n.Arg(1) == "group" || k.later != nil):
+		k.later = append(k.later, n)
 	case n.key() == "virtual_server":
 		return k.virtualServer(n)
 	case n.key() == "global_defs":

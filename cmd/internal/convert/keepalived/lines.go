@@ -33,19 +33,29 @@ func (p *lineReader) text(name string, data []byte, depth int) error {
 	before := p.pwd
 	p.pwd = filepath.Dir(name)
 	defer func() { p.pwd = before }()
-	lines := strings.Split(string(data), "\n")
-	for i := 0; i < len(lines); i++ {
-		at := reader.Position{File: name, Line: i + 1}
-		line := strings.TrimRight(lines[i], "\r")
-		if isDefinition.MatchString(line) {
-			for strings.HasSuffix(strings.TrimRight(line, " \t"), `\`) && i+1 < len(lines) {
-				i++
-				line = strings.TrimSuffix(strings.TrimRight(line, " \t"), `\`) + "\n" + strings.TrimRight(lines[i], "\r")
+	at, begun, pending := reader.Position{File: name}, reader.Position{}, ""
+	for line := range strings.Lines(string(data)) {
+		at.Line++
+		line = strings.TrimRight(line, "\r\n")
+		if pending != "" {
+			line = pending + "\n" + line
+		} else if begun = at; !strings.Contains(line, "$") || !isDefinition.MatchString(line) {
+			if err := p.line(at, line, depth); err != nil {
+				return err
 			}
+			continue
 		}
-		if err := p.line(at, line, depth); err != nil {
+		var goes bool // on with the next line
+		if pending, goes = strings.CutSuffix(strings.TrimRight(line, " \t"), `\`); goes {
+			continue
+		}
+		pending = ""
+		if err := p.line(begun, line, depth); err != nil {
 			return err
 		}
+	}
+	if pending != "" {
+		return p.line(begun, pending, depth)
 	}
 	return nil
 }
@@ -68,20 +78,24 @@ func (p *lineReader) line(at reader.Position, line string, depth int) error {
 			return nil
 		}
 	}
-	if m := definition.FindStringSubmatch(line); m != nil {
-		p.params[m[1]] = strings.TrimSpace(m[2])
-		return nil
+	if strings.HasPrefix(line, "$") {
+		if m := definition.FindStringSubmatch(line); m != nil {
+			p.params[m[1]] = strings.TrimSpace(m[2])
+			return nil
+		}
 	}
 	line = strings.TrimSpace(uncomment(line))
 	if strings.HasPrefix(line, "~") {
 		p.Note(at, "a ~SEQ or ~LST block is left out", "write its lines out")
 		return nil
 	}
-	if m := parameter.FindStringSubmatchIndex(line); m != nil {
+	if strings.Contains(line, "$") && parameter.MatchString(line) {
 		return p.replace(at, line, depth)
 	}
-	if m := include.FindStringSubmatch(line); m != nil {
-		return p.include(at, strings.Trim(m[1], `"`), depth)
+	if strings.HasPrefix(line, "include") {
+		if m := include.FindStringSubmatch(line); m != nil {
+			return p.include(at, strings.Trim(m[1], `"`), depth)
+		}
 	}
 	if line == "" {
 		return nil

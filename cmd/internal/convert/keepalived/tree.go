@@ -56,8 +56,9 @@ const maxNodes = 1_000_000
 
 // A treeBuilder puts statements into the blocks that they are in.
 type treeBuilder struct {
-	open  []*node // from the whole text inwards
-	count int     // of statements
+	open  []*node           // from the whole text inwards
+	count int               // of statements
+	take  func(*node) error // takes each statement that is in no block, when it has ended
 }
 
 // line takes a line: statements end with it, at an opening brace, or before a closing one.
@@ -85,7 +86,11 @@ func (b *treeBuilder) line(at reader.Position, line string) error {
 			if len(b.open) == 1 {
 				return reader.ErrorAt(at, "a brace closes no block")
 			}
-			b.open, n = b.open[:len(b.open)-1], nil
+			if b.open, n = b.open[:len(b.open)-1], nil; len(b.open) == 1 {
+				if err := b.flush(); err != nil {
+					return err
+				}
+			}
 		case n == nil:
 			if b.count++; b.count > maxNodes {
 				return reader.ErrorAt(at, "there are more than %d statements", maxNodes)
@@ -127,17 +132,29 @@ func (b *treeBuilder) lastOfBlock() *node {
 	return in.sub[len(in.sub)-1]
 }
 
-// readTree reads a configuration.
-func readTree(in reader.Input, r *reader.Result) (*node, error) {
+// flush takes the statements of the whole text that there are, so that no more than one of them is held.
+func (b *treeBuilder) flush() error {
+	root := b.open[0]
+	for _, n := range root.sub {
+		if err := b.take(n); err != nil {
+			return err
+		}
+	}
+	root.sub = root.sub[:0]
+	return nil
+}
+
+// readTree reads a configuration, statement by statement.
+func readTree(in reader.Input, r *reader.Result, take func(*node) error) error {
 	root := &node{at: reader.Position{File: in.Name}, Words: []string{""}, block: true}
-	b := &treeBuilder{open: []*node{root}}
+	b := &treeBuilder{open: []*node{root}, take: take}
 	p := &lineReader{Result: r, id: in.ID, params: map[string]string{"_HASH": "#", "_BANG": "!"}, emit: b.line}
 	if err := p.text(in.Name, in.Data, 0); err != nil {
-		return nil, err
+		return err
 	}
 	if len(b.open) > 1 {
 		open := b.open[len(b.open)-1]
-		return nil, reader.ErrorAt(open.at, "the block %s has no end", source.Excerpt(open.key()))
+		return reader.ErrorAt(open.at, "the block %s has no end", source.Excerpt(open.key()))
 	}
-	return root, nil
+	return b.flush()
 }

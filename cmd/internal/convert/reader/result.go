@@ -110,6 +110,10 @@ type Result struct {
 	grown    int // of maxGrowth
 	unsaid   int // notes beyond maxNotes
 	included int // bytes of files that the input includes
+
+	check    *source.HealthCheck    // that a service got last
+	placesOf *Service               // that got the last endpoint
+	places   map[netip.AddrPort]int // of its endpoints, by the line that they are written at
 }
 
 // A Service is one service as it was read.
@@ -121,7 +125,6 @@ type Service struct {
 	Named  []Named               // comments, too
 	Opens  bool                  // it lets in sources that were kept out, as a note says
 	all    *Result
-	places map[netip.AddrPort]int // of endpoints, by the line that they are written at
 }
 
 // ErrGrown ends the reading of a text that stands for too much.

@@ -52,11 +52,11 @@ type Named struct {
 // have it: it has none twice, and none of a family of which it has no address.
 func (s *Service) AddEndpoint(at Position, name string, e source.Endpoint) bool {
 	place := s.EndpointAt(&e)
-	if s.places == nil {
-		s.places = map[netip.AddrPort]int{}
+	if s.all.placesOf != s {
+		s.all.placesOf, s.all.places = s, map[netip.AddrPort]int{}
 	}
 	why := ""
-	switch before, twice := s.places[place]; {
+	switch before, twice := s.all.places[place]; {
 	case twice:
 		why = fmt.Sprintf("line %d has the same address and port", before)
 	case len(s.VIPs) > 0 && !slices.ContainsFunc(s.VIPs, func(a netip.Addr) bool { return a.Is4() == e.Addr.Is4() }):
@@ -66,7 +66,7 @@ func (s *Service) AddEndpoint(at Position, name string, e source.Endpoint) bool 
 		s.Note(at, name+" is left out: "+why, "")
 		return false
 	}
-	s.places[place] = at.Line
+	s.all.places[place] = at.Line
 	s.Endpoints = append(s.Endpoints, e)
 	return true
 }
@@ -162,7 +162,10 @@ func (s *Service) SetCheck(servers []Checked) {
 	first := servers[i].Check
 	differs := func(c Checked) bool { return c.Check != nil && !sameButTimes(c.Check, first) }
 	if !slices.ContainsFunc(servers, differs) {
-		s.HealthCheck = first
+		if s.all.check == nil || !first.Equal(s.all.check) {
+			s.all.check = first
+		}
+		s.HealthCheck = s.all.check // services that have the same one share it
 	}
 	for _, c := range servers {
 		switch {
