@@ -170,7 +170,9 @@ func (j Judge) judgeOne(s *judged) {
 	s.HealthCheck = nil
 	if s.text = serviceText(s.Service.Service, s.Named); j.reads(s) {
 		s.Checks = append(s.Checks, check)
-		s.Note(s.At, "the health check is a comment: "+first.Msg, cmp.Or(first.Hint, "correct it, and take the # away"))
+		for _, at := range s.Asked {
+			s.Note(at, "the health check is a comment: "+first.Msg, cmp.Or(first.Hint, "correct it, and take the # away"))
+		}
 		return
 	}
 	s.HealthCheck = check

@@ -48,10 +48,21 @@ func (r *checkReader) add(p proxyServer, own uint16) {
 	r.checked = append(r.checked, out)
 }
 
-// set sets the check of the service.
+// set sets the check of the service. What is written of one that no server has means nothing, to HAProxy neither.
 func (r *checkReader) set() {
+	if len(r.known) == 0 {
+		for _, l := range r.back.lines {
+			_, known := protocolChecks[l.Arg(1)]
+			if l.is("tcp-check") || l.is("http-check") || l.is("option") && (known || l.Arg(1) == "httpchk" || l.Arg(1) == "tcp-check") {
+				r.Note(l.at, "what is written of a check is left out: no server that is an endpoint has the word check", "")
+			}
+		}
+	}
 	if r.SetCheck(r.checked); r.partly && r.HealthCheck != nil {
 		r.Checks, r.HealthCheck = []*source.HealthCheck{r.HealthCheck}, nil
+		for _, at := range r.Asked {
+			r.Note(at, "the check is a comment: it does more than to send once and to expect once", "an exec check can ask more")
+		}
 	}
 }
 
@@ -146,7 +157,7 @@ func (r *checkReader) tcpCheck(c *source.HealthCheck, own uint16) {
 		case ok && (len(expect) == 0 || !strings.HasPrefix(pattern, "^") && !strings.HasSuffix(expect[len(expect)-1], "$")):
 			expect = append(expect, pattern)
 		default:
-			r.Note(l.at, source.Excerpt(strings.Join(l.Words, " "))+" is left out, and the check is a comment: it sends once and expects once", "an exec check can ask more")
+			r.Note(l.at, source.Excerpt(strings.Join(l.Words, " "))+" is left out: a check sends once and expects once", "")
 			r.partly = true
 		}
 		last = l

@@ -248,6 +248,9 @@ func (h *haproxy) front(s *section) error {
 	if err != nil {
 		return err
 	}
+	if len(fronts) == 0 {
+		h.Note(s.at, s.title()+" is left out: it has no bind to an address that can be carried over", "")
+	}
 	who, err := h.sources(s, back)
 	if err != nil {
 		return err

@@ -121,7 +121,7 @@ func (w *walker) walk(chain string, m match, depth int) error {
 			}
 		case r.target == "REDIRECT":
 			w.named[r.at.Line] = true
-			w.Note(r.at, source.Excerpt(r.text)+" is left out: a process of this host is no endpoint", "have it listen on the port itself")
+			w.Note(r.at, r.name(match{dst: r.dst.Prefix})+" is left out: a process of this host is no endpoint", "have it listen on the port itself")
 		case strings.HasPrefix(r.target, "SVCP-"):
 			w.Note(r.at, "rules of svcproxy are left out", "")
 		case w.rules.nat[r.target] != nil && w.leadsOn(r.target, 0):

@@ -130,6 +130,12 @@ func (r rule) name(m match) string {
 	if m.dst.IsValid() {
 		text += " of " + m.dst.String()
 	}
+	switch n := len(r.ports); {
+	case n == 1:
+		text += fmt.Sprintf(" port %d", r.ports[0])
+	case n > 1:
+		text += fmt.Sprintf(" port %d and %d more", r.ports[0], n-1)
+	}
 	if r.destination != "" {
 		text += " to " + source.Excerpt(r.destination)
 	}

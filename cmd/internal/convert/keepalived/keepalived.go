@@ -218,22 +218,20 @@ func (k *keepalived) serve(n *node, v *ipvs.VirtualServer, name string) {
 			sorry = append(sorry, s)
 		}
 	}
-	notes := reader.Result{Notes: wayNotes}
+	notes := wayNotes
 	for _, s := range reals {
 		own, ownNotes := wayOf(s, "lvs_method", "lb_kind")
-		notes.Notes = append(notes.Notes, ownNotes...)
-		realServer(&notes, v, s, cmp.Or(own, way), 0)
+		notes = append(append(notes, ownNotes...), realServer(v, s, cmp.Or(own, way), 0)...)
 	}
 	if len(sorry) > 0 {
 		own, ownNotes := wayOf(n, "sorry_server_lvs_method")
-		notes.Notes = append(notes.Notes, ownNotes...)
-		realServer(&notes, v, sorry[0], cmp.Or(own, way), 1)
+		notes = append(append(notes, ownNotes...), realServer(v, sorry[0], cmp.Or(own, way), 1)...)
 	}
 	s := ipvs.AddServer(k.Result, v, name)
 	if n.last("protocol") == nil {
 		s.Note(n.at, "no protocol is written, which keepalived takes for UDP", `write protocol = "tcp" if it was meant`)
 	}
-	for _, note := range notes.Notes {
+	for _, note := range notes {
 		s.Note(note.At, note.Msg, note.Hint)
 	}
 	addChecks(s, n, reals, len(sorry) > 0)
@@ -279,8 +277,8 @@ func tunnelWay(s *node) (way *source.Forwarding, notes []reader.Note) {
 	return &f, notes
 }
 
-// realServer adds a real server, or a sorry server, as a destination.
-func realServer(r *reader.Result, v *ipvs.VirtualServer, n *node, way *source.Forwarding, tier uint8) {
+// realServer adds a real server, or a sorry server, as a destination, or notes why it cannot.
+func realServer(v *ipvs.VirtualServer, n *node, way *source.Forwarding, tier uint8) []reader.Note {
 	d := ipvs.Destination{At: n.at, Weight: 1, Tier: tier}
 	if tier == 0 {
 		d.Weight = v.Weight
@@ -291,8 +289,7 @@ func realServer(r *reader.Result, v *ipvs.VirtualServer, n *node, way *source.Fo
 	a, err := netip.ParseAddr(n.Arg(1))
 	port, portErr := reader.PortOf(n.Arg(2))
 	if err != nil || portErr != nil {
-		r.Note(n.at, fmt.Sprintf("%s %s is left out: want an address and a port", n.key(), source.Excerpt(strings.Join(n.Words[1:], " "))), "")
-		return
+		return []reader.Note{{At: n.at, Msg: fmt.Sprintf("%s %s is left out: want an address and a port", n.key(), source.Excerpt(strings.Join(n.Words[1:], " ")))}}
 	}
 	d.Addr = netip.AddrPortFrom(a, port)
 	for _, s := range n.sub {
@@ -310,6 +307,7 @@ func realServer(r *reader.Result, v *ipvs.VirtualServer, n *node, way *source.Fo
 		}
 	}
 	v.Dests = append(v.Dests, d)
+	return nil
 }
 
 // quorum takes the quorum over where endpoints weigh the same: they are counted, not weighed.

@@ -121,6 +121,7 @@ type Service struct {
 	*source.Service
 	Notes  []Note
 	At     Position
+	Asked  []Position            // where HealthCheck is written
 	Checks []*source.HealthCheck // that cannot hold for all endpoints: comments
 	Named  []Named               // comments, too
 	Opens  bool                  // it lets in sources that were kept out, as a note says

@@ -168,6 +168,9 @@ func (s *Service) SetCheck(servers []Checked) {
 		s.HealthCheck = s.all.check // services that have the same one share it
 	}
 	for _, c := range servers {
+		if c.Check != nil {
+			s.Asked = append(s.Asked, c.At)
+		}
 		switch {
 		case c.Check == nil && s.HealthCheck != nil:
 			s.Note(c.At, source.Printable(c.Name)+" has no check, and gets that of the others", "leave it out, or have it pass")
