@@ -51,6 +51,7 @@ func uneven(n int) string {
 }
 
 func init() {
+	inputs["kubernetes"], inputs["cilium"] = kubeOf(false), kubeOf(true)
 	generators["kubernetes"] = func(c *config) {
 		for i := range 2 + c.IntN(6) {
 			if c.often(3) {

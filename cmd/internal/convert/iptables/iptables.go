@@ -87,7 +87,7 @@ func (w *walker) unreached() {
 			if r.chain == "OUTPUT" {
 				hint = "clients on this host reach services too: write one with that address and port"
 			}
-			w.Note(r.at, fmt.Sprintf("%s of %s is left out: no packet from PREROUTING gets there", r.name(match{dst: r.dst.Prefix}), source.Printable(r.chain)), hint)
+			w.Note(r.at, fmt.Sprintf("%s in chain %s is left out: no packet from PREROUTING gets there", r.name(match{dst: r.dst.Prefix}), source.Printable(r.chain)), hint)
 		}
 	}
 }

@@ -22,6 +22,7 @@ type VirtualServer struct {
 	Flags       []string      // of the scheduler
 	Persistence time.Duration // 0: none
 	Granularity string        // a mask, where not every client counts for itself
+	MaskedAt    reader.Position
 	OnePacket   bool
 	Weight      int // of destinations that have none of their own
 	Dests       []Destination
@@ -46,7 +47,7 @@ func AddServer(r *reader.Result, v *VirtualServer, name string) *reader.Service 
 	s.Scheduler = v.Scheduler
 	s.SetAffinity(v.At, v.Persistence)
 	if v.Granularity != "" {
-		s.Note(v.At, "the persistence granularity "+v.Granularity+" is left out: each client counts for itself", "clients behind several addresses may change their endpoint")
+		s.Note(cmp.Or(v.MaskedAt, v.At), "the persistence granularity "+v.Granularity+" is left out: each client counts for itself", "clients behind several addresses may change their endpoint")
 	}
 	if hashOn := v.likeMaglev(); hashOn != source.NotHashed {
 		s.Scheduler, s.HashOn = source.Maglev, hashOn

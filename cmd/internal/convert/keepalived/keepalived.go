@@ -189,7 +189,7 @@ func (k *keepalived) settings(n *node) ipvs.VirtualServer {
 				v.Persistence = time.Duration(seconds) * time.Second
 			}
 		case "persistence_granularity":
-			v.Granularity = source.Excerpt(s.Arg(1))
+			v.Granularity, v.MaskedAt = source.Excerpt(s.Arg(1)), s.at
 		case "weight": // of real servers that have none
 			if weight, err := strconv.ParseUint(s.Arg(1), 10, 31); err == nil {
 				v.Weight = int(weight)
