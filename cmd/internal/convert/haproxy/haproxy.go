@@ -29,7 +29,7 @@ func Read(in reader.Input) (*reader.Result, error) {
 		if err := h.Grow(s.size()); err != nil {
 			return nil, reader.ErrorAt(s.at, "%s", err)
 		}
-		if !s.used && s.mode() == "tcp" {
+		if !s.used && !h.otherMode(s, "") {
 			h.Note(s.at, s.title()+" is left out: no frontend has it as its default_backend", "")
 		}
 	}
@@ -221,27 +221,38 @@ func (h *haproxy) begin(s *section, words []string, standard *section) *section 
 	return standard
 }
 
+// otherMode notes a section of another mode than tcp.
+func (h *haproxy) otherMode(s *section, hint string) bool {
+	mode := s.mode()
+	if mode != "tcp" {
+		h.Note(s.at, fmt.Sprintf("%s of mode %s is left out: svcproxy balances connections, not requests", s.title(), source.Excerpt(mode)), hint)
+	}
+	return mode != "tcp"
+}
+
 // front makes services of a listen or frontend section.
 func (h *haproxy) front(s *section) error {
 	if err := h.Grow(s.size()); err != nil {
 		return err
 	}
-	back := s
-	switch l, found := s.last("default_backend"); {
-	case s.kind == "listen" && !found:
-	case h.backends[l.Arg(1)] != nil:
-		back = h.backends[l.Arg(1)]
+	l, found := s.last("default_backend")
+	back := h.backends[l.Arg(1)]
+	if s.kind == "listen" && !found {
+		back = s
+	}
+	if back != nil {
 		back.used = true
+	}
+	if h.otherMode(s, "keep HAProxy for it, as an endpoint if you like") {
+		return nil
+	}
+	switch {
+	case back != nil:
 	case found:
 		h.Note(l.at, s.title()+" is left out: there is no backend "+source.Excerpt(l.Arg(1)), "")
 		return nil
 	default:
 		h.Note(s.at, s.title()+" is left out: it has no default_backend", "")
-		return nil
-	}
-	if mode := s.mode(); mode != "tcp" {
-		h.Note(s.at, fmt.Sprintf("%s of mode %s is left out: svcproxy balances connections, not requests", s.title(), source.Excerpt(mode)),
-			"keep HAProxy for it, as an endpoint if you like")
 		return nil
 	}
 	fronts, err := h.binds(s)

@@ -3,6 +3,7 @@ package keepalived
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -16,13 +17,18 @@ import (
 
 // Read reads keepalived.conf(5), as far as it is about virtual servers.
 func Read(in reader.Input) (*reader.Result, error) {
-	k := keepalived{Result: &reader.Result{}, groups: map[string]*node{}}
+	k := keepalived{Result: &reader.Result{}, groups: map[string]*node{}, used: map[string]bool{}}
 	if err := readTree(in, k.Result, k.statement); err != nil {
 		return nil, err
 	}
 	for _, n := range k.later {
 		if err := k.virtualServer(n); err != nil {
 			return nil, err
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(k.groups)) {
+		if !k.used[name] {
+			k.Note(k.groups[name].at, "virtual_server_group "+source.Excerpt(name)+" is left out: no virtual server has it", "")
 		}
 	}
 	k.KeepsClients(in.Name)
@@ -32,7 +38,8 @@ func Read(in reader.Input) (*reader.Result, error) {
 type keepalived struct {
 	*reader.Result
 	groups map[string]*node
-	later  []*node // virtual servers from the first one of a group on, which may follow it
+	used   map[string]bool // groups
+	later  []*node         // virtual servers from the first one of a group on, which may follow it
 }
 
 // byVRRP are statements about addresses that move between hosts.
@@ -118,6 +125,7 @@ func (k *keepalived) frontends(n *node) (groups []portGroup, name string, err er
 	switch n.Arg(1) {
 	case "group":
 		group := k.groups[n.Arg(2)]
+		k.used[n.Arg(2)] = true
 		if group == nil {
 			return nil, "", fmt.Errorf("there is no virtual_server_group %s", source.Excerpt(n.Arg(2)))
 		}
