@@ -136,11 +136,9 @@ const maxSections = 20_000
 func (h *haproxy) sections(in reader.Input) error {
 	var current, standard *section
 	var condition conditional
-	n, sections := 0, 0
-	for line := range strings.Lines(string(in.Data)) {
-		n++
-		at := reader.Position{File: in.Name, Line: n}
-		words, err := reader.QuotedWords(strings.TrimRight(line, "\r\n"), true)
+	sections := 0
+	for at, line := range in.Lines() {
+		words, err := reader.OfHAProxy.Split(line)
 		switch {
 		case err != nil:
 			return reader.ErrorAt(at, "%s", err)

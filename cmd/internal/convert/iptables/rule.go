@@ -46,10 +46,7 @@ func readRules(in reader.Input) (*ruleset, error) {
 	rs := &ruleset{nat: map[string][]rule{}, filter: map[string][]rule{}}
 	var table map[string][]rule
 	inNAT := false
-	n := 0
-	for line := range strings.Lines(string(in.Data)) {
-		n++
-		at := reader.Position{File: in.Name, Line: n}
+	for at, line := range in.Lines() {
 		line = strings.TrimSpace(line)
 		if strings.HasPrefix(line, "[") { // counters
 			_, line, _ = strings.Cut(line, "] ")
@@ -64,7 +61,7 @@ func readRules(in reader.Input) (*ruleset, error) {
 		case table == nil:
 			return nil, reader.ErrorAt(at, "the line is in no table: want what iptables-save prints")
 		default:
-			words, err := reader.QuotedWords(line, false)
+			words, err := reader.OfIPTables.Split(line)
 			if err == nil && (len(words) < 2 || words[0] != "-A") {
 				err = fmt.Errorf("it is no rule: want -A and a chain")
 			}

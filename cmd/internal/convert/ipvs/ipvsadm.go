@@ -19,10 +19,8 @@ import (
 // server and each destination.
 func Read(in reader.Input) (*reader.Result, error) {
 	p := ipvsadm{Result: &reader.Result{}, servers: map[string]*VirtualServer{}}
-	n := 0
-	for line := range strings.Lines(string(in.Data)) {
-		n++
-		p.at = reader.Position{File: in.Name, Line: n}
+	for at, line := range in.Lines() {
+		p.at = at
 		words := strings.Fields(line)
 		if len(words) == 0 || strings.HasPrefix(words[0], "#") {
 			continue

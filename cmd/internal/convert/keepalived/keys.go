@@ -1,7 +1,9 @@
 package keepalived
 
 import (
+	"cmp"
 	"slices"
+	"strings"
 
 	"svcproxy.dev/svcproxy/cmd/internal/convert/reader"
 	"svcproxy.dev/svcproxy/source"
@@ -16,35 +18,27 @@ var ignored = []string{"protocol", "lvs_sched", "lb_algo", "persistence_timeout"
 func leftOut(s *reader.Service, n *node, reals []*node) {
 	for _, block := range slices.Concat([]*node{n}, reals) {
 		for _, sub := range block.sub {
-			if !slices.Contains(ignored, sub.key()) && !slices.Contains(checkers, sub.key()) {
-				s.Note(sub.at, keyNote(sub.key()), keyHint(sub.key()))
+			if slices.Contains(ignored, sub.key()) || slices.Contains(checkers, sub.key()) {
+				continue
 			}
+			what := source.Excerpt(sub.key()) + " is left out"
+			if strings.HasSuffix(sub.key(), "inhibit") || sub.key() == "inhibit_on_failure" {
+				what = sub.key() + " is left out: connections of an endpoint that failed go on in any case"
+			}
+			s.Note(sub.at, what, cmp.Or(keyHints[sub.key()], "see docs/moving.md"))
 		}
 	}
 }
 
-func keyNote(key string) string {
-	switch key {
-	case "inhibit_on_failure", "sorry_server_inhibit":
-		return key + " is left out: connections of an endpoint that failed go on in any case"
-	}
-	return source.Excerpt(key) + " is left out"
-}
+const byMetrics, inAnyCase = "alerts are made of metrics: see docs/monitoring.md", `nothing to do; close_connections = "failed" ends them`
 
-func keyHint(key string) string {
-	switch key {
-	case "inhibit_on_failure", "sorry_server_inhibit":
-		return `nothing to do; close_connections = "failed" ends them`
-	case "hysteresis":
-		return "rise and fall of the health check keep endpoints from flapping"
-	case "notify_up", "notify_down", "quorum_up", "quorum_down", "smtp_alert":
-		return "alerts are made of metrics: see docs/monitoring.md"
-	case "ha_suspend":
-		return "checks go on while the address is elsewhere"
-	case "persistence_engine":
-		return "clients are told apart by address"
-	}
-	return "see docs/moving.md"
+// keyHints are what to do about statements that are left out.
+var keyHints = map[string]string{
+	"inhibit_on_failure": inAnyCase, "sorry_server_inhibit": inAnyCase,
+	"notify_up": byMetrics, "notify_down": byMetrics, "quorum_up": byMetrics, "quorum_down": byMetrics, "smtp_alert": byMetrics,
+	"hysteresis":         "rise and fall of the health check keep endpoints from flapping",
+	"ha_suspend":         "checks go on while the address is elsewhere",
+	"persistence_engine": "clients are told apart by address",
 }
 
 // oldRetry is what HTTP_GET and SSL_GET called retry.

@@ -33,10 +33,8 @@ func (p *lineReader) text(name string, data []byte, depth int) error {
 	before := p.pwd
 	p.pwd = filepath.Dir(name)
 	defer func() { p.pwd = before }()
-	at, begun, pending := reader.Position{File: name}, reader.Position{}, ""
-	for line := range strings.Lines(string(data)) {
-		at.Line++
-		line = strings.TrimRight(line, "\r\n")
+	begun, pending := reader.Position{}, ""
+	for at, line := range (reader.Input{Name: name, Data: data}).Lines() {
 		if pending != "" {
 			line = pending + "\n" + line
 		} else if begun = at; !strings.Contains(line, "$") || !isDefinition.MatchString(line) {

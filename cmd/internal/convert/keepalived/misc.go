@@ -38,8 +38,7 @@ func (r *checkReader) program(c *source.HealthCheck) bool {
 			r.Note(s.at, "misc_dynamic sets no weight: exit codes above 2 pass, and 2, which stood for weight 0, fails", "126 and 127 fail too: a shell has them for a program that it cannot run")
 		}
 	}
-	m.words = reader.CommandWords(line)
-	if len(m.words) == 0 {
+	if m.words, _ = reader.OfCommands.Split(line); len(m.words) == 0 {
 		r.Note(r.node.at, "MISC_CHECK is left out: it has no misc_path", "")
 		return false
 	}

@@ -63,7 +63,7 @@ type treeBuilder struct {
 
 // line takes a line: statements end with it, at an opening brace, or before a closing one.
 func (b *treeBuilder) line(at reader.Position, line string) error {
-	words, err := reader.BracedWords(line)
+	words, err := reader.OfKeepalived.Split(line)
 	if err != nil {
 		return reader.ErrorAt(at, "%s", err)
 	}

@@ -102,57 +102,25 @@ func jsonOf(at reader.Position, text []byte) ([]byte, error) {
 }
 
 // itemLines returns the lines, counted from 0, at which the items of a list begin that is the value of a key of the whole
-// text. It reads JSON, and YAML where items stand below the key: of other texts there are none.
+// text, where each begins a line below the key, as YAML and kubectl's JSON have it. Of other texts there are none.
 func itemLines(text []byte, key string) (list []int) {
-	if trimmed := bytes.TrimSpace(text); len(trimmed) > 0 && trimmed[0] == '{' {
-		return jsonItemLines(text, key)
-	}
 	n, indent, inside := -1, -1, false
 	for line := range bytes.Lines(text) {
 		n++
-		rest := bytes.TrimLeft(line, " ")
-		words := bytes.TrimSpace(rest)
-		at := len(line) - len(rest)
-		isItem := bytes.Equal(words, []byte("-")) || bytes.HasPrefix(words, []byte("- "))
+		words := bytes.TrimSpace(line)
+		at := len(line) - len(bytes.TrimLeft(line, " "))
+		begins := len(words) > 0 && (words[0] == '{' || words[0] == '-' && (len(words) == 1 || words[1] == ' '))
 		switch {
 		case len(words) == 0 || words[0] == '#':
 		case !inside:
-			inside = at == 0 && string(words) == key+":"
-		case isItem && (at == indent || indent < 0):
+			inside = at == 0 && string(words) == key+":" || string(words) == `"`+key+`": [`
+		case begins && (at == indent || indent < 0):
 			indent, list = at, append(list, n)
-		case at <= max(indent, 0):
+		case at < indent || at == indent && words[0] != '}':
 			return list
 		}
 	}
 	return list
-}
-
-// jsonItemLines is itemLines of an object of JSON.
-func jsonItemLines(text []byte, key string) (list []int) {
-	d := json.NewDecoder(bytes.NewReader(text))
-	_, err := d.Token()
-	var skipped json.RawMessage
-	line, seen := 0, 0
-	for err == nil && d.More() {
-		name, _ := d.Token()
-		if name != key {
-			err = d.Decode(&skipped)
-			continue
-		}
-		if open, err := d.Token(); err != nil || open != json.Delim('[') {
-			return nil
-		}
-		for d.More() {
-			at := int(d.InputOffset())
-			at += len(text[at:]) - len(bytes.TrimLeft(text[at:], ", \t\r\n"))
-			line, seen = line+bytes.Count(text[seen:at], []byte{'\n'}), at
-			if list = append(list, line); d.Decode(&skipped) != nil {
-				return nil
-			}
-		}
-		return list
-	}
-	return nil
 }
 
 // kinds are what values of JSON are called.

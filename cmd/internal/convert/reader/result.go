@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -29,6 +30,18 @@ type Input struct {
 	Name string // of its file, in messages and to find what it includes; Stdin for standard input
 	Data []byte
 	ID   string // of the host, for lines of keepalived that are of one host only
+}
+
+// Lines yields the lines with their positions.
+func (in Input) Lines() iter.Seq2[Position, string] {
+	return func(yield func(Position, string) bool) {
+		at := Position{File: in.Name}
+		for line := range strings.Lines(string(in.Data)) {
+			if at.Line++; !yield(at, strings.TrimRight(line, "\r\n")) {
+				return
+			}
+		}
+	}
 }
 
 // Stdin is the name of standard input in messages.

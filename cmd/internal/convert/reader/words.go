@@ -60,45 +60,68 @@ func PortOf(text string) (uint16, error) {
 // MaxDepth bounds how deep something may be nested: files that include files, definitions that use definitions, blocks, lists.
 const MaxDepth = 32
 
-// QuotedWords splits a line at blanks, where it has comments up to a #. Quotes of either kind and a backslash take what
-// they are about as it is.
-func QuotedWords(line string, comments bool) ([]string, error) {
+// A Syntax is how a program splits a line into words.
+type Syntax struct {
+	Quotes  string // each begins a word that may have blanks, and ends it
+	Comment bool   // up to the end of the line, from a # on
+	Escapes bool   // a backslash takes what follows as it is, in no quotes too, and \n, \r and \t mean what they do in C
+	Braces  bool   // each is a word, except in quotes and in ${NAME}; in quotes a backslash is before \" and \\ only
+	Open    bool   // quotes need no end
+}
+
+// What programs have: the words of HAProxy, those of iptables-save, of keepalived.conf, and of command lines in it.
+var (
+	OfHAProxy    = Syntax{Quotes: `"'`, Comment: true, Escapes: true}
+	OfIPTables   = Syntax{Quotes: `"'`, Escapes: true}
+	OfKeepalived = Syntax{Quotes: `"`, Braces: true}
+	OfCommands   = Syntax{Quotes: `"'`, Open: true}
+)
+
+// Split splits a line at blanks that are in no quotes.
+func (x Syntax) Split(line string) ([]string, error) {
 	var s splitter
 	quote := byte(0)
 	for i := 0; i < len(line); i++ {
 		c := line[i]
+		inBraces := quote == 0 && x.Braces && (c == '{' || c == '}') && (i == 0 || line[i-1] != '$') && !strings.Contains(s.word.String(), "${")
 		switch {
-		case quote == 0 && c == '#' && comments:
+		case quote == 0 && c == '#' && x.Comment:
 			line = line[:i]
-		case c == '\\' && quote != '\'' && i+1 < len(line):
+		case c == '\\' && i+1 < len(line) && x.Escapes && quote != '\'':
 			i++
 			s.add(unescaped(line[i]))
+		case c == '\\' && i+1 < len(line) && x.Braces && quote != 0:
+			i++
+			if line[i] != '"' && line[i] != '\\' {
+				s.add(`\`)
+			}
+			s.add(line[i : i+1])
 		case quote != 0 && c == quote:
 			quote = 0
-		case quote == 0 && (c == '"' || c == '\''):
+		case quote == 0 && strings.IndexByte(x.Quotes, c) >= 0:
 			quote, s.begun = c, true
 		case quote == 0 && (c == ' ' || c == '\t'):
 			s.end()
+		case inBraces:
+			s.end()
+			s.words = append(s.words, line[i:i+1])
 		default:
 			s.add(line[i : i+1])
 		}
 	}
-	s.end()
-	if quote != 0 {
+	if quote != 0 && !x.Open {
 		return nil, errQuote
+	}
+	if quote == 0 || !x.Open { // a word in quotes without an end is none
+		s.end()
 	}
 	return s.words, nil
 }
 
 // unescaped returns what a backslash and a letter mean.
 func unescaped(c byte) string {
-	switch c {
-	case 'n':
-		return "\n"
-	case 'r':
-		return "\r"
-	case 't':
-		return "\t"
+	if i := strings.IndexByte("nrt", c); i >= 0 {
+		return "\n\r\t"[i : i+1]
 	}
 	return string(rune(c))
 }
@@ -137,55 +160,4 @@ func StatusRange(text string) (source.StatusRange, bool) {
 	a, err := strconv.ParseUint(first, 10, 16)
 	b, err2 := strconv.ParseUint(last, 10, 16)
 	return source.StatusRange{First: uint16(a), Last: uint16(b)}, err == nil && err2 == nil && a >= 100 && b <= 599 && a <= b
-}
-
-// BracedWords splits a line at blanks. What is in double quotes is one word, with what a backslash
-// is before of taken as it is. Braces are words, except in quotes.
-func BracedWords(line string) ([]string, error) {
-	var s splitter
-	quoted := false
-	for i := 0; i < len(line); i++ {
-		c := line[i]
-		switch {
-		case c == '\\' && quoted && i+1 < len(line):
-			i++
-			if line[i] != '"' && line[i] != '\\' {
-				s.add(`\`)
-			}
-			s.add(line[i : i+1])
-		case c == '"':
-			quoted, s.begun = !quoted, true
-		case !quoted && (c == ' ' || c == '\t'):
-			s.end()
-		case !quoted && (c == '{' || c == '}') && (i == 0 || line[i-1] != '$') && !strings.Contains(s.word.String(), "${"):
-			s.end()
-			s.words = append(s.words, string(c))
-		default:
-			s.add(line[i : i+1])
-		}
-	}
-	if quoted {
-		return nil, errQuote
-	}
-	s.end()
-	return s.words, nil
-}
-
-// CommandWords splits a command line at blanks that are in no quotes of either kind.
-func CommandWords(line string) []string {
-	var s splitter
-	quote := rune(0)
-	for _, c := range line + " " {
-		switch {
-		case c == quote:
-			quote = 0
-		case quote == 0 && (c == '\'' || c == '"'):
-			quote, s.begun = c, true
-		case quote == 0 && (c == ' ' || c == '\t'):
-			s.end()
-		default:
-			s.add(string(c))
-		}
-	}
-	return s.words
 }
