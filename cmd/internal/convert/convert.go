@@ -67,6 +67,10 @@ func (f Format) Read(in reader.Input) (*reader.Result, error) {
 		return nil, fmt.Errorf("%s: it has more than %d bytes", source.Quote(in.Name), reader.MaxSize)
 	}
 	in.Data = plainText(in.Data)
+	if i := bytes.IndexByte(in.Data, 0); i >= 0 {
+		at := reader.Position{File: in.Name, Line: 1 + bytes.Count(in.Data[:i], []byte{'\n'})}
+		return nil, reader.ErrorAt(at, "a byte of the line is 0: it is no text of UTF-8; write it as one, as iconv -t UTF-8 does")
+	}
 	r, err := f.read(in)
 	if err != nil {
 		return nil, err

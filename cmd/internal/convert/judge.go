@@ -72,7 +72,7 @@ func (j Judge) Document(r *reader.Result, head string) (*Document, error) {
 	}
 	sortNotes(d.Notes)
 	d.TOML = w.Bytes()
-	return d, j.fits(d, all)
+	return d, j.fits(d)
 }
 
 // finish counts a service that is no comment, and notes why another one is, or that it serves nobody.
@@ -115,19 +115,12 @@ func (j Judge) noteMode(r *reader.Result) {
 }
 
 // fits returns an error if a file of services that are good by themselves is refused as a whole: if it is too large.
-func (j Judge) fits(d *Document, all []*judged) error {
+func (j Judge) fits(d *Document) error {
+	if most := cmp.Or(j.Rules.Limits.Services, read.DefaultLimits.Services); d.Services > most {
+		return fmt.Errorf("converting to a service file: it has %d services, more than %d; split it, or raise services in [limits] of svcproxy.toml", d.Services, most)
+	}
 	if most := j.Rules.MaxSize(); len(d.TOML) > most {
 		return fmt.Errorf("converting to a service file: the file has more than %d bytes; split it, or raise file_size in [limits] of svcproxy.toml", most)
-	}
-	var sum source.Products
-	for _, s := range all {
-		if len(s.faults) == 0 {
-			sum = sum.Plus(s.Products())
-		}
-	}
-	if e := j.Rules.Limits.Products().Exceeded(sum); e != nil {
-		p := e.Problem(source.OfFile)
-		return fmt.Errorf("converting to a service file: %s; %s", p.Msg, p.Hint)
 	}
 	return nil
 }
@@ -213,7 +206,8 @@ func leaveOut(s *reader.Service, p source.Problem) {
 	}
 }
 
-// refuse finds services that have something in common that only one may have: the first has it.
+// refuse finds services that have something in common that only one may have: the first has it. It refuses those, too, by
+// which all have more frontends than the limits of a file allow.
 func (j Judge) refuse(all []*judged) {
 	t := claims.NewTracker(j.Reserved)
 	t.Limit(j.Rules.Limits.Products())

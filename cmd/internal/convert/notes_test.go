@@ -7,7 +7,9 @@ import (
 	"testing"
 	"unicode/utf16"
 
+	"svcproxy.dev/svcproxy/cmd/internal/convert"
 	"svcproxy.dev/svcproxy/cmd/internal/convert/reader"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // A line of the input that says the same as another one is named beside it, or counted.
@@ -51,6 +53,32 @@ func TestEncodings(t *testing.T) {
 		r, err := format(t, "iptables").Read(reader.Input{Name: "in", Data: data})
 		if err != nil || len(r.Services) != 1 {
 			t.Errorf("%s: error %v", name, err)
+		}
+	}
+	const want = "in:1: a byte of the line is 0: it is no text of UTF-8; write it as one, as iconv -t UTF-8 does"
+	if _, err := format(t, "iptables").Read(reader.Input{Name: "in", Data: little[2:]}); err == nil || err.Error() != want {
+		t.Errorf("UTF-16 without a mark: error %v; want %s", err, want)
+	}
+}
+
+// What no file may have as a whole is no service file, also where each service is good.
+func TestTooMuchForOneFileIsRefused(t *testing.T) {
+	text := ""
+	for i := range 5 {
+		text += fmt.Sprintf("-A -t 192.0.2.%d:80 -s rr\n-a -t 192.0.2.%d:80 -r 10.0.0.1:80 -m\n-a -t 192.0.2.%d:80 -r 10.0.0.2:80 -m\n", i, i, i)
+	}
+	for limits, want := range map[read.Limits]string{
+		{Services: 4}:   "it has 5 services, more than 4; split it, or raise services in [limits] of svcproxy.toml",
+		{FileSize: 500}: "the file has more than 500 bytes; split it, or raise file_size in [limits] of svcproxy.toml",
+		{}: "",
+	} {
+		r, err := format(t, "ipvsadm").Read(reader.Input{Name: "in", Data: []byte(text)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = convert.Judge{Rules: read.Rules{Limits: limits}}.Document(r, "")
+		if got := fmt.Sprint(err); want != "" && got != "converting to a service file: "+want || want == "" && err != nil {
+			t.Errorf("%+v: error %v; want %s", limits, err, want)
 		}
 	}
 }

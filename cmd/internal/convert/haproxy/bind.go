@@ -26,11 +26,7 @@ func (h *haproxy) binds(s *section) ([]bindGroup, error) {
 			h.Note(l.at, "bind "+source.Excerpt(l.Arg(1))+" with ssl is left out: TLS is ended by endpoints only", "give the certificate to the endpoints, or keep HAProxy as an endpoint")
 			continue
 		}
-		for _, word := range []string{"accept-proxy", "interface", "accept-netscaler-cip"} {
-			if slices.Contains(l.Words, word) {
-				h.Note(l.at, word+" of bind is left out", "")
-			}
-		}
+		h.noteBindParams(l)
 		for part := range strings.SplitSeq(l.Arg(1), ",") {
 			a, list, err := bindAddr(part)
 			if err != nil {
@@ -47,6 +43,28 @@ func (h *haproxy) binds(s *section) ([]bindGroup, error) {
 		}
 	}
 	return bindGroups(order, ports), nil
+}
+
+// bindFlags and bindKeys are parameters of bind that have no meaning where packets are forwarded, without a value and with one.
+var (
+	bindFlags = wordSet("defer-accept tfo v4v6 v6only transparent")
+	bindKeys  = wordSet("name process thread user group mode uid gid id level nice mss tcp-ut shards backlog severity-output")
+)
+
+// noteBindParams notes the other parameters of a bind. What is no parameter is the value of one that is noted.
+func (h *haproxy) noteBindParams(l configLine) {
+	for i := 2; i < len(l.Words); i++ {
+		switch word := l.Words[i]; {
+		case bindKeys[word]:
+			i++
+		case bindFlags[word]:
+		case word == "maxconn" || word == "interface" || word == "namespace":
+			h.Note(l.at, source.Excerpt(word+" "+l.Arg(i+1))+" of bind is left out", hints[word])
+			i++
+		default:
+			h.Note(l.at, source.Excerpt(word)+" of bind is left out", "")
+		}
+	}
 }
 
 func bindGroups(order []netip.Addr, ports map[netip.Addr][]uint16) (groups []bindGroup) {

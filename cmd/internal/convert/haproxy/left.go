@@ -30,7 +30,8 @@ var hints = map[string]string{
 	"acl":             inConnections, "tcp-request": inConnections, "tcp-response": inConnections,
 	"maxconn": "limit connections in the endpoints", "fullconn": "limit connections in the endpoints",
 	"retries": notAgain, "option redispatch": notAgain,
-	"timeout": "connections end when either side ends them; [conntrack] in svcproxy.toml says how long idle ones are known",
+	"timeout connect": "health checks have it; clients connect to endpoints themselves",
+	"timeout":         "connections end when either side ends them; [conntrack] in svcproxy.toml says how long idle ones are known",
 }
 
 const (
@@ -53,8 +54,8 @@ func (l configLine) silent() bool {
 		return plainOptions[l.Arg(1)]
 	case "no":
 		return len(l.Words) > 1 && l.Arg(1) != "no" && (configLine{Words: l.Words[1:]}).silent()
-	case "timeout": // of checks
-		return l.Arg(1) == "connect" || l.Arg(1) == "check"
+	case "timeout": // of checks alone
+		return l.Arg(1) == "check"
 	default:
 		return meaningless[word]
 	}

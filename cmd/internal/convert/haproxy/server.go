@@ -207,7 +207,7 @@ var leftParams = []struct{ key, hint string }{
 	{"maxconn", "limit connections in the server itself"},
 	{"send-proxy", seeClients}, {"send-proxy-v2", seeClients}, {"send-proxy-v2-ssl", seeClients}, {"send-proxy-v2-ssl-cn", seeClients}, {"check-send-proxy", ""},
 	{"minconn", "limit connections in the server itself"}, {"init-state", ""}, {"non-stick", ""},
-	{"namespace", ""}, {"socks4", ""}, {"check-via-socks4", ""}, {"check-sni", "server_name of health_check names the server"}, {"healthcheck", ""},
+	{"interface", ""}, {"maxqueue", ""}, {"tcp-md5sig", ""}, {"namespace", ""}, {"socks4", ""}, {"check-via-socks4", ""}, {"check-sni", "server_name of health_check names the server"}, {"healthcheck", ""},
 	{"track", ""}, {"source", ""}, {"fastinter", ""}, {"resolvers", ""}, {"on-marked-up", ""},
 	{"observe", "health checks ask endpoints themselves"}, {"agent-check", "an exec check can ask an agent"}, {"addr", "each endpoint is asked itself"},
 }

@@ -183,6 +183,7 @@ func (r *sourceReader) acl(name string) (out condition, err error) {
 func (r *sourceReader) test(words []string) (condition, error) {
 	unknown := condition{most: reader.AllAddrs}
 	if len(words) < 2 || words[0] != "src" {
+		unknown.bySource = len(words) > 0 && strings.HasPrefix(words[0], "src,")
 		return unknown, nil
 	}
 	if unknown.bySource = true; r.changes {
@@ -192,7 +193,12 @@ func (r *sourceReader) test(words []string) (condition, error) {
 	for i := 1; i < len(words); i++ {
 		texts := words[i : i+1]
 		switch words[i] {
-		case "--", "-i":
+		case "--", "-i", "-n":
+			continue
+		case "-m":
+			if i++; i == len(words) || words[i] != "ip" {
+				return unknown, nil
+			}
 			continue
 		case "-f":
 			var ok bool

@@ -18,7 +18,7 @@ var ignored = []string{"protocol", "lvs_sched", "lb_algo", "persistence_timeout"
 func leftOut(s *reader.Service, n *node, reals []*node) {
 	for _, block := range slices.Concat([]*node{n}, reals) {
 		for _, sub := range block.sub {
-			if slices.Contains(ignored, sub.key()) || slices.Contains(checkers, sub.key()) {
+			if slices.Contains(ignored, sub.key()) || block != n && slices.Contains(checkers, sub.key()) {
 				continue
 			}
 			what := source.Excerpt(sub.key()) + " is left out"
