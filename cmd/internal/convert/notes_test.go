@@ -70,7 +70,7 @@ func TestTooMuchForOneFileIsRefused(t *testing.T) {
 	for limits, want := range map[read.Limits]string{
 		{Services: 4}:   "it has 5 services, more than 4; split it, or raise services in [limits] of svcproxy.toml",
 		{FileSize: 500}: "the file has more than 500 bytes; split it, or raise file_size in [limits] of svcproxy.toml",
-		{}: "",
+		{}:              "",
 	} {
 		r, err := format(t, "ipvsadm").Read(reader.Input{Name: "in", Data: []byte(text)})
 		if err != nil {
@@ -80,5 +80,26 @@ func TestTooMuchForOneFileIsRefused(t *testing.T) {
 		if got := fmt.Sprint(err); want != "" && got != "converting to a service file: "+want || want == "" && err != nil {
 			t.Errorf("%+v: error %v; want %s", limits, err, want)
 		}
+	}
+}
+
+// A configuration of many virtual servers, in both formats that may be large.
+func BenchmarkLarge(b *testing.B) {
+	for name, server := range map[string]string{
+		"keepalived": "virtual_server 10.%[1]d.%[2]d.%[3]d 80 {\n protocol TCP\n lb_algo rr\n real_server 192.168.1.1 80 {\n  TCP_CHECK {\n   connect_timeout 3\n  }\n }\n}\n",
+		"haproxy":    "listen web-%[1]d-%[2]d-%[3]d\n mode tcp\n bind 10.%[1]d.%[2]d.%[3]d:80\n server a 192.168.1.1:80 check inter 3s\n",
+	} {
+		var text strings.Builder
+		for i := range 19_000 {
+			fmt.Fprintf(&text, server, i>>16, i>>8&255, i&255)
+		}
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := document(format(b, name), reader.Input{Name: "in", Data: []byte(text.String())}); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }
