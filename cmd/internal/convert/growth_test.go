@@ -52,6 +52,13 @@ func TestHAProxyGrowth(t *testing.T) {
 			return "listen a\nbind 192.0.2.1:80\nacl one src " + strings.Repeat("10.0.0.1 ", 500) + "\n" + lines(n, "tcp-request connection accept if one # %d") +
 				"tcp-request connection reject\nserver s 10.0.0.1\n"
 		}},
+		{"conditions of one rule", func(n int) string {
+			return "listen a\nbind 192.0.2.1:80\ntcp-request connection accept if " + strings.ReplaceAll(lines(n, "!{ src 2001:db8:%x:1::/64 }"), "\n", " ") +
+				"\nserver s 10.0.0.1\n"
+		}},
+		{"rules, each of which leaves out more", func(n int) string {
+			return "listen a\nbind 192.0.2.1:80\n" + lines(n, "tcp-request connection reject if { src 2001:db8:%x:1::/64 }") + "server s 10.0.0.1\n"
+		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) { tooMuch(t, "haproxy", tt.text(10), tt.text(2500)) })
 	}

@@ -1,6 +1,7 @@
 package haproxy
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -24,10 +25,19 @@ type serverCheck struct {
 // A checkReader makes a check of what each server says of its own.
 type checkReader struct {
 	*reader.Service
-	back    *section
-	known   map[serverCheck]*source.HealthCheck
-	checked []reader.Checked
-	partly  bool // it cannot be said as it is: a comment
+	back            *section
+	asked           map[bool]*source.HealthCheck // what is asked, without TLS and with it
+	known           map[serverCheck]*source.HealthCheck
+	connect, answer configLine // timeouts
+	checked         []reader.Checked
+	partly          bool // it cannot be said as it is: a comment
+}
+
+func newCheckReader(s *reader.Service, back *section) *checkReader {
+	r := &checkReader{Service: s, back: back, asked: map[bool]*source.HealthCheck{}, known: map[serverCheck]*source.HealthCheck{}}
+	r.connect, _ = back.last("timeout", "connect")
+	r.answer, _ = back.last("timeout", "check")
+	return r
 }
 
 // add takes up a server that serves at a port.
@@ -37,11 +47,13 @@ func (r *checkReader) add(p proxyServer, own uint16) {
 		c := serverCheck{rise: inARow(p.params["rise"], 2), fall: inARow(p.params["fall"], 3), tls: p.params["check-ssl"] != ""}
 		c.interval = checkTime(p.params["inter"], 2*time.Second)
 		c.down = checkTime(p.params["downinter"], c.interval)
-		if c.port, _ = reader.PortOf(p.params["port"]); c.port == own {
+		c.port, _ = reader.PortOf(p.params["port"])
+		asks := r.asks(c.tls)
+		if c.port = cmp.Or(asks.Port, c.port); c.port == own {
 			c.port = 0
 		}
 		if r.known[c] == nil {
-			r.known[c] = r.read(c, own)
+			r.known[c] = r.read(c, *asks)
 		}
 		out.Check = r.known[c]
 	}
@@ -66,18 +78,15 @@ func (r *checkReader) set() {
 	}
 }
 
-// read makes a check. Connecting takes no longer than the interval, and ends what asks nothing.
-func (r *checkReader) read(of serverCheck, own uint16) *source.HealthCheck {
-	c := &source.HealthCheck{Type: source.CheckTCP, Refuse: true, Port: of.port, Interval: of.interval, IntervalDown: of.down, Rise: of.rise, Fall: of.fall}
-	connect, _ := r.back.last("timeout", "connect")
-	c.Timeout = min(checkTime(connect.Arg(2), c.Interval), c.Interval)
-	r.asks(c, of.tls, own)
-	answer, found := r.back.last("timeout", "check")
-	if d := checkTime(answer.Arg(2), c.Timeout); found && d != c.Timeout && (c.Type != source.CheckTCP || c.Send+c.Expect != "") {
-		r.Note(answer.at, fmt.Sprintf("timeout check is left out: connecting and the answer have %s together", decode.ShortDuration(c.Timeout)),
+// read makes a check of what is asked. Connecting takes no longer than the interval, and ends what asks nothing.
+func (r *checkReader) read(of serverCheck, c source.HealthCheck) *source.HealthCheck {
+	c.Refuse, c.Port, c.Interval, c.IntervalDown, c.Rise, c.Fall = true, of.port, of.interval, of.down, of.rise, of.fall
+	c.Timeout = min(checkTime(r.connect.Arg(2), c.Interval), c.Interval)
+	if d := checkTime(r.answer.Arg(2), c.Timeout); d != c.Timeout && (c.Type != source.CheckTCP || c.Send+c.Expect != "") {
+		r.Note(r.answer.at, fmt.Sprintf("timeout check is left out: connecting and the answer have %s together", decode.ShortDuration(c.Timeout)),
 			fmt.Sprintf("write timeout = %q where answers take longer, and dead hosts may be noticed later", decode.ShortDuration(c.Timeout+d)))
 	}
-	return c
+	return &c
 }
 
 func inARow(text string, standard uint8) uint8 {
@@ -114,15 +123,21 @@ func (s *section) checkOption() (configLine, bool) {
 	return configLine{}, false
 }
 
-// asks reads what is asked and what must be answered.
-func (r *checkReader) asks(c *source.HealthCheck, tls bool, own uint16) {
+// asks returns what is asked, and what must be answered.
+func (r *checkReader) asks(tls bool) *source.HealthCheck {
+	c := r.asked[tls]
+	if c != nil {
+		return c
+	}
+	c = &source.HealthCheck{Type: source.CheckTCP}
+	r.asked[tls] = c
 	l, found := r.back.checkOption()
 	switch kind := l.Arg(1); {
 	case kind == "httpchk":
-		httpchk(r.Service, r.back, c, l, tls, own)
-		return
+		httpchk(r.Service, r.back, c, l, tls)
+		return c
 	case kind == "tcp-check":
-		r.tcpCheck(c, own)
+		r.tcpCheck(c)
 	case found:
 		asks := protocolChecks[kind]
 		if c.Send, c.Expect = asks.send, asks.expect; c.Expect == "" {
@@ -132,28 +147,34 @@ func (r *checkReader) asks(c *source.HealthCheck, tls bool, own uint16) {
 	if tls {
 		r.Note(r.back.at, "check-ssl is left out: the check only connects", "")
 	}
+	return c
 }
 
 // tcpCheck makes one text of all that is sent, and one expression of all that is expected. Where that does not mean the
 // same, the check is a comment.
-func (r *checkReader) tcpCheck(c *source.HealthCheck, own uint16) {
+func (r *checkReader) tcpCheck(c *source.HealthCheck) {
 	var send, expect []string
 	last := configLine{}
-	for i, l := range r.back.nearest("tcp-check") {
+	steps := r.back.nearest("tcp-check")
+	lastExpect := 0
+	for i, l := range steps {
+		if l.is("tcp-check", "expect") {
+			lastExpect = i
+		}
+	}
+	for i, l := range steps {
 		words := beforeComment(l)
 		pattern, ok := expected(words)
 		switch {
 		case l.is("tcp-check", "comment"):
 			continue
 		case l.is("tcp-check", "connect") && last.Words == nil && (len(words) == 2 || len(words) == 4 && words[2] == "port"):
-			if n, err := reader.PortOf(append(words, "", "")[3]); err == nil && n != 0 && n != own {
-				c.Port = n
-			}
+			c.Port, _ = reader.PortOf(words.Arg(3))
 		case l.is("tcp-check", "send") && len(words) == 3 && (len(send) > 0 || len(expect) == 0):
 			send = append(send, l.Arg(2))
 		case l.is("tcp-check", "send") && len(words) == 3: // where only what follows matters
 			r.Note(l.at, source.Excerpt(strings.Join(l.Words, " "))+" is left out: a check sends before it expects", "")
-			r.partly = r.partly || slices.ContainsFunc(r.back.nearest("tcp-check")[i:], func(l configLine) bool { return l.is("tcp-check", "expect") })
+			r.partly = r.partly || i < lastExpect
 		case ok && (len(expect) == 0 || !strings.HasPrefix(pattern, "^") && !strings.HasSuffix(expect[len(expect)-1], "$")):
 			expect = append(expect, pattern)
 		default:

@@ -15,7 +15,7 @@ import (
 // Read reads a configuration of HAProxy, as far as it is about connections: sections of mode
 // tcp.
 func Read(in reader.Input) (*reader.Result, error) {
-	h := haproxy{Result: &reader.Result{}, in: in, files: map[string][]string{}, backends: map[string]*section{}, defaults: map[string]*section{}}
+	h := haproxy{Result: reader.NewResult(in), in: in, files: map[string][]string{}, backends: map[string]*section{}, defaults: map[string]*section{}}
 	if err := h.sections(in); err != nil {
 		return nil, err
 	}

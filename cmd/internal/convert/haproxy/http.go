@@ -14,15 +14,14 @@ type httpReader struct {
 	*reader.Service
 	check     *source.HealthCheck
 	tls       bool
-	own       uint16 // port of the endpoint
-	connected bool   // by a rule
-	sent      bool   // by a rule
-	ended     bool   // what follows is of another request
-	status    bool   // a rule has been about the status
+	connected bool // by a rule
+	sent      bool // by a rule
+	ended     bool // what follows is of another request
+	status    bool // a rule has been about the status
 }
 
 // httpchk reads option httpchk [METHOD] [URI [VERSION]] and lines of http-check.
-func httpchk(s *reader.Service, back *section, c *source.HealthCheck, l configLine, tls bool, own uint16) {
+func httpchk(s *reader.Service, back *section, c *source.HealthCheck, l configLine, tls bool) {
 	c.Type, c.Method, c.Path = source.CheckHTTP, "OPTIONS", "/"
 	c.ExpectStatus = []source.StatusRange{{First: 200, Last: 399}}
 	switch len(l.Words) {
@@ -34,7 +33,7 @@ func httpchk(s *reader.Service, back *section, c *source.HealthCheck, l configLi
 		_, header, _ := strings.Cut(strings.Join(l.Words[4:], " "), "\r\nHost:")
 		c.Host, _, _ = strings.Cut(strings.TrimSpace(header), "\r\n")
 	}
-	r := httpReader{Service: s, check: c, tls: tls, own: own}
+	r := httpReader{Service: s, check: c, tls: tls}
 	for _, l := range back.nearest("http-check") {
 		r.rule(l)
 	}
@@ -99,9 +98,7 @@ func (r *httpReader) port(l configLine, text string) {
 		r.Note(l.at, "port "+source.Excerpt(text)+" of http-check connect is left out: it is no number", "")
 		return
 	}
-	if r.check.Port = n; n == r.own {
-		r.check.Port = 0
-	}
+	r.check.Port = n
 }
 
 // send reads http-check send [meth M] [uri U] [ver V] [hdr NAME VALUE] [body B].

@@ -112,7 +112,7 @@ func setParam(to map[string]string, key, value string) {
 func addServers(s *reader.Service, back *section) {
 	_, all := back.last("option", "allbackups")
 	backups := 0
-	checks := checkReader{Service: s, back: back, known: map[serverCheck]*source.HealthCheck{}}
+	checks := newCheckReader(s, back)
 	for p := range proxyServers(s, back) {
 		e, name, ok := endpointOf(s, p)
 		if !ok {

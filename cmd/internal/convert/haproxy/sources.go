@@ -89,13 +89,13 @@ func (r *sourceReader) rules(rules []configLine, set string) error {
 			partly = l
 		}
 		if action == "accept" {
-			accepted = accepted.Or(undecided.And(c.most))
+			accepted = reader.Union(accepted, undecided.And(c.most))
 		} else {
-			rejected = rejected.Or(undecided.And(c.most))
+			rejected = reader.Union(rejected, undecided.And(c.most))
 		}
 		undecided = undecided.And(c.least.Not())
 	}
-	if may := accepted.Or(undecided); !may.Equal(reader.AllAddrs) {
+	if may := reader.Union(accepted, undecided); !may.Equal(reader.AllAddrs) {
 		r.may = r.may.And(may)
 	} else if len(rejected) > 0 && partly.Words != nil {
 		r.opens = partly
@@ -110,7 +110,8 @@ func (r *sourceReader) condition(words []string) (condition, error) {
 	if len(words) == 0 {
 		return all, nil
 	}
-	out, part := condition{}, all
+	var parts []condition
+	part := all
 	negate := false
 	for i := 1; i < len(words); i++ {
 		word := words[i]
@@ -121,7 +122,7 @@ func (r *sourceReader) condition(words []string) (condition, error) {
 			continue
 		}
 		if word == "||" || word == "or" {
-			out, part = out.or(part), all
+			parts, part = append(parts, part), all
 			continue
 		}
 		var c condition
@@ -135,13 +136,16 @@ func (r *sourceReader) condition(words []string) (condition, error) {
 		if err != nil {
 			return c, err
 		}
+		if err := r.Grow(len(part.most) + len(c.most)); err != nil {
+			return c, err
+		}
 		if negate {
 			c.least, c.most = c.most.Not(), c.least.Not()
 		}
 		part.least, part.most, part.bySource = part.least.And(c.least), part.most.And(c.most), part.bySource || c.bySource
 		negate = false
 	}
-	out = out.or(part)
+	out := either(append(parts, part)...)
 	switch words[0] {
 	case "if":
 	case "unless":
@@ -152,23 +156,29 @@ func (r *sourceReader) condition(words []string) (condition, error) {
 	return out, nil
 }
 
-func (c condition) or(o condition) condition {
-	return condition{c.least.Or(o.least), c.most.Or(o.most), c.bySource || o.bySource}
+// either returns what holds where any of some conditions does.
+func either(all ...condition) (out condition) {
+	var least, most []reader.Ranges
+	for _, c := range all {
+		least, most, out.bySource = append(least, c.least), append(most, c.most), out.bySource || c.bySource
+	}
+	out.least, out.most = reader.Union(least...), reader.Union(most...)
+	return out
 }
 
 // acl reads all lines of an acl, of which one has to hold, or one that HAProxy has by itself.
 func (r *sourceReader) acl(name string) (out condition, err error) {
 	switch lines := r.acls[name]; {
 	case len(lines) > 0:
-		for _, l := range lines {
+		all := make([]condition, len(lines))
+		for i, l := range lines {
 			c, err := r.test(l.Words[min(2, len(l.Words)):])
 			if err != nil {
 				return out, err
 			}
-			r.taken[l.at] = c.exact()
-			out = out.or(c)
+			r.taken[l.at], all[i] = c.exact(), c
 		}
-		return out, nil
+		return either(all...), nil
 	case name == "LOCALHOST":
 		return r.test([]string{"src", "127.0.0.1/8", "::1"})
 	case name == "TRUE":

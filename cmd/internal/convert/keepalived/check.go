@@ -28,11 +28,14 @@ type checkReader struct {
 func addChecks(s *reader.Service, virtual *node, reals []*node, hasSorry bool) {
 	var checks []reader.Checked
 	var miscs []misc
-	places := map[netip.AddrPort]bool{}
+	places, serves := map[netip.AddrPort]bool{}, make(map[netip.Addr]bool, len(s.Endpoints))
+	for i := range s.Endpoints {
+		serves[s.Endpoints[i].Addr] = true
+	}
 	for _, n := range reals {
 		addr, err := netip.ParseAddr(n.Arg(1))
 		port, portErr := reader.PortOf(n.Arg(2))
-		if err != nil || portErr != nil || !slices.ContainsFunc(s.Endpoints, func(e source.Endpoint) bool { return e.Addr == addr }) {
+		if err != nil || portErr != nil || !serves[addr] {
 			continue // a note says so
 		}
 		r := checkReader{Service: s, virtual: virtual, real: n, addr: addr, port: cmp.Or(port, s.Ports[0].Port)}

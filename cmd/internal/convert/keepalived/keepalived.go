@@ -17,7 +17,7 @@ import (
 
 // Read reads keepalived.conf(5), as far as it is about virtual servers.
 func Read(in reader.Input) (*reader.Result, error) {
-	k := keepalived{Result: &reader.Result{}, groups: map[string]*node{}, used: map[string]bool{}}
+	k := keepalived{Result: reader.NewResult(in), groups: map[string]*node{}, used: map[string]bool{}}
 	if err := readTree(in, k.Result, k.statement); err != nil {
 		return nil, err
 	}

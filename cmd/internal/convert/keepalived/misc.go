@@ -68,6 +68,7 @@ const weighs = `; s=$?; case $s in 1|2|126|127) exit 1; esac; exit 0`
 func shell(miscs []misc) []string {
 	var script strings.Builder
 	var kept []string
+	numbers := map[string]int{}
 	for _, m := range miscs {
 		if len(miscs) > 1 {
 			fmt.Fprintf(&script, " %s)", m.addr)
@@ -80,9 +81,9 @@ func shell(miscs []misc) []string {
 				script.WriteString(" " + variables[w])
 				continue
 			}
-			i := slices.Index(kept, w)
-			if i < 0 {
-				i, kept = len(kept), append(kept, w)
+			i, known := numbers[w]
+			if !known {
+				i, numbers[w], kept = len(kept), len(kept), append(kept, w)
 			}
 			fmt.Fprintf(&script, ` "${%d}"`, i)
 		}
@@ -121,7 +122,7 @@ func dispatch(checks []reader.Checked, miscs []misc) bool {
 		differ = differ || !slices.Equal(c.Check.Command, first.Command)
 		addrs[m.addr], all = true, append(all, m)
 	}
-	if !differ || first.Type != source.CheckExec {
+	if !differ || first.Type != source.CheckExec || len(all) > source.MaxArguments {
 		return false
 	}
 	one := *first

@@ -40,8 +40,8 @@ func (r Ranges) tidy() (out Ranges) {
 	return out
 }
 
-// Or returns the addresses that are in either set.
-func (r Ranges) Or(o Ranges) Ranges { return slices.Concat(r, o).tidy() }
+// Union returns the addresses that are in any of some sets.
+func Union(sets ...Ranges) Ranges { return slices.Concat(sets...).tidy() }
 
 // Not returns the addresses that are not in a set.
 func (r Ranges) Not() (out Ranges) {
@@ -64,7 +64,7 @@ func (r Ranges) Not() (out Ranges) {
 }
 
 // And returns the addresses that are in both sets.
-func (r Ranges) And(o Ranges) Ranges { return r.Not().Or(o.Not()).Not() }
+func (r Ranges) And(o Ranges) Ranges { return Union(r.Not(), o.Not()).Not() }
 
 // Equal reports whether two sets have the same addresses.
 func (r Ranges) Equal(o Ranges) bool { return slices.Equal(r, o) }

@@ -127,6 +127,7 @@ type Result struct {
 	check    *source.HealthCheck    // that a service got last
 	placesOf *Service               // that got the last endpoint
 	places   map[netip.AddrPort]int // of its endpoints, by the line that they are written at
+	families map[bool]bool          // of its addresses: whether they are IPv4
 }
 
 // A Service is one service as it was read.
@@ -140,6 +141,9 @@ type Service struct {
 	Opens  bool                  // it lets in sources that were kept out, as a note says
 	all    *Result
 }
+
+// NewResult returns an empty one of an input that may include files.
+func NewResult(in Input) *Result { return &Result{included: len(in.Data)} }
 
 // ErrGrown ends the reading of a text that stands for too much.
 var ErrGrown = errors.New("it stands for too many addresses, endpoints or words; split it")

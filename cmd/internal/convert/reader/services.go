@@ -54,12 +54,16 @@ func (s *Service) AddEndpoint(at Position, name string, e source.Endpoint) bool 
 	place := s.EndpointAt(&e)
 	if s.all.placesOf != s {
 		s.all.placesOf, s.all.places = s, map[netip.AddrPort]int{}
+		s.all.families = map[bool]bool{}
+		for _, a := range s.VIPs {
+			s.all.families[a.Is4()] = true
+		}
 	}
 	why := ""
 	switch before, twice := s.all.places[place]; {
 	case twice:
 		why = fmt.Sprintf("line %d has the same address and port", before)
-	case len(s.VIPs) > 0 && !slices.ContainsFunc(s.VIPs, func(a netip.Addr) bool { return a.Is4() == e.Addr.Is4() }):
+	case len(s.VIPs) > 0 && !s.all.families[e.Addr.Is4()]:
 		why = "it is of another family than the addresses of the service"
 	}
 	if why != "" {
@@ -179,12 +183,15 @@ func (s *Service) SetCheck(servers []Checked) {
 			s.Note(c.At, "the times of the check of "+source.Printable(c.Name)+" are left out: those of the first one hold for all", "")
 		default:
 			s.Note(c.At, "servers have different checks, and a service has one: they are comments", "take the # from the one that holds for all endpoints, or write an exec check that asks each")
-			if !slices.ContainsFunc(s.Checks, c.Check.Equal) {
+			if len(s.Checks) < maxChecks && !slices.ContainsFunc(s.Checks, c.Check.Equal) {
 				s.Checks = append(s.Checks, c.Check)
 			}
 		}
 	}
 }
+
+// maxChecks is how many different checks of a service become comments. More have a line each.
+const maxChecks = 100
 
 // sameButTimes reports whether two checks ask the same.
 func sameButTimes(a, b *source.HealthCheck) bool {
