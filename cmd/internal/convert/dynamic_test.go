@@ -30,3 +30,29 @@ func TestMiscDynamicPasses(t *testing.T) {
 		}
 	}
 }
+
+// One command for programs that differ runs that of the endpoint that is asked, and passes one that has none, as the sorry server.
+func TestProgramsByAddress(t *testing.T) {
+	text := "virtual_server 192.0.2.1 80 {\nprotocol TCP\nsorry_server 10.0.0.9 80\n"
+	for address, program := range map[string]string{
+		"10.0.0.1": "\"/bin/sh -c 'test $1 = one' sh one\"", "10.0.0.2": "\"/bin/sh -c 'test $1 = one' sh 'two words'\"", "10.0.0.3": "\"/bin/sh -c 'exit 3'\"\nmisc_dynamic",
+	} {
+		text += "real_server " + address + " 80 {\nMISC_CHECK {\nmisc_path " + program + "\n}\n}\n"
+	}
+	d, err := document(format(t, "keepalived"), reader.Input{Name: "in", Data: []byte(text + "}\n")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	services, _ := read.Parse("services.toml", d.TOML)
+	if len(services) != 1 || services[0].HealthCheck == nil {
+		t.Fatalf("no check in\n%s", d.TOML)
+	}
+	words := services[0].HealthCheck.Command
+	for address, want := range map[string]bool{"10.0.0.1": true, "10.0.0.2": false, "10.0.0.3": true, "10.0.0.9": true} {
+		cmd := exec.CommandContext(t.Context(), words[0], words[1:]...)
+		cmd.Env = []string{"SVCPROXY_ADDRESS=" + address}
+		if passed := cmd.Run() == nil; passed != want {
+			t.Errorf("%s: passes: %v; want %v of %q", address, passed, want, words)
+		}
+	}
+}
