@@ -93,7 +93,7 @@ func guessTOML(text string, f textFault) textFault {
 var (
 	broken = regexp.MustCompile(`^(expected value|Invalid |expected a top-level item|expected a comma|unexpected)`) // of the parser, about values
 	table  = regexp.MustCompile(`^\[\[?[A-Za-z_][\w.]*\]\]?\s*$`)
-	// twiceAList is of the parser, where a list is written both ways.
+	// twiceAList matches what the parser says of a list that is written both ways.
 	twiceAList = regexp.MustCompile(`^Key 'services\.(ports|endpoints)' was already created and cannot be used as an array`)
 
 	header = regexp.MustCompile(`^\[(services\]\]|\[services\])\s*$`)

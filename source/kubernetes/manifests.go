@@ -48,7 +48,7 @@ type Converted struct {
 	Notes           []string
 }
 
-// An Orphan is an object with endpoints that are of no service.
+// An Orphan is an EndpointSlice or Endpoints object without a Service.
 type Orphan struct {
 	ID   int
 	Note string
@@ -104,7 +104,7 @@ func (m *Manifests) addSlice(to map[source.Key][]*slice, s *discovery.EndpointSl
 	}
 }
 
-// Orphans returns the objects with endpoints that are of no service, in the order in which they were added.
+// Orphans returns the EndpointSlices and Endpoints without a Service, in the order in which they were added.
 func (m *Manifests) Orphans() (out []Orphan) {
 	known := map[source.Key]bool{}
 	for _, s := range m.services {

@@ -132,8 +132,8 @@ func missingHint(root map[string]any) string {
 // portText is how other programs write a port: 80, 80:8080 or 53/udp.
 var portText = regexp.MustCompile(`^(\d{1,5})(?::(\d{1,5}))?(?:/(tcp|udp|sctp))?$`)
 
-// portTable returns the table that is meant by a port as other programs write it; empty: none. It has a name, which a
-// service of several ports needs.
+// portTable translates a port in the notation of other programs to a table, or returns "". The table has a name because a
+// service with several ports needs one.
 func portTable(text string) string {
 	m := portText.FindStringSubmatch(strings.TrimSpace(text))
 	if m == nil {
@@ -149,7 +149,7 @@ func portTable(text string) string {
 	return out + " }"
 }
 
-// portHint says what is meant by something in the place of the table of a port.
+// portHint returns the hint for a value that should be the table of a port.
 func portHint(v any) string {
 	switch v := v.(type) {
 	case int64:
@@ -166,7 +166,7 @@ func portHint(v any) string {
 	return ""
 }
 
-// portsHint says what is meant by something in the place of the list of ports.
+// portsHint returns the hint for a value that should be the list of ports.
 func portsHint(v any) string {
 	switch v := v.(type) {
 	case int64:
@@ -187,7 +187,7 @@ func portsHint(v any) string {
 	return ""
 }
 
-// commaWords splits a text at commas and blanks. A long one is none that a hint could quote.
+// commaWords splits a text at commas and blanks. It returns nothing for a long text, which a hint does not quote.
 func commaWords(text string) []string {
 	if len(text) > 200 {
 		return nil
@@ -195,7 +195,7 @@ func commaWords(text string) []string {
 	return strings.FieldsFunc(text, func(c rune) bool { return c == ',' || c == ' ' })
 }
 
-// protocolHint says what is meant by several protocols in one word.
+// protocolHint returns the hint for several protocols in one string.
 func protocolHint(v any) string {
 	text, _ := v.(string)
 	words := strings.FieldsFunc(strings.ToLower(text), func(c rune) bool { return strings.ContainsRune("/,+& ", c) })
@@ -211,7 +211,7 @@ func protocolHint(v any) string {
 	return "write protocol = [" + strings.Join(words, ", ") + "]"
 }
 
-// checkHint says what is meant by something in the place of the table of a health check.
+// checkHint returns the hint for a value that should be the table of a health check.
 func checkHint(v any) string {
 	switch v := v.(type) {
 	case []map[string]any, []any:
@@ -229,7 +229,7 @@ func checkHint(v any) string {
 	return ""
 }
 
-// masqueradeHint and affinityHint say which word is meant by true and false.
+// masqueradeHint and affinityHint return the word that true or false stands for.
 func masqueradeHint(v any) string {
 	return instead(v, `write masquerade = "all", or "auto" for sources that are not local`, `write masquerade = "never"; the other values are auto and all`)
 }

@@ -75,7 +75,7 @@ func (j Judge) Document(r *reader.Result, head string) (*Document, error) {
 	return d, j.fits(d)
 }
 
-// finish counts a service that is no comment, and notes why another one is, or that it serves nobody.
+// finish counts a service. It notes why a service is a comment, and that a service has no endpoint.
 func (d *Document) finish(s *judged, missing string) {
 	for _, f := range s.faults {
 		hint := cmp.Or(f.Hint, "correct it, and take the comment signs away")
@@ -114,7 +114,7 @@ func (j Judge) noteMode(r *reader.Result) {
 	}
 }
 
-// fits returns an error if a file of services that are good by themselves is refused as a whole: if it is too large.
+// fits returns an error if the file is too large as a whole.
 func (j Judge) fits(d *Document) error {
 	if most := cmp.Or(j.Rules.Limits.Services, read.DefaultLimits.Services); d.Services > most {
 		return fmt.Errorf("converting to a service file: it has %d services, more than %d; split it, or raise services in [limits] of svcproxy.toml", d.Services, most)
@@ -125,7 +125,7 @@ func (j Judge) fits(d *Document) error {
 	return nil
 }
 
-// write writes a service. What the mode cannot do of it is left out where it can be.
+// write renders a service, without the parts that the mode does not support.
 func (j Judge) write(s *reader.Service) *judged {
 	if j.Rules.Check != nil {
 		for _, p := range j.Rules.Check(s.Service) {
@@ -137,8 +137,8 @@ func (j Judge) write(s *reader.Service) *judged {
 	return &judged{Service: s, text: serviceText(s.Service, s.Named)}
 }
 
-// judge finds the services that have a fault. It reads some at a time, which takes less memory than all, and each by itself
-// where one of some has a fault.
+// judge finds the services that have a fault. It reads a hundred at a time, which takes less memory than all at once, and
+// reads them one by one only where the hundred have a fault.
 func (j Judge) judge(all []*judged) {
 	for some := range slices.Chunk(all, 100) {
 		var b bytes.Buffer
@@ -154,7 +154,7 @@ func (j Judge) judge(all []*judged) {
 	}
 }
 
-// judgeOne reads a service as a file that has nothing else. Where its fault is of the check alone, that becomes a comment.
+// judgeOne reads a service by itself. Where only its check is at fault, the check becomes a comment.
 func (j Judge) judgeOne(s *judged) {
 	if j.reads(s) || s.HealthCheck == nil {
 		return
@@ -173,7 +173,7 @@ func (j Judge) judgeOne(s *judged) {
 	j.reads(s)
 }
 
-// reads reads the text of a service, and reports whether it has no fault.
+// reads reports whether the text of a service can be read without a fault.
 func (j Judge) reads(s *judged) bool {
 	_, faults := j.Rules.Parse("service.toml", []byte(s.text))
 	s.faults = slices.DeleteFunc(faults, func(f source.Fault) bool { return f.Warning })
@@ -206,8 +206,7 @@ func leaveOut(s *reader.Service, p source.Problem) {
 	}
 }
 
-// refuse finds services that have something in common that only one may have: the first has it. It refuses those, too, by
-// which all have more frontends than the limits of a file allow.
+// refuse finds services that claim what a service before them has, and those that exceed the limits of a file.
 func (j Judge) refuse(all []*judged) {
 	t := claims.NewTracker(j.Reserved)
 	t.Limit(j.Rules.Limits.Products())
@@ -234,10 +233,10 @@ type documentWriter struct {
 	notes bool // too, as comments
 }
 
-// maxComments is up to how many notes are comments in the file too. More would take more of its size than the services.
+// maxComments is the number of notes that a file repeats as comments. More would take up more of the file than its services.
 const maxComments = 20_000
 
-// service writes a service, or the comment that it is.
+// service writes a service, or a comment where it has a fault.
 func (w *documentWriter) service(s *judged) {
 	w.WriteByte('\n')
 	w.writeNotes(s.Notes)

@@ -136,7 +136,7 @@ func portsText(ports []source.Port) string {
 	return inLines(texts)
 }
 
-// endpointsText lists endpoints, and those that have a name in place of an address as comments.
+// endpointsText lists endpoints, and as comments those that have a host name instead of an address.
 func endpointsText(s *source.Service, named []reader.Named) string {
 	texts := make([]string, len(s.Endpoints))
 	for i := range s.Endpoints {

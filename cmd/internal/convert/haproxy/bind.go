@@ -51,7 +51,7 @@ var (
 	bindKeys  = wordSet("name process thread user group mode uid gid id level nice mss tcp-ut shards backlog severity-output")
 )
 
-// noteBindParams notes the other parameters of a bind. What is no parameter is the value of one that is noted.
+// noteBindParams notes the other parameters of a bind. A word behind an unknown parameter may be its value: it is noted too.
 func (h *haproxy) noteBindParams(l configLine) {
 	for i := 2; i < len(l.Words); i++ {
 		switch word := l.Words[i]; {

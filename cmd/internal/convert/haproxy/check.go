@@ -60,7 +60,7 @@ func (r *checkReader) add(p proxyServer, own uint16) {
 	r.checked = append(r.checked, out)
 }
 
-// set sets the check of the service. What is written of one that no server has means nothing, to HAProxy neither.
+// set sets the check of the service. Where no server is checked, it notes the lines that describe the check.
 func (r *checkReader) set() {
 	if len(r.known) == 0 {
 		for _, l := range r.back.lines {
@@ -78,7 +78,7 @@ func (r *checkReader) set() {
 	}
 }
 
-// read makes a check of what is asked. Connecting takes no longer than the interval, and ends what asks nothing.
+// read makes a check of a request. HAProxy connects for no longer than inter, whatever timeout check says.
 func (r *checkReader) read(of serverCheck, c source.HealthCheck) *source.HealthCheck {
 	c.Refuse, c.Port, c.Interval, c.IntervalDown, c.Rise, c.Fall = true, of.port, of.interval, of.down, of.rise, of.fall
 	c.Timeout = min(checkTime(r.connect.Arg(2), c.Interval), c.Interval)
@@ -123,7 +123,7 @@ func (s *section) checkOption() (configLine, bool) {
 	return configLine{}, false
 }
 
-// asks returns what is asked, and what must be answered.
+// asks returns the request of a check and the answer that it expects. It reads them once, with TLS and without.
 func (r *checkReader) asks(tls bool) *source.HealthCheck {
 	c := r.asked[tls]
 	if c != nil {
@@ -150,8 +150,8 @@ func (r *checkReader) asks(tls bool) *source.HealthCheck {
 	return c
 }
 
-// tcpCheck makes one text of all that is sent, and one expression of all that is expected. Where that does not mean the
-// same, the check is a comment.
+// tcpCheck joins what the steps of tcp-check send to one text, and what they expect to one expression. The check becomes a
+// comment where the joined steps would mean something else.
 func (r *checkReader) tcpCheck(c *source.HealthCheck) {
 	var send, expect []string
 	last := configLine{}

@@ -2,8 +2,7 @@
 //
 // The text is split into sections with their defaults. Each listen or frontend section becomes a
 // service of every group of addresses that it binds, with the servers of its backend as endpoints
-// and the health check that comes next to what they are asked. Rules about sources are calculated as
-// sets of addresses: which sources may get in, whatever else a rule asks.
+// and the nearest health check. Rules about sources are evaluated as sets of addresses.
 //
 // The main types are the section, the configLine, the checkReader and the sourceReader.
 package haproxy

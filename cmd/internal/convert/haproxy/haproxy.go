@@ -172,7 +172,7 @@ type conditional struct {
 	depth  int
 }
 
-// conditional takes a line from .if on, of which it is not known whether it holds.
+// conditional skips the lines from .if to .endif, because nothing here says whether they apply.
 func (h *haproxy) conditional(c *conditional, in *section, l configLine) {
 	switch l.Words[0] {
 	case ".if":
@@ -316,5 +316,5 @@ func fill(s *reader.Service, front, back *section, f bindGroup, who sources) {
 	}
 }
 
-// nobody has this address: it is of the prefix for discarding, RFC 6666. An empty list would let everybody in.
+// nobody is an address that no client has: the prefix for discarding, RFC 6666. An empty list would let everybody in.
 var nobody = netip.MustParsePrefix("100::/128")

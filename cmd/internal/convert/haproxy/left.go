@@ -7,7 +7,7 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// meaningless are first words of lines that are read elsewhere, or have no meaning where packets are forwarded and no connection ends here.
+// meaningless are first words of lines that are read elsewhere, or that mean nothing where packets are forwarded.
 var meaningless = wordSet(`bind mode server default-server balance default_backend stick-table stick log log-format log-tag description id http-check tcp-check
 	hash-type hash-balance-factor enabled stats unique-id-format backlog email-alert error-log-format guid`)
 
@@ -16,7 +16,7 @@ var plainOptions = wordSet(`tcplog httplog dontlognull dontlog-normal log-separa
 	tcp-smart-accept tcp-smart-connect log-health-checks nolinger contstats allbackups abortonclose persist tcp-check httpchk ssl-hello-chk mysql-check pgsql-check
 	redis-check ldap-check smtpchk external-check spop-check socket-stats checkcache`)
 
-// httpWords begin lines of defaults that are about sections of mode http alone, and httpOptions options.
+// httpWords begin lines of defaults that concern only sections of mode http. httpOptions are options of that kind.
 var (
 	httpWords   = wordSet("errorfile http-request http-response http-reuse errorloc errorloc302 errorloc303 compression cookie")
 	httpOptions = wordSet("forwardfor http-server-close httpclose http-keep-alive http-pretend-keepalive http-ignore-probes accept-invalid-http-request")

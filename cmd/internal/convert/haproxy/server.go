@@ -108,7 +108,7 @@ func setParam(to map[string]string, key, value string) {
 	}
 }
 
-// addServers makes endpoints of servers. Those that are names become comments, and their checks hold as others.
+// addServers makes endpoints of servers. A server with a host name becomes a comment; its check is read like any other.
 func addServers(s *reader.Service, back *section) {
 	_, all := back.last("option", "allbackups")
 	backups := 0
@@ -147,7 +147,7 @@ func addServers(s *reader.Service, back *section) {
 // title names a server in messages.
 func (p proxyServer) title() string { return "server " + source.Excerpt(p.name) }
 
-// endpointOf makes an endpoint of a server, unless it can be none. One that has a name in place of an address is one without address.
+// endpointOf makes an endpoint of a server; ok is false where it cannot. A server with a host name returns the name and no address.
 func endpointOf(s *reader.Service, p proxyServer) (e source.Endpoint, name string, ok bool) {
 	a, name, number, err := serverAddr(p.address)
 	if err == nil && name == "" {

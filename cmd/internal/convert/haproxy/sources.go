@@ -11,7 +11,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/convert/reader"
 )
 
-// sources are who may use what a section listens on, as far as rules go by sources alone.
+// sources are the clients that the rules of a section admit, as far as the rules depend on the source address.
 type sources struct {
 	may   reader.Ranges            // all others are kept out
 	taken map[reader.Position]bool // lines that say no more
@@ -26,7 +26,7 @@ type sourceReader struct {
 	changes bool                    // the source of a connection is not that of its packets
 }
 
-// A condition is the sources for which a rule holds: some at least, and some at most.
+// A condition is a lower and an upper bound of the sources to which a rule applies.
 type condition struct {
 	least, most reader.Ranges
 	bySource    bool // a part of it is about sources
@@ -34,7 +34,7 @@ type condition struct {
 
 func (c condition) exact() bool { return c.least.Equal(c.most) }
 
-// sources reads who may use what a section listens on. Each set of rules has to let a connection in.
+// sources evaluates the rules of a frontend and its backend. A connection must pass every set of rules.
 func (h *haproxy) sources(front, back *section) (sources, error) {
 	r := sourceReader{haproxy: h, sources: sources{may: reader.AllAddrs, taken: map[reader.Position]bool{}}}
 	for _, s := range slices.Compact([]*section{front, back}) {
@@ -69,7 +69,7 @@ func (s *section) changesSources(rules []configLine) bool {
 	})
 }
 
-// rules reads the rules of a set, of which the first one that holds decides. What it cannot read may hold or not.
+// rules evaluates a set of rules. The first rule that applies decides; a condition that cannot be read may apply or not.
 func (r *sourceReader) rules(rules []configLine, set string) error {
 	undecided, accepted, rejected := reader.AllAddrs, reader.Ranges(nil), reader.Ranges(nil) // each at most
 	var partly configLine
@@ -103,8 +103,8 @@ func (r *sourceReader) rules(rules []configLine, set string) error {
 	return nil
 }
 
-// condition reads what follows an action: if or unless, with names of acls and { ... }, next to each other where all have to
-// hold, and with || or "or" between them where one has to.
+// condition evaluates what follows an action: if or unless, and tests that are ACL names or { ... }. Tests next to each
+// other must all hold; of those with || or "or" between them, one must.
 func (r *sourceReader) condition(words []string) (condition, error) {
 	all := condition{least: reader.AllAddrs, most: reader.AllAddrs}
 	if len(words) == 0 {
@@ -156,7 +156,7 @@ func (r *sourceReader) condition(words []string) (condition, error) {
 	return out, nil
 }
 
-// either returns what holds where any of some conditions does.
+// either returns the union of conditions.
 func either(all ...condition) (out condition) {
 	var least, most []reader.Ranges
 	for _, c := range all {
@@ -166,7 +166,7 @@ func either(all ...condition) (out condition) {
 	return out
 }
 
-// acl reads all lines of an acl, of which one has to hold, or one that HAProxy has by itself.
+// acl evaluates a named ACL, which holds where one of its lines does, or a predefined one.
 func (r *sourceReader) acl(name string) (out condition, err error) {
 	switch lines := r.acls[name]; {
 	case len(lines) > 0:
@@ -189,7 +189,7 @@ func (r *sourceReader) acl(name string) (out condition, err error) {
 	return condition{most: reader.AllAddrs}, nil
 }
 
-// test reads src with addresses and files of them. Of anything else it is not known for whom it holds.
+// test evaluates src with addresses and files of addresses. Any other test may apply to every source.
 func (r *sourceReader) test(words []string) (condition, error) {
 	unknown := condition{most: reader.AllAddrs}
 	if len(words) < 2 || words[0] != "src" {

@@ -121,7 +121,7 @@ func parseRule(at reader.Position, chain string, words []string) rule {
 	return r
 }
 
-// name names a rule that rewrites the destination of what it matches.
+// name describes a rule that rewrites destinations, for messages.
 func (r rule) name(m match) string {
 	text := r.target
 	if m.dst.IsValid() {

@@ -102,7 +102,7 @@ func parseOptions(words []string) (options, error) {
 
 func (o options) has(name string) bool { _, ok := o[name]; return ok }
 
-// ofList begin lines of what ipvsadm -L prints.
+// ofList are the first words of lines that ipvsadm -L prints.
 var ofList = []string{"IP", "Prot", "->", "TCP", "UDP", "SCTP", "FWM"}
 
 func (p *ipvsadm) line(words []string) error {

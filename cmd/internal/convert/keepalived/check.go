@@ -58,7 +58,7 @@ func addChecks(s *reader.Service, virtual *node, reals []*node, hasSorry bool) {
 	}
 }
 
-// first reads the first check of a real server that a service can have.
+// first reads the first usable check of a real server.
 func (r *checkReader) first(c *reader.Checked) {
 	for _, n := range r.real.sub {
 		switch {

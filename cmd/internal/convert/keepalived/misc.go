@@ -18,7 +18,7 @@ type misc struct {
 	addr    netip.Addr
 }
 
-// variables are what a shell puts in the place of words: the address and the port of the endpoint that is asked.
+// variables are the environment variables that replace words: the address and the port of the endpoint.
 var variables = map[string]string{"\x00address": `"$SVCPROXY_ADDRESS"`, "\x00port": `"$SVCPROXY_PORT"`}
 
 // program makes a command of a program and its arguments. The address and the port of the real server
@@ -63,8 +63,8 @@ func isVariable(word string) bool { return variables[word] != "" }
 // so are those by which a shell says that it cannot run a program.
 const weighs = `; s=$?; case $s in 1|2|126|127) exit 1; esac; exit 0`
 
-// shell returns a shell that runs a program or, of several, that of the endpoint that is asked: one without a program
-// passes. The text of the script is fixed, apart from addresses, and the words are no part of it.
+// shell returns a command that runs a program in a shell. Of several programs it runs the one of the endpoint that is
+// checked, and passes an endpoint without a program. Words are arguments of the script, never part of its text.
 func shell(miscs []misc) []string {
 	var script strings.Builder
 	var kept []string
@@ -101,7 +101,8 @@ func shell(miscs []misc) []string {
 	return slices.Concat([]string{"/bin/sh", "-c", text}, kept)
 }
 
-// dispatch makes one check of programs that differ, where each address has one of its own, and reports whether it did.
+// dispatch joins the different programs of real servers into one check, and reports whether it did. It requires that
+// addresses and times allow it.
 func dispatch(checks []reader.Checked, miscs []misc) bool {
 	var all []misc
 	var first *source.HealthCheck
@@ -135,5 +136,5 @@ func dispatch(checks []reader.Checked, miscs []misc) bool {
 	return true
 }
 
-// maxScript is how long an argument of a check may be, in bytes.
+// maxScript is the longest argument of a check, in bytes: maxCheckText of source.
 const maxScript = 1024

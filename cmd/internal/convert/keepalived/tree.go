@@ -108,10 +108,10 @@ func (b *treeBuilder) line(at reader.Position, line string) error {
 	return nil
 }
 
-// inNoBlock are statements that stand in no block.
+// inNoBlock are statements of the top level.
 var inNoBlock = []string{"virtual_server", "virtual_server_group", "vrrp_instance", "vrrp_sync_group", "vrrp_script", "global_defs"}
 
-// misplaced returns an error about a statement that a missing brace has put into another block than it is of.
+// misplaced returns an error for a statement that is in the wrong block because a brace is missing before it.
 func (in *node) misplaced(n *node) error {
 	key := n.key()
 	switch root := in.key() == ""; {
@@ -132,7 +132,7 @@ func (b *treeBuilder) lastOfBlock() *node {
 	return in.sub[len(in.sub)-1]
 }
 
-// flush takes the statements of the whole text that there are, so that no more than one of them is held.
+// flush processes the complete top-level statements and drops them, to save memory.
 func (b *treeBuilder) flush() error {
 	root := b.open[0]
 	for _, n := range root.sub {

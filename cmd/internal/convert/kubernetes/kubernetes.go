@@ -84,10 +84,10 @@ func ReadCilium(in reader.Input) (*reader.Result, error) {
 	return r.finish(in.Name)
 }
 
-// yamlLine is how an error says in which line of its text it is.
+// yamlLine matches the line number in an error of the YAML parser.
 var yamlLine = regexp.MustCompile(`^line (\d+): `)
 
-// jsonOf returns what a text of YAML that begins at a position says.
+// jsonOf converts a YAML document to JSON. The position is that of its first line.
 func jsonOf(at reader.Position, text []byte) ([]byte, error) {
 	out, err := yaml.YAMLToJSON(text)
 	if err == nil {
@@ -101,8 +101,8 @@ func jsonOf(at reader.Position, text []byte) ([]byte, error) {
 	return nil, reader.ErrorAt(at, "it is no YAML: %s", source.Printable(msg))
 }
 
-// itemLines returns the lines, counted from 0, at which the items of a list begin that is the value of a key of the whole
-// text, where each begins a line below the key, as YAML and kubectl's JSON have it. Of other texts there are none.
+// itemLines returns the lines, counted from 0, at which the items of a top-level list begin. It reads block YAML and the
+// indented JSON of kubectl, and returns nil for other layouts.
 func itemLines(text []byte, key string) (list []int) {
 	n, indent, inside := -1, -1, false
 	for line := range bytes.Lines(text) {
@@ -123,11 +123,11 @@ func itemLines(text []byte, key string) (list []int) {
 	return list
 }
 
-// kinds are what values of JSON are called.
+// kinds are names of JSON types, for messages.
 var kinds = map[reflect.Kind]string{reflect.Slice: "a list", reflect.Struct: "an object", reflect.Map: "an object", reflect.String: "text", reflect.Bool: "true or false",
 	reflect.Int32: "a number", reflect.Int64: "a number"}
 
-// objectError says why an object cannot be read, in words of its own format.
+// objectError describes a decoding error without Go type names.
 func objectError(err error) string {
 	e, ok := errors.AsType[*json.UnmarshalTypeError](err)
 	if !ok {
@@ -186,7 +186,7 @@ func behind(line []byte, mark string) (rest string, marked bool) {
 	return rest, marked && (rest == "" || text[0] == ' ' || text[0] == '\t')
 }
 
-// addAll takes up the objects of a list, which begin at lines behind a position.
+// addAll adds the objects of a list. Lines are their offsets from a position, or nil.
 func (r *manifestReader) addAll(at reader.Position, lines []int, all []json.RawMessage, kind string, depth int) error {
 	for i, text := range all {
 		item := at

@@ -5,10 +5,10 @@ import (
 	"slices"
 )
 
-// A Ranges is a set of addresses of either family: spans in order, with a gap between each and the next.
+// A Ranges is a set of addresses of both families: sorted spans that neither overlap nor touch.
 type Ranges []span
 
-// A span is all addresses from one to another of its family.
+// A span is a range of addresses of one family, both ends included.
 type span struct{ first, last netip.Addr }
 
 // AllAddrs is every address.
@@ -25,7 +25,7 @@ func RangesOf(list ...netip.Prefix) Ranges {
 	return out.tidy()
 }
 
-// tidy puts spans in order and makes one of those that meet.
+// tidy sorts spans and joins those that overlap or touch.
 func (r Ranges) tidy() (out Ranges) {
 	slices.SortFunc(r, func(a, b span) int { return a.first.Compare(b.first) })
 	for _, s := range r {
@@ -40,10 +40,10 @@ func (r Ranges) tidy() (out Ranges) {
 	return out
 }
 
-// Union returns the addresses that are in any of some sets.
+// Union returns the union of sets.
 func Union(sets ...Ranges) Ranges { return slices.Concat(sets...).tidy() }
 
-// Not returns the addresses that are not in a set.
+// Not returns the complement.
 func (r Ranges) Not() (out Ranges) {
 	for _, all := range AllAddrs {
 		next := all.first
@@ -63,13 +63,13 @@ func (r Ranges) Not() (out Ranges) {
 	return out
 }
 
-// And returns the addresses that are in both sets.
+// And returns the intersection.
 func (r Ranges) And(o Ranges) Ranges { return Union(r.Not(), o.Not()).Not() }
 
-// Equal reports whether two sets have the same addresses.
+// Equal reports whether two sets are equal.
 func (r Ranges) Equal(o Ranges) bool { return slices.Equal(r, o) }
 
-// Prefixes returns the fewest prefixes that have the addresses of a set.
+// Prefixes returns the smallest list of prefixes that covers exactly the set.
 func (r Ranges) Prefixes() (out []netip.Prefix) {
 	for _, s := range r {
 		for a := s.first; a.IsValid() && !s.last.Less(a); {

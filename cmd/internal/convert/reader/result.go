@@ -156,12 +156,12 @@ func (r *Result) Grow(n int) error {
 	return nil
 }
 
-// Note adds a note about what is part of no service. One that says the same of another line of the file names that line too.
+// Note adds a note about something outside of services. A repeated note adds its line to the first one.
 func (r *Result) Note(at Position, msg, hint string) {
 	r.addNote(&r.Notes, nil, Note{At: at, Msg: msg, Hint: hint})
 }
 
-// Note adds a note about a service. One that says the same of another line of the file names that line too.
+// Note adds a note about the service. A repeated note adds its line to the first one.
 func (s *Service) Note(at Position, msg, hint string) {
 	s.all.addNote(&s.Notes, s, Note{At: at, Msg: msg, Hint: hint})
 }
@@ -189,7 +189,7 @@ func (r *Result) addNote(list *[]Note, of *Service, n Note) {
 	}
 }
 
-// repeat adds another line that says the same.
+// repeat adds the line of a repeated note.
 func (n *Note) repeat(line int) {
 	switch {
 	case line == n.At.Line || line == n.last || slices.Contains(n.also, line):
@@ -201,7 +201,7 @@ func (n *Note) repeat(line int) {
 	n.last = line
 }
 
-// Whole returns an error where there were more notes than are kept: none may be left out in silence.
+// Whole returns an error if notes were dropped, because no note may be lost silently.
 func (r *Result) Whole() error {
 	if r.unsaid > 0 {
 		return fmt.Errorf("there is more to say of it than %d lines; split it", maxNotes)
@@ -209,10 +209,10 @@ func (r *Result) Whole() error {
 	return nil
 }
 
-// ErrIncluded ends the reading of an input that includes too much.
+// ErrIncluded is returned when the input and its includes together exceed MaxSize.
 var ErrIncluded = fmt.Errorf("all files together have more than %d bytes", MaxSize)
 
-// Include reads a file that an input names. Relative names are seen from a directory.
+// Include reads a file that the input names. A relative name is resolved against dir.
 func (r *Result) Include(dir, name string) ([]byte, error) {
 	if !filepath.IsAbs(name) {
 		name = filepath.Join(dir, name)

@@ -42,14 +42,14 @@ func CommonTargets(s *source.Service) {
 	s.Ports = targets
 }
 
-// A Named is an endpoint of which the address is not known, but a name.
+// A Named is an endpoint that has a host name instead of an address.
 type Named struct {
 	Name string
 	source.Endpoint
 }
 
-// AddEndpoint adds an endpoint that is written at a position, under a name for people, and reports whether the service can
-// have it: it has none twice, and none of a family of which it has no address.
+// AddEndpoint adds an endpoint, and reports whether it did. It notes and leaves out a duplicate, and an endpoint of a family
+// in which the service has no address.
 func (s *Service) AddEndpoint(at Position, name string, e source.Endpoint) bool {
 	place := s.EndpointAt(&e)
 	if s.all.placesOf != s {
@@ -156,8 +156,8 @@ type Checked struct {
 	Check *source.HealthCheck // nil: none
 }
 
-// SetCheck sets the check of the servers of a service. A service has one for all: where servers ask different things,
-// all that there are become comments.
+// SetCheck sets the check of a service. A service has one check, so where servers have different requests all their checks
+// become comments.
 func (s *Service) SetCheck(servers []Checked) {
 	i := slices.IndexFunc(servers, func(c Checked) bool { return c.Check != nil })
 	if i < 0 {
@@ -190,10 +190,10 @@ func (s *Service) SetCheck(servers []Checked) {
 	}
 }
 
-// maxChecks is how many different checks of a service become comments. More have a line each.
+// maxChecks is the number of different checks of a service that are printed as comments. Further ones are only noted.
 const maxChecks = 100
 
-// sameButTimes reports whether two checks ask the same.
+// sameButTimes reports whether two checks differ at most in their times.
 func sameButTimes(a, b *source.HealthCheck) bool {
 	same := *a
 	same.Timeout = b.Timeout

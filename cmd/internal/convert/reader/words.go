@@ -60,7 +60,7 @@ func PortOf(text string) (uint16, error) {
 // MaxDepth bounds how deep something may be nested: files that include files, definitions that use definitions, blocks, lists.
 const MaxDepth = 32
 
-// A Syntax is how a program splits a line into words.
+// A Syntax describes how a program splits lines into words.
 type Syntax struct {
 	Quotes  string // each begins a word that may have blanks, and ends it
 	Comment bool   // up to the end of the line, from a # on
@@ -69,7 +69,7 @@ type Syntax struct {
 	Open    bool   // quotes need no end
 }
 
-// What programs have: the words of HAProxy, those of iptables-save, of keepalived.conf, and of command lines in it.
+// The syntax of haproxy.cfg, iptables-save, keepalived.conf and the command lines in it.
 var (
 	OfHAProxy    = Syntax{Quotes: `"'`, Comment: true, Escapes: true}
 	OfIPTables   = Syntax{Quotes: `"'`, Escapes: true}
