@@ -191,7 +191,7 @@ func ipvsadmOf(written []string) string {
 		switch {
 		case strings.HasPrefix(w, "-A -t"):
 			server = w
-		case strings.HasPrefix(w, "-A") || strings.HasPrefix(w, "-a"):
+		case slices.Contains([]string{"-A", "-a", "-C", "--set", "--start-daemon"}, strings.Fields(w)[0]):
 			lines = append(lines, w)
 		default:
 			server += " " + w

@@ -105,9 +105,20 @@ func (o options) has(name string) bool { _, ok := o[name]; return ok }
 // ofList are the first words of lines that ipvsadm -L prints.
 var ofList = []string{"IP", "Prot", "->", "TCP", "UDP", "SCTP", "FWM"}
 
-func (p *ipvsadm) line(words []string) error {
+// commands are other commands of scripts, and what to do about them.
+var commands = map[string]string{
+	"-C": "", "--clear": "", "-Z": "", "--zero": "", "--stop-daemon": "",
+	"--set":          "set tcp_timeout, tcp_fin_timeout and udp_timeout in [ipvs] of svcproxy.toml",
+	"--start-daemon": `with scheduler = "maglev" every host chooses the same endpoint: see docs/maglev.md`,
+}
+
+func (p *ipvsadm) line(words reader.Words) error {
 	if len(words) > 0 && slices.Contains(ofList, words[0]) {
 		return fmt.Errorf("this is a list for people; convert what ipvsadm -Sn prints")
+	}
+	if hint, known := commands[words.Arg(0)]; known {
+		p.Note(p.at, source.Excerpt(strings.Join(words, " "))+" is left out: it adds no service", hint)
+		return nil
 	}
 	o, err := parseOptions(words)
 	if err != nil {
