@@ -63,6 +63,9 @@ func (j Judge) Document(r *reader.Result, head string) (*Document, error) {
 	w := documentWriter{notes: len(d.Notes) <= maxComments}
 	w.Grow(size)
 	w.WriteString(comment(head))
+	if d.Services == 0 {
+		w.WriteString("# No service was found. svcproxy refuses this file, so that it removes no services where it replaces another one.\n")
+	}
 	if !w.notes {
 		w.WriteString(comment(fmt.Sprintf("What is left out has %d lines, which convert prints on standard error alone.", len(d.Notes))))
 	}
