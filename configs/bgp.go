@@ -86,10 +86,10 @@ const bgpSeconds = "BGP counts no less"
 var bgpFields = []field{
 	decode.Key("as", orNoAS, func(s *Settings) *uint32 { return &s.BGP.AS }),
 	decode.Key("router_id", routerID, func(s *Settings) *netip.Addr { return &s.BGP.RouterID }),
-	decode.Key("port", decode.Number[uint16](0, 65535), func(s *Settings) *uint16 { return &s.BGP.Port }),
-	decode.Key("hold_time", wholeSeconds(minHoldTime, maxHoldTime, bgpSeconds), func(s *Settings) *time.Duration { return &s.BGP.HoldTime }),
-	decode.Key("graceful_restart", wholeSeconds(0, maxRestart, bgpSeconds), func(s *Settings) *time.Duration { return &s.BGP.GracefulRestart }),
-	decode.Key("on_stop", decode.Word("way to stop", "graceful", "withdraw"), func(s *Settings) *string { return &s.BGP.OnStop }),
+	decode.Key("port", decode.Number[uint16](0, 65535).Or(bgpPort), func(s *Settings) *uint16 { return &s.BGP.Port }),
+	decode.Key("hold_time", wholeSeconds(minHoldTime, maxHoldTime, bgpSeconds).Or(9*time.Second), func(s *Settings) *time.Duration { return &s.BGP.HoldTime }),
+	decode.Key("graceful_restart", wholeSeconds(0, maxRestart, bgpSeconds).Or(2*time.Minute), func(s *Settings) *time.Duration { return &s.BGP.GracefulRestart }),
+	decode.Key("on_stop", decode.Word("way to stop", "graceful", "withdraw").Or("graceful"), func(s *Settings) *string { return &s.BGP.OnStop }),
 	decode.Key("communities", communities, func(s *Settings) *[]string { return &s.BGP.Communities }),
 }
 
@@ -97,7 +97,7 @@ var bgpFields = []field{
 var peerFields = []decode.Field[BGPPeer]{
 	decode.Need(decode.Key("address", peerAddress, func(p *BGPPeer) *netip.Addr { return &p.Address })),
 	decode.Need(decode.Key("as", asNumber, func(p *BGPPeer) *uint32 { return &p.AS })),
-	decode.Key("port", portNumber, func(p *BGPPeer) *uint16 { return &p.Port }),
+	decode.Key("port", portNumber.Or(bgpPort), func(p *BGPPeer) *uint16 { return &p.Port }),
 	decode.Key("source", addrOrNone("an address of this host", isHost), func(p *BGPPeer) *netip.Addr { return &p.Source }),
 	decode.Key("multihop", multihop, func(p *BGPPeer) *int { return &p.Multihop }),
 	decode.Key("ttl_security", decode.Bool, func(p *BGPPeer) *bool { return &p.TTLSecurity }),
@@ -108,7 +108,7 @@ var peerFields = []decode.Field[BGPPeer]{
 	decode.Key("local_preference", decode.Number[uint32](0, 4294967295), func(p *BGPPeer) *uint32 { return &p.LocalPreference }),
 }
 
-var peer = decode.TableOf(peerFields, BGPPeer{Port: bgpPort})
+var peer = decode.TableOf(peerFields, decode.Standard(peerFields))
 
 // bgpTable is [bgp], with its peers.
 var bgpTable = append(slices.Clone(bgpFields), field{Key: "peers", Schema: decode.List(peer).Schema, Read: func(r *decode.Reader, v any, s *Settings) {

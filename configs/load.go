@@ -7,37 +7,17 @@ import (
 	"io/fs"
 	"os"
 	"strings"
-	"time"
 
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/decode"
 	"svcproxy.dev/svcproxy/source/disk"
-	"svcproxy.dev/svcproxy/source/read"
 )
 
 // Default returns the settings of a host without svcproxy.toml.
 func Default() Settings {
-	return Settings{
-		Mode:              Auto,
-		Sources:           []string{"file"},
-		NodeName:          hostName(),
-		Families:          []string{"ipv4", "ipv6"},
-		Masquerade:        "auto",
-		MasqueradeBit:     14, // as kube-proxy's --iptables-masquerade-bit
-		NodePortAddresses: []string{"primary"},
-		HTTPAddress:       "127.0.0.1:10349",
-		Sync:              Sync{ResyncInterval: 30 * time.Second},
-		IPVS:              IPVS{Scheduler: "wrr", DrainTimeout: 15 * time.Minute},
-		Conntrack:         Conntrack{TCPBeLiberal: true},
-		Init:              Init{Forwarding: true},
-		BGP:               BGP{Port: bgpPort, HoldTime: 9 * time.Second, GracefulRestart: 2 * time.Minute, OnStop: "graceful"},
-		Limits:            read.DefaultLimits,
-		History:           History{Keep: 20},
-		Guard:             Guard{Apply: "auto"},
-		Metrics:           Metrics{MaxServices: 1000},
-		Log:               Log{Level: "info", Format: "text"},
-		OfSources:         defaultOfSources(),
-	}
+	s := standard()
+	s.NodeName = hostName()
+	return s
 }
 
 // hostName returns the name of this host in lower case, as kube-proxy takes it;

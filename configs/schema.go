@@ -16,6 +16,8 @@ import (
 
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/decode"
+	"svcproxy.dev/svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 const (
@@ -39,19 +41,19 @@ type field = decode.Field[Settings]
 
 // topFields are the keys above the first table; each is a flag too.
 var topFields = []field{
-	decode.Key("mode", decode.Word("mode", modeSettings()...), func(s *Settings) *string { return &s.Mode }),
-	decode.Key("sources", some(decode.Unique(decode.Word("source", sourceNames()...))), func(s *Settings) *[]string { return &s.Sources }),
+	decode.Key("mode", decode.Word("mode", modeSettings()...).Or(Auto), func(s *Settings) *string { return &s.Mode }),
+	decode.Key("sources", some(decode.Unique(decode.Word("source", sourceNames()...))).Or([]string{file.Name}), func(s *Settings) *[]string { return &s.Sources }),
 	decode.Key("node_name", nodeName, func(s *Settings) *string { return &s.NodeName }),
 	decode.Key("zone", decode.Matching("letters, digits, -, _ and .", orEmpty(source.IsName)).As(orNone(namePattern)), func(s *Settings) *string { return &s.Zone }),
-	decode.Key("families", some(decode.Unique(decode.Word("family", "ipv4", "ipv6"))), func(s *Settings) *[]string { return &s.Families }),
+	decode.Key("families", some(decode.Unique(decode.Word("family", "ipv4", "ipv6"))).Or([]string{"ipv4", "ipv6"}), func(s *Settings) *[]string { return &s.Families }),
 	decode.Key("local_cidrs", decode.Unique(decode.Prefix), func(s *Settings) *[]netip.Prefix { return &s.LocalCIDRs }),
 	decode.Key("local_interfaces", decode.Unique(localInterface), func(s *Settings) *[]string { return &s.LocalInterfaces }),
-	decode.Key("masquerade", decode.Word("masquerade mode", "auto", "all", "never"), func(s *Settings) *string { return &s.Masquerade }),
-	decode.Key("masquerade_bit", decode.Number(0, 31), func(s *Settings) *int { return &s.MasqueradeBit }),
+	decode.Key("masquerade", decode.Word("masquerade mode", "auto", "all", "never").Or("auto"), func(s *Settings) *string { return &s.Masquerade }),
+	decode.Key("masquerade_bit", decode.Number(0, 31).Or(14), func(s *Settings) *int { return &s.MasqueradeBit }), // as kube-proxy's --iptables-masquerade-bit
 	decode.Key("service_cidrs", decode.Unique(serviceCIDR), func(s *Settings) *[]netip.Prefix { return &s.ServiceCIDRs }),
-	decode.Key("node_port_addresses", decode.Unique(decode.NodeAddress), func(s *Settings) *[]string { return &s.NodePortAddresses }),
+	decode.Key("node_port_addresses", decode.Unique(decode.NodeAddress).Or([]string{source.PrimaryAddresses}), func(s *Settings) *[]string { return &s.NodePortAddresses }),
 	decode.Key("localhost_node_ports", decode.Bool, func(s *Settings) *bool { return &s.LocalhostNodePorts }),
-	decode.Key("http_address", decode.Matching(`an IP address and a port, such as "127.0.0.1:10349", or ""`, orEmpty(isHostPort)).As(orNone(`.*:[0-9]+`)), func(s *Settings) *string { return &s.HTTPAddress }),
+	decode.Key("http_address", decode.Matching(`an IP address and a port, such as "127.0.0.1:10349", or ""`, orEmpty(isHostPort)).As(orNone(`.*:[0-9]+`)).Or("127.0.0.1:10349"), func(s *Settings) *string { return &s.HTTPAddress }),
 	decode.Key("metrics_address", decode.Matching(`an IP address and a port, such as "127.0.0.1:10249", or ""`, orEmpty(isHostPort)).As(orNone(`.*:[0-9]+`)), func(s *Settings) *string { return &s.MetricsAddress }),
 	decode.Key("http_names", decode.Unique(nodeName), func(s *Settings) *[]string { return &s.HTTPNames }),
 }
@@ -59,20 +61,20 @@ var topFields = []field{
 var sections = slices.Concat([]section{
 	{"sync", []field{
 		decode.Key("min_interval", decode.Duration(0, maxInterval), func(s *Settings) *time.Duration { return &s.Sync.MinInterval }),
-		decode.Key("resync_interval", decode.Duration(time.Second, maxInterval), func(s *Settings) *time.Duration { return &s.Sync.ResyncInterval }),
+		decode.Key("resync_interval", decode.Duration(time.Second, maxInterval).Or(30*time.Second), func(s *Settings) *time.Duration { return &s.Sync.ResyncInterval }),
 	}},
 	{"nftables", []field{
 		decode.Key("flowtable", flowtableInterfaces, func(s *Settings) *[]string { return &s.NFTables.Flowtable }),
 		decode.Key("flowtable_offload", decode.Bool, func(s *Settings) *bool { return &s.NFTables.FlowtableOffload }),
 	}},
 	{"ipvs", []field{
-		decode.Key("scheduler", decode.Word("scheduler", schedulerNames...), func(s *Settings) *string { return &s.IPVS.Scheduler }),
+		decode.Key("scheduler", decode.Word("scheduler", schedulerNames...).Or("wrr"), func(s *Settings) *string { return &s.IPVS.Scheduler }),
 		decode.Key("strict_arp", decode.Bool, func(s *Settings) *bool { return &s.IPVS.StrictARP }),
 		decode.Key("sloppy_tcp", decode.Bool, func(s *Settings) *bool { return &s.IPVS.SloppyTCP }),
 		decode.Key("tcp_timeout", seconds, func(s *Settings) *time.Duration { return &s.IPVS.TCPTimeout }),
 		decode.Key("tcp_fin_timeout", seconds, func(s *Settings) *time.Duration { return &s.IPVS.TCPFinTimeout }),
 		decode.Key("udp_timeout", seconds, func(s *Settings) *time.Duration { return &s.IPVS.UDPTimeout }),
-		decode.Key("drain_timeout", decode.Duration(0, maxDrain), func(s *Settings) *time.Duration { return &s.IPVS.DrainTimeout }),
+		decode.Key("drain_timeout", decode.Duration(0, maxDrain).Or(15*time.Minute), func(s *Settings) *time.Duration { return &s.IPVS.DrainTimeout }),
 	}},
 	{"conntrack", []field{
 		decode.Key("max", decode.Number(0, 1<<31-1), func(s *Settings) *int { return &s.Conntrack.Max }),
@@ -80,12 +82,12 @@ var sections = slices.Concat([]section{
 		decode.Key("tcp_close_wait_timeout", seconds, func(s *Settings) *time.Duration { return &s.Conntrack.TCPCloseWaitTimeout }),
 		decode.Key("udp_timeout", seconds, func(s *Settings) *time.Duration { return &s.Conntrack.UDPTimeout }),
 		decode.Key("udp_stream_timeout", seconds, func(s *Settings) *time.Duration { return &s.Conntrack.UDPStreamTimeout }),
-		decode.Key("tcp_be_liberal", decode.Bool, func(s *Settings) *bool { return &s.Conntrack.TCPBeLiberal }),
+		decode.Key("tcp_be_liberal", decode.Bool.Or(true), func(s *Settings) *bool { return &s.Conntrack.TCPBeLiberal }),
 		decode.Key("tcp_loose", decode.Bool, func(s *Settings) *bool { return &s.Conntrack.TCPLoose }),
 		decode.Key("accounting", decode.Bool, func(s *Settings) *bool { return &s.Conntrack.Accounting }),
 	}},
 	{"init", []field{
-		decode.Key("forwarding", decode.Bool, func(s *Settings) *bool { return &s.Init.Forwarding }),
+		decode.Key("forwarding", decode.Bool.Or(true), func(s *Settings) *bool { return &s.Init.Forwarding }),
 	}},
 }, sourceTables(), []section{
 	{bgpName, bgpFields},
@@ -93,29 +95,29 @@ var sections = slices.Concat([]section{
 		decode.Key("exec_user", execUser, func(s *Settings) *string { return &s.Health.ExecUser }),
 	}},
 	{"limits", []field{
-		decode.Key("file_size", decode.Number(1, 1<<30), func(s *Settings) *int { return &s.Limits.FileSize }),
-		decode.Key("services", decode.Number(1, maxLimit), func(s *Settings) *int { return &s.Limits.Services }),
-		decode.Key("endpoints", decode.Number(1, maxLimit), func(s *Settings) *int { return &s.Limits.Endpoints }),
-		decode.Key("ports", decode.Number(1, 65535), func(s *Settings) *int { return &s.Limits.Ports }),
-		decode.Key("frontends", decode.Number(1, maxLimit), func(s *Settings) *int { return &s.Limits.Frontends }),
-		decode.Key("frontend_endpoints", decode.Number(1, 100*maxLimit), func(s *Settings) *int { return &s.Limits.FrontendEndpoints }),
-		decode.Key("frontend_source_ranges", decode.Number(1, maxLimit), func(s *Settings) *int { return &s.Limits.FrontendSourceRanges }),
+		decode.Key("file_size", decode.Number(1, 1<<30).Or(read.DefaultLimits.FileSize), func(s *Settings) *int { return &s.Limits.FileSize }),
+		decode.Key("services", decode.Number(1, maxLimit).Or(read.DefaultLimits.Services), func(s *Settings) *int { return &s.Limits.Services }),
+		decode.Key("endpoints", decode.Number(1, maxLimit).Or(read.DefaultLimits.Endpoints), func(s *Settings) *int { return &s.Limits.Endpoints }),
+		decode.Key("ports", decode.Number(1, 65535).Or(read.DefaultLimits.Ports), func(s *Settings) *int { return &s.Limits.Ports }),
+		decode.Key("frontends", decode.Number(1, maxLimit).Or(read.DefaultLimits.Frontends), func(s *Settings) *int { return &s.Limits.Frontends }),
+		decode.Key("frontend_endpoints", decode.Number(1, 100*maxLimit).Or(read.DefaultLimits.FrontendEndpoints), func(s *Settings) *int { return &s.Limits.FrontendEndpoints }),
+		decode.Key("frontend_source_ranges", decode.Number(1, maxLimit).Or(read.DefaultLimits.FrontendSourceRanges), func(s *Settings) *int { return &s.Limits.FrontendSourceRanges }),
 	}},
 	{"history", []field{
-		decode.Key("keep", decode.Number(1, 1000), func(s *Settings) *int { return &s.History.Keep }),
+		decode.Key("keep", decode.Number(1, 1000).Or(20), func(s *Settings) *int { return &s.History.Keep }),
 	}},
 	{"guard", []field{
 		decode.Key("removals", decode.Number(0, 99), func(s *Settings) *int { return &s.Guard.Removals }),
-		decode.Key("apply", decode.Word("way to apply changes", "auto", "manual"), func(s *Settings) *string { return &s.Guard.Apply }),
+		decode.Key("apply", decode.Word("way to apply changes", "auto", "manual").Or("auto"), func(s *Settings) *string { return &s.Guard.Apply }),
 		decode.Key("allow_empty", decode.Unique(decode.Word("source with a server", remoteNames()...)), func(s *Settings) *[]string { return &s.Guard.AllowEmpty }),
 	}},
 	{"metrics", []field{
 		decode.Key("traffic", decode.Bool, func(s *Settings) *bool { return &s.Metrics.Traffic }),
-		decode.Key("max_services", decode.Number(0, maxLimit), func(s *Settings) *int { return &s.Metrics.MaxServices }),
+		decode.Key("max_services", decode.Number(0, maxLimit).Or(1000), func(s *Settings) *int { return &s.Metrics.MaxServices }),
 	}},
 	{"log", []field{
-		decode.Key("level", decode.Word("log level", "debug", "info", "warn", "error"), func(s *Settings) *string { return &s.Log.Level }),
-		decode.Key("format", decode.Word("log format", "text", "json"), func(s *Settings) *string { return &s.Log.Format }),
+		decode.Key("level", decode.Word("log level", "debug", "info", "warn", "error").Or("info"), func(s *Settings) *string { return &s.Log.Level }),
+		decode.Key("format", decode.Word("log format", "text", "json").Or("text"), func(s *Settings) *string { return &s.Log.Format }),
 	}},
 })
 
@@ -132,11 +134,13 @@ func fileFields() []field {
 	return fields
 }
 
-// standard returns the defaults of every host: none has a name.
+// standard returns the defaults of all hosts, which have no name.
 func standard() Settings {
-	s := Default()
-	s.NodeName = ""
-	return s
+	fields := slices.Clone(topFields)
+	for _, t := range sections {
+		fields = append(fields, t.fields...)
+	}
+	return decode.Standard(fields)
 }
 
 // Schema returns what svcproxy.toml may hold, as JSON Schema says it. It is made

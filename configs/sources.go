@@ -13,9 +13,6 @@ type OfSources struct {
 	Kubernetes Kubernetes
 }
 
-// defaultOfSources are these where nothing is written. A default that is zero needs no line.
-func defaultOfSources() OfSources { return OfSources{} }
-
 // Kubernetes says where the API server is.
 type Kubernetes struct {
 	Kubeconfig, APIServer, ProxyName string

@@ -12,7 +12,7 @@ import (
 )
 
 // Addr reads an IP address.
-var Addr = Kind[netip.Addr]{readAddr, Schema{Type: "string", Pattern: addrPattern}}
+var Addr = Kind[netip.Addr]{Read: readAddr, Schema: Schema{Type: "string", Pattern: addrPattern}}
 
 // addrPattern holds no address to what it must be in full: an editor says sooner
 // that a name will not do, and check says the rest.
@@ -59,7 +59,7 @@ var NodeAddress = Kind[string]{
 }
 
 // Prefix reads a range of addresses, such as "10.0.0.0/8".
-var Prefix = Kind[netip.Prefix]{readPrefix, Schema{Type: "string", Pattern: prefixPattern}}
+var Prefix = Kind[netip.Prefix]{Read: readPrefix, Schema: Schema{Type: "string", Pattern: prefixPattern}}
 
 const prefixPattern = `^[0-9a-fA-F:.]+/[0-9]+$`
 

@@ -18,10 +18,18 @@ type Kind[V any] struct {
 
 	// Schema lets through all that Read does, and as little more as it can say.
 	Schema Schema
+
+	standard *V // see Or; nil: the zero value
+}
+
+// Or gives k the value of a key that is not written. A list is shared, and must not be changed.
+func (k Kind[V]) Or(standard V) Kind[V] {
+	k.standard = &standard
+	return k
 }
 
 // Text reads any string.
-var Text = Kind[string]{readText, Schema{Type: "string"}}
+var Text = Kind[string]{Read: readText, Schema: Schema{Type: "string"}}
 
 func readText(r *Reader, v any) (string, bool) {
 	s, ok := as[string](r, v, "want a string")
@@ -92,7 +100,7 @@ func (k Kind[V]) As(pattern string) Kind[V] {
 }
 
 // Bool reads true or false.
-var Bool = Kind[bool]{readBool, Schema{Type: "boolean"}}
+var Bool = Kind[bool]{Read: readBool, Schema: Schema{Type: "boolean"}}
 
 func readBool(r *Reader, v any) (bool, bool) {
 	return as[bool](r, v, "want true or false")

@@ -236,6 +236,7 @@ type Field[T any] struct {
 	Read     func(r *Reader, v any, to *T)
 	Value    func(of *T) any // the value of the key in a T; nil where there is none to show
 	Schema   Schema
+	Start    func(to *T) // sets the value of a key that is not written; nil: it is zero
 
 	// Copy takes the value of the key over; nil: there is nothing to take. Default: a table of defaults may
 	// have the key too, for each T that does not have it and that Needs accepts; nil: for all of those.
@@ -247,9 +248,14 @@ type Field[T any] struct {
 // Key makes the field of a key whose value is of a kind and stays in to. A value
 // at fault leaves what is there.
 func Key[T, V any](key string, kind Kind[V], in func(*T) *V) Field[T] {
+	var start func(*T)
+	if kind.standard != nil {
+		start = func(to *T) { *in(to) = *kind.standard }
+	}
 	return Field[T]{
 		Key:    key,
 		Schema: kind.Schema,
+		Start:  start,
 		Value:  func(of *T) any { return *in(of) },
 		Copy:   func(from, to *T) { *in(to) = *in(from) },
 		Read: func(r *Reader, v any, to *T) {
@@ -258,6 +264,16 @@ func Key[T, V any](key string, kind Kind[V], in func(*T) *V) Field[T] {
 			}
 		},
 	}
+}
+
+// Standard returns what holds where none of these keys is written.
+func Standard[T any](fields []Field[T]) (start T) {
+	for _, f := range fields {
+		if f.Start != nil {
+			f.Start(&start)
+		}
+	}
+	return start
 }
 
 // Defaults returns the fields of a table of defaults.

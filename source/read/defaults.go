@@ -46,14 +46,16 @@ func (d *defaults) note(table map[string]any) {
 
 // typical returns a service to which nothing is in the way of any default.
 func (d *defaults) typical() *service {
-	s := newService(source.Position{})
+	s := standardService
 	s.Name, s.listed = "typical", true
 	s.VIPs = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
 	s.ExternalIPs = []netip.Addr{netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("2001:db8::2")}
 	s.LoadBalancerIPs = []netip.Addr{netip.MustParseAddr("192.0.2.3"), netip.MustParseAddr("2001:db8::3")}
 	s.Ports = []source.Port{{Protocol: source.TCP, Port: 80, TargetPort: 80}}
 	for _, text := range []string{"192.0.2.11", "192.0.2.12", "2001:db8::11", "2001:db8::12"} {
-		s.endpoints = append(s.endpoints, endpoint{Endpoint: source.Endpoint{Addr: netip.MustParseAddr(text), Weight: 1, Ready: true, Serving: true}})
+		e := standardEndpoint
+		e.Addr = netip.MustParseAddr(text)
+		s.endpoints = append(s.endpoints, e)
 	}
 	d.give(&s, nil)
 	return &s

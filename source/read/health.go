@@ -14,14 +14,6 @@ import (
 	"svcproxy.dev/svcproxy/source/decode"
 )
 
-// What a check is where its keys are not written.
-const (
-	defaultInterval = 5 * time.Second
-	defaultTimeout  = 2 * time.Second // or the interval, where that is less
-	defaultRise     = 2
-	defaultFall     = 3
-)
-
 // A writtenCheck is a source.HealthCheck as a file writes it.
 type writtenCheck struct {
 	source.HealthCheck
@@ -78,11 +70,11 @@ var checkFields = []decode.Field[writtenCheck]{
 	decode.Key("send", escaped, func(c *writtenCheck) *string { return &c.Send }),
 	decode.Key("expect", decode.Text, func(c *writtenCheck) *string { return &c.Expect }),
 	decode.Key("command", arguments, func(c *writtenCheck) *[]string { return &c.Command }),
-	decode.Key("interval", checkTime, func(c *writtenCheck) *time.Duration { return &c.Interval }),
+	decode.Key("interval", checkTime.Or(5*time.Second), func(c *writtenCheck) *time.Duration { return &c.Interval }),
 	decode.Key("interval_down", checkTime, func(c *writtenCheck) *time.Duration { return &c.IntervalDown }),
 	decode.Key("timeout", checkTime, func(c *writtenCheck) *time.Duration { return &c.Timeout }),
-	decode.Key("rise", inARow, func(c *writtenCheck) *uint8 { return &c.Rise }),
-	decode.Key("fall", inARow, func(c *writtenCheck) *uint8 { return &c.Fall }),
+	decode.Key("rise", inARow.Or(2), func(c *writtenCheck) *uint8 { return &c.Rise }),
+	decode.Key("fall", inARow.Or(3), func(c *writtenCheck) *uint8 { return &c.Fall }),
 	decode.Key("source", addrOrNone, func(c *writtenCheck) *netip.Addr { return &c.Source }),
 	decode.Key("all_failed", allFailed, func(c *writtenCheck) *bool { return &c.Refuse }),
 }
@@ -120,7 +112,7 @@ var addrOrNone = decode.Kind[netip.Addr]{
 var healthCheck = decode.Kind[writtenCheck]{Read: readCheck, Schema: decode.TableOf(checkFields, standardCheck()).Schema}.Instead(checkHint)
 
 func readCheck(r *decode.Reader, v any) (writtenCheck, bool) {
-	var c writtenCheck
+	c := decode.Standard(checkFields)
 	if !decode.Table(r, v, checkFields, &c) {
 		return c, false
 	}
@@ -152,11 +144,8 @@ func (c *writtenCheck) foreignKeys(r *decode.Reader, table map[string]any) {
 
 // fill sets what is not written.
 func (c *writtenCheck) fill() {
-	c.Interval = cmp.Or(c.Interval, defaultInterval)
 	c.IntervalDown = cmp.Or(c.IntervalDown, c.Interval)
-	c.Timeout = cmp.Or(c.Timeout, min(defaultTimeout, c.Interval))
-	c.Rise = cmp.Or(c.Rise, defaultRise)
-	c.Fall = cmp.Or(c.Fall, defaultFall)
+	c.Timeout = cmp.Or(c.Timeout, min(2*time.Second, c.Interval))
 	if c.Type != source.CheckHTTP && c.Type != source.CheckHTTPS {
 		return
 	}
@@ -169,7 +158,8 @@ func (c *writtenCheck) fill() {
 
 // standardCheck is one of which nothing is written, with the keys of http.
 func standardCheck() writtenCheck {
-	c := writtenCheck{HealthCheck: source.HealthCheck{Type: source.CheckHTTP}}
+	c := decode.Standard(checkFields)
+	c.Type = source.CheckHTTP
 	c.fill()
 	return c
 }

@@ -3,6 +3,7 @@ package read_test
 import (
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -103,6 +104,20 @@ func everyKey() []*source.Service {
 	}
 }
 
+// setUnwritten gives a service what a file does not write of it.
+func setUnwritten(t *testing.T, s *source.Service) {
+	plain, faults := read.Parse("plain.toml", []byte("[[services]]\nname = \"plain\"\nvips = [\"10.96.0.1\"]\nports = [{ port = 80 }]\nendpoints = []\n"))
+	if faults != nil {
+		t.Fatal(faults)
+	}
+	to, from := reflect.ValueOf(s).Elem(), reflect.ValueOf(plain[0]).Elem()
+	for i := range to.NumField() {
+		if to.Field(i).IsZero() {
+			to.Field(i).Set(from.Field(i))
+		}
+	}
+}
+
 func TestParse(t *testing.T) {
 	tests := []struct {
 		path, text string
@@ -119,6 +134,7 @@ func TestParse(t *testing.T) {
 			}
 			want := everyKey()
 			for i, line := range tt.lines {
+				setUnwritten(t, want[i])
 				want[i].Pos = source.Position{File: tt.path, Line: line, Col: 1}
 			}
 			if diff := cmp.Diff(want, got, compareAddr); diff != "" {

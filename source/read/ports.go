@@ -27,7 +27,7 @@ func (n numbers) one() bool { return n.first == n.last }
 // portFields are the keys of a port.
 var portFields = []decode.Field[writtenPort]{
 	decode.Key("name", decode.Text.As(`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)?$`), func(p *writtenPort) *string { return &p.Name }),
-	decode.Key("protocol", protocols, func(p *writtenPort) *[]source.Protocol { return &p.protocols }),
+	decode.Key("protocol", protocols.Or([]source.Protocol{source.TCP}), func(p *writtenPort) *[]source.Protocol { return &p.protocols }),
 	decode.Need(decode.Key("port", portNumbers, func(p *writtenPort) *numbers { return &p.numbers })),
 	decode.Key("target_port", portNumber, func(p *writtenPort) *uint16 { return &p.TargetPort }),
 	decode.Key("node_port", orNoNumber, func(p *writtenPort) *uint16 { return &p.NodePort }),
@@ -86,7 +86,7 @@ var portNumbers = decode.Kind[numbers]{
 }
 
 // onePort reads one element of ports.
-var onePort = decode.TableOf(portFields, writtenPort{protocols: []source.Protocol{source.TCP}}).Instead(portHint)
+var onePort = decode.TableOf(portFields, decode.Standard(portFields)).Instead(portHint)
 
 // portList reads the ports of a service. A number is what people try first.
 var portList = decode.List(onePort).Instead(portsHint)

@@ -68,16 +68,11 @@ func flagsOf[F ~uint8](one decode.Kind[F]) decode.Kind[F] {
 	})
 }
 
-// standardEndpoint is one of which only the address is written.
-var standardEndpoint = endpoint{Endpoint: source.Endpoint{Weight: 1, Ready: true, Serving: true}}
-
-// standardService is one of which nothing is written, with all that is set where its
-// keys are used.
-func standardService() service {
-	s := service{Service: source.Service{Key: source.Key{Namespace: "default"}, MinUp: 1}, timeout: defaultAffinity}
-	s.Forward.Tunnel, s.Forward.Port = source.IPIP, source.GUEPort
-	return s
-}
+// A service and an endpoint of which nothing is written. Keys that depend on others are set by complete.
+var (
+	standardService  = decode.Standard(serviceFields)
+	standardEndpoint = decode.Standard(endpointFields)
+)
 
 // labels reads those of a service. A list of words is what people try.
 var labels = decode.MapOf(decode.Text.As(`^([a-zA-Z0-9]([a-zA-Z0-9._-]{0,61}[a-zA-Z0-9])?)?$`)).Instead(func(v any) string {
@@ -104,7 +99,9 @@ var endpointsSchema = decode.List(decode.Kind[endpoint]{Schema: decode.Schema{An
 // Schema returns what a service file may hold, as JSON Schema says it. It is made
 // of the tables that files are read by.
 func Schema() decode.Schema {
-	services := decode.List(decode.TableOf(serviceFields, standardService())).Schema
+	standard := standardService
+	standard.timeout, standard.Forward.Tunnel, standard.Forward.Port = defaultAffinity, source.IPIP, source.GUEPort
+	services := decode.List(decode.TableOf(serviceFields, standard)).Schema
 	return decode.Schema{
 		Dialect: decode.Draft, Title: "svcproxy service file", Type: "object", Others: false, Required: []string{"services"},
 		Properties: decode.Properties{
@@ -118,7 +115,7 @@ func Schema() decode.Schema {
 // serviceFields are the keys of a service. Those that are asDefault may stand in [defaults] too.
 var serviceFields = []decode.Field[service]{
 	decode.Need(decode.Key("name", label, func(s *service) *string { return &s.Name })),
-	asDefault(decode.Key("namespace", label, func(s *service) *string { return &s.Namespace })),
+	asDefault(decode.Key("namespace", label.Or("default"), func(s *service) *string { return &s.Namespace })),
 	decode.Key("description", decode.Text, func(s *service) *string { return &s.Description }),
 	asDefault(decode.Key("labels", labels, func(s *service) *map[string]string { return &s.Labels })),
 	decode.Key("vips", addresses, func(s *service) *[]netip.Addr { return &s.VIPs }),
@@ -146,7 +143,7 @@ var serviceFields = []decode.Field[service]{
 	asDefault(decode.Key("tunnel_type", tunnel, func(s *service) *source.TunnelType { return &s.Forward.Tunnel }), isTunnel),
 	asDefault(decode.Key("tunnel_port", portNumber, func(s *service) *uint16 { return &s.Forward.Port }), isGUE),
 	asDefault(decode.Field[service]{Key: checkKey, Schema: healthCheck.Schema, Read: readHealthCheck, Copy: copyHealthCheck}),
-	asDefault(decode.Key("min_up", decode.Number[uint16](1, 65535), func(s *service) *uint16 { return &s.MinUp })),
+	asDefault(decode.Key("min_up", decode.Number[uint16](1, 65535).Or(1), func(s *service) *uint16 { return &s.MinUp })),
 	asDefault(decode.Key("slow_start", decode.Duration(0, source.MaxSlowStart), func(s *service) *time.Duration { return &s.SlowStart }), hasShares),
 	asDefault(decode.Key("close_connections", closing, func(s *service) *source.CloseConnections { return &s.CloseConnections })),
 	asDefault(decode.Key("announce", announce, func(s *service) *source.Means { return &s.Announce }), hasAddresses),
@@ -160,13 +157,13 @@ var endpointFields = []decode.Field[endpoint]{
 	decode.Key("ports", decode.MapOf(portNumber), func(e *endpoint) *map[string]uint16 { return &e.Ports }),
 	decode.Key("node", decode.To(name, strings.ToLower), func(e *endpoint) *string { return &e.Node }),
 	decode.Key("zone", name, func(e *endpoint) *string { return &e.Zone }),
-	decode.Key("weight", orNoNumber, func(e *endpoint) *uint16 { return &e.Weight }),
+	decode.Key("weight", orNoNumber.Or(1), func(e *endpoint) *uint16 { return &e.Weight }),
 	decode.Key("tier", decode.Number[uint8](0, source.MaxTier), func(e *endpoint) *uint8 { return &e.Tier }),
 	decode.Key("max_connections", connections, func(e *endpoint) *uint32 { return &e.MaxConnections }),
 	decode.Key("min_connections", connections, func(e *endpoint) *uint32 { return &e.MinConnections }),
 	decode.Key("enabled", yes, func(e *endpoint) *bool { return &e.Disabled }),
-	decode.Key("ready", decode.Bool, func(e *endpoint) *bool { return &e.Ready }),
-	decode.Key("serving", decode.Bool, func(e *endpoint) *bool { return &e.Serving }),
+	decode.Key("ready", decode.Bool.Or(true), func(e *endpoint) *bool { return &e.Ready }),
+	decode.Key("serving", decode.Bool.Or(true), func(e *endpoint) *bool { return &e.Serving }),
 	decode.Key("terminating", decode.Bool, func(e *endpoint) *bool { return &e.Terminating }),
 }
 
@@ -219,11 +216,6 @@ func hasNodePorts(s *service) bool {
 }
 func hasUDP(s *service) bool {
 	return s.written.any(func(p *writtenPort) bool { return slices.Contains(p.protocols, source.UDP) })
-}
-
-// newService returns a service whose keys are not written.
-func newService(pos source.Position) service {
-	return service{Service: source.Service{Key: source.Key{Namespace: "default"}, Pos: pos}}
 }
 
 func readEndpoints(r *decode.Reader, v any, s *service) {

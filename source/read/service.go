@@ -76,7 +76,8 @@ func readServices(r *decode.Reader, v any, p *reading) {
 
 // service reads one service.
 func (p *reading) service(v any, pos source.Position) {
-	s := newService(pos)
+	s := standardService
+	s.Pos = pos
 	if p.over || !decode.Table(p.r, v, serviceFields, &s) || p.r.Failed() && p.r.Full() {
 		return
 	}
