@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strconv"
 	"time"
 )
@@ -46,37 +45,41 @@ const (
 func (r CheckResult) String() string { return [...]string{"unknown", "passed", "failed"}[r] }
 
 // A HealthCheck says how endpoints are asked whether they are alive, and what their
-// answers mean. It is never changed, and may be shared by services.
+// answers mean. It is never changed, and may be shared by services. Its tags are those of keyed.
 type HealthCheck struct {
-	Type CheckType
-	Port uint16 // 0: the one under which the endpoint serves the first port of the service that it serves
+	Type CheckType `key:"type"`
+	Port uint16    `key:"port"` // 0: the one under which the endpoint serves the first port of the service that it serves
 
 	// Of HTTP and HTTPS.
-	Path, Method, Host string // empty Host: the endpoint
-	ExpectStatus       []StatusRange
-	ExpectBody         string // RE2, looked for in the first 64 KiB; empty: any
+	Path         string        `key:"path"`
+	Method       string        `key:"method"`
+	Host         string        `key:"host"` // empty: the endpoint
+	ExpectStatus []StatusRange `key:"expect_status"`
+	ExpectBody   string        `key:"expect_body"` // RE2, looked for in the first 64 KiB; empty: any
 
 	// Of HTTPS, and of GRPC with TLS.
-	TLS        bool   // of GRPC; HTTPS has it always
-	ServerName string // empty: Host
-	Insecure   bool   // the certificate is not verified
-	MinTLS     TLSVersion
+	TLS        bool       `key:"tls"`         // of GRPC; HTTPS has it always
+	ServerName string     `key:"server_name"` // empty: Host
+	Insecure   bool       `key:"!verify"`     // the certificate is not verified
+	MinTLS     TLSVersion `key:"min_tls"`
 
-	GRPCService string // of GRPC; empty: the whole server
+	GRPCService string `key:"service"` // of GRPC; empty: the whole server
 
 	// Of TCP and UDP: bytes to send, and RE2 that the answer must match; empty: nothing, anything.
-	Send, Expect string
+	Send   string `key:"send"`
+	Expect string `key:"expect"`
 
-	Command []string // of Exec: the program and its arguments
-	Barred  string   // of Exec: why the program must not run, in words that may be shown; empty: it may
+	Command []string `key:"command"` // of Exec: the program and its arguments
+	Barred  string   `key:"barred"`  // of Exec: why the program must not run, in words that may be shown; empty: it may
 
-	Interval     time.Duration // between two questions, from the beginning of the one to that of the next
-	IntervalDown time.Duration // the same while the endpoint is down
-	Timeout      time.Duration // of one question
-	Rise, Fall   uint8         // results in a row that bring it up, and down
-	Source       netip.Addr    // own address to ask from; invalid: as the kernel chooses
+	Interval     time.Duration `key:"interval"`      // between two questions, from the beginning of the one to that of the next
+	IntervalDown time.Duration `key:"interval_down"` // the same while the endpoint is down
+	Timeout      time.Duration `key:"timeout"`       // of one question
+	Rise         uint8         `key:"rise"`          // results in a row that bring it up
+	Fall         uint8         `key:"fall"`          // and down
+	Source       netip.Addr    `key:"source"`        // own address to ask from; invalid: as the kernel chooses
 
-	Refuse bool // all_failed = "refuse": connections are refused when all fail, rather than sent to all
+	Refuse bool `key:"all_failed"` // all_failed = "refuse": connections are refused when all fail, rather than sent to all
 }
 
 // A TLSVersion is the oldest version of TLS that a check uses.
@@ -105,26 +108,6 @@ func (r StatusRange) String() string {
 		return strconv.Itoa(int(r.First))
 	}
 	return fmt.Sprintf("%d-%d", r.First, r.Last)
-}
-
-// Equal reports whether two checks ask the same and mean the same by the answers. Either may be nil.
-func (c *HealthCheck) Equal(o *HealthCheck) bool {
-	if c == nil || o == nil || c == o {
-		return c == o
-	}
-	return c.SameQuestion(o) &&
-		c.Interval == o.Interval && c.IntervalDown == o.IntervalDown && c.Rise == o.Rise && c.Fall == o.Fall &&
-		c.Refuse == o.Refuse
-}
-
-// SameQuestion reports whether two checks ask an endpoint the same thing in the same way.
-func (c *HealthCheck) SameQuestion(o *HealthCheck) bool {
-	return c.Type == o.Type && c.Port == o.Port &&
-		c.Path == o.Path && c.Method == o.Method && c.Host == o.Host &&
-		slices.Equal(c.ExpectStatus, o.ExpectStatus) && c.ExpectBody == o.ExpectBody &&
-		c.TLS == o.TLS && c.ServerName == o.ServerName && c.Insecure == o.Insecure && c.MinTLS == o.MinTLS &&
-		c.GRPCService == o.GRPCService && c.Send == o.Send && c.Expect == o.Expect &&
-		slices.Equal(c.Command, o.Command) && c.Barred == o.Barred && c.Timeout == o.Timeout && c.Source == o.Source
 }
 
 // A CloseConnections says which established connections are closed when their endpoint

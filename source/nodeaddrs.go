@@ -42,14 +42,6 @@ func (n *NodeAddresses) Match(a netip.Addr, primary bool) bool {
 	return n.All || n.Primary && primary || slices.ContainsFunc(n.Ranges, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// Equal reports whether two selections, which may be nil, are written alike.
-func (n *NodeAddresses) Equal(o *NodeAddresses) bool {
-	if n == nil || o == nil {
-		return n == o
-	}
-	return n.All == o.All && n.Primary == o.Primary && slices.Equal(n.Ranges, o.Ranges)
-}
-
 // Words returns a selection as files list it; nil for none.
 func (n *NodeAddresses) Words() []string {
 	if n == nil {

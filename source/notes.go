@@ -17,11 +17,6 @@ const (
 	maxLabelWord   = 63  // bytes of the rest of it, and of a value
 )
 
-// SameNotes reports whether two services say the same to people: what Equal passes over.
-func (s *Service) SameNotes(o *Service) bool {
-	return s.Description == o.Description && maps.Equal(s.Labels, o.Labels)
-}
-
 // IsLabelKey reports whether s can be the key of a label: 1 to 63 of a-z, A-Z, 0-9, "-", "_" and ".",
 // beginning and ending with a letter or digit; before it may stand DNS labels with points between them,
 // 253 bytes at most, and a slash.

@@ -47,7 +47,7 @@ func checkState(t *rapid.T, l *Loop, f *family) {
 	if diff := cmp.Diff(want, f.desired.next, same); diff != "" {
 		t.Fatalf("%s (-everything again +rebased):\n%s", f.fam, diff)
 	}
-	if diff := cmp.Diff(checks.checks, l.nodeHealth.checks); diff != "" {
+	if diff := cmp.Diff(checks.checks, l.nodeHealth.checks, same); diff != "" {
 		t.Fatalf("health checks (-everything again +rebased):\n%s", diff)
 	}
 }

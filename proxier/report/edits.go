@@ -6,7 +6,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -39,39 +38,14 @@ func (e Edit) String() string {
 }
 
 // EditsOf returns what differs between two services of one name: keys of the service in
-// the order of the manual, then its endpoints as New has them, then those that are gone.
+// the order of the model, then its endpoints as New has them, then those that are gone.
 // Old and New must not be nil. It is empty if the two mean the same.
 func EditsOf(tr claims.Transition) []Edit {
-	a, b := tr.Old, tr.New
 	var e editing
-	e.lists("vips", texts(a.VIPs, netip.Addr.String), texts(b.VIPs, netip.Addr.String))
-	e.lists("external_ips", texts(a.ExternalIPs, netip.Addr.String), texts(b.ExternalIPs, netip.Addr.String))
-	e.lists("load_balancer_ips", texts(a.LoadBalancerIPs, netip.Addr.String), texts(b.LoadBalancerIPs, netip.Addr.String))
-	e.lists("source_ranges", texts(a.SourceRanges, netip.Prefix.String), texts(b.SourceRanges, netip.Prefix.String))
-	e.lists("load_balancer_source_ranges", texts(a.LoadBalancerSourceRanges, netip.Prefix.String), texts(b.LoadBalancerSourceRanges, netip.Prefix.String))
-	e.lists("ports", texts(a.Ports, portText), texts(b.Ports, portText))
-	e.value("internal_traffic_policy", a.InternalTrafficPolicy.String(), b.InternalTrafficPolicy.String())
-	e.value("external_traffic_policy", a.ExternalTrafficPolicy.String(), b.ExternalTrafficPolicy.String())
-	e.value("masquerade", a.Masquerade.String(), b.Masquerade.String())
-	e.value("session_affinity", affinityText(a.Affinity), affinityText(b.Affinity))
-	e.value("traffic_distribution", a.TrafficDistribution.String(), b.TrafficDistribution.String())
-	e.lists("node_port_addresses", a.NodePortAddresses.Words(), b.NodePortAddresses.Words())
-	e.value("health_check_node_port", number(a.HealthCheckNodePort), number(b.HealthCheckNodePort))
-	e.value("publish_not_ready", strconv.FormatBool(a.PublishNotReady), strconv.FormatBool(b.PublishNotReady))
-	e.value("scheduler", a.Scheduler, b.Scheduler)
-	e.value("hash_on", a.HashOn.String(), b.HashOn.String())
-	e.value("scheduler_flags", a.SchedulerFlags.String(), b.SchedulerFlags.String())
-	e.value("one_packet", strconv.FormatBool(a.OnePacket), strconv.FormatBool(b.OnePacket))
-	e.value("forward", a.Forward.String(), b.Forward.String())
-	e.healthCheck(a.HealthCheck, b.HealthCheck)
-	e.value("min_up", number(max(1, a.MinUp)), number(max(1, b.MinUp)))
-	e.value("slow_start", a.SlowStart.String(), b.SlowStart.String())
-	e.value("close_connections", a.CloseConnections.String(), b.CloseConnections.String())
-	e.value("enabled", strconv.FormatBool(!a.Disabled), strconv.FormatBool(!b.Disabled))
-	e.value("announce", a.Announce.String(), b.Announce.String())
-	e.lists("left to other services", texts(a.Without, addrText), texts(b.Without, addrText))
-	e.value("in a cluster", strconv.FormatBool(a.InCluster), strconv.FormatBool(b.InCluster))
-	e.endpoints(a.Endpoints, b.Endpoints)
+	for _, d := range tr.Old.Differences(tr.New) {
+		e.difference(d)
+	}
+	e.endpoints(tr.Old.Endpoints, tr.New.Endpoints)
 	return e.list
 }
 
@@ -79,6 +53,46 @@ func EditsOf(tr claims.Transition) []Edit {
 type editing struct {
 	endpoint string
 	list     []Edit
+}
+
+// difference adds what differs in a key. Endpoints have edits of their own.
+func (e *editing) difference(d source.Difference) {
+	switch old := d.Old.(type) {
+	case []source.Endpoint:
+	case []netip.Addr:
+		e.lists(d.Key, texts(old, netip.Addr.String), texts(d.New.([]netip.Addr), netip.Addr.String))
+	case []netip.Prefix:
+		e.lists(d.Key, texts(old, netip.Prefix.String), texts(d.New.([]netip.Prefix), netip.Prefix.String))
+	case []source.Port:
+		e.lists(d.Key, texts(old, portText), texts(d.New.([]source.Port), portText))
+	case []source.PortAddr:
+		e.lists(d.Key, texts(old, addrText), texts(d.New.([]source.PortAddr), addrText))
+	case *source.NodeAddresses:
+		e.lists(d.Key, old.Words(), d.New.(*source.NodeAddresses).Words())
+	case *source.Hints:
+		was, is := cmp.Or(old, new(source.Hints)), cmp.Or(d.New.(*source.Hints), new(source.Hints))
+		e.lists("hinted nodes", was.Nodes, is.Nodes)
+		e.lists("hinted zones", was.Zones, is.Zones)
+	case *source.HealthCheck:
+		for _, c := range CheckEdits(old, d.New.(*source.HealthCheck)) {
+			e.value("health_check."+c.What, c.Old, c.New)
+		}
+	default:
+		e.value(d.Key, valueText(d.Key, d.Old), valueText(d.Key, d.New))
+	}
+}
+
+// valueText returns a value of a key that is no list.
+func valueText(key string, v any) string {
+	switch v := v.(type) {
+	case map[string]uint16:
+		return portsText(v)
+	case time.Duration:
+		if key == "session_affinity" {
+			return affinityText(v)
+		}
+	}
+	return fmt.Sprint(v)
 }
 
 func (e *editing) value(what, a, b string) {
@@ -115,7 +129,9 @@ func (e *editing) endpoints(a, b []source.Endpoint) {
 			continue
 		}
 		one := editing{endpoint: word(name)}
-		one.compare(&a[was[name][0]], &b[i])
+		for _, d := range a[was[name][0]].Differences(&b[i]) {
+			one.difference(d)
+		}
 		e.list, was[name] = append(e.list, one.list...), was[name][1:]
 	}
 	gone := slices.Concat(slices.Collect(maps.Values(was))...)
@@ -130,24 +146,6 @@ func (e *editing) endpoints(a, b []source.Endpoint) {
 }
 
 func sameName(a, b source.Endpoint) bool { return endpointName(a) == endpointName(b) }
-
-// compare compares all of an endpoint but its address.
-func (e *editing) compare(a, b *source.Endpoint) {
-	e.value("ports", portsText(a.Ports), portsText(b.Ports))
-	e.value("node", a.Node, b.Node)
-	e.value("zone", a.Zone, b.Zone)
-	hints, want := cmp.Or(a.Hints, new(source.Hints)), cmp.Or(b.Hints, new(source.Hints))
-	e.lists("hinted nodes", hints.Nodes, want.Nodes)
-	e.lists("hinted zones", hints.Zones, want.Zones)
-	e.value("weight", number(a.Weight), number(b.Weight))
-	e.value("tier", number(uint16(a.Tier)), number(uint16(b.Tier)))
-	e.value("max_connections", limit(a.MaxConnections), limit(b.MaxConnections))
-	e.value("min_connections", limit(a.MinConnections), limit(b.MinConnections))
-	e.value("enabled", strconv.FormatBool(!a.Disabled), strconv.FormatBool(!b.Disabled))
-	e.value("ready", strconv.FormatBool(a.Ready), strconv.FormatBool(b.Ready))
-	e.value("serving", strconv.FormatBool(a.Serving), strconv.FormatBool(b.Serving))
-	e.value("terminating", strconv.FormatBool(a.Terminating), strconv.FormatBool(b.Terminating))
-}
 
 // missing returns what of a is not in b.
 func missing(a, b []string) []string {
@@ -238,7 +236,3 @@ func affinityText(d time.Duration) string {
 	}
 	return "client_ip for " + d.String()
 }
-
-func number(n uint16) string { return strconv.Itoa(int(n)) }
-
-func limit(n uint32) string { return strconv.FormatUint(uint64(n), 10) }

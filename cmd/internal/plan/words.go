@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -48,34 +49,9 @@ func contents(s *source.Service) []Edit {
 // differences says what differs between two versions of a service.
 func differences(old, now *source.Service) []Edit {
 	var d diff
-	list(&d, "vips", old.VIPs, now.VIPs)
-	list(&d, "external_ips", old.ExternalIPs, now.ExternalIPs)
-	list(&d, "load_balancer_ips", old.LoadBalancerIPs, now.LoadBalancerIPs)
-	list(&d, "source_ranges", old.SourceRanges, now.SourceRanges)
-	list(&d, "load_balancer_source_ranges", old.LoadBalancerSourceRanges, now.LoadBalancerSourceRanges)
-	d.ports(old.Ports, now.Ports)
-	d.endpoints(old.Endpoints, now.Endpoints)
-	d.value("internal_traffic_policy", old.InternalTrafficPolicy, now.InternalTrafficPolicy)
-	d.value("external_traffic_policy", old.ExternalTrafficPolicy, now.ExternalTrafficPolicy)
-	d.value("masquerade", old.Masquerade, now.Masquerade)
-	d.affinity(old.Affinity, now.Affinity)
-	d.value("traffic_distribution", old.TrafficDistribution, now.TrafficDistribution)
-	d.value("node_port_addresses", old.NodePortAddresses.String(), now.NodePortAddresses.String())
-	d.value("health_check_node_port", old.HealthCheckNodePort, now.HealthCheckNodePort)
-	d.value("publish_not_ready", old.PublishNotReady, now.PublishNotReady)
-	d.value("scheduler", old.Scheduler, now.Scheduler)
-	d.value("hash_on", old.HashOn, now.HashOn)
-	d.value("scheduler_flags", old.SchedulerFlags, now.SchedulerFlags)
-	d.value("one_packet", old.OnePacket, now.OnePacket)
-	d.value("forward", old.Forward, now.Forward)
-	d.healthCheck(old.HealthCheck, now.HealthCheck)
-	d.value("announce", old.Announce, now.Announce)
-	d.value("min_up", max(1, old.MinUp), max(1, now.MinUp))
-	d.value("slow_start", decode.ShortDuration(old.SlowStart), decode.ShortDuration(now.SlowStart))
-	d.value("close_connections", old.CloseConnections, now.CloseConnections)
-	d.value("enabled", !old.Disabled, !now.Disabled)
-	list(&d, "left to another service", old.Without, now.Without)
-	d.value("in a cluster", old.InCluster, now.InCluster)
+	for _, key := range old.Differences(now) {
+		d.difference(key.Key, key)
+	}
 	if len(d.edits) == 0 {
 		d.edits = []Edit{{Key: "order of lists", New: "changed"}}
 	}
@@ -85,18 +61,42 @@ func differences(old, now *source.Service) []Edit {
 // A diff gathers what differs.
 type diff struct{ edits []Edit }
 
-// value notes a value. What is empty is written as files write it.
-func (d *diff) value(key string, old, now any) {
-	if old == now {
-		return
-	}
-	text := func(v any) string {
-		if s := fmt.Sprint(v); s != "" {
-			return s
+// difference notes what differs in a key, which is told as what.
+func (d *diff) difference(what string, key source.Difference) {
+	switch old := key.Old.(type) {
+	case []netip.Addr:
+		list(d, what, old, key.New.([]netip.Addr))
+	case []netip.Prefix:
+		list(d, what, old, key.New.([]netip.Prefix))
+	case []source.PortAddr:
+		list(d, what, old, key.New.([]source.PortAddr))
+	case []source.Port:
+		list(d, what, portTexts(old), portTexts(key.New.([]source.Port)))
+	case []source.Endpoint:
+		d.endpoints(old, key.New.([]source.Endpoint))
+	case *source.HealthCheck:
+		for _, c := range report.CheckEdits(old, key.New.(*source.HealthCheck)) {
+			d.value("health_check."+c.What, c.Old, c.New)
 		}
-		return `""`
+	case *source.Hints:
+		d.value(what, hintsText(old), hintsText(key.New.(*source.Hints)))
+	case time.Duration:
+		now := key.New.(time.Duration)
+		if key.Key == "session_affinity" {
+			d.affinity(old, now)
+			return
+		}
+		d.value(what, decode.ShortDuration(old), decode.ShortDuration(now))
+	default:
+		d.value(what, fmt.Sprint(key.Old), fmt.Sprint(key.New))
 	}
-	d.edits = append(d.edits, Edit{Key: key, Old: text(old), New: text(now)})
+}
+
+// value notes a value. What is empty is written as files write it.
+func (d *diff) value(key, old, now string) {
+	if old != now {
+		d.edits = append(d.edits, Edit{Key: key, Old: cmp.Or(old, `""`), New: cmp.Or(now, `""`)})
+	}
 }
 
 // list notes members of a list.
@@ -129,25 +129,11 @@ func (d *diff) affinity(old, now time.Duration) {
 	}
 }
 
-// healthCheck notes the keys of two health checks that differ; of one that comes or goes the type.
-func (d *diff) healthCheck(old, now *source.HealthCheck) {
-	was, is := report.CheckWords(old), report.CheckWords(now)
-	for i := range was {
-		d.value("health_check."+was[i].Key, was[i].Value, is[i].Value)
-		if (old == nil) != (now == nil) {
-			return
-		}
+func portTexts(list []source.Port) (out []string) {
+	for _, p := range list {
+		out = append(out, portText(p))
 	}
-}
-
-func (d *diff) ports(old, now []source.Port) {
-	text := func(list []source.Port) (out []string) {
-		for _, p := range list {
-			out = append(out, portText(p))
-		}
-		return out
-	}
-	list(d, "ports", text(old), text(now))
+	return out
 }
 
 func portText(p source.Port) string {
@@ -175,24 +161,11 @@ func (d *diff) endpoints(old, now []source.Endpoint) {
 	list(d, "endpoints", names, newNames)
 	for i, e := range now {
 		if o, both := was[newNames[i]]; both {
-			d.endpoint(newNames[i], o, e)
+			for _, key := range o.Differences(&e) {
+				d.difference(key.Key+" of "+newNames[i], key)
+			}
 		}
 	}
-}
-
-func (d *diff) endpoint(name string, old, now source.Endpoint) {
-	key := func(k string) string { return k + " of " + name }
-	d.value(key("weight"), old.Weight, now.Weight)
-	d.value(key("tier"), old.Tier, now.Tier)
-	d.value(key("max_connections"), old.MaxConnections, now.MaxConnections)
-	d.value(key("min_connections"), old.MinConnections, now.MinConnections)
-	d.value(key("enabled"), !old.Disabled, !now.Disabled)
-	d.value(key("node"), old.Node, now.Node)
-	d.value(key("zone"), old.Zone, now.Zone)
-	d.value(key("hints"), hintsText(old.Hints), hintsText(now.Hints))
-	d.value(key("ready"), old.Ready, now.Ready)
-	d.value(key("serving"), old.Serving, now.Serving)
-	d.value(key("terminating"), old.Terminating, now.Terminating)
 }
 
 func hintsText(h *source.Hints) string {

@@ -193,9 +193,10 @@ func (s *Service) SetCheck(servers []Checked) {
 // maxChecks is the number of different checks of a service that are printed as comments. Further ones are only noted.
 const maxChecks = 100
 
-// sameButTimes reports whether two checks differ at most in their times.
+// sameButTimes reports whether two checks ask the same, and differ at most in their times and in how many answers count.
 func sameButTimes(a, b *source.HealthCheck) bool {
 	same := *a
-	same.Timeout = b.Timeout
-	return same.SameQuestion(b)
+	same.Timeout, same.Interval, same.IntervalDown = b.Timeout, b.Interval, b.IntervalDown
+	same.Rise, same.Fall, same.Refuse = b.Rise, b.Fall, b.Refuse
+	return same.Equal(b)
 }
