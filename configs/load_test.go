@@ -17,19 +17,24 @@ import (
 	"svcproxy.dev/svcproxy/source/read"
 )
 
-// known returns the keys and tables of svcproxy.toml, and the sources that it can ask for.
-func known() (keys, sources []string) {
+// known returns the keys and tables of svcproxy.toml, and the sources and modes that it can ask for.
+func known() (keys, sources, modes []string) {
 	for _, p := range configs.Schema().Properties {
 		keys = append(keys, p.Key)
-		if p.Key == "sources" {
+		switch p.Key {
+		case "sources":
 			sources = p.Schema.Items.Enum
+		case "mode":
+			modes = p.Schema.Enum
 		}
 	}
-	return keys, sources
+	return keys, sources, modes
 }
 
 // every is settings in which no key has its default.
 func every() configs.Settings {
+	ofSources := configs.Default().OfSources // of which some keys may have no zero
+	ofSources.Kubernetes = configs.Kubernetes{Kubeconfig: "/etc/kübe \"config\"", APIServer: "https://[fd00::1]:6443", ProxyName: "svcproxy"}
 	return configs.Settings{
 		Mode: "ipvs", Sources: []string{"kubernetes", "file"}, NodeName: "node-a", Zone: "East",
 		Families:   []string{"ipv6"},
@@ -45,7 +50,7 @@ func every() configs.Settings {
 			UDPStreamTimeout: 3 * time.Minute, TCPBeLiberal: false, TCPLoose: true,
 		},
 		Init:      configs.Init{Forwarding: false},
-		OfSources: configs.OfSources{Kubernetes: configs.Kubernetes{Kubeconfig: "/etc/kübe \"config\"", APIServer: "https://[fd00::1]:6443", ProxyName: "svcproxy"}},
+		OfSources: ofSources,
 		History:   configs.History{Keep: 1000},
 		Guard:     configs.Guard{Removals: 99, Apply: "manual", AllowEmpty: []string{"kubernetes"}},
 		BGP: configs.BGP{
@@ -99,7 +104,7 @@ func TestFormatText(t *testing.T) {
 }
 
 func TestSettingsFaults(t *testing.T) {
-	keys, sources := known()
+	keys, sources, modes := known()
 	tests := []struct{ name, in, want string }{
 		{"nothing", "", ""},
 		{"comments", "# x\n", ""},
@@ -108,7 +113,7 @@ func TestSettingsFaults(t *testing.T) {
 		{"unknown in a table", "[sync]\ninterval = '1s'\n", "2:1: unknown key \"interval\"; want min_interval or resync_interval\n"},
 		{"table as value", "sync = 1\n", "1:8: sync is 1, a number; want a table\n"},
 		{"dotted keys", "sync.resync_interval = '0s'\n", "1:24: resync_interval is \"0s\"; want 1s to 24h\n"},
-		{"mode", "mode = 'nft'\n", "1:8: unknown mode \"nft\"; want auto, nftables, ipvs or iptables; did you mean \"nftables\"?\n"},
+		{"mode", "mode = 'nft'\n", "1:8: unknown mode \"nft\"; want " + source.Either(modes) + "; did you mean \"nftables\"?\n"},
 		{"sources", "sources = ['file', 'k8s', 'file']\n", "1:20: unknown source \"k8s\"; want " + source.Either(sources) + "\n1:27: sources[2] is the same as sources[0]\n"},
 		{"no sources", "sources = []\nfamilies = []\n", "1:11: the list is empty; want one at least\n2:12: the list is empty; want one at least\n"},
 		{"node name", "node_name = 'a b'\nzone = 'x;y'\n", "1:13: node_name is \"a b\"; want 1 to 253 letters, digits, -, _ and .\n2:8: zone is \"x;y\"; want letters, digits, -, _ and .\n"},

@@ -13,6 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/cmd/internal/control"
+	"svcproxy.dev/svcproxy/cmd/internal/modes"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // terminal returns both ends of a new terminal: what is written to tty comes out
@@ -104,10 +106,14 @@ func TestCheckStandardInput(t *testing.T) {
 
 // With mode = "auto" check refuses what the daemon that runs refuses, and only warns where none says its mode.
 func TestCheckInModeOfDaemon(t *testing.T) {
-	const (
-		warns   = "etc/a.toml:6:13: warning: mode is \"auto\", and only ipvs mode accepts scheduler; write mode = \"ipvs\" in svcproxy.toml, or leave the key out: nftables or iptables mode refuses the file\n"
-		refuses = "etc/a.toml:6:13: scheduler is for ipvs mode, and this is nftables mode; leave it out\n"
-	)
+	var without []string // modes
+	for _, m := range modes.All {
+		if !m.Scheduler {
+			without = append(without, m.Name)
+		}
+	}
+	warns := "etc/a.toml:6:13: warning: mode is \"auto\", and only ipvs mode accepts scheduler; write mode = \"ipvs\" in svcproxy.toml, or leave the key out: " + source.Either(without) + " mode refuses the file\n"
+	const refuses = "etc/a.toml:6:13: scheduler is for ipvs mode, and this is nftables mode; leave it out\n"
 	service := "[[services]]\nname = \"a\"\nvips = [\"10.96.0.1\"]\nports = [{ port = 1 }]\nendpoints = [\"192.0.2.1\"]\nscheduler = \"rr\"\n"
 	for _, tt := range []struct {
 		name, settings string

@@ -2,27 +2,30 @@ package read
 
 import (
 	"context"
+	"fmt"
+	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/decode"
 )
 
-// defaultSamples have for each key of [defaults] two values, and keys of a service to which it means something.
-var defaultSamples = map[string]struct{ value, other, with string }{
+// A defaultSample has two values of a key of [defaults], and keys of a service to which it means something.
+type defaultSample struct{ value, other, with string }
+
+// defaultSamples are those of keys whose values, or services, cannot be any.
+var defaultSamples = map[string]defaultSample{
 	"namespace":                   {`"prod"`, `"default"`, ""},
 	"labels":                      {`{ team = "a" }`, `{ tier = "b" }`, ""},
 	"source_ranges":               {`["192.0.2.0/24"]`, `[]`, ""},
 	"load_balancer_source_ranges": {`["192.0.2.0/24"]`, `[]`, `load_balancer_ips = ["10.97.0.1"]`},
-	"internal_traffic_policy":     {`"local"`, `"cluster"`, ""},
 	"external_traffic_policy":     {`"local"`, `"cluster"`, `external_ips = ["10.97.0.1"]`},
-	"session_affinity":            {`"client_ip"`, `"none"`, ""},
-	"masquerade":                  {`"never"`, `"all"`, ""},
 	"session_affinity_timeout":    {`"1h"`, `"2h"`, `session_affinity = "client_ip"`},
 	"traffic_distribution":        {`"prefer_same_node"`, `""`, ""},
 	"node_port_addresses":         {`["all"]`, `["primary"]`, onNodePorts},
-	"publish_not_ready":           {`true`, `false`, ""},
 	"scheduler":                   {`"rr"`, `""`, ""},
 	"hash_on":                     {`"client_ip"`, `""`, `scheduler = "maglev"`},
 	"scheduler_flags":             {`["sh-port"]`, `["sh-fallback"]`, `scheduler = "sh"`},
@@ -30,11 +33,8 @@ var defaultSamples = map[string]struct{ value, other, with string }{
 	"forward":                     {`"tunnel"`, `"masquerade"`, ""},
 	"tunnel_type":                 {`"gre"`, `"ipip"`, `forward = "tunnel"`},
 	"tunnel_port":                 {`6081`, `6082`, "forward = \"tunnel\"\ntunnel_type = \"gue\""},
-	"health_check":                {`{ type = "tcp" }`, `{ type = "none" }`, ""},
-	"min_up":                      {`2`, `1`, ""},
-	"slow_start":                  {`"10s"`, `"0s"`, ""},
 	"close_connections":           {`"always"`, `"never"`, ""},
-	"announce":                    {`["bgp"]`, `[]`, ""},
+	"health_check":                {`{ type = "tcp" }`, `{ type = "none" }`, ""},
 }
 
 // overUDP are keys of services whose port is one of UDP, onNodePorts of those whose port is one of nodes too.
@@ -65,15 +65,61 @@ func same(a, b []*source.Service) bool {
 	return slices.EqualFunc(a, b, func(a, b *source.Service) bool { return a.Equal(b) && a.SameNotes(b) })
 }
 
+// sampleOf returns the sample of a key. Where none is written here, any two values of its kind will do, the first of
+// which is not what holds anyway.
+func sampleOf(t *testing.T, f *decode.Field[service]) defaultSample {
+	if sample, ok := defaultSamples[f.Key]; ok {
+		return sample
+	}
+	standard := decode.TableOf(serviceFields, standardService).Schema.Properties
+	is := standard[slices.IndexFunc(standard, func(p decode.Property) bool { return p.Key == f.Key })].Schema.Default
+	var good []string
+	for _, text := range someValues(f.Schema) {
+		doc, faults := decode.TOML("x.toml", []byte("x = "+text))
+		if faults != nil {
+			t.Fatal(faults)
+		}
+		r, s := decode.NewReader(nil), standardService
+		f.Read(r, doc.Root["x"], &s)
+		if !r.Failed() && !reflect.DeepEqual(doc.Root["x"], is) {
+			good = append(good, text)
+		}
+	}
+	if is != nil && len(good) == 1 {
+		good = append(good, fmt.Sprintf("%#v", is))
+	}
+	if len(good) < 2 {
+		t.Fatalf("[defaults] has the key %s, and this test too few values of it: %q", f.Key, good)
+	}
+	return defaultSample{good[0], good[1], ""}
+}
+
+// someValues returns values that a key of this schema may have, as TOML writes them.
+func someValues(s decode.Schema) (list []string) {
+	switch {
+	case s.Type == "boolean":
+		return []string{"true", "false"}
+	case s.Type == "integer":
+		return []string{fmt.Sprint(*s.Minimum), fmt.Sprint(*s.Minimum + 1)}
+	case s.Type == "array":
+		for _, v := range someValues(*s.Items) {
+			list = append(list, "["+v+"]")
+		}
+		return list
+	case s.Enum != nil:
+		for _, word := range s.Enum {
+			list = append(list, strconv.Quote(word))
+		}
+		return list
+	}
+	return []string{`"10s"`, `"20s"`, `"10m"`, `"20m"`, `"2h"`, `"3h"`} // times
+}
+
 // A default is what each service of the file would say itself, and what one says goes first.
 func TestDefaults(t *testing.T) {
 	for i := range defaultFields {
 		key := defaultFields[i].Key
-		sample, ok := defaultSamples[key]
-		if !ok {
-			t.Errorf("[defaults] has the key %s, and this test no values of it", key)
-			continue
-		}
+		sample := sampleOf(t, &defaultFields[i])
 		parsed := func(defaults, keys string) (list []*source.Service) {
 			inBoth(t, twoServices(defaults, keys), func(t *testing.T, path string, data []byte) {
 				services, faults, known := Rules{}.ParseNew(context.Background(), path, data, nil)

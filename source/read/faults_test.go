@@ -78,6 +78,21 @@ func inMode(s *source.Service) (list []source.Problem) {
 
 var hostRules = read.Rules{Limits: read.Limits{FileSize: 1024, Services: 3, Endpoints: 4, Ports: 3}, Check: inMode}
 
+// keyLists puts words in the places of the lists of all keys, which a new key is added to.
+var keyLists = func() *strings.Replacer {
+	root := read.Schema().Properties
+	list := func(s decode.Schema) string {
+		var keys []string
+		for _, p := range s.Properties {
+			keys = append(keys, p.Key)
+		}
+		return source.Either(keys)
+	}
+	service := root[1].Schema.Items
+	check := service.Properties[slices.IndexFunc(service.Properties, func(p decode.Property) bool { return p.Key == "health_check" })].Schema
+	return strings.NewReplacer(list(*service), "KEYS OF A SERVICE", list(root[2].Schema), "KEYS OF DEFAULTS", list(check), "KEYS OF A HEALTH CHECK")
+}()
+
 // faultsOf returns what is wrong with a text, a line each, without its name.
 func faultsOf(name, text string) string {
 	_, faults := hostRules.Parse(name, []byte(text))
@@ -85,7 +100,7 @@ func faultsOf(name, text string) string {
 	for _, f := range faults {
 		b.WriteString(strings.TrimPrefix(strings.TrimPrefix(f.String(), name+":"), " ") + "\n")
 	}
-	return b.String()
+	return keyLists.Replace(b.String())
 }
 
 // Every fault that a file can have, with its place and its words.
