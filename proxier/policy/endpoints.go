@@ -15,7 +15,9 @@ type endpointSelection struct {
 	targets [2][]*source.Endpoint // by Scope: get new connections
 	kept    [2][]*source.Endpoint // by Scope: still there, get no new connections
 
-	failed failedUse // which of them do not pass their check
+	anyReady bool      // on any node: of those that pass
+	lastTier int       // the highest in use
+	failed   failedUse // which of them do not pass their check
 }
 
 // choose picks the usable endpoints: those of the first group that has any, of the lowest tiers
@@ -34,21 +36,21 @@ func choose(svc Subject, node *Node, fam Family, p *source.Port) endpointSelecti
 	}
 	c := endpointSelection{failed: Peers{svc, fam, p}.failedUse()}
 	groups := grouped(svc, all, c.failed)
-	last := maxTiers - 1
+	c.anyReady, c.lastTier = len(groups[readyGroup]) > 0, maxTiers-1
 	for g, list := range groups {
 		if len(list) == 0 {
 			continue
 		}
 		c.targets[ClusterScope] = list
 		if !leaving(g) {
-			list, last = ofTiers(list, svc.MinUp)
+			list, c.lastTier = ofTiers(list, svc.MinUp)
 			c.targets[ClusterScope] = nearOfTiers(svc, list, node)
 		}
-		c.targets[NodeScope] = here(list)
+		c.targets[NodeScope] = here(list) // before nearness: policy local is not limited by it
 		break
 	}
 	if len(c.targets[NodeScope]) == 0 {
-		c.targets[NodeScope] = here(upToTier(groups[leavingGroup], last))
+		c.targets[NodeScope] = here(upToTier(groups[leavingGroup], c.lastTier))
 	}
 	c.kept[ClusterScope] = without(all, c.targets[ClusterScope])
 	c.kept[NodeScope] = without(here(all), c.targets[NodeScope])
@@ -64,9 +66,7 @@ func (c *endpointSelection) readyHere(svc Subject) []*source.Endpoint {
 // readyElsewhereOnly reports whether policy local balances here over endpoints that terminate, while
 // other nodes have some that are ready.
 func (c *endpointSelection) readyElsewhereOnly(svc Subject) bool {
-	return len(c.readyHere(svc)) == 0 && slices.ContainsFunc(c.targets[ClusterScope], func(e *source.Endpoint) bool {
-		return groupOf(svc, e, c.failed) == readyGroup
-	})
+	return len(c.readyHere(svc)) == 0 && c.anyReady
 }
 
 // LocalReady counts the addresses of the endpoints that health_check_node_port reports, those of
@@ -158,13 +158,9 @@ func without(all, some []*source.Endpoint) []*source.Endpoint {
 // pool of some scope. Those that get some are Ready, also where they terminate or are Down.
 func States(svc Subject, node *Node, fam Family, p source.Port, scope Scope) []EndpointState {
 	used := make(map[*source.Endpoint]bool)
-	chosen := choose(svc, node, fam, &p).targets
-	for _, e := range chosen[scope] {
+	chosen := choose(svc, node, fam, &p)
+	for _, e := range chosen.targets[scope] {
 		used[e] = true
-	}
-	var highest uint8 // of the tiers in use, which are those of all nodes
-	for _, e := range chosen[ClusterScope] {
-		highest = max(highest, e.Tier)
 	}
 	out := make([]EndpointState, len(svc.Endpoints))
 	for i := range svc.Endpoints {
@@ -181,7 +177,7 @@ func States(svc Subject, node *Node, fam Family, p source.Port, scope Scope) []E
 			state = Ready
 		case scope == NodeScope && !IsLocal(e, node):
 			state = OtherNode
-		case state == Ready && e.Tier > highest:
+		case state == Ready && int(e.Tier) > chosen.lastTier:
 			state = Backup
 		case state == Ready:
 			state = NotNear

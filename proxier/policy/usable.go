@@ -7,12 +7,12 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// The groups of endpoints, of which the first that has any is used.
+// The groups of endpoints, of which the first that has any is used. Tiers and traffic_distribution choose within the first two.
 const (
-	readyGroup     = iota
-	uncheckedGroup // ready, and their check has no result
-	leavingGroup   // terminating, still serving
-	unsureLeavingGroup
+	readyGroup            = iota // they pass their check, or have none
+	uncheckedGroup               // ready, and their check has no result
+	leavingGroup                 // terminating, still serving; they pass, or have no check
+	uncheckedLeavingGroup        // terminating, still serving, and their check has no result
 	groupCount
 )
 
@@ -41,7 +41,7 @@ func groupOf(svc Subject, e *source.Endpoint, use failedUse) int {
 	case isReady(svc.Service, e):
 		return uncheckedGroup
 	}
-	return unsureLeavingGroup
+	return uncheckedLeavingGroup
 }
 
 // ofTiers keeps the lowest tiers that together have at least minUp endpoints. It also returns the
