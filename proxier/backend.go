@@ -16,7 +16,7 @@ type Backend interface {
 	// Sync makes the kernel hold st. delta says what changed since the last Sync that succeeded:
 	//
 	//   - with changes: Sync writes them, and repairs what Look or Watch reported;
-	//   - empty: it only repairs that;
+	//   - empty: it only repairs that; how much of the kernel it reads for it is the backend's choice;
 	//   - nil: it compares everything, unless the backend knows that nobody else has
 	//     written, and repairs every difference.
 	//

@@ -11,10 +11,12 @@
 // family resolves the service (policy.Resolve), records how its State changes (desired.stage) and calls Backend.Sync,
 // which writes the difference.
 //
-// A change by another program goes the other way. Backend.Watch reports it to package modeswitch (foreign.go), whose
-// Contention paces the repairs and calls Loop.Repair; where events of the kernel were lost, it calls Loop.Look. A Look
-// that finds a difference marks its family (family.handleLook). Both lead to Backend.Sync with an empty Delta, which
-// compares the kernel with the State and writes what differs.
+// A change by another program goes the other way. Watcher.Watch reports it to package modeswitch (foreign.go), which has a
+// Contention for each family and kind: it paces the repairs and calls Loop.Repair or, where events of the kernel were lost,
+// Loop.Look. A Look that finds a difference marks its family (family.handleLook). Both lead to a repair by Backend.Sync.
+//
+// What is known of endpoints beside their files, results of checks, drains and slow starts, comes from package
+// conditions: it calls Loop.Reconsider, and the Loop has each service resolved again with it.
 //
 // Package loop calls backends, and this package has what the two agree on: Backend, what it may be besides, as Watcher or
 // Retirer, and PartialError.
@@ -38,6 +40,8 @@
 //   - doubt: valid configuration that conflicts with something else on this host.
 //   - sync: making the kernel hold a State: a delta is written as it is; a full sync renders all of the State,
 //     compares it with the kernel, and writes what differs.
+//   - repair: a Sync with a delta, empty or not, after Watch or a look reported something; how much of the kernel it
+//     reads is the backend's choice.
 //   - look: a comparison beside the syncs. The next sync repairs what differs. The setting
 //     resync_interval says how often a look comes; the name is kept for users.
 //   - foreign: made or changed by another program. Contention: it goes on doing so.

@@ -14,8 +14,8 @@ import (
 	"svcproxy.dev/svcproxy/netutil/internal/nlmsg"
 )
 
-// NewMonitor opens a socket that receives nothing until Watch is called.
-func NewMonitor(t Table, own *Conn) (*Monitor, error) {
+// NewMonitor opens a socket that receives nothing until Watch is called. What writer commits is no foreign change.
+func NewMonitor(t Table, writer *Conn) (*Monitor, error) {
 	m, fd, err := newMonitor(func(msg message) relevance {
 		if msg.isOf(t) {
 			return isChange
@@ -25,7 +25,7 @@ func NewMonitor(t Table, own *Conn) (*Monitor, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := filterEvents(fd, own.port); err != nil {
+	if err := filterEvents(fd, writer.port); err != nil {
 		return nil, errors.Join(fmt.Errorf("nf_tables monitor: %w", err), m.Close())
 	}
 	return m, nil

@@ -128,7 +128,7 @@ func TestSlowStartStep(t *testing.T) {
 	at := func(share uint8) *server {
 		known := policy.Conditions{svc.EndpointAt(&svc.Endpoints[7]): {Share: share}}
 		res := policy.Resolve(svc, known, &policy.Node{}, policy.IPv4)
-		c := newClaims(&policy.State{Services: map[source.Key]*policy.Resolved{svc.Key: res}})
+		c := newFrontendPairs(&policy.State{Services: map[source.Key]*policy.Resolved{svc.Key: res}})
 		return c.server(key, "wrr", map[*policy.Pool][]dest{})
 	}
 	have := at(1)

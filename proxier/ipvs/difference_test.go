@@ -178,7 +178,7 @@ func TestClaimsFollowDeltas(t *testing.T) {
 		rapid.Check(t, func(rt *rapid.T) {
 			pick := func(n int) int { return rapid.IntRange(0, n-1).Draw(rt, "pick") }
 			w := backendtest.NewWorld(fam)
-			got := newClaims(w.State)
+			got := newFrontendPairs(w.State)
 			for range pick(20) {
 				n := pick(8)
 				key := source.Key{Namespace: "default", Name: fmt.Sprintf("svc-%d", n)}
@@ -188,7 +188,7 @@ func TestClaimsFollowDeltas(t *testing.T) {
 				}
 				got.update(w.Put(key, res))
 			}
-			if want := newClaims(w.State); !maps.Equal(want.by, got.by) {
+			if want := newFrontendPairs(w.State); !maps.Equal(want.by, got.by) {
 				rt.Fatalf("claims by deltas %v, by a State %v", got.by, want.by)
 			}
 		})

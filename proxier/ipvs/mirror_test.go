@@ -216,7 +216,7 @@ func TestMissedServersThatDrainedLeaveNothing(t *testing.T) {
 func mirroring(t *testing.T, n int) *Backend {
 	b := &Backend{
 		owner:    owner{record: open(t, "", here), conn: &lvs.Conn{}, refused: refused{}},
-		holdings: holdings{claims: newClaims(&policy.State{}), orphans: map[netip.Addr]int{}},
+		holdings: holdings{claims: newFrontendPairs(&policy.State{}), orphans: map[netip.Addr]int{}},
 	}
 	_, b.servers, b.bound = mirrored(n)
 	b.members = maps.Clone(b.bound)

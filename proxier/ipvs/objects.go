@@ -51,7 +51,7 @@ func serverObjects(ctx context.Context, st *policy.State) (list []proxier.Object
 		return nil, err
 	}
 	defer conn.Close()
-	for key, cl := range newClaims(st).by {
+	for key, cl := range newFrontendPairs(st).by {
 		s, err := readServer(ctx, conn, key)
 		if err != nil {
 			return nil, err

@@ -67,14 +67,14 @@ func needsServer(f *policy.Frontend) bool {
 	return balances(f) || len(f.Outside.Pool.Kept)+len(f.Outside.Pool.Closed) > 0
 }
 
-// frontendPairs are the claims of all frontends that need a server.
+// frontendPairs are all frontends that need a server, by its key.
 type frontendPairs struct {
 	host policy.Host
 	by   map[lvs.Key]frontendPair
 }
 
-// newClaims returns the claims of a State.
-func newClaims(st *policy.State) *frontendPairs {
+// newFrontendPairs returns those of a State.
+func newFrontendPairs(st *policy.State) *frontendPairs {
 	c := &frontendPairs{host: st.Host, by: make(map[lvs.Key]frontendPair, len(st.Services))}
 	for _, res := range st.Services {
 		for _, f := range res.Frontends {

@@ -39,7 +39,7 @@ type snapshot struct {
 // known are our servers as far as that is known.
 func (o *owner) takeSnapshot(ctx context.Context, st *policy.State, opts Options, known map[lvs.Key]*server) (_ *snapshot, err error) {
 	p := &snapshot{
-		foreign: map[lvs.Key]struct{}{}, claims: newClaims(st),
+		foreign: map[lvs.Key]struct{}{}, claims: newFrontendPairs(st),
 		diff: difference{now: time.Now(), timeout: opts.DrainTimeout, drains: o.record.drains},
 	}
 	if err := o.conn.Probe(ctx); err != nil {
@@ -184,11 +184,11 @@ func addrChanges(op string, addrs []netip.Addr) []proxier.Change {
 // another of the same family, if these are the settings. It needs no kernel.
 func Compare(before, after *policy.State, opts Options) ([]proxier.Change, error) {
 	p := &snapshot{
-		foreign: map[lvs.Key]struct{}{}, claims: newClaims(after), servers: map[lvs.Key]*server{},
+		foreign: map[lvs.Key]struct{}{}, claims: newFrontendPairs(after), servers: map[lvs.Key]*server{},
 		device: true, bound: make(map[netip.Addr]struct{}, len(before.BoundAddrs)),
 		diff: difference{now: time.Now(), timeout: opts.DrainTimeout},
 	}
-	had, pools := newClaims(before), map[*policy.Pool][]dest{}
+	had, pools := newFrontendPairs(before), map[*policy.Pool][]dest{}
 	for key := range had.by {
 		p.servers[key] = had.server(key, opts.Scheduler, pools)
 	}

@@ -16,7 +16,7 @@ import (
 // with its destinations and their thresholds, which that leaves out, and the addresses of our device as ip takes them, in order of
 // address, protocol and port.
 func Text(st *policy.State, scheduler string) []string {
-	c := newClaims(st)
+	c := newFrontendPairs(st)
 	pools := map[*policy.Pool][]dest{}
 	var lines []string
 	for _, key := range slices.SortedFunc(maps.Keys(c.by), compareKeys) {

@@ -82,7 +82,7 @@ func (Unobserved) Looked(policy.Family, int, time.Duration) {}
 // A SyncResult is the outcome of one Sync of one family.
 type SyncResult struct {
 	Family   policy.Family
-	Full     bool      // compared with the kernel, rather than a delta
+	Full     bool      // Sync was called without a delta
 	Queued   time.Time // when the oldest change in it arrived; zero for a resync without changes
 	Start    time.Time
 	Duration time.Duration

@@ -48,8 +48,9 @@ func (d *desired) cutFor(b proxier.Backend, piece int) {
 	d.piece = cmp.Or(piece, d.kernel.PieceSize())
 }
 
-// stage has a service come to be as wanted in the next Sync or, if that is a large change, in several.
-// Then orders from first on are not done before it is. It reports whether that changes anything.
+// stage has a service come to be as wanted in the next Sync or, if that is a large change, in several. The order numbered
+// first, and later ones, are then done when the last piece is. whole: it comes in one piece, as the next Sync writes
+// everything. stage reports whether that changes anything.
 func (d *desired) stage(key source.Key, wanted *policy.Resolved, queued time.Time, first uint64, whole bool) (changed bool) {
 	was, before := d.next.Services[key], d.growing[key]
 	most := largePieces * d.piece

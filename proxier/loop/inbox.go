@@ -110,7 +110,7 @@ func (b *inbox) SetReserved(ports []netip.AddrPort) {
 // FullSync compares everything with the kernel now.
 func (b *inbox) FullSync() { b.put(func(m *mail) { m.full = true }) }
 
-// Repair has a family sync what its backend knows to differ in the kernel.
+// Repair has a family sync, as its backend has heard of a foreign change.
 func (b *inbox) Repair(fam policy.Family) {
 	b.put(func(m *mail) { m.repair[fam] = true })
 }

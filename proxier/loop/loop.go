@@ -15,7 +15,7 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// A Loop keeps backends in step with sources. Its inbox implements source.Sink. Its own
+// A Loop keeps backends in step with sources. By its inbox it implements source.Sink. Its own
 // goroutine, Run, only decides which claims are granted and which families a change
 // concerns. Each family resolves and syncs in a goroutine of its own.
 type Loop struct {
@@ -277,7 +277,7 @@ func (l *Loop) becomeReady(took time.Duration) {
 // those that fail, which were warned of.
 func (l *Loop) Ready() <-chan struct{} { return l.ready }
 
-// RunAlive is Alive whatever a Sync does: of one that waits for the kernel, a restart would wait too.
+// RunAlive is Alive whatever a Sync does: where one waits for the kernel, a restart would not help: it would wait too.
 func (l *Loop) RunAlive() time.Time {
 	if since := l.busy.Load(); since != nil {
 		return times.Earlier(time.Now(), since.Add(l.cfg.SyncTimeout))

@@ -4,8 +4,8 @@
 //
 // Package layout says what the table holds, and has the words for it. This one reads and
 // writes the kernel. A change of one endpoint: Sync (nftables.go) applies the Delta
-// (apply.go), which layout.Mirror turns into changed elements and the writer into one
-// transaction (apply_writer.go). The first Sync, and one after an error, compares the whole
+// (apply.go), which has whole services, before and after. layout.Mirror renders both and keeps the elements that differ
+// (elementdiff.go); the writer makes one transaction of them (apply_writer.go). The first Sync, and one after an error, compares the whole
 // table (repair.go, compare.go) and writes what differs. A foreign change: Watch hears it
 // (watch.go), and the next Sync restores the chains and repairs the rest in the same way.
 //
@@ -25,7 +25,7 @@
 //	flowtable  the short way of established connections: its interfaces, and what is missing
 //	backend    the Backend, and what it remembers from one call to the next
 //	look       does the table still match the mirror? watch hears foreign changes
-//	repair_*   the table is made to match its content, or revived at once
+//	repair_*   the table is made to match its content, or its chains restored at once
 //	remembered which client keeps which endpoint
 //	objects    what the table has, and lacks, of one frontend, for explain
 //	probe      whether this kernel supports all of it

@@ -15,8 +15,8 @@ import (
 // meanwhile, if anyone listens for events.
 const chunkBytes = 1 << 20
 
-// repair makes the kernel hold st. It reads our table only if another process may
-// have modified it, and not if it was just recreated.
+// repair makes the kernel hold st. It reads our table unless the mirror proves that the kernel holds st, or the table was
+// just recreated.
 func (b *Backend) repair(ctx context.Context, st *policy.State, recreated bool) error {
 	if err := layout.CheckHost(&st.Host); err != nil {
 		return err
@@ -30,8 +30,8 @@ func (b *Backend) repair(ctx context.Context, st *policy.State, recreated bool) 
 	}
 	flows := b.decideFlowtable()
 	want := layout.RenderWith(st, flows)
-	tallies := want.Checksums()
-	if !suspect && !recreated && b.holds(st, tallies, foreign) && flows.Equal(b.mirror.Flows) {
+	checksums := want.Checksums()
+	if !suspect && !recreated && b.holds(st, checksums, foreign) && flows.Equal(b.mirror.Flows) {
 		b.flowtableState.holds(flows)
 		return nil
 	}
@@ -47,7 +47,7 @@ func (b *Backend) repair(ctx context.Context, st *policy.State, recreated bool) 
 	}
 	b.flowtableState.holds(want.Flowtable)
 	b.foreign.Store(foreign)
-	b.renewMirror(st, diff, tallies)
+	b.renewMirror(st, diff, checksums)
 	return nil
 }
 

@@ -36,8 +36,8 @@ func (t *tableConn) commit() error {
 	return nil
 }
 
-// foreignCommits returns how many commits in this network namespace were not ours,
-// as a number to compare with an earlier one. It is exact unless a commit of ours
+// foreignCommits returns how many commits in this network namespace were not by this tableConn: those of the other family
+// are among them. It is a number to compare with an earlier one. It is exact unless a commit of ours
 // ran while the kernel was asked.
 func (t *tableConn) foreignCommits(conn *nft.Conn) (n uint32, exact bool, err error) {
 	turn, ours := t.turns.Load(), t.commits.Load()

@@ -78,7 +78,7 @@ func (s Subject) Unready(node *Node, f *Frontend) Withheld {
 	return NoUsable
 }
 
-// unreadyTargets is unready for a frontend that balances. Under policy local it answers as
+// unreadyTargets is Unready for a frontend that balances. Under policy local it answers as
 // health_check_node_port does, except that an address stays where no node has a ready endpoint.
 func (s Subject) unreadyTargets(node *Node, f *Frontend) Withheld {
 	if s.HealthCheck != nil && !s.proven(f) {

@@ -10,7 +10,7 @@ type EndpointState uint8
 const (
 	Ready       EndpointState = iota
 	Terminating               // serving, not ready: used where no endpoint is ready
-	Checking                  // its check has no result yet: used where no other can be
+	Checking                  // its check has no result yet: used where none passes that is as ready
 	Down                      // its check fails
 	NotReady                  // and it does not terminate
 	Draining                  // by svcproxy drain

@@ -24,7 +24,7 @@ type Node struct {
 	LocalhostNodePorts bool
 	LocalCIDRs         []netip.Prefix
 	LocalInterfaces    []string            // names, or prefixes ended by *
-	Masquerade         source.Masquerading // of RefusedAddrs; zero: auto
+	Masquerade         source.Masquerading // of VIPs; zero: auto
 	MarkBit            int                 // 0 to 31
 	ServiceCIDRs       []netip.Prefix
 }
@@ -65,7 +65,7 @@ func (n *Node) NodePortAddrsOf(sel *source.NodeAddresses) []netip.Addr {
 	return lists.Keep(n.UpAddrs, func(a netip.Addr) bool { return sel.Match(a, slices.Contains(n.PrimaryAddrs, a)) })
 }
 
-// MasqueradeOf returns what holds for RefusedAddrs of a service: its own, or else the setting.
+// MasqueradeOf returns what holds for the VIPs of a service: its own, or else the setting.
 func (n *Node) MasqueradeOf(svc *source.Service) source.Masquerading {
 	return cmp.Or(svc.Masquerade, n.Masquerade, source.MasqueradeAuto)
 }

@@ -119,7 +119,7 @@ func (r *resolver) vipRoute(pools [2]*Pool) Route {
 
 // externalRoutes returns the routes of external addresses and node ports. Under policy
 // local, host processes and local sources are short-circuited to all endpoints. The setting
-// of the node is for RefusedAddrs alone: only a service has its clients keep their addresses here.
+// of the node is for VIPs alone: only a service has its clients keep their addresses here.
 func (r *resolver) externalRoutes(pools [2]*Pool) (outside, local Route) {
 	if r.svc.ExternalTrafficPolicy == source.Cluster {
 		masq := Everyone

@@ -20,7 +20,7 @@ type State struct {
 	Services map[source.Key]*Resolved
 
 	// What several services may need at once, with how many do.
-	RefusedAddrs map[netip.Addr]int // RefusedAddrs and announced addresses: new connections that no frontend takes are rejected, and nothing is forwarded there
+	RefusedAddrs map[netip.Addr]int // VIPs and announced addresses: new connections that no frontend takes are rejected, and nothing is forwarded there
 	Hairpins     map[Hairpin]int    // targets of routes that do not masquerade everyone
 	BoundAddrs   map[netip.Addr]int // of frontends, that no interface of this host carries but ours may
 }

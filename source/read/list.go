@@ -14,7 +14,7 @@ type EndpointList struct {
 	path      string
 	text      []byte
 	Endpoints []endpoint
-	hidden    bool // see Rules.hidden
+	hidden    bool // see Rules.Hidden
 
 	All   []source.Endpoint // endpoints without the ports that depend on the service
 	port  bool              // one has such a port

@@ -33,7 +33,7 @@ type Version struct {
 	Faults   []source.Fault
 	Revision atomic.Int64 // by which rules, see Source.Revalidate
 	Broken   bool         // a fault is more than a warning
-	Hidden   bool         // see Rules.hidden
+	Hidden   bool         // see Rules.Hidden
 	Size     int          // of the contents, in bytes
 	UID      int          // who owned the file; -1: not known
 	Data     []byte       // the contents, until they are known to be kept

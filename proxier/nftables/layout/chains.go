@@ -211,7 +211,7 @@ func (l *chainRenderer) pick(s Set) *Chain {
 	c := newChain(s.pickChain(), fmt.Sprintf("one of %d slots", s.size))
 	for _, below := range moduli(s.size) {
 		front := l.frontend(s.class)
-		c.rule(mapLookup(join(front, numgen(below, front.next)), 0, s.slots(), 8), l.dnat(8))
+		c.rule(mapLookup(join(front, numgen(below, front.next)), 0, s.slotMap(), 8), l.dnat(8))
 	}
 	return c
 }

@@ -43,7 +43,7 @@
 //	pools, slots, slotorder, sizes, slowstart  the PoolIDs, and which target has which slots
 //	hash, hashtable  the same for scheduler maglev
 //	mirror        the Mirror: what a Delta changes; elementdiff, update: elements and the TableUpdate; chunks: its parts
-//	chains, rules, answers, affinity, flowtable  the chains, which a chainRenderer writes
+//	layout, chains, rules, answers, affinity, flowtable  the chains, which a chainRenderer writes
 //	dialect       what differs between IPv4 and IPv6
 //	text          elements and chains as people read them
 package layout

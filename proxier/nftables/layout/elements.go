@@ -117,7 +117,7 @@ func (r *renderer) route(class lookupClass, f *policy.Frontend, l policy.Route) 
 	for slot, target := range slots {
 		r.key = PutNumber(r.key[:n], uint32(slot))
 		r.data = putTarget(r.data[:0], l.Pool.Targets[target].AddrPort)
-		r.emit(s.slots(), r.key, r.data, "")
+		r.emit(s.slotMap(), r.key, r.data, "")
 	}
 	r.key = r.key[:n]
 }

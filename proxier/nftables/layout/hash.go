@@ -38,6 +38,6 @@ func (d *Dialect) clientSlot(on source.HashOn, size uint32, at register) loadedK
 func (l *chainRenderer) pickHashed(s Set) *Chain {
 	c := newChain(s.pickChain(), fmt.Sprintf("of %d slots the client's own", s.size))
 	front := l.frontend(s.class)
-	c.rule(mapLookup(join(front, l.clientSlot(s.hash, s.size, front.next)), 0, s.slots(), 8), l.dnat(8))
+	c.rule(mapLookup(join(front, l.clientSlot(s.hash, s.size, front.next)), 0, s.slotMap(), 8), l.dnat(8))
 	return c
 }

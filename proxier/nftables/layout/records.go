@@ -27,7 +27,7 @@ type Records struct {
 	keyLen, recordLen int // of a record's key, and of all of it, in bytes
 	interval          bool
 	buf               []byte
-	comments          []string // comments; nil where the set has none
+	comments          []string // nil where the set has none
 	index             []uint32 // hash table of numbers of records, plus one; nil: not made yet
 }
 

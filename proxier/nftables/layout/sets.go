@@ -94,8 +94,8 @@ type Set struct {
 	hash   source.HashOn // of bySize and slotMap: what of a client is hashed, where chance does not pick
 }
 
-// slots returns the map of slots of the frontends of a set of kind bySize.
-func (s Set) slots() Set {
+// slotMap returns the map of slotMap of the frontends of a set of kind bySize.
+func (s Set) slotMap() Set {
 	s.kind = slotMap
 	return s
 }

@@ -13,7 +13,7 @@ type elementChange struct {
 	set                    Set
 	key                    string
 	existed, exists        bool
-	oldData, newData       []byte // data
+	oldData, newData       []byte
 	oldComment, newComment string
 }
 
