@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strconv"
 	"time"
@@ -22,6 +23,13 @@ type checkReader struct {
 	addr                netip.Addr // of the real server
 	port, own           uint16     // that keepalived asks where nothing else is written, and that of the endpoint
 	misc                misc
+	other               bool // the check means something else than what is written
+}
+
+// leaveOut notes what is not carried over and decides what the check means.
+func (r *checkReader) leaveOut(at reader.Position, what, hint string) {
+	r.Note(at, what, hint)
+	r.other = true
 }
 
 // addChecks gives a service the check of its real servers.
@@ -49,6 +57,7 @@ func addChecks(s *reader.Service, virtual *node, reals []*node, hasSorry bool) {
 		places[place] = true
 		c := reader.Checked{At: n.at, Name: "real server " + n.Arg(1)}
 		r.first(&c)
+		c.Other = r.other
 		checks, miscs = append(checks, c), append(miscs, r.misc)
 	}
 	each := dispatch(checks, miscs)
@@ -64,7 +73,7 @@ func (r *checkReader) first(c *reader.Checked) {
 		switch {
 		case !slices.Contains(checkers, n.key()):
 		case c.Check != nil:
-			r.Note(n.at, n.key()+" is left out: an endpoint has one check", `an exec check can ask several things`)
+			r.leaveOut(n.at, n.key()+" is left out: an endpoint has one check", `an exec check can ask several things`)
 		default:
 			r.node, c.At = n, n.at
 			c.Check = r.read()
@@ -166,7 +175,7 @@ func (r checkReader) times() *source.HealthCheck {
 }
 
 // where reads whom the check asks, and from where.
-func (r checkReader) where(c *source.HealthCheck) {
+func (r *checkReader) where(c *source.HealthCheck) {
 	in, port := r.node, r.port
 	for _, s := range r.node.sub {
 		switch {
@@ -174,21 +183,27 @@ func (r checkReader) where(c *source.HealthCheck) {
 		case in == r.node:
 			in = s
 		default:
-			r.Note(s.at, "another host of the check is left out: each endpoint is asked itself", "")
+			r.leaveOut(s.at, "another host of the check is left out: each endpoint is asked itself", "an exec check can ask another address")
 		}
 	}
 	for _, s := range in.sub {
 		switch s.key() {
 		case "connect_ip":
 			if a, err := netip.ParseAddr(s.Arg(1)); err != nil || a != r.addr {
-				r.Note(s.at, "connect_ip "+source.Excerpt(s.Arg(1))+" is left out: each endpoint is asked itself", "an exec check can ask another address")
+				r.leaveOut(s.at, "connect_ip "+source.Excerpt(s.Arg(1))+" is left out: each endpoint is asked itself", "an exec check can ask another address")
 			}
 		case "connect_port":
-			if n, err := reader.PortOf(s.Arg(1)); err == nil && n != 0 {
-				port = n
+			n, err := reader.PortOf(s.Arg(1))
+			if err != nil || n == 0 {
+				r.Note(s.at, "connect_port "+source.Excerpt(s.Arg(1))+" is left out: it is no port", "")
+				continue
 			}
+			port = n
 		case "bindto":
-			c.Source, _ = netip.ParseAddr(s.Arg(1))
+			var err error
+			if c.Source, err = netip.ParseAddr(s.Arg(1)); err != nil {
+				r.Note(s.at, "bindto "+source.Excerpt(s.Arg(1))+" is left out: it is no address", "")
+			}
 		case "bind_port", "bind_if", "fwmark", "helo_name", "http_protocol", "enable_sni", "user":
 			r.Note(s.at, s.key()+" of the check is left out", "")
 		}
@@ -199,9 +214,8 @@ func (r checkReader) where(c *source.HealthCheck) {
 }
 
 // http reads the first URL.
-func (r checkReader) http(c *source.HealthCheck) bool {
+func (r *checkReader) http(c *source.HealthCheck) bool {
 	c.Path, c.Method = "/", "GET"
-	c.ExpectStatus = []source.StatusRange{{First: 200, Last: 299}}
 	c.Host, _ = r.value("virtualhost")
 	urls := 0
 	if r.node.last("url") == nil {
@@ -213,38 +227,82 @@ func (r checkReader) http(c *source.HealthCheck) bool {
 			continue
 		}
 		if urls++; urls > 1 {
-			r.Note(s.at, "another url of the check is left out: one is asked for", "")
+			r.leaveOut(s.at, "another url of the check is left out: one is asked for", "an exec check can ask several things")
 			continue
 		}
 		for _, u := range s.sub {
 			r.url(c, u)
 		}
+		if flags := r.regexFlags(s); flags != "" && c.ExpectBody != "" {
+			c.ExpectBody = "(?" + flags + ")" + c.ExpectBody
+		}
+	}
+	if len(c.ExpectStatus) == 0 {
+		c.ExpectStatus = []source.StatusRange{{First: 200, Last: 299}}
 	}
 	return true
 }
 
-func (r checkReader) url(c *source.HealthCheck, u *node) {
+// regexOptions are options of PCRE that are flags of RE2.
+var regexOptions = map[string]string{"caseless": "i", "multiline": "m", "dotall": "s", "ungreedy": "U"}
+
+// regexFlags returns the flags that the options of a URL stand for.
+func (r *checkReader) regexFlags(url *node) (flags string) {
+	for _, u := range url.sub {
+		if u.key() != "regex_options" {
+			continue
+		}
+		for _, word := range u.Words[1:] {
+			flag, known := regexOptions[word]
+			if !known {
+				r.leaveOut(u.at, "regex_options "+source.Excerpt(word)+" is left out", "expect_body is a regular expression in the syntax of RE2")
+			}
+			flags += flag
+		}
+	}
+	return flags
+}
+
+// dollars matches what begins an escape, a class, or is a dollar sign.
+var dollars = regexp.MustCompile(`(?s)\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\$`)
+
+// bodyExpression returns an expression of PCRE as RE2 has it: $ is also before a newline that ends the text.
+func bodyExpression(text string) string {
+	return dollars.ReplaceAllStringFunc(text, func(s string) string {
+		if s == "$" {
+			return `\n?$`
+		}
+		return s
+	})
+}
+
+func (r *checkReader) url(c *source.HealthCheck, u *node) {
 	switch u.key() {
 	case "path":
 		c.Path = u.Arg(1)
 	case "virtualhost":
 		c.Host = u.Arg(1)
 	case "status_code":
-		c.ExpectStatus = r.statuses(u)
+		c.ExpectStatus = append(c.ExpectStatus, r.statuses(u)...)
 	case "regex":
-		c.ExpectBody = u.Arg(1)
+		c.ExpectBody = bodyExpression(u.Arg(1))
+	case "regex_options", "regex_stack":
+	case "regex_no_match":
+		r.leaveOut(u.at, "regex_no_match is left out: expect_body is for what a page has", "an exec check can ask for what a page does not have")
+	case "regex_min_offset", "regex_max_offset":
+		r.leaveOut(u.at, u.key()+" is left out: expect_body looks at the page from its beginning", "")
 	case "digest":
-		r.Note(u.at, "digest is left out: pages are not hashed", "expect_body looks for a regular expression in the page")
+		r.leaveOut(u.at, "digest is left out: pages are not hashed", "expect_body looks for a regular expression in the page")
 	default:
 		r.Note(u.at, source.Excerpt(u.key())+" of url is left out", "expect_body is a regular expression in the syntax of RE2")
 	}
 }
 
-func (r checkReader) statuses(u *node) (list []source.StatusRange) {
+func (r *checkReader) statuses(u *node) (list []source.StatusRange) {
 	for _, w := range u.Words[1:] {
 		statuses, ok := reader.StatusRange(w)
 		if !ok {
-			r.Note(u.at, "status_code "+source.Excerpt(w)+" is left out", "want 100 to 599")
+			r.leaveOut(u.at, "status_code "+source.Excerpt(w)+" is left out", "want 100 to 599")
 			continue
 		}
 		list = append(list, statuses)

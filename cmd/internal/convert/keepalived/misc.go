@@ -24,13 +24,14 @@ var variables = map[string]string{"\x00address": `"$SVCPROXY_ADDRESS"`, "\x00por
 // program makes a command of a program and its arguments. The address and the port of the real server
 // among them become those of the endpoint that is asked.
 func (r *checkReader) program(c *source.HealthCheck) bool {
-	var line string
 	m := misc{addr: r.addr}
 	c.Timeout = c.Interval // of keepalived, where no time is written
 	for _, s := range r.node.sub {
 		switch s.key() {
 		case "misc_path":
-			line = strings.Join(s.Words[1:], " ")
+			if m.words = slices.Clone(s.Words[1:]); len(m.words) == 1 { // in quotes, as a rule
+				m.words, _ = reader.OfCommands.Split(m.words[0])
+			}
 		case "misc_timeout":
 			c.Timeout = r.seconds("misc_timeout", c.Timeout)
 		case "misc_dynamic":
@@ -38,7 +39,7 @@ func (r *checkReader) program(c *source.HealthCheck) bool {
 			r.Note(s.at, "misc_dynamic sets no weight: exit codes above 2 pass, and 2, which stood for weight 0, fails", "126 and 127 fail too: a shell has them for a program that it cannot run")
 		}
 	}
-	if m.words, _ = reader.OfCommands.Split(line); len(m.words) == 0 {
+	if len(m.words) == 0 {
 		r.Note(r.node.at, "MISC_CHECK is left out: it has no misc_path", "")
 		return false
 	}

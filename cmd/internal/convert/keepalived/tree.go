@@ -64,6 +64,9 @@ type treeBuilder struct {
 // line takes a line: statements end with it, at an opening brace, or before a closing one.
 func (b *treeBuilder) line(at reader.Position, line string) error {
 	words, err := reader.OfKeepalived.Split(line)
+	if script, scriptErr := reader.OfScripts.Split(line); scriptErr == nil && slices.Contains(script, "misc_path") {
+		words, err = script, nil
+	}
 	if err != nil {
 		return reader.ErrorAt(at, "%s", err)
 	}

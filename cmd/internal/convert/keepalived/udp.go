@@ -10,7 +10,7 @@ import (
 )
 
 // udp reads what is sent and what must come back.
-func (r checkReader) udp(c *source.HealthCheck) bool {
+func (r *checkReader) udp(c *source.HealthCheck) bool {
 	reply := false
 	for _, s := range r.node.sub {
 		switch s.key() {
@@ -20,7 +20,7 @@ func (r checkReader) udp(c *source.HealthCheck) bool {
 			reply = true
 			c.Expect = r.replyExpression(s)
 		case "min_reply_length", "max_reply_length":
-			r.Note(s.at, s.key()+" is left out", "expect is a regular expression of the answer")
+			r.leaveOut(s.at, s.key()+" is left out", "expect is a regular expression of the answer")
 		}
 	}
 	if !reply || c.Send == "" {
@@ -31,14 +31,14 @@ func (r checkReader) udp(c *source.HealthCheck) bool {
 }
 
 // replyExpression returns a regular expression for an answer that begins with these bytes.
-func (r checkReader) replyExpression(s *node) string {
+func (r *checkReader) replyExpression(s *node) string {
 	text := strings.Join(s.Words[1:], "")
 	if text == "" {
 		return ""
 	}
 	bytes := hexBytes(text)
 	if strings.ContainsAny(text, "xX") || strings.ContainsFunc(string(bytes), func(c rune) bool { return c < ' ' || c > '~' }) {
-		r.Note(s.at, "the answer that require_reply wants is left out: any will do", "expect is a regular expression of text")
+		r.leaveOut(s.at, "the answer that require_reply wants is left out: any will do", "expect is a regular expression of text")
 		return ""
 	}
 	return "^" + regexp.QuoteMeta(string(bytes))

@@ -154,18 +154,22 @@ type Checked struct {
 	At    Position // of the check, or of a server without one
 	Name  string
 	Check *source.HealthCheck // nil: none
+	Other bool                // Check means something else than what is written, as notes say
 }
 
 // SetCheck sets the check of a service. A service has one check, so where servers have different requests all their checks
-// become comments.
+// become comments. They also do where one of them means something else than what is written.
 func (s *Service) SetCheck(servers []Checked) {
 	i := slices.IndexFunc(servers, func(c Checked) bool { return c.Check != nil })
 	if i < 0 {
 		return
 	}
 	first := servers[i].Check
-	differs := func(c Checked) bool { return c.Check != nil && !sameButTimes(c.Check, first) }
-	if !slices.ContainsFunc(servers, differs) {
+	isOther := func(c Checked) bool { return c.Other }
+	why, hint := "the health check is a comment: it would not ask what is written", "correct it and take the # away, or write an exec check"
+	if differs := func(c Checked) bool { return c.Check != nil && !sameButTimes(c.Check, first) }; slices.ContainsFunc(servers, differs) {
+		why, hint = "servers have different checks, and a service has one: they are comments", "take the # from the one that holds for all endpoints, or write an exec check that asks each"
+	} else if !slices.ContainsFunc(servers, isOther) {
 		if s.all.check == nil || !first.Equal(s.all.check) {
 			s.all.check = first
 		}
@@ -182,7 +186,7 @@ func (s *Service) SetCheck(servers []Checked) {
 		case s.HealthCheck != nil:
 			s.Note(c.At, "the times of the check of "+source.Printable(c.Name)+" are left out: those of the first one hold for all", "")
 		default:
-			s.Note(c.At, "servers have different checks, and a service has one: they are comments", "take the # from the one that holds for all endpoints, or write an exec check that asks each")
+			s.Note(c.At, why, hint)
 			if len(s.Checks) < maxChecks && !slices.ContainsFunc(s.Checks, c.Check.Equal) {
 				s.Checks = append(s.Checks, c.Check)
 			}

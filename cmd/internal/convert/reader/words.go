@@ -69,11 +69,12 @@ type Syntax struct {
 	Open    bool   // quotes need no end
 }
 
-// The syntax of haproxy.cfg, iptables-save, keepalived.conf and the command lines in it.
+// The syntax of haproxy.cfg, iptables-save, keepalived.conf, its lines with scripts, and the command lines in these.
 var (
 	OfHAProxy    = Syntax{Quotes: `"'`, Comment: true, Escapes: true}
 	OfIPTables   = Syntax{Quotes: `"'`, Escapes: true}
 	OfKeepalived = Syntax{Quotes: `"`, Braces: true}
+	OfScripts    = Syntax{Quotes: `"'`, Braces: true}
 	OfCommands   = Syntax{Quotes: `"'`, Open: true}
 )
 
