@@ -148,7 +148,7 @@ func keepalivedOf(written []string) string {
 		switch {
 		case strings.HasPrefix(key, "virtual_server"), key == "vrrp_instance", strings.HasPrefix(key, "~"):
 			level = "root"
-		case key == "lvs_sync_daemon":
+		case key == "lvs_sync_daemon", key == "script_user":
 			level = "global"
 		case slices.Contains([]string{"weight", "uthreshold", "lthreshold", "inhibit_on_failure", "notify_up"}, key) || strings.Contains(key, "_CHECK") || strings.Contains(key, "_GET"):
 			level = "real"

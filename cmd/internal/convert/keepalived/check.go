@@ -11,6 +11,7 @@ import (
 
 	"svcproxy.dev/svcproxy/cmd/internal/convert/reader"
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/decode"
 )
 
 // checkers are the checks that a real server can have.
@@ -103,7 +104,11 @@ func (r checkReader) seconds(key string, standard time.Duration) time.Duration {
 		return standard
 	}
 	d := time.Duration(n * float64(time.Second)).Round(time.Millisecond)
-	return max(source.MinCheckTime, min(source.MaxCheckTime, d))
+	within := max(source.MinCheckTime, min(source.MaxCheckTime, d))
+	if within != d {
+		r.Note(at, fmt.Sprintf("%s %s is written as %s", key, source.Excerpt(text), decode.ShortDuration(within)), fmt.Sprintf("times of checks are %s to %s", decode.ShortDuration(source.MinCheckTime), decode.ShortDuration(source.MaxCheckTime)))
+	}
+	return within
 }
 
 // retries returns how often a check that failed is repeated, from 0 to 254. The old name of the key is
@@ -155,6 +160,9 @@ func (r *checkReader) read() *source.HealthCheck {
 	return c
 }
 
+// retryDelays are after how long a failed check is asked again where delay_before_retry is not written: a second for most.
+var retryDelays = map[string]time.Duration{"HTTP_GET": 3 * time.Second, "SSL_GET": 3 * time.Second}
+
 // times returns a check with what all have in common. A failed check is asked again after
 // delay_before_retry there, and after the interval here.
 func (r checkReader) times() *source.HealthCheck {
@@ -168,8 +176,14 @@ func (r checkReader) times() *source.HealthCheck {
 		Interval: interval, IntervalDown: interval, Timeout: r.seconds("connect_timeout", 5*time.Second),
 		Rise: 1, Fall: uint8(r.retries(standard) + 1), Refuse: true,
 	}
-	if _, at := r.value("delay_before_retry"); at.Line != 0 && c.Fall > 1 {
-		r.Note(at, "delay_before_retry is left out: a check that failed is repeated after the interval", fmt.Sprintf("an endpoint is down after %d failures in a row: shorten interval or lower fall", c.Fall))
+	_, at := r.value("delay_before_retry")
+	delay := r.seconds("delay_before_retry", cmp.Or(retryDelays[r.node.key()], time.Second))
+	if r.node.key() == "DNS_CHECK" && at.Line == 0 {
+		delay = interval
+	}
+	if at = cmp.Or(at, r.node.at); c.Fall > 1 && delay != interval {
+		r.Note(at, fmt.Sprintf("delay_before_retry, %s, is left out: a check that failed is repeated after the interval, %s", decode.ShortDuration(delay), decode.ShortDuration(interval)),
+			fmt.Sprintf("an endpoint is down after %d failures in a row: shorten interval or lower fall", c.Fall))
 	}
 	return c
 }

@@ -79,6 +79,8 @@ func (k *keepalived) global(n *node) {
 			k.Note(s.at, s.key()+" is left out: what others have in IPVS is not touched", "svcproxy cleanup removes what is ours")
 		case "net_namespace", "net_namespace_ipvs":
 			k.Note(s.at, s.key()+" is left out", "run svcproxy in that namespace, with directories of its own")
+		case "script_user":
+			k.Note(s.at, "script_user is left out: checks of type exec run as the user of svcproxy", "set exec_user in [health] of svcproxy.toml")
 		}
 	}
 }
@@ -182,6 +184,15 @@ func (k *keepalived) group(n *node) (groups []portGroup, err error) {
 // standardPersistence is how long keepalived keeps clients on their real server where no time is written.
 const standardPersistence = 360 * time.Second
 
+// number reads the number of a statement. A note says where it is none.
+func (n *node) number(note func(at reader.Position, msg, hint string)) (int, bool) {
+	number, err := strconv.ParseUint(n.Arg(1), 10, 31)
+	if err != nil {
+		note(n.at, n.key()+" "+source.Excerpt(n.Arg(1))+" is left out: it is no number", "")
+	}
+	return int(number), err == nil
+}
+
 // settings reads what a virtual server is without its real servers.
 func (k *keepalived) settings(n *node) ipvs.VirtualServer {
 	v := ipvs.VirtualServer{At: n.at, Protocol: source.UDP, Scheduler: "wlc", Weight: 1} // of keepalived, where nothing is written
@@ -193,14 +204,17 @@ func (k *keepalived) settings(n *node) ipvs.VirtualServer {
 			v.Scheduler = s.Arg(1)
 		case "persistence_timeout":
 			v.Persistence = standardPersistence
-			if seconds, err := strconv.ParseUint(s.Arg(1), 10, 31); err == nil {
+			if s.Arg(1) == "" {
+				continue
+			}
+			if seconds, ok := s.number(k.Note); ok {
 				v.Persistence = time.Duration(seconds) * time.Second
 			}
 		case "persistence_granularity":
 			v.Granularity, v.MaskedAt = source.Excerpt(s.Arg(1)), s.at
 		case "weight": // of real servers that have none
-			if weight, err := strconv.ParseUint(s.Arg(1), 10, 31); err == nil {
-				v.Weight = int(weight)
+			if weight, ok := s.number(k.Note); ok {
+				v.Weight = weight
 			}
 		case "ops":
 			v.OnePacket = true
@@ -230,6 +244,9 @@ func (k *keepalived) serve(n *node, v *ipvs.VirtualServer, name string) {
 	for _, s := range reals {
 		own, ownNotes := wayOf(s, "lvs_method", "lb_kind")
 		notes = append(append(notes, ownNotes...), realServer(v, s, cmp.Or(own, way), 0)...)
+	}
+	for _, s := range sorry[min(1, len(sorry)):] {
+		notes = append(notes, reader.Note{At: s.at, Msg: "sorry_server " + source.Excerpt(s.Arg(1)) + " is left out: a virtual server has one", Hint: "write it as an endpoint with tier = 2"})
 	}
 	if len(sorry) > 0 {
 		own, ownNotes := wayOf(n, "sorry_server_lvs_method")
@@ -286,7 +303,7 @@ func tunnelWay(s *node) (way *source.Forwarding, notes []reader.Note) {
 }
 
 // realServer adds a real server, or a sorry server, as a destination, or notes why it cannot.
-func realServer(v *ipvs.VirtualServer, n *node, way *source.Forwarding, tier uint8) []reader.Note {
+func realServer(v *ipvs.VirtualServer, n *node, way *source.Forwarding, tier uint8) (notes []reader.Note) {
 	d := ipvs.Destination{At: n.at, Weight: 1, Tier: tier}
 	if tier == 0 {
 		d.Weight = v.Weight
@@ -300,22 +317,21 @@ func realServer(v *ipvs.VirtualServer, n *node, way *source.Forwarding, tier uin
 		return []reader.Note{{At: n.at, Msg: fmt.Sprintf("%s %s is left out: want an address and a port", n.key(), source.Excerpt(strings.Join(n.Words[1:], " ")))}}
 	}
 	d.Addr = netip.AddrPortFrom(a, port)
+	weight, upper, lower := d.Weight, 0, 0
 	for _, s := range n.sub {
-		number, err := strconv.ParseUint(s.Arg(1), 10, 31)
-		if err != nil {
+		to, known := map[string]*int{"weight": &weight, "uthreshold": &upper, "lthreshold": &lower}[s.key()]
+		if !known {
 			continue
 		}
-		switch s.key() {
-		case "weight":
-			d.Weight = int(number)
-		case "uthreshold":
-			d.Upper = uint32(number)
-		case "lthreshold":
-			d.Lower = uint32(number)
+		if number, ok := s.number(func(at reader.Position, msg, hint string) {
+			notes = append(notes, reader.Note{At: at, Msg: msg, Hint: hint})
+		}); ok {
+			*to = number
 		}
 	}
+	d.Weight, d.Upper, d.Lower = weight, uint32(upper), uint32(lower)
 	v.Dests = append(v.Dests, d)
-	return nil
+	return notes
 }
 
 // quorum takes the quorum over where endpoints weigh the same: they are counted, not weighed.
@@ -325,7 +341,7 @@ func quorum(s *reader.Service, n *node, v *ipvs.VirtualServer, hasSorry bool) {
 		return
 	}
 	at := n.sub[i].at
-	want, err := strconv.ParseUint(n.sub[i].Arg(1), 10, 31)
+	want, _ := n.sub[i].number(s.Note)
 	weights := map[int]bool{}
 	weight := 1
 	for _, d := range v.Dests {
@@ -335,13 +351,13 @@ func quorum(s *reader.Service, n *node, v *ipvs.VirtualServer, hasSorry bool) {
 		}
 	}
 	switch {
-	case err != nil || want <= 1:
+	case want <= 1:
 	case !hasSorry:
 		s.Note(at, "quorum is left out: there is no sorry_server to change to", "svcproxy status --check "+s.Name+" tells scripts whether the service works")
 	case len(weights) != 1 || weight == 0:
 		s.Note(at, "quorum is left out: the weights of real servers differ, and min_up counts endpoints", "write min_up = the number of endpoints without which the sorry server is used")
 	default:
-		s.MinUp = uint16(min(65535, len(v.Dests)-1, (int(want)+weight-1)/weight)) // without the sorry server
+		s.MinUp = uint16(min(65535, len(v.Dests)-1, (want+weight-1)/weight)) // without the sorry server
 		s.Note(at, fmt.Sprintf("below min_up = %d the sorry server is used beside the endpoints that are left, not in their place", s.MinUp), "")
 	}
 }
