@@ -128,7 +128,7 @@ func (p *program) convert(format convert.Format, in reader.Input, flags *configs
 		return fmt.Errorf("printing the service file: %w", err)
 	}
 	switch {
-	case d.Serving == 0:
+	case d.Services == 0:
 		return fmt.Errorf("%s: no service that can be used was found", source.Quote(in.Name))
 	case len(d.Opened) > 0:
 		return fmt.Errorf("%s: open to all sources now: %s", source.Quote(in.Name), strings.Join(d.Opened, ", "))

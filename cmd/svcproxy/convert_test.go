@@ -25,7 +25,7 @@ func TestConvertExitCodes(t *testing.T) {
 			"in: the sources of a rule are not known: reading an included file: stat nowhere: no such file or directory; convert on the host that has the file\n" +
 				"in:3: the service is open to all sources now: what \"tcp-request connection reject if { src -f nowhere }\" keeps out is not known; write source_ranges\n" +
 				"in: open to all sources now: default/a\n"},
-		{"no endpoint", "listen a\n bind 192.0.2.1:80\n server a db.example:80\n", []string{"haproxy", "in"}, 1, "in:1: service default/a has no endpoint"},
+		{"no endpoint", "listen a\n bind 192.0.2.1:80\n server a db.example:80\n", []string{"haproxy", "in"}, 1, "in:1: service default/a is a comment: it has no endpoint"},
 		{"unknown format", "", []string{"ipvs", "in"}, 2, `svcproxy: unknown format "ipvs"; want keepalived, ipvsadm, iptables, haproxy, kubernetes or cilium`},
 		{"no format", "", nil, 2, "svcproxy: accepts between 1 and 2 arg(s), received 0" + usage},
 		{"no file", "", []string{"ipvsadm", "nowhere"}, 3, "reading what to convert: open nowhere: no such file or directory\n"},

@@ -30,7 +30,6 @@ type Document struct {
 	TOML     []byte
 	Notes    []reader.Note // in order of position
 	Services int           // that are none of the comments
-	Serving  int           // of these, services that have an endpoint
 	Opened   []string      // names of these that let in sources that were kept out
 }
 
@@ -49,11 +48,16 @@ func (j Judge) Document(r *reader.Result, head string) (*Document, error) {
 		all[i] = j.write(s)
 	}
 	j.judge(all)
+	for _, s := range all {
+		if len(s.faults) == 0 && len(s.Endpoints) == 0 { // written, it would refuse connections
+			s.faults = []source.Fault{{Msg: "it has no endpoint", Hint: cmp.Or(r.Missing, "write its endpoints, and take the comment signs away")}}
+		}
+	}
 	j.refuse(all)
 	d := &Document{Notes: r.Notes}
 	size := 0
 	for _, s := range all {
-		d.finish(s, r.Missing)
+		d.finish(s)
 		d.Notes = append(d.Notes, s.Notes...)
 		size += len(s.text)
 	}
@@ -78,8 +82,8 @@ func (j Judge) Document(r *reader.Result, head string) (*Document, error) {
 	return d, j.fits(d)
 }
 
-// finish counts a service. It notes why a service is a comment, and that a service has no endpoint.
-func (d *Document) finish(s *judged, missing string) {
+// finish counts a service, or notes why it is a comment.
+func (d *Document) finish(s *judged) {
 	for _, f := range s.faults {
 		hint := cmp.Or(f.Hint, "correct it, and take the comment signs away")
 		s.Note(s.At, fmt.Sprintf("service %s is a comment: %s", s.Key, f.Msg), hint)
@@ -91,11 +95,6 @@ func (d *Document) finish(s *judged, missing string) {
 	if s.Opens {
 		d.Opened = append(d.Opened, s.Key.String())
 	}
-	if len(s.Endpoints) > 0 {
-		d.Serving++
-		return
-	}
-	s.Note(s.At, fmt.Sprintf("service %s has no endpoint: connections to it are refused", s.Key), cmp.Or(missing, "write its endpoints"))
 }
 
 // noteMode notes, once, that services want another mode than what the daemon may take.

@@ -189,7 +189,7 @@ func ipvsadmOf(written []string) string {
 	server, lines := "-A -t 192.0.2.1:80", []string{}
 	for _, w := range written {
 		switch {
-		case strings.HasPrefix(w, "-A -t"):
+		case strings.HasPrefix(w, "-A -t"), strings.HasPrefix(w, "-A -u"):
 			server = w
 		case slices.Contains([]string{"-A", "-a", "-C", "--set", "--start-daemon"}, strings.Fields(w)[0]):
 			lines = append(lines, w)
@@ -197,6 +197,8 @@ func ipvsadmOf(written []string) string {
 			server += " " + w
 		}
 	}
+	frontend := strings.Join(strings.Fields(server)[1:3], " ")
+	lines = append(lines, "-a "+frontend+" -r 10.0.0.9:80 -m")
 	return strings.Join(append([]string{server}, lines...), "\n") + "\n"
 }
 

