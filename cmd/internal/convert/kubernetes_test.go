@@ -50,6 +50,19 @@ func uneven(n int) string {
 		fmt.Sprintf(head, 2) + "ports:\n" + ports + "endpoints:\n" + endpoints.String()
 }
 
+// Where a load balancer kept sources out by an annotation, the service counts as open.
+func TestAnnotatedRangesOpen(t *testing.T) {
+	for text, want := range map[string]string{
+		kubeOf(false)([]string{"service.beta.kubernetes.io/load-balancer-source-ranges: 10.0.0.0/8", "ingress: [{ip: 192.0.2.9}]"}):         "[default/web]",
+		kubeOf(false)([]string{"service.beta.kubernetes.io/load-balancer-source-ranges: 10.0.0.0/8"}):                                       "[]",
+		kubeOf(false)([]string{"service.cilium.io/src-ranges-policy: deny", "loadBalancerSourceRanges: [x]", "ingress: [{ip: 192.0.2.9}]"}): "[default/web]",
+	} {
+		if d, err := document(format(t, "kubernetes"), reader.Input{Name: "in", Data: []byte(text)}); err != nil || fmt.Sprint(d.Opened) != want {
+			t.Errorf("error %v, open: %v; want %s of\n%s", err, d.Opened, want, text)
+		}
+	}
+}
+
 func init() {
 	inputs["kubernetes"], inputs["cilium"] = kubeOf(false), kubeOf(true)
 	generators["kubernetes"] = func(c *config) {

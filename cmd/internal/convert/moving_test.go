@@ -242,7 +242,7 @@ func kubeOf(cilium bool) func([]string) string {
 			case "kind":
 				in = "kind"
 			}
-			if strings.HasPrefix(key, "service.cilium.io/") && in == "spec" {
+			if strings.HasPrefix(key, "service.") && in == "spec" {
 				in = "annotations"
 			}
 			if part[in] != "" {

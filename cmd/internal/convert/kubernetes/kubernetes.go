@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"reflect"
 	"regexp"
 	"slices"
@@ -27,19 +28,35 @@ type manifestReader struct {
 	*reader.Result
 	all   *kubernetes.Manifests
 	at    []reader.Position   // of objects, by their number
-	texts map[int]object      // of services, by their number
+	texts map[int]service     // by their number
 	seen  map[source.Key]bool // services
 }
 
 // An object is what all kinds have.
 type object struct {
-	Kind     string            `json:"kind"`
-	Items    []json.RawMessage `json:"items"`
+	APIVersion string            `json:"apiVersion"`
+	Kind       string            `json:"kind"`
+	Items      []json.RawMessage `json:"items"`
+	Metadata   struct {
+		Name      string `json:"name"`
+		Namespace string `json:"namespace"`
+	} `json:"metadata"`
+}
+
+// A service is what source/kubernetes does not carry over of a Service.
+type service struct {
 	Metadata struct {
-		Name        string            `json:"name"`
-		Namespace   string            `json:"namespace"`
+		Labels      map[string]string `json:"labels"`
 		Annotations map[string]string `json:"annotations"`
 	} `json:"metadata"`
+	Spec struct {
+		Ranges []string `json:"loadBalancerSourceRanges"`
+	} `json:"spec"`
+	Status struct {
+		LoadBalancer struct {
+			Ingress []struct{ IP, IPMode, Hostname string } `json:"ingress"`
+		} `json:"loadBalancer"`
+	} `json:"status"`
 }
 
 // Read reads objects of Kubernetes: YAML or JSON, any number of documents, and lists.
@@ -61,7 +78,11 @@ func Read(in reader.Input) (*reader.Result, error) {
 // ReadCilium reads the state file of Cilium's standalone load balancer: objects of Kubernetes in
 // two lists, without their kinds.
 func ReadCilium(in reader.Input) (*reader.Result, error) {
+	all := slices.DeleteFunc(documents(in), func(d document) bool { return !d.has })
 	at := reader.Position{File: in.Name, Line: 1}
+	if len(all) > 1 {
+		return nil, reader.ErrorAt(all[1].at, "a state file has one document; svcproxy convert kubernetes reads several")
+	}
 	text, err := jsonOf(at, in.Data)
 	if err != nil {
 		return nil, err
@@ -71,6 +92,9 @@ func ReadCilium(in reader.Input) (*reader.Result, error) {
 	}
 	if err := json.Unmarshal(text, &state); err != nil {
 		return nil, reader.ErrorAt(at, "it is no state file: %s", objectError(err))
+	}
+	if state.Services == nil {
+		return nil, reader.ErrorAt(at, "it has no key services, as a state file has; svcproxy convert kubernetes reads objects and lists of Kubernetes")
 	}
 	r := newManifestReader()
 	for _, l := range []struct {
@@ -98,7 +122,11 @@ func jsonOf(at reader.Position, text []byte) ([]byte, error) {
 		n, _ := strconv.Atoi(m[1])
 		at.Line, msg = at.Line+n-1, msg[len(m[0]):]
 	}
-	return nil, reader.ErrorAt(at, "it is no YAML: %s", source.Printable(msg))
+	syntax := "YAML"
+	if bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) {
+		syntax = "JSON"
+	}
+	return nil, reader.ErrorAt(at, "it is no %s: %s", syntax, source.Printable(msg))
 }
 
 // itemLines returns the lines, counted from 0, at which the items of a top-level list begin. It reads block YAML and the
@@ -142,7 +170,7 @@ func objectError(err error) string {
 }
 
 func newManifestReader() *manifestReader {
-	return &manifestReader{Result: &reader.Result{}, all: kubernetes.NewManifests(), texts: map[int]object{}, seen: map[source.Key]bool{}}
+	return &manifestReader{Result: &reader.Result{}, all: kubernetes.NewManifests(), texts: map[int]service{}, seen: map[source.Key]bool{}}
 }
 
 // A document is one of those that a text of YAML has, by lines of three dashes between them.
@@ -213,6 +241,10 @@ func (r *manifestReader) add(at reader.Position, lines []int, text []byte, kind 
 	if strings.HasSuffix(o.Kind, "List") && depth < reader.MaxDepth {
 		return r.addAll(at, lines, o.Items, strings.TrimSuffix(o.Kind, "List"), depth+1)
 	}
+	if o.Kind == "Service" && strings.Contains(o.APIVersion, "/") { // of a group, such as that of Knative
+		r.Note(at, "Service "+source.Excerpt(o.Metadata.Name)+" of "+source.Excerpt(o.APIVersion)+" is left out: it is no service of Kubernetes itself", "")
+		return nil
+	}
 	if key := (source.Key{Namespace: cmp.Or(o.Metadata.Namespace, "default"), Name: o.Metadata.Name}); o.Kind == "Service" {
 		if r.seen[key] {
 			r.Note(at, "service "+source.Printable(key.String())+" is there already: the first one counts", "")
@@ -228,7 +260,11 @@ func (r *manifestReader) add(at reader.Position, lines []int, text []byte, kind 
 		r.Note(at, source.Printable(cmp.Or(o.Kind, "object"))+" "+source.Excerpt(o.Metadata.Name)+" is left out: it is no service", "")
 		return nil
 	case o.Kind == "Service":
-		r.texts[len(r.at)] = o
+		var s service
+		if err := json.Unmarshal(text, &s); err != nil {
+			return reader.ErrorAt(at, "Service %s cannot be read: %s", source.Excerpt(o.Metadata.Name), objectError(err))
+		}
+		r.texts[len(r.at)] = s
 	}
 	r.at = append(r.at, at)
 	return nil
@@ -237,7 +273,11 @@ func (r *manifestReader) add(at reader.Position, lines []int, text []byte, kind 
 // finish makes services of all objects.
 func (r *manifestReader) finish(file string) (*reader.Result, error) {
 	for _, c := range r.all.Services() {
-		at := r.at[c.ID]
+		at, text := r.at[c.ID], r.texts[c.ID]
+		if proxy, named := text.Metadata.Labels[labelProxyName]; named {
+			r.Note(at, "service "+source.Printable(c.Key.String())+" is left out: the label "+labelProxyName+" gives it to "+source.Excerpt(proxy), "")
+			continue
+		}
 		if c.Service == nil {
 			for _, msg := range c.Notes {
 				r.Note(at, "service "+source.Printable(c.Key.String())+": "+msg, "")
@@ -247,10 +287,11 @@ func (r *manifestReader) finish(file string) (*reader.Result, error) {
 		if err := r.Grow(len(c.Ports) * len(c.Endpoints)); err != nil {
 			return nil, reader.ErrorAt(at, "%s", err)
 		}
+		opens := text.denied(c.Service)
 		for i, svc := range reader.SplitPorts(c.Service) {
 			s := r.Add(at, c.Key.Namespace, svc.Name)
 			svc.Name = s.Name
-			s.Service = svc
+			s.Service, s.Opens = svc, opens != ""
 			reader.CommonTargets(svc)
 			if i > 0 {
 				continue
@@ -258,7 +299,10 @@ func (r *manifestReader) finish(file string) (*reader.Result, error) {
 			for _, msg := range c.Notes {
 				s.Note(at, source.Printable(c.Key.String())+": "+msg, "")
 			}
-			annotations(s, at, r.texts[c.ID].Metadata.Annotations)
+			if opens != "" {
+				s.Note(at, source.Printable(c.Key.String())+" "+opens, "write load_balancer_source_ranges")
+			}
+			text.leftOut(s)
 		}
 	}
 	for _, o := range r.all.Orphans() {
@@ -268,11 +312,66 @@ func (r *manifestReader) finish(file string) (*reader.Result, error) {
 	return r.Result, nil
 }
 
-// annotations notes what Cilium makes of annotations.
-func annotations(s *reader.Service, at reader.Position, all map[string]string) {
-	for _, key := range slices.Sorted(maps.Keys(all)) {
-		if strings.HasPrefix(key, "service.cilium.io/") {
-			s.Note(at, fmt.Sprintf("the annotation %s = %s is left out", source.Excerpt(key), source.Excerpt(all[key])), "see docs/moving.md")
+// labelProxyName is the label by which a Service chooses another proxy than kube-proxy.
+const labelProxyName = "service.kubernetes.io/service-proxy-name"
+
+// Annotations about sources: of Cilium one that inverts the ranges of a Service, and of cloud providers ranges that hold
+// where the Service has none.
+const (
+	rangesPolicy = "service.cilium.io/src-ranges-policy"
+	cloudRanges  = "service.beta.kubernetes.io/load-balancer-source-ranges"
+)
+
+// nobody is a range that admits nobody: it is of the prefix for discarding, RFC 6666.
+var nobody = netip.MustParsePrefix("100::/128")
+
+// denied inverts ranges that are to be kept out. It returns what lets in sources that were kept out; empty: nothing does.
+func (t *service) denied(s *source.Service) (opens string) {
+	if len(s.LoadBalancerIPs) == 0 {
+		return ""
+	}
+	if text := t.Metadata.Annotations[cloudRanges]; text != "" && len(t.Spec.Ranges) == 0 {
+		return "is open to all sources now: a load balancer admits those of " + cloudRanges + " = " + source.Excerpt(text)
+	}
+	if !strings.EqualFold(t.Metadata.Annotations[rangesPolicy], "deny") {
+		return ""
+	}
+	var denied []netip.Prefix
+	for _, text := range t.Spec.Ranges {
+		p, err := netip.ParsePrefix(strings.TrimSpace(text))
+		if err != nil {
+			opens = "lets in " + source.Excerpt(text) + ": it is to be kept out, and is no range"
+			continue
+		}
+		denied = append(denied, p)
+	}
+	if s.LoadBalancerSourceRanges = nil; len(denied) == 0 {
+		return opens
+	}
+	s.LoadBalancerSourceRanges = slices.DeleteFunc(reader.RangesOf(denied...).Not().Prefixes(), func(p netip.Prefix) bool {
+		return !slices.ContainsFunc(s.LoadBalancerIPs, func(a netip.Addr) bool { return a.Is4() == p.Addr().Is4() })
+	})
+	if len(s.LoadBalancerSourceRanges) == 0 {
+		s.LoadBalancerSourceRanges = []netip.Prefix{nobody}
+	}
+	return opens
+}
+
+// leftOut notes annotations about what a Service does, and addresses of load balancers that packets do not get here by.
+func (t *service) leftOut(s *reader.Service) {
+	for _, key := range slices.Sorted(maps.Keys(t.Metadata.Annotations)) {
+		value := t.Metadata.Annotations[key]
+		isRead := key == rangesPolicy && (strings.EqualFold(value, "deny") || strings.EqualFold(value, "allow"))
+		if strings.HasPrefix(key, "service.cilium.io/") && !isRead || key == cloudRanges && !s.Opens {
+			s.Note(s.At, fmt.Sprintf("the annotation %s = %s is left out", source.Excerpt(key), source.Excerpt(value)), "see docs/moving.md")
+		}
+	}
+	for _, in := range t.Status.LoadBalancer.Ingress {
+		switch {
+		case in.IP == "":
+			s.Note(s.At, "the load balancer "+source.Excerpt(in.Hostname)+" is left out: nothing is looked up by name", "write its addresses as load_balancer_ips where they are routed to this host")
+		case in.IPMode != "" && in.IPMode != "VIP":
+			s.Note(s.At, "the load balancer "+source.Excerpt(in.IP)+" is left out: with ipMode "+source.Excerpt(in.IPMode)+" it hands packets to node ports", "")
 		}
 	}
 }
