@@ -189,7 +189,13 @@ func leaveOut(s *reader.Service, p source.Problem) {
 	note := func(what string) { s.Note(s.At, fmt.Sprintf("%s is left out: %s", what, p.Msg), p.Hint) }
 	switch p.Path.String() {
 	case "scheduler":
+		if slices.Contains([]string{"sh", "mh", source.Maglev}, s.Scheduler) && s.Affinity == 0 {
+			p.Hint = `session_affinity = "client_ip" keeps clients on their endpoint too; scheduler maglev does in nftables mode`
+		}
 		note("scheduler " + s.Scheduler)
+		for range (&configs.Settings{}).Warn(s.Service, configs.IPVSMode.Name) { // weights differ
+			s.Note(s.At, "the weights of endpoints count, and scheduler "+s.Scheduler+" gave them no heed", "write the same weight for all")
+		}
 		s.Scheduler, s.HashOn = "", source.NotHashed
 	case "scheduler_flags": // goes with the scheduler
 		s.SchedulerFlags = 0
