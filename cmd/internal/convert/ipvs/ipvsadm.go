@@ -82,6 +82,7 @@ var longNames = map[string]struct {
 // parseOptions reads the options of a line. The value of persistent may be left out.
 func parseOptions(words []string) (options, error) {
 	o := options{}
+	words = unbundled(words)
 	for i := 0; i < len(words); i++ {
 		word, value, joined := strings.Cut(words[i], "=")
 		name, known := longNames[word]
@@ -100,6 +101,30 @@ func parseOptions(words []string) (options, error) {
 	return o, nil
 }
 
+// unbundled takes short options apart that are written together, also with a value, such as -mw3.
+func unbundled(words []string) (out []string) {
+	for _, word := range words {
+		letters, short := strings.CutPrefix(word, "-")
+		if !short || letters == "" || letters[0] == '-' {
+			out = append(out, word)
+			continue
+		}
+		for i := range len(letters) {
+			name, known := longNames["-"+letters[i:i+1]]
+			if !known {
+				out = append(out, word)
+				break
+			}
+			out = append(out, "-"+letters[i:i+1])
+			if value := strings.TrimPrefix(letters[i+1:], "="); name.hasValue && value != "" {
+				out = append(out, value)
+				break
+			}
+		}
+	}
+	return out
+}
+
 func (o options) has(name string) bool { _, ok := o[name]; return ok }
 
 // ofList are the first words of lines that ipvsadm -L prints.
@@ -115,6 +140,9 @@ var commands = map[string]string{
 func (p *ipvsadm) line(words reader.Words) error {
 	if len(words) > 0 && slices.Contains(ofList, words[0]) {
 		return fmt.Errorf("this is a list for people; convert what ipvsadm -Sn prints")
+	}
+	if !strings.HasPrefix(words.Arg(0), "-") || strings.ContainsAny(strings.Join(words, " "), "$;|&`") {
+		return fmt.Errorf("this is a line for a shell; run the script, then convert what ipvsadm -Sn prints")
 	}
 	if hint, known := commands[words.Arg(0)]; known {
 		p.Note(p.at, source.Excerpt(strings.Join(words, " "))+" is left out: it adds no service", hint)
@@ -286,6 +314,9 @@ func addrPort(network, text string) (netip.AddrPort, error) {
 		return netip.AddrPort{}, fmt.Errorf("%s is no address and port", source.Excerpt(text))
 	}
 	a, err := netip.ParseAddr(host)
+	if host == "" {
+		return netip.AddrPort{}, fmt.Errorf("%s has no address", source.Excerpt(text))
+	}
 	if err != nil {
 		return netip.AddrPort{}, fmt.Errorf("%s is no address; print with ipvsadm -Sn, which looks up no names", source.Excerpt(host))
 	}

@@ -140,6 +140,9 @@ func (k *keepalived) frontends(n *node) (groups []portGroup, name string, err er
 		return nil, "", fmt.Errorf("no service is chosen by a mark; write one with the addresses and ports that are marked")
 	}
 	a, err := netip.ParseAddr(n.Arg(1))
+	if n.Arg(1) == "" {
+		return nil, "", fmt.Errorf("no address is written")
+	}
 	if err != nil {
 		return nil, "", fmt.Errorf("%s is no address", source.Excerpt(n.Arg(1)))
 	}
