@@ -156,6 +156,7 @@ func (r *checkReader) read() *source.HealthCheck {
 		return nil
 	}
 	r.where(c)
+	r.retryDelay(c)
 	r.unknown()
 	return c
 }
@@ -163,8 +164,7 @@ func (r *checkReader) read() *source.HealthCheck {
 // retryDelays are after how long a failed check is asked again where delay_before_retry is not written: a second for most.
 var retryDelays = map[string]time.Duration{"HTTP_GET": 3 * time.Second, "SSL_GET": 3 * time.Second}
 
-// times returns a check with what all have in common. A failed check is asked again after
-// delay_before_retry there, and after the interval here.
+// times returns a check with what all have in common.
 func (r checkReader) times() *source.HealthCheck {
 	interval := r.seconds("delay_loop", time.Minute)
 	retries := map[string]int{"MISC_CHECK": 0, "DNS_CHECK": 3}
@@ -172,35 +172,38 @@ func (r checkReader) times() *source.HealthCheck {
 	if !known {
 		standard = 1
 	}
-	c := &source.HealthCheck{
+	return &source.HealthCheck{
 		Interval: interval, IntervalDown: interval, Timeout: r.seconds("connect_timeout", 5*time.Second),
 		Rise: 1, Fall: uint8(r.retries(standard) + 1), Refuse: true,
 	}
+}
+
+// retryDelay notes that keepalived repeats a check that failed after delay_before_retry, and svcproxy after the interval.
+func (r checkReader) retryDelay(c *source.HealthCheck) {
 	_, at := r.value("delay_before_retry")
 	delay := r.seconds("delay_before_retry", cmp.Or(retryDelays[r.node.key()], time.Second))
 	if r.node.key() == "DNS_CHECK" && at.Line == 0 {
-		delay = interval
+		delay = c.Interval
 	}
-	if at = cmp.Or(at, r.node.at); c.Fall > 1 && delay != interval {
-		r.Note(at, fmt.Sprintf("delay_before_retry, %s, is left out: a check that failed is repeated after the interval, %s", decode.ShortDuration(delay), decode.ShortDuration(interval)),
+	if at = cmp.Or(at, r.node.at); c.Fall > 1 && delay != c.Interval {
+		r.Note(at, fmt.Sprintf("delay_before_retry, %s, is left out: a check that failed is repeated after the interval, %s", decode.ShortDuration(delay), decode.ShortDuration(c.Interval)),
 			fmt.Sprintf("an endpoint is down after %d failures in a row: shorten interval or lower fall", c.Fall))
 	}
-	return c
 }
 
 // where reads whom the check asks, and from where.
 func (r *checkReader) where(c *source.HealthCheck) {
-	in, port := r.node, r.port
+	all, port := r.node.sub, r.port
 	for _, s := range r.node.sub {
 		switch {
 		case s.key() != "host" || !s.block: // host is of SMTP_CHECK
-		case in == r.node:
-			in = s
+		case len(all) == len(r.node.sub):
+			all = slices.Concat(all, s.sub)
 		default:
 			r.leaveOut(s.at, "another host of the check is left out: each endpoint is asked itself", "an exec check can ask another address")
 		}
 	}
-	for _, s := range in.sub {
+	for _, s := range all {
 		switch s.key() {
 		case "connect_ip":
 			if a, err := netip.ParseAddr(s.Arg(1)); err != nil || a != r.addr {
@@ -278,7 +281,7 @@ func (r *checkReader) regexFlags(url *node) (flags string) {
 }
 
 // dollars matches what begins an escape, a class, or is a dollar sign.
-var dollars = regexp.MustCompile(`(?s)\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\$`)
+var dollars = regexp.MustCompile(`(?s)\\.|\[\^?\]?(?:\\.|\[:\^?[a-z]+:\]|[^\]\\])*\]|\$`)
 
 // bodyExpression returns an expression of PCRE as RE2 has it: $ is also before a newline that ends the text.
 func bodyExpression(text string) string {

@@ -181,7 +181,7 @@ func (s *Service) SetCheck(servers []Checked) {
 		}
 		switch {
 		case c.Check == nil && s.HealthCheck != nil:
-			s.Note(c.At, source.Printable(c.Name)+" has no check, and gets that of the others", "leave it out, or have it pass")
+			s.Note(c.At, source.Printable(c.Name)+" gets the check of the others", "leave it out, or have it pass")
 		case c.Check == nil || c.Check.Equal(s.HealthCheck):
 		case s.HealthCheck != nil:
 			s.Note(c.At, "the times of the check of "+source.Printable(c.Name)+" are left out: those of the first one hold for all", "")
