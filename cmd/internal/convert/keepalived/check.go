@@ -58,7 +58,7 @@ func addChecks(s *reader.Service, virtual *node, reals []*node, hasSorry bool) {
 		places[place] = true
 		c := reader.Checked{At: n.at, Name: "real server " + n.Arg(1)}
 		r.first(&c)
-		c.Other = r.other
+		c.Other = r.other && c.Check != nil
 		checks, miscs = append(checks, c), append(miscs, r.misc)
 	}
 	each := dispatch(checks, miscs)
@@ -126,6 +126,9 @@ func (r checkReader) retries(standard int) int {
 	if err != nil {
 		return standard
 	}
+	if n > 254 {
+		r.Note(at, key+" "+source.Excerpt(text)+" is written as 254", "")
+	}
 	return int(min(n, 254))
 }
 
@@ -150,7 +153,7 @@ func (r *checkReader) read() *source.HealthCheck {
 	case "DNS_CHECK":
 		c.Type, ok = source.CheckUDP, r.dns(c)
 	default:
-		r.Note(r.node.at, r.node.key()+" is left out: there is no such check", `write health_check = { type = "exec", command = [...] } with a program that asks`)
+		r.leaveOut(r.node.at, r.node.key()+" is left out: there is no such check", `write health_check = { type = "exec", command = [...] } with a program that asks`)
 	}
 	if !ok {
 		return nil

@@ -322,8 +322,15 @@ func realServer(v *ipvs.VirtualServer, n *node, way *source.Forwarding, tier uin
 	d.Addr = netip.AddrPortFrom(a, port)
 	weight, upper, lower := d.Weight, 0, 0
 	for _, s := range n.sub {
-		to, known := map[string]*int{"weight": &weight, "uthreshold": &upper, "lthreshold": &lower}[s.key()]
-		if !known {
+		var to *int
+		switch s.key() {
+		case "weight":
+			to = &weight
+		case "uthreshold":
+			to = &upper
+		case "lthreshold":
+			to = &lower
+		default:
 			continue
 		}
 		if number, ok := s.number(func(at reader.Position, msg, hint string) {

@@ -2,6 +2,7 @@ package keepalived
 
 import (
 	"slices"
+	"strings"
 
 	"svcproxy.dev/svcproxy/cmd/internal/convert/reader"
 	"svcproxy.dev/svcproxy/source"
@@ -64,8 +65,10 @@ type treeBuilder struct {
 // line takes a line: statements end with it, at an opening brace, or before a closing one.
 func (b *treeBuilder) line(at reader.Position, line string) error {
 	words, err := reader.OfKeepalived.Split(line)
-	if script, scriptErr := reader.OfScripts.Split(line); scriptErr == nil && slices.Contains(script, "misc_path") {
-		words, err = script, nil
+	if strings.Contains(line, "misc_path") { // which may be in single quotes
+		if script, scriptErr := reader.OfScripts.Split(line); scriptErr == nil {
+			words, err = script, nil
+		}
 	}
 	if err != nil {
 		return reader.ErrorAt(at, "%s", err)

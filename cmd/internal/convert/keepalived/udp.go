@@ -24,7 +24,7 @@ func (r *checkReader) udp(c *source.HealthCheck) bool {
 		}
 	}
 	if !reply || c.Send == "" {
-		r.Note(r.node.at, "UDP_CHECK is left out: a check asks something and waits for the answer", `write health_check = { type = "udp", send = "...", expect = "..." }`)
+		r.leaveOut(r.node.at, "UDP_CHECK is left out: a check asks something and waits for the answer", `write health_check = { type = "udp", send = "...", expect = "..." }`)
 		return false
 	}
 	return true
@@ -63,7 +63,7 @@ func hexBytes(text string) (out []byte) {
 var dnsTypes = map[string]uint16{"A": 1, "NS": 2, "CNAME": 5, "SOA": 6, "MX": 15, "TXT": 16, "AAAA": 28}
 
 // dns makes the question of DNS_CHECK. Any answer to it will do.
-func (r checkReader) dns(c *source.HealthCheck) bool {
+func (r *checkReader) dns(c *source.HealthCheck) bool {
 	kind, name := "SOA", "."
 	for _, s := range r.node.sub {
 		switch s.key() {
@@ -76,7 +76,7 @@ func (r checkReader) dns(c *source.HealthCheck) bool {
 	number, known := dnsTypes[kind]
 	question, ok := dnsQuestion(name, number)
 	if !known || !ok {
-		r.Note(r.node.at, "DNS_CHECK is left out: type "+source.Excerpt(kind)+" or name "+source.Excerpt(name)+" is none", "")
+		r.leaveOut(r.node.at, "DNS_CHECK is left out: type "+source.Excerpt(kind)+" or name "+source.Excerpt(name)+" is none", "")
 		return false
 	}
 	c.Send = question
