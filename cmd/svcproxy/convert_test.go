@@ -22,8 +22,8 @@ func TestConvertExitCodes(t *testing.T) {
 		{"not this format", saved, []string{"keepalived", "in"}, 1, "in: no service that can be used was found\n"},
 		{"cannot be read", "-A nonsense\n", []string{"ipvsadm", "in"}, 1, "converting: in:1: \"nonsense\" is no option of a line of ipvsadm-save\n"},
 		{"open to all", "listen a\n bind 192.0.2.1:80\n tcp-request connection reject if { src -f nowhere }\n server a 10.0.0.1:80\n", []string{"haproxy", "in"}, 1,
-			"in: the sources of a rule are not known: reading an included file: stat nowhere: no such file or directory; convert on the host that has the file\n" +
-				"in:3: the service is open to all sources now: what \"tcp-request connection reject if { src -f nowhere }\" keeps out is not known; write source_ranges\n" +
+			"in:3: the sources of a rule are not known: reading an included file: stat nowhere: no such file or directory; convert on the host that has the file\n" +
+				"in:3: the service is open to all sources now: \"tcp-request connection reject if { src -f nowhere }\" keeps sources out in a way that is not carried over; write source_ranges\n" +
 				"in: open to all sources now: default/a\n"},
 		{"no endpoint", "listen a\n bind 192.0.2.1:80\n server a db.example:80\n", []string{"haproxy", "in"}, 1, "in:1: service default/a is a comment: it has no endpoint"},
 		{"unknown format", "", []string{"ipvs", "in"}, 2, `svcproxy: unknown format "ipvs"; want keepalived, ipvsadm, iptables, haproxy, kubernetes or cilium`},

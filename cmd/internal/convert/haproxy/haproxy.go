@@ -15,7 +15,7 @@ import (
 // Read reads a configuration of HAProxy, as far as it is about connections: sections of mode
 // tcp.
 func Read(in reader.Input) (*reader.Result, error) {
-	h := haproxy{Result: reader.NewResult(in), in: in, files: map[string][]string{}, backends: map[string]*section{}, defaults: map[string]*section{}}
+	h := haproxy{Result: reader.NewResult(in), in: in, files: map[string]sourceFile{}, backends: map[string]*section{}, defaults: map[string]*section{}}
 	if err := h.sections(in); err != nil {
 		return nil, err
 	}
@@ -39,9 +39,9 @@ func Read(in reader.Input) (*reader.Result, error) {
 type haproxy struct {
 	*reader.Result
 	in       reader.Input
-	files    map[string][]string // words of files of sources; nil: it cannot be read
-	fronts   []*section          // listen and frontend
-	order    []*section          // backends
+	files    map[string]sourceFile
+	fronts   []*section // listen and frontend
+	order    []*section // backends
 	backends map[string]*section
 	defaults map[string]*section
 }
@@ -184,9 +184,13 @@ func (h *haproxy) conditional(c *conditional, in *section, l configLine) {
 			h.Note(c.begins.at, fmt.Sprintf("%s is left out, with the lines up to %d: it is not known whether it holds", source.Excerpt(strings.Join(c.begins.Words, " ")), l.at.Line),
 				"write the lines that hold without it")
 		}
-	case "tcp-request":
+	case "tcp-request", "tcp-response", "use_backend":
 		if in != nil {
 			in.hidden = c.begins
+		}
+	case "acl":
+		if in != nil { // it may hold for anything
+			in.lines = append(in.lines, configLine{l.at, l.Words[:min(2, len(l.Words))], 1})
 		}
 	}
 }
@@ -293,7 +297,11 @@ func fill(s *reader.Service, front, back *section, f bindGroup, who sources) {
 	}
 	if l := who.opens; l.Words != nil {
 		s.Opens = true
-		s.Note(l.at, "the service is open to all sources now: what "+source.Excerpt(strings.Join(l.Words, " "))+" keeps out is not known", "write source_ranges")
+		to := "all sources"
+		if s.SourceRanges != nil {
+			to = "all of source_ranges"
+		}
+		s.Note(l.at, "the service is open to "+to+" now: "+source.Excerpt(strings.Join(l.Words, " "))+" keeps sources out in a way that is not carried over", "write source_ranges")
 	}
 	for _, n := range f.ports {
 		p := source.Port{Protocol: source.TCP, Port: n, TargetPort: n}

@@ -5,6 +5,7 @@ import (
 	"math/bits"
 	"net/netip"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -23,13 +24,15 @@ type sourceReader struct {
 	*haproxy
 	sources
 	acls    map[string][]configLine // by their names
+	at      reader.Position         // of the line that is evaluated
+	exact   []reader.Position       // lines of a set that are understood
 	changes bool                    // the source of a connection is not that of its packets
 }
 
 // A condition is a lower and an upper bound of the sources to which a rule applies.
 type condition struct {
 	least, most reader.Ranges
-	bySource    bool // a part of it is about sources
+	bySource    bool // a part of it is about sources, or may be
 }
 
 func (c condition) exact() bool { return c.least.Equal(c.most) }
@@ -44,20 +47,28 @@ func (h *haproxy) sources(front, back *section) (sources, error) {
 		for _, l := range s.all("acl") {
 			r.acls[l.Arg(1)] = append(r.acls[l.Arg(1)], l)
 		}
-		for _, set := range []string{"connection", "session", "content"} {
+		rules = append(rules, s.all("tcp-response")...)
+		for _, set := range [][]string{{"tcp-request", "connection"}, {"tcp-request", "session"}, {"tcp-request", "content"}, {"tcp-response", "content"}} {
 			if err := r.rules(rules, set); err != nil {
 				return r.sources, err
 			}
 		}
-		if s.hidden.Words != nil {
-			r.opens = s.hidden
+		if s == front {
+			if err := r.backends(s.all("use_backend")); err != nil {
+				return r.sources, err
+			}
 		}
-	}
-	if !r.may.Equal(reader.AllAddrs) {
-		r.opens = configLine{}
+		r.open(s.hidden)
 	}
 	r.taken[r.opens.at] = true // by a note of its own
 	return r.sources, nil
+}
+
+// open records the first rule that keeps sources out in a way that a service does not.
+func (r *sourceReader) open(l configLine) {
+	if r.opens.Words == nil {
+		r.opens = l
+	}
 }
 
 // changesSources reports whether the address of a client is another one than that of its packets.
@@ -69,36 +80,77 @@ func (s *section) changesSources(rules []configLine) bool {
 	})
 }
 
-// rules evaluates a set of rules. The first rule that applies decides; a condition that cannot be read may apply or not.
-func (r *sourceReader) rules(rules []configLine, set string) error {
-	undecided, accepted, rejected := reader.AllAddrs, reader.Ranges(nil), reader.Ranges(nil) // each at most
-	var partly configLine
+// backends finds a rule that keeps sources from the default backend.
+func (r *sourceReader) backends(rules []configLine) error {
 	for _, l := range rules {
+		r.at = l.at
+		c, err := r.condition(l.Words[min(2, len(l.Words)):])
+		if err != nil {
+			return err
+		}
+		if c.bySource || strings.Contains(l.Arg(1), "src") && strings.Contains(l.Arg(1), "%[") {
+			r.open(l)
+		}
+	}
+	return nil
+}
+
+// keepsNobodyOut matches actions that do not end the evaluation of a set of rules.
+var keepsNobodyOut = regexp.MustCompile(`^(attach-srv|capture|do-log|do-resolve|expect-|pause|sc-|send-spoe-group|set-|switch-mode|track-sc|unset-)`)
+
+// rules evaluates a set of rules, from the last to the first, because the first that applies decides. It computes
+// two bounds of the sources that are admitted. Where they differ, and a rule is about sources, the service is open.
+func (r *sourceReader) rules(rules []configLine, set []string) error {
+	most, least := reader.AllAddrs, reader.AllAddrs
+	var keeps, partly configLine // a rule that keeps connections out, and a rule that is only partly about sources
+	bySource, otherwise := false, false
+	r.exact = nil
+	for _, l := range slices.Backward(rules) {
 		action := l.Arg(2)
-		if l.Arg(1) != set || action != "accept" && action != "reject" && action != "silent-drop" {
+		if !l.is(set...) || action == "" || keepsNobodyOut.MatchString(action) {
 			continue
 		}
+		r.at = l.at
 		c, err := r.condition(l.Words[3:])
 		if err != nil {
 			return err
 		}
-		if err := r.Grow(len(undecided) + len(accepted) + len(rejected)); err != nil {
+		if err := r.Grow(len(most) + len(least) + len(c.most) + len(c.least)); err != nil {
 			return err
 		}
-		if r.taken[l.at] = c.exact(); !c.exact() && c.bySource {
+		if c.exact() {
+			r.exact = append(r.exact, l.at)
+		}
+		switch {
+		case action == "accept":
+			if c.bySource && otherwise { // it keeps its sources from a rule that is left out
+				least = nil
+			}
+			most, least = reader.Union(most, c.most), reader.Union(least, c.least)
+		case action != "reject" && action != "silent-drop" && action != "close":
+			c.least, c.most, c.bySource = nil, reader.AllAddrs, true // of another program, perhaps
+			fallthrough
+		case c.bySource || c.exact():
+			most, least = most.And(c.least.Not()), least.And(c.most.Not())
+			keeps = l
+		default:
+			otherwise, keeps = true, l
+		}
+		if bySource = bySource || c.bySource; c.bySource && !c.exact() {
 			partly = l
 		}
-		if action == "accept" {
-			accepted = reader.Union(accepted, undecided.And(c.most))
-		} else {
-			rejected = reader.Union(rejected, undecided.And(c.most))
-		}
-		undecided = undecided.And(c.least.Not())
 	}
-	if may := reader.Union(accepted, undecided); !may.Equal(reader.AllAddrs) {
-		r.may = r.may.And(may)
-	} else if len(rejected) > 0 && partly.Words != nil {
-		r.opens = partly
+	r.may = r.may.And(most)
+	if bySource && !least.Equal(most) {
+		if partly.Words == nil {
+			partly = keeps
+		}
+		r.open(partly)
+	}
+	if !most.Equal(reader.AllAddrs) || least.Equal(most) {
+		for _, at := range r.exact {
+			r.taken[at] = true
+		}
 	}
 	return nil
 }
@@ -172,31 +224,45 @@ func (r *sourceReader) acl(name string) (out condition, err error) {
 	case len(lines) > 0:
 		all := make([]condition, len(lines))
 		for i, l := range lines {
+			r.at = l.at
 			c, err := r.test(l.Words[min(2, len(l.Words)):])
 			if err != nil {
 				return out, err
 			}
-			r.taken[l.at], all[i] = c.exact(), c
+			if all[i] = c; c.exact() {
+				r.exact = append(r.exact, l.at)
+			}
 		}
 		return either(all...), nil
 	case name == "LOCALHOST":
 		return r.test([]string{"src", "127.0.0.1/8", "::1"})
-	case name == "TRUE":
+	case name == "TRUE" || name == "WAIT_END": // rules wait for what they do not know yet
 		return condition{least: reader.AllAddrs, most: reader.AllAddrs}, nil
 	case name == "FALSE":
 		return condition{}, nil
 	}
-	return condition{most: reader.AllAddrs}, nil
+	return condition{most: reader.AllAddrs, bySource: !aboutContent.MatchString(name)}, nil
 }
+
+// otherTests matches what is not about the address of a client. aboutContent matches predefined ACLs of that kind.
+var (
+	otherTests = regexp.MustCompile(`^(req|res|rep|payload|rdp_cookie|ssl_|dst|fe_|be_|nbsrv|avg_queue|connslots|queue|srv_|rand|date|proc|nbproc|` +
+		`hostname|method|path|url|base|cook|status|src_port|fc_rtt|fc_http|fc_rcvd|(src|sc[0-9]?)_(conn|sess|http|bytes|kbytes|glitch|tracked|trackers)_?)`)
+	aboutContent = regexp.MustCompile("^(HTTP|METH_|RDP_COOKIE$|REQ_CONTENT$)")
+)
 
 // test evaluates src with addresses and files of addresses. Any other test may apply to every source.
 func (r *sourceReader) test(words []string) (condition, error) {
-	unknown := condition{most: reader.AllAddrs}
-	if len(words) < 2 || words[0] != "src" {
-		unknown.bySource = len(words) > 0 && strings.HasPrefix(words[0], "src,")
+	unknown := condition{most: reader.AllAddrs, bySource: true}
+	switch {
+	case len(words) == 1 && (words[0] == "always_true" || words[0] == "wait_end"):
+		return condition{least: reader.AllAddrs, most: reader.AllAddrs}, nil
+	case len(words) == 1 && words[0] == "always_false":
+		return condition{}, nil
+	case len(words) > 0 && otherTests.MatchString(words[0]) && !strings.Contains(words[0], "src,") && !strings.Contains(words[0], "hdr"):
+		unknown.bySource = false
 		return unknown, nil
-	}
-	if unknown.bySource = true; r.changes {
+	case len(words) < 2 || words[0] != "src" && words[0] != "fc_src" || r.changes:
 		return unknown, nil
 	}
 	var list []netip.Prefix
@@ -234,25 +300,29 @@ func (r *sourceReader) test(words []string) (condition, error) {
 	return condition{set, set, true}, nil
 }
 
+// A sourceFile is the first words of the lines of a file, or why it cannot be read.
+type sourceFile struct {
+	words []string
+	err   error
+}
+
 // file returns the first words of the lines of a file.
 func (r *sourceReader) file(name string) (words []string, ok bool) {
-	if text, known := r.files[name]; known {
-		return text, text != nil
-	}
-	r.files[name] = nil
-	data, err := r.Include(filepath.Dir(r.in.Name), name)
-	if err != nil {
-		r.Note(reader.Position{File: r.in.Name}, fmt.Sprintf("the sources of a rule are not known: %s", err), "convert on the host that has the file")
-		return nil, false
-	}
-	words = []string{}
-	for line := range strings.Lines(string(data)) {
-		if fields := strings.Fields(line); len(fields) > 0 && !strings.HasPrefix(fields[0], "#") {
-			words = append(words, fields[0])
+	f, known := r.files[name]
+	if !known {
+		var data []byte
+		data, f.err = r.Include(filepath.Dir(r.in.Name), name)
+		for line := range strings.Lines(string(data)) {
+			if fields := strings.Fields(line); len(fields) > 0 && !strings.HasPrefix(fields[0], "#") {
+				f.words = append(f.words, fields[0])
+			}
 		}
+		r.files[name] = f
 	}
-	r.files[name] = words
-	return words, true
+	if f.err != nil {
+		r.Note(r.at, fmt.Sprintf("the sources of a rule are not known: %s", f.err), "convert on the host that has the file")
+	}
+	return f.words, f.err == nil
 }
 
 // sourceRange reads an address or a range, with its length or a mask.
