@@ -35,3 +35,16 @@ func TestTooMuchIsRefused(t *testing.T) {
 		})
 	}
 }
+
+// Sections as of 20,000 services with a frontend and a backend each are read.
+func TestManySections(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("global\ndefaults\n mode tcp\n")
+	for i := range 20_000 {
+		fmt.Fprintf(&b, "frontend f%[1]d\n bind 10.1.%[2]d.%[3]d:80\n default_backend b%[1]d\nbackend b%[1]d\n server a 10.0.0.1:80\n", i, i>>8, i&255)
+	}
+	r, err := format(t, "haproxy").Read(reader.Input{Name: "in", Data: []byte(b.String())})
+	if err != nil || len(r.Services) != 20_000 {
+		t.Errorf("error %v", err)
+	}
+}

@@ -16,7 +16,9 @@ func addBalance(s *reader.Service, back *section) {
 	case "leastconn":
 		s.Scheduler = "wlc"
 	case "source":
-		if !sticks {
+		if sticks {
+			s.Note(l.at, "balance source is left out: clients keep the endpoint that stick gave them", "")
+		} else {
 			s.Scheduler, s.HashOn = source.Maglev, source.ClientIP
 		}
 	default:

@@ -36,6 +36,9 @@ func (h *haproxy) binds(s *section) ([]bindGroup, error) {
 			if err := h.Grow(len(list)); err != nil {
 				return nil, err
 			}
+			if !a.IsValid() && slices.Contains(l.Words, "v6only") {
+				h.Note(l.at, "v6only of bind is left out: a node port is for IPv4 too", "write vips in place of node_port, or let node_port_addresses have none of IPv4")
+			}
 			if _, known := ports[a]; !known {
 				order = append(order, a)
 			}

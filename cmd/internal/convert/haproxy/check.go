@@ -20,6 +20,7 @@ type serverCheck struct {
 	rise, fall     uint8
 	port           uint16 // 0: that of the server
 	tls            bool
+	name           string // of the certificate
 }
 
 // A checkReader makes a check of what each server says of its own.
@@ -30,8 +31,17 @@ type checkReader struct {
 	known           map[serverCheck]*source.HealthCheck
 	connect, answer configLine // timeouts
 	checked         []reader.Checked
-	partly          bool // it cannot be said as it is: a comment
+	partly          bool // what is left out decides whether it passes: a comment
 }
+
+// unsaid notes a part of the check without which it means something else.
+func (r *checkReader) unsaid(at reader.Position, msg, hint string) {
+	r.Note(at, msg, hint)
+	r.partly = true
+}
+
+// asksOtherwise are parameters by which the check of a server asks something else than what clients use.
+var asksOtherwise = []string{"addr", "check-alpn", "check-proto", "check-send-proxy", "check-via-socks4", "healthcheck"}
 
 func newCheckReader(s *reader.Service, back *section) *checkReader {
 	r := &checkReader{Service: s, back: back, asked: map[bool]*source.HealthCheck{}, known: map[serverCheck]*source.HealthCheck{}}
@@ -44,20 +54,46 @@ func newCheckReader(s *reader.Service, back *section) *checkReader {
 func (r *checkReader) add(p proxyServer, own uint16) {
 	out := reader.Checked{At: p.at, Name: p.title()}
 	if p.params["check"] != "" {
-		c := serverCheck{rise: inARow(p.params["rise"], 2), fall: inARow(p.params["fall"], 3), tls: p.params["check-ssl"] != ""}
-		c.interval = checkTime(p.params["inter"], 2*time.Second)
-		c.down = checkTime(p.params["downinter"], c.interval)
-		c.port, _ = reader.PortOf(p.params["port"])
+		c := serverCheck{rise: r.count(p, "rise", 2), fall: r.count(p, "fall", 3), tls: p.params["check-ssl"] != "", name: p.params["check-sni"]}
+		c.interval = r.time(p.at, "inter", p.params["inter"], 2*time.Second)
+		c.down = r.time(p.at, "downinter", p.params["downinter"], c.interval)
 		asks := r.asks(c.tls)
-		if c.port = cmp.Or(asks.Port, c.port); c.port == own {
+		n, err := reader.PortOf(p.params["port"])
+		if err != nil {
+			r.unsaid(p.at, "the port of "+p.title()+" is left out: "+err.Error(), "")
+		}
+		if c.port = cmp.Or(asks.Port, n); c.port == own {
 			c.port = 0
 		}
+		if asks.Type != source.CheckHTTPS {
+			c.name = ""
+		}
+		r.others(p, asks)
 		if r.known[c] == nil {
 			r.known[c] = r.read(c, *asks)
 		}
 		out.Check = r.known[c]
 	}
 	r.checked = append(r.checked, out)
+}
+
+// others notes parameters of a server that its check does not have.
+func (r *checkReader) others(p proxyServer, asks *source.HealthCheck) {
+	for _, key := range asksOtherwise { // which have notes of their own
+		r.partly = r.partly || p.params[key] != ""
+	}
+	if asks.Type != source.CheckHTTPS {
+		return
+	}
+	if p.params["crt"] != "" {
+		r.unsaid(p.at, "crt of "+p.title()+" is left out: the check has no certificate of its own", "")
+	}
+	for _, key := range []string{"verify", "verifyhost", "ca-file"} {
+		if value := p.params[key]; value != "" && p.params["verify"] != "none" {
+			r.Note(p.at, source.Excerpt(key+" "+value)+" of servers is left out: the check takes any certificate",
+				"verify = true and server_name of health_check have it verified, by the authorities that this host knows")
+		}
+	}
 }
 
 // set sets the check of the service. Where no server is checked, it notes the lines that describe the check.
@@ -73,7 +109,7 @@ func (r *checkReader) set() {
 	if r.SetCheck(r.checked); r.partly && r.HealthCheck != nil {
 		r.Checks, r.HealthCheck = []*source.HealthCheck{r.HealthCheck}, nil
 		for _, at := range r.Asked {
-			r.Note(at, "the check is a comment: it does more than to send once and to expect once", "an exec check can ask more")
+			r.Note(at, "the check is a comment: what is left out of it decides whether it passes", "an exec check can ask more")
 		}
 	}
 }
@@ -81,28 +117,45 @@ func (r *checkReader) set() {
 // read makes a check of a request. HAProxy connects for no longer than inter, whatever timeout check says.
 func (r *checkReader) read(of serverCheck, c source.HealthCheck) *source.HealthCheck {
 	c.Refuse, c.Port, c.Interval, c.IntervalDown, c.Rise, c.Fall = true, of.port, of.interval, of.down, of.rise, of.fall
-	c.Timeout = min(checkTime(r.connect.Arg(2), c.Interval), c.Interval)
-	if d := checkTime(r.answer.Arg(2), c.Timeout); d != c.Timeout && (c.Type != source.CheckTCP || c.Send+c.Expect != "") {
+	c.ServerName = cmp.Or(c.ServerName, of.name)
+	c.Timeout = min(r.time(r.connect.at, "timeout connect", r.connect.Arg(2), c.Interval), c.Interval)
+	if d := r.time(r.answer.at, "timeout check", r.answer.Arg(2), c.Timeout); d != c.Timeout && (c.Type != source.CheckTCP || c.Send+c.Expect != "") {
 		r.Note(r.answer.at, fmt.Sprintf("timeout check is left out: connecting and the answer have %s together", decode.ShortDuration(c.Timeout)),
 			fmt.Sprintf("write timeout = %q where answers take longer, and dead hosts may be noticed later", decode.ShortDuration(c.Timeout+d)))
 	}
 	return &c
 }
 
-func inARow(text string, standard uint8) uint8 {
-	n, err := strconv.ParseUint(text, 10, 31)
-	if err != nil || n == 0 {
+// count reads how many results in a row change the state of a server.
+func (r *checkReader) count(p proxyServer, key string, standard uint8) uint8 {
+	text := p.params[key]
+	if text == "" {
 		return standard
 	}
-	return uint8(min(n, 255))
+	n, err := strconv.ParseUint(text, 10, 31)
+	if err == nil && n > 0 && n <= 255 {
+		return uint8(n)
+	}
+	if err == nil && n > 0 {
+		standard = 255
+	}
+	r.Note(p.at, fmt.Sprintf("%s of %s is %d, not %s", key, p.title(), standard, source.Excerpt(text)), "")
+	return standard
 }
 
-func checkTime(text string, standard time.Duration) time.Duration {
-	d, err := haproxyTime(text)
-	if err != nil {
+// time reads a time of a check.
+func (r *checkReader) time(at reader.Position, key, text string, standard time.Duration) time.Duration {
+	if text == "" {
 		return standard
 	}
-	return max(source.MinCheckTime, min(source.MaxCheckTime, d))
+	d, err := haproxyTime(text)
+	if err == nil {
+		standard = max(source.MinCheckTime, min(source.MaxCheckTime, d))
+	}
+	if standard != d {
+		r.Note(at, fmt.Sprintf("%s of checks is %s, not %s", key, decode.ShortDuration(standard), source.Excerpt(text)), "")
+	}
+	return standard
 }
 
 // protocolChecks are options for checks of a protocol, and what is sent and expected; a check without either only connects.
@@ -134,10 +187,12 @@ func (r *checkReader) asks(tls bool) *source.HealthCheck {
 	l, found := r.back.checkOption()
 	switch kind := l.Arg(1); {
 	case kind == "httpchk":
-		httpchk(r.Service, r.back, c, l, tls)
+		r.httpchk(c, l, tls)
 		return c
 	case kind == "tcp-check":
 		r.tcpCheck(c)
+	case kind == "external-check" || kind == "spop-check":
+		r.unsaid(l.at, "option "+kind+" is left out", "")
 	case found:
 		asks := protocolChecks[kind]
 		if c.Send, c.Expect = asks.send, asks.expect; c.Expect == "" {
@@ -145,7 +200,8 @@ func (r *checkReader) asks(tls bool) *source.HealthCheck {
 		}
 	}
 	if tls {
-		r.Note(r.back.at, "check-ssl is left out: the check only connects", "")
+		r.Note(r.back.at, "check-ssl is left out: the check does not speak TLS", "")
+		r.partly = r.partly || c.Send+c.Expect != ""
 	}
 	return c
 }
@@ -178,8 +234,7 @@ func (r *checkReader) tcpCheck(c *source.HealthCheck) {
 		case ok && (len(expect) == 0 || !strings.HasPrefix(pattern, "^") && !strings.HasSuffix(expect[len(expect)-1], "$")):
 			expect = append(expect, pattern)
 		default:
-			r.Note(l.at, source.Excerpt(strings.Join(l.Words, " "))+" is left out: a check sends once and expects once", "")
-			r.partly = true
+			r.unsaid(l.at, source.Excerpt(strings.Join(l.Words, " "))+" is left out: a check sends once and expects once", "")
 		}
 		last = l
 	}

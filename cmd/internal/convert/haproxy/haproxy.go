@@ -129,8 +129,11 @@ func (s *section) mode() string {
 var sectionWords = []string{"global", "defaults", "listen", "frontend", "backend", "userlist", "peers", "resolvers", "mailers", "program", "cache", "ring",
 	"http-errors", "fcgi-app", "log-forward", "crt-store", "traces", "acme", "log-profile"}
 
-// maxSections bounds the sections of a configuration.
-const maxSections = 20_000
+// formerly are former words for timeouts.
+var formerly = map[string]string{"contimeout": "connect", "clitimeout": "client", "srvtimeout": "server"}
+
+// maxSections bounds the sections of a configuration: a frontend and a backend of each of 20,000 services, and others.
+const maxSections = 50_000
 
 // sections splits the text.
 func (h *haproxy) sections(in reader.Input) error {
@@ -160,6 +163,9 @@ func (h *haproxy) sections(in reader.Input) error {
 		case current.kind == "global" && words[0] == "maxconn":
 			h.Note(at, source.Excerpt(strings.Join(words, " "))+" of global is left out", hints["maxconn"])
 		default:
+			if now := formerly[words[0]]; now != "" {
+				words = append([]string{"timeout", now}, words[1:]...)
+			}
 			current.lines = append(current.lines, configLine{at, words, 1 + len(line)/64})
 		}
 	}

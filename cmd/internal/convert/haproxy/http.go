@@ -3,6 +3,7 @@ package haproxy
 import (
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"svcproxy.dev/svcproxy/cmd/internal/convert/reader"
@@ -11,7 +12,7 @@ import (
 
 // An httpReader reads a check of HTTP.
 type httpReader struct {
-	*reader.Service
+	*checkReader
 	check     *source.HealthCheck
 	tls       bool
 	connected bool // by a rule
@@ -20,28 +21,62 @@ type httpReader struct {
 	status    bool // a rule has been about the status
 }
 
-// httpchk reads option httpchk [METHOD] [URI [VERSION]] and lines of http-check.
-func httpchk(s *reader.Service, back *section, c *source.HealthCheck, l configLine, tls bool) {
+// httpchk reads option httpchk [METHOD] [URI [VERSION [HOST]]] and lines of http-check.
+func (r *checkReader) httpchk(c *source.HealthCheck, l configLine, tls bool) {
 	c.Type, c.Method, c.Path = source.CheckHTTP, "OPTIONS", "/"
 	c.ExpectStatus = []source.StatusRange{{First: 200, Last: 399}}
+	h := httpReader{checkReader: r, check: c, tls: tls}
 	switch len(l.Words) {
 	case 2:
 	case 3:
 		c.Path = l.Arg(2)
 	default:
 		c.Method, c.Path = l.Arg(2), l.Arg(3)
-		_, header, _ := strings.Cut(strings.Join(l.Words[4:], " "), "\r\nHost:")
-		c.Host, _, _ = strings.Cut(strings.TrimSpace(header), "\r\n")
+		h.version(l, strings.Join(l.Words[4:], " "))
 	}
-	r := httpReader{Service: s, check: c, tls: tls}
-	for _, l := range back.nearest("http-check") {
-		r.rule(l)
+	for _, l := range r.back.nearest("http-check") {
+		h.rule(l)
 	}
-	if r.tls {
+	if h.tls {
 		c.Type, c.Insecure = source.CheckHTTPS, true
+	} else {
+		c.ServerName = ""
 	}
-	if c.ExpectBody != "" && !r.status { // only without any expect HAProxy looks at the status by itself
+	if c.ExpectBody != "" && !h.status { // only without any expect HAProxy looks at the status by itself
 		c.ExpectStatus = []source.StatusRange{{First: 100, Last: 599}}
+	}
+}
+
+// version reads VERSION, VERSION HOST, or what older configurations write: VERSION with headers and a body behind it.
+func (r *httpReader) version(l configLine, text string) {
+	head, body, _ := strings.Cut(text, "\r\n\r\n")
+	version, headers, _ := strings.Cut(head, "\r\n")
+	version, r.check.Host, _ = strings.Cut(version, " ")
+	if version != "" && !strings.HasPrefix(version, "HTTP/") || strings.Contains(text, `\`) {
+		r.unsaid(l.at, source.Excerpt(text)+" of option httpchk is left out", "")
+	}
+	for header := range strings.SplitSeq(headers, "\r\n") {
+		if name, value, _ := strings.Cut(header, ":"); name != "" {
+			r.header(l, name, strings.TrimSpace(value))
+		}
+	}
+	if body != "" {
+		r.unsaid(l.at, "the body of option httpchk is left out", "")
+	}
+}
+
+// plainHeaders change no answer, as a rule.
+var plainHeaders = regexp.MustCompile("(?i)^(accept|accept-.*|cache-control|connection|pragma|user-agent)$")
+
+// header reads a header of the request.
+func (r *httpReader) header(l configLine, name, value string) {
+	switch {
+	case strings.EqualFold(name, "host"):
+		r.check.Host = value
+	case plainHeaders.MatchString(name):
+		r.Note(l.at, "the header "+source.Excerpt(name)+" of the check is left out", "")
+	default:
+		r.unsaid(l.at, "the header "+source.Excerpt(name)+" of the check is left out", "")
 	}
 }
 
@@ -53,20 +88,20 @@ func (r *httpReader) rule(l configLine) {
 	case kind == "comment":
 	case kind == "disable-on-404":
 		r.Note(l.at, "http-check disable-on-404 is left out: 404 is as good as expect_status says", "drain an endpoint before it stops")
+	case kind == "send-state":
+		r.Note(l.at, "http-check send-state is left out", "")
 	case !r.ended && kind == "connect":
 		r.connect(l)
 	case !r.ended && kind == "send":
 		r.send(l)
 	case !r.ended && kind == "expect":
 		r.expect(l)
-	case r.ended && (kind == "connect" || kind == "send" || kind == "expect"):
-		r.Note(l.at, source.Excerpt(strings.Join(l.Words, " "))+" is left out: a check asks once", "an exec check can ask more")
 	default:
-		r.Note(l.at, "http-check "+source.Excerpt(kind)+" is left out", "")
+		r.unsaid(l.at, source.Excerpt(strings.Join(l.Words, " "))+" is left out: a check asks once", "")
 	}
 }
 
-// connect reads http-check connect [default] [port N] [ssl] and notes what else it has.
+// connect reads http-check connect [default] [port N] [ssl] [sni NAME].
 func (r *httpReader) connect(l configLine) {
 	r.connected = true
 	ssl, standard := false, false
@@ -76,16 +111,19 @@ func (r *httpReader) connect(l configLine) {
 			standard = true
 		case "ssl":
 			ssl = true
+		case "linger":
+			r.Note(l.at, "linger of http-check connect is left out", "")
 		case "comment":
 			i++
 		case "port":
 			i++
 			r.port(l, l.Arg(i))
-		case "addr", "sni", "alpn", "proto":
+		case "sni":
 			i++
-			fallthrough
+			r.check.ServerName = l.Arg(i)
 		default:
-			r.Note(l.at, source.Excerpt(word)+" of http-check connect is left out", "")
+			r.unsaid(l.at, source.Excerpt(strings.Join(l.Words[i:], " "))+" of http-check connect is left out", "")
+			i = len(l.Words)
 		}
 	}
 	r.tls = ssl || standard && r.tls // nothing of the server counts without default
@@ -95,7 +133,7 @@ func (r *httpReader) connect(l configLine) {
 func (r *httpReader) port(l configLine, text string) {
 	n, err := reader.PortOf(text)
 	if err != nil || n == 0 {
-		r.Note(l.at, "port "+source.Excerpt(text)+" of http-check connect is left out: it is no number", "")
+		r.unsaid(l.at, "port "+source.Excerpt(text)+" of http-check connect is left out: it is no number", "")
 		return
 	}
 	r.check.Port = n
@@ -112,14 +150,10 @@ func (r *httpReader) send(l configLine) {
 			r.check.Path = l.Arg(i + 1)
 		case "ver", "comment":
 		case "hdr":
-			if strings.EqualFold(l.Arg(i+1), "host") {
-				r.check.Host = l.Arg(i + 2)
-			} else {
-				r.Note(l.at, "the header "+source.Excerpt(l.Arg(i+1))+" of http-check is left out", "")
-			}
+			r.header(l, l.Arg(i+1), l.Arg(i+2))
 			i++
 		default:
-			r.Note(l.at, source.Excerpt(l.Words[i])+" of http-check send is left out", "")
+			r.unsaid(l.at, source.Excerpt(l.Words[i])+" of http-check send is left out", "")
 		}
 	}
 }
@@ -127,46 +161,67 @@ func (r *httpReader) send(l configLine) {
 // expectWords stand before what is expected, with a value, and say how it is reported.
 var expectWords = wordSet("comment min-recv ok-status error-status tout-status on-success on-error status-code")
 
-// expect reads http-check expect status|string|rstring PATTERN. Each is read once.
+// expect reads http-check expect [!] status|rstatus|string|rstring PATTERN. The status and the body are read once.
 func (r *httpReader) expect(l configLine) {
 	i := 2
 	for expectWords[l.Arg(i)] {
 		i += 2
 	}
-	match, pattern, again := l.Arg(i), l.Arg(i+1), false
-	switch match {
-	case "status":
-		if again = r.status; !again {
-			r.expectStatus(l, pattern)
+	words := reader.Words(l.Words[min(i, len(l.Words)):])
+	ok := false
+	switch not := words.Arg(0) == "!"; {
+	case strings.HasSuffix(words.Arg(0), "status") || not && strings.HasSuffix(words.Arg(1), "status"):
+		var list []source.StatusRange
+		if list, ok = statuses(words, not); ok && !r.status {
+			r.check.ExpectStatus = list
 		}
-	case "string", "rstring":
-		if again = r.check.ExpectBody != ""; again {
-			break
+		ok, r.status = ok && !r.status, true
+	case (words.Arg(0) == "string" || words.Arg(0) == "rstring") && r.check.ExpectBody == "":
+		ok = true
+		if r.check.ExpectBody = words.Arg(1); words.Arg(0) == "string" {
+			r.check.ExpectBody = regexp.QuoteMeta(words.Arg(1))
 		}
-		if r.check.ExpectBody = pattern; match == "string" {
-			r.check.ExpectBody = regexp.QuoteMeta(pattern)
-		}
-	default:
-		again = true
 	}
-	r.status = r.status || strings.HasSuffix(match, "status") || strings.HasPrefix(match, "!")
-	if again {
-		r.Note(l.at, "http-check expect "+source.Excerpt(strings.Join(l.Words[min(i, len(l.Words)):], " "))+" is left out", "expect_status and expect_body say what is good")
+	if !ok {
+		r.unsaid(l.at, "http-check expect "+source.Excerpt(strings.Join(words, " "))+" is left out", "expect_status and expect_body say what is good")
 	}
 }
 
-// expectStatus reads numbers and ranges of statuses.
-func (r *httpReader) expectStatus(l configLine, text string) {
-	var list []source.StatusRange
-	for part := range strings.SplitSeq(text, ",") {
-		statuses, ok := reader.StatusRange(part)
-		if !ok {
-			r.Note(l.at, "http-check expect status "+source.Excerpt(part)+" is left out", "")
-			continue
+// statuses returns those that [!] status|rstatus PATTERN takes.
+func statuses(words reader.Words, not bool) (list []source.StatusRange, ok bool) {
+	if not {
+		words = words[1:]
+	}
+	pattern, err := regexp.Compile(words.Arg(1))
+	if words.Arg(0) == "status" {
+		for part := range strings.SplitSeq(words.Arg(1), ",") {
+			one, ok := reader.StatusRange(part)
+			if !ok {
+				return nil, false
+			}
+			list = append(list, one)
 		}
-		list = append(list, statuses)
+		if !not {
+			return slices.Clip(list), true
+		}
+	} else if words.Arg(0) != "rstatus" || err != nil {
+		return nil, false
 	}
-	if list != nil {
-		r.check.ExpectStatus = slices.Clip(list)
+	in := func(n uint16) bool {
+		if words.Arg(0) == "rstatus" {
+			return pattern.MatchString(strconv.Itoa(int(n)))
+		}
+		return slices.ContainsFunc(list, func(s source.StatusRange) bool { return s.First <= n && n <= s.Last })
 	}
+	var out []source.StatusRange
+	for n := uint16(100); n <= 599; n++ {
+		switch last := len(out) - 1; {
+		case in(n) == not:
+		case last >= 0 && out[last].Last == n-1:
+			out[last].Last = n
+		default:
+			out = append(out, source.StatusRange{First: n, Last: n})
+		}
+	}
+	return out, len(out) > 0
 }

@@ -30,8 +30,7 @@ var hints = map[string]string{
 	"acl":             inConnections, "tcp-request": inConnections, "tcp-response": inConnections,
 	"maxconn": "limit connections in the endpoints", "fullconn": "limit connections in the endpoints",
 	"retries": notAgain, "option redispatch": notAgain,
-	"timeout connect": "health checks have it; clients connect to endpoints themselves",
-	"timeout":         "connections end when either side ends them; [conntrack] in svcproxy.toml says how long idle ones are known",
+	"timeout": "connections end when either side ends them; [conntrack] in svcproxy.toml says how long idle ones are known",
 }
 
 const (
@@ -45,6 +44,15 @@ func (l configLine) hint() string {
 		return hint
 	}
 	return hints[l.Arg(0)]
+}
+
+// leftOut returns the note on a line that is left out, or that is carried over in part.
+func (l configLine) leftOut(of string) (msg, hint string) {
+	msg = source.Excerpt(strings.Join(l.Words, " ")) + of
+	if l.is("timeout", "connect") {
+		return msg + " is used for health checks only", "clients connect to endpoints themselves"
+	}
+	return msg + " is left out", l.hint()
 }
 
 // silent reports whether a line needs no note: it is read elsewhere, or has no meaning here.
@@ -67,7 +75,8 @@ func noteLeftOut(s *reader.Service, in *section, taken map[reader.Position]bool)
 		if l.is("disabled") {
 			s.Disabled = true
 		} else if !taken[l.at] && !l.silent() {
-			s.Note(l.at, source.Excerpt(strings.Join(l.Words, " "))+" is left out", l.hint())
+			msg, hint := l.leftOut("")
+			s.Note(l.at, msg, hint)
 		}
 	}
 }
@@ -79,7 +88,8 @@ func (h *haproxy) noteDefaults(s *section, taken map[reader.Position]bool) {
 		for _, l := range s.lines {
 			http := httpWords[l.Arg(0)] || l.is("option") && httpOptions[l.Arg(1)] || l.is("timeout") && strings.HasPrefix(l.Arg(1), "http-")
 			if !http && !taken[l.at] && !l.silent() && !l.is("disabled") {
-				h.Note(l.at, source.Excerpt(strings.Join(l.Words, " "))+" of defaults is left out", l.hint())
+				msg, hint := l.leftOut(" of defaults")
+				h.Note(l.at, msg, hint)
 			}
 		}
 	}

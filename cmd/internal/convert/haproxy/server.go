@@ -10,6 +10,7 @@ import (
 
 	"svcproxy.dev/svcproxy/cmd/internal/convert/reader"
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/decode"
 )
 
 // wordSet returns the set of the words of a text.
@@ -38,7 +39,7 @@ var (
 
 // keptParams are those that are looked at.
 var keptParams = func() map[string]bool {
-	kept := wordSet("backup check check-ssl disabled downinter fall inter on-marked-down port rise slowstart ssl weight")
+	kept := wordSet("backup ca-file check check-sni check-ssl crt disabled downinter fall inter on-marked-down port rise slowstart ssl verify verifyhost weight")
 	for _, left := range leftParams {
 		kept[left.key] = true
 	}
@@ -187,8 +188,11 @@ func endpointOf(s *reader.Service, p proxyServer) (e source.Endpoint, name strin
 
 // addParams takes over the parameters of the whole service, and notes those that are left out.
 func addParams(s *reader.Service, p proxyServer) {
-	if d, err := haproxyTime(p.params["slowstart"]); err == nil {
-		s.SlowStart = min(d, source.MaxSlowStart)
+	if text := p.params["slowstart"]; text != "" {
+		d, err := haproxyTime(text)
+		if s.SlowStart = min(d, source.MaxSlowStart); err != nil || s.SlowStart != d {
+			s.Note(p.at, fmt.Sprintf("slowstart of %s is %s, not %s", p.title(), decode.ShortDuration(s.SlowStart), source.Excerpt(text)), "")
+		}
 	}
 	if p.params["on-marked-down"] == "shutdown-sessions" {
 		s.CloseConnections = source.CloseFailed
@@ -207,7 +211,7 @@ var leftParams = []struct{ key, hint string }{
 	{"maxconn", "limit connections in the server itself"},
 	{"send-proxy", seeClients}, {"send-proxy-v2", seeClients}, {"send-proxy-v2-ssl", seeClients}, {"send-proxy-v2-ssl-cn", seeClients}, {"check-send-proxy", ""},
 	{"minconn", "limit connections in the server itself"}, {"init-state", ""}, {"non-stick", ""},
-	{"interface", ""}, {"maxqueue", ""}, {"tcp-md5sig", ""}, {"namespace", ""}, {"socks4", ""}, {"check-via-socks4", ""}, {"check-sni", "server_name of health_check names the server"}, {"healthcheck", ""},
+	{"interface", ""}, {"maxqueue", ""}, {"tcp-md5sig", ""}, {"namespace", ""}, {"socks4", ""}, {"check-via-socks4", ""}, {"check-alpn", ""}, {"check-proto", ""}, {"healthcheck", ""},
 	{"track", ""}, {"source", ""}, {"fastinter", ""}, {"resolvers", ""}, {"on-marked-up", ""},
 	{"observe", "health checks ask endpoints themselves"}, {"agent-check", "an exec check can ask an agent"}, {"addr", "each endpoint is asked itself"},
 }
