@@ -26,6 +26,8 @@ func TestConvertExitCodes(t *testing.T) {
 				"in:3: the service is open to all sources now: \"tcp-request connection reject if { src -f nowhere }\" keeps sources out in a way that is not carried over; write source_ranges\n" +
 				"in: open to all sources now: default/a\n"},
 		{"no endpoint", "listen a\n bind 192.0.2.1:80\n server a db.example:80\n", []string{"haproxy", "in"}, 1, "in:1: service default/a is a comment: it has no endpoint"},
+		{"open to a source that returned", "*nat\n-A PREROUTING -s 10.0.0.0/8 -j RETURN\n-A PREROUTING -d 192.0.2.1 -p tcp --dport 80 -j DNAT --to-destination 10.0.0.1\n",
+			[]string{"iptables", "in"}, 1, "in: endpoints saw the addresses of clients"},
 		{"unknown format", "", []string{"ipvs", "in"}, 2, `svcproxy: unknown format "ipvs"; want keepalived, ipvsadm, iptables, haproxy, kubernetes or cilium`},
 		{"no format", "", nil, 2, "svcproxy: accepts between 1 and 2 arg(s), received 0" + usage},
 		{"no file", "", []string{"ipvsadm", "nowhere"}, 3, "reading what to convert: open nowhere: no such file or directory\n"},

@@ -20,7 +20,8 @@ func Read(in reader.Input) (*reader.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &walker{Result: &reader.Result{}, rules: rs, fronts: map[frontKey]*frontend{}, leads: map[string]bool{}, walked: map[string]bool{}, named: map[int]bool{}, pools: map[*reader.Service]poolIndex{}}
+	w := &walker{Result: &reader.Result{}, rules: rs, fronts: map[frontKey]*frontend{}, leads: map[string]bool{}, named: map[int]bool{},
+		before: exits{byPort: map[frontKey][]exit{}}, pools: map[*reader.Service]poolIndex{}}
 	if len(rs.nat["PREROUTING"]) == 0 {
 		return nil, reader.ErrorAt(reader.Position{File: in.Name}, "the table nat has no rules in PREROUTING")
 	}
@@ -28,6 +29,7 @@ func Read(in reader.Input) (*reader.Result, error) {
 		err = w.firewalls()
 	}
 	w.unreached()
+	w.withoutEndpoints()
 	if err != nil {
 		return nil, reader.ErrorAt(reader.Position{File: in.Name}, "%s", err)
 	}
@@ -65,6 +67,9 @@ type leaf struct {
 	match
 	at reader.Position
 	to []netip.AddrPort // port 0: the same
+
+	persistent bool
+	before     []exit // that keep some connections from it
 }
 
 type walker struct {
@@ -73,8 +78,8 @@ type walker struct {
 	fronts map[frontKey]*frontend
 	order  []*frontend
 	leads  map[string]bool // whether a chain leads to a DNAT
-	walked map[string]bool // chains whose exits are noted
-	named  map[int]bool    // lines that packets get to, of rules that a service or a note has
+	before exits
+	named  map[int]bool // lines that packets get to, of rules that a service or a note has
 	pools  map[*reader.Service]poolIndex
 	steps  int
 }
@@ -82,7 +87,7 @@ type walker struct {
 // unreached notes the rules that no packet from PREROUTING gets to.
 func (w *walker) unreached() {
 	for _, r := range w.rules.order {
-		if (r.target == "DNAT" || r.target == "REDIRECT") && !w.named[r.at.Line] {
+		if r.rewrites() && !w.named[r.at.Line] {
 			hint := ""
 			if r.chain == "OUTPUT" {
 				hint = "clients on this host reach services too: write one with that address and port"
@@ -105,7 +110,6 @@ func (w *walker) walk(chain string, m match, depth int) error {
 	if depth > reader.MaxDepth {
 		return nil // a loop, which the kernel refuses
 	}
-	w.exits(chain)
 	m.svl = m.svl || strings.HasPrefix(chain, "KUBE-SVL-")
 	for _, r := range w.rules.nat[chain] {
 		if err := w.step(1 + len(m.ports)*len(r.ports)/reader.MaxPorts); err != nil {
@@ -119,9 +123,17 @@ func (w *walker) walk(chain string, m match, depth int) error {
 			if err := w.leaf(r, m); err != nil {
 				return err
 			}
-		case r.target == "REDIRECT":
+			w.exit(r, &m)
+		case r.rewrites():
+			why, hint := "a process of this host is no endpoint", "have it listen on the port itself"
+			if r.target == "NETMAP" {
+				why, hint = "no service is of a whole range", "write a service with the addresses that are used"
+			}
 			w.named[r.at.Line] = true
-			w.Note(r.at, r.name(match{dst: r.dst.Prefix})+" is left out: a process of this host is no endpoint", "have it listen on the port itself")
+			w.Note(r.at, r.name(match{dst: r.dst.Prefix})+" is left out: "+why, hint)
+			w.exit(r, &m)
+		case r.ends():
+			w.exit(r, &m)
 		case strings.HasPrefix(r.target, "SVCP-"):
 			w.Note(r.at, "rules of svcproxy are left out", "")
 		case w.rules.nat[r.target] != nil && w.leadsOn(r.target, 0):
@@ -135,28 +147,6 @@ func (w *walker) walk(chain string, m match, depth int) error {
 	return nil
 }
 
-// exits notes, once for each chain, rules that keep some connections from a DNAT behind them.
-func (w *walker) exits(chain string) {
-	if w.walked[chain] {
-		return
-	}
-	w.walked[chain] = true
-	var exits []rule
-	for _, r := range w.rules.nat[chain] {
-		switch {
-		case r.ends() && r.always():
-			return // nothing gets to what follows
-		case r.ends() && !r.ofDocker():
-			exits = append(exits, r)
-		case r.target == "DNAT" || w.rules.nat[r.target] != nil && w.leadsOn(r.target, 0):
-			for _, e := range exits {
-				w.Note(e.at, source.Excerpt(e.text)+" is left out: connections that it keeps from the rules behind it reach services too", "source_ranges says who may use a service")
-			}
-			exits = nil
-		}
-	}
-}
-
 // leadsOn reports whether a chain leads to a rule that rewrites the destination, or to a note.
 func (w *walker) leadsOn(chain string, depth int) bool {
 	known, seen := w.leads[chain]
@@ -165,7 +155,7 @@ func (w *walker) leadsOn(chain string, depth int) bool {
 	}
 	w.leads[chain] = false
 	for _, r := range w.rules.nat[chain] {
-		if r.target == "DNAT" || r.target == "REDIRECT" || w.rules.nat[r.target] != nil && w.leadsOn(r.target, depth+1) {
+		if r.rewrites() || w.rules.nat[r.target] != nil && w.leadsOn(r.target, depth+1) {
 			w.leads[chain] = true
 			break
 		}
@@ -201,11 +191,19 @@ func (w *walker) leaf(r rule, m match) error {
 			w.Note(r.at, "! -i "+source.Excerpt(m.notIn)+" is left out: services are chosen by address, so clients there reach it too", "source_ranges says who may use a service")
 		}
 		for _, port := range m.ports {
+			before, all, err := w.meets(m, port)
+			if err != nil {
+				return err
+			}
+			if all {
+				w.Note(r.at, fmt.Sprintf("%s is left out: line %d has all connections to port %d before it", r.name(m), before[0].rule.at.Line, port), "")
+				continue
+			}
 			if err := w.Grow(1 + len(to)); err != nil {
 				return err
 			}
 			f := w.front(frontKey{m.dst.Addr(), m.protocol, port})
-			f.leaves = append(f.leaves, leaf{match: m, at: r.at, to: to})
+			f.leaves = append(f.leaves, leaf{match: m, at: r.at, to: to, persistent: r.persistent && len(to) > 1, before: before})
 		}
 	}
 	return nil
@@ -227,6 +225,9 @@ func (w *walker) destinations(text string) (to []netip.AddrPort, err error) {
 	if i := strings.LastIndexByte(text, ':'); i >= 0 && (strings.Count(text, ":") == 1 || strings.Contains(text[:i], "]")) {
 		host, port = text[:i], text[i+1:]
 	}
+	if host == "" {
+		return nil, fmt.Errorf("it rewrites the port alone")
+	}
 	if strings.ContainsAny(port, "-/") {
 		return nil, fmt.Errorf("it rewrites ports to the range %s", source.Excerpt(port))
 	}
@@ -239,6 +240,17 @@ func (w *walker) destinations(text string) (to []netip.AddrPort, err error) {
 		to = append(to, netip.AddrPortFrom(a, n))
 	}
 	return to, err
+}
+
+// withoutEndpoints notes the services for which kube-proxy refuses connections.
+func (w *walker) withoutEndpoints() {
+	for _, chain := range []string{"KUBE-SERVICES", "KUBE-EXTERNAL-SERVICES", "KUBE-NODEPORTS"} {
+		for _, r := range w.rules.filter[chain] {
+			if name, what, found := strings.Cut(r.comment, " has no "); found && (r.target == "REJECT" || r.target == "DROP") {
+				w.Note(r.at, fmt.Sprintf("%s of service %s is left out: it has no %s", r.target, source.Excerpt(name), source.Printable(what)), "convert the objects of Kubernetes")
+			}
+		}
+	}
 }
 
 // firewalls reads who may use the addresses of load balancers: newer versions of kube-proxy drop the

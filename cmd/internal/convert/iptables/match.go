@@ -22,6 +22,7 @@ type match struct {
 	comment  string
 	limited  string // what else is wanted; empty: nothing
 	svl      bool   // it leads through a chain for endpoints of this host
+	returns  []exit // of the chains on the way
 	shortcut int    // a line by which pods and this host get around those; 0: it leads through none
 }
 

@@ -14,6 +14,7 @@ type pool struct {
 	to       []netip.AddrPort
 	weights  []uint16
 	affinity uint64
+	hashed   bool // clients keep their endpoint
 	ranges   []netip.Prefix
 	notes    []reader.Note
 }
@@ -79,8 +80,10 @@ func (s *share) add(l leaf, port uint16) {
 	part := s.rest * l.chance
 	s.rest -= part
 	if part <= 1e-9 {
+		s.notes = append(s.notes, reader.Note{At: l.at, Msg: fmt.Sprintf("DNAT of port %d to %s is left out: rules before it have all connections", port, l.to[0].Addr())})
 		return
 	}
+	s.hashed = s.hashed || l.persistent
 	for _, to := range l.to {
 		to = netip.AddrPortFrom(to.Addr(), cmp.Or(to.Port(), port))
 		if _, known := s.of[to]; !known {

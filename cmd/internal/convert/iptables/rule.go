@@ -25,6 +25,7 @@ type rule struct {
 	comment     string
 	target      string
 	destination string   // of DNAT
+	persistent  bool     // a client gets the same address of a range
 	other       []string // matches that we do not know
 }
 
@@ -140,7 +141,14 @@ func (r rule) name(m match) string {
 }
 
 // ends reports whether a rule ends its chain for what it matches, with the destination as it is.
-func (r rule) ends() bool { return r.target == "RETURN" || r.target == "ACCEPT" }
+func (r rule) ends() bool {
+	return slices.Contains([]string{"RETURN", "ACCEPT", "DROP", "QUEUE", "NFQUEUE"}, r.target)
+}
+
+// rewrites reports whether a rule changes the destination.
+func (r rule) rewrites() bool {
+	return slices.Contains([]string{"DNAT", "REDIRECT", "NETMAP"}, r.target)
+}
 
 // always reports whether a rule matches everything.
 func (r rule) always() bool {
@@ -191,9 +199,11 @@ func (r *rule) option(word, value string, not bool) {
 		r.comment = value
 	case "-j", "-g", "--jump", "--goto":
 		r.target = value
-	case "--to-destination":
+	case "--to-destination", "--to":
 		r.destination = value
-	case "--mode", "--packet", "--random", "--persistent", "--reap", "--rttl", "--name", "--mask", "--rsource", "--rdest", "--set", "--set-xmark", "--set-mark", "--random-fully",
+	case "--persistent":
+		r.persistent = true
+	case "--mode", "--packet", "--random", "--reap", "--rttl", "--name", "--mask", "--rsource", "--rdest", "--set", "--set-xmark", "--set-mark", "--random-fully",
 		"--or-mark", "--to-ports", "--to-source", "--log-prefix", "--log-level":
 	default:
 		ok = false

@@ -78,6 +78,7 @@ func (w *walker) kubeFront(services map[source.Key]*reader.Service, f *frontend,
 	for _, n := range p.notes {
 		s.Note(n.At, n.Msg, n.Hint)
 	}
+	noteBefore(s, f)
 	i := slices.IndexFunc(s.Ports, func(q source.Port) bool { return q.Name == m[3] && q.Protocol == f.protocol })
 	if i < 0 {
 		i, s.Ports = len(s.Ports), append(s.Ports, source.Port{Name: m[3], Protocol: f.protocol, Port: f.port, TargetPort: f.port})
@@ -163,6 +164,9 @@ func (w *walker) plain() error {
 		}
 		p := f.pool()
 		if len(p.to) == 0 {
+			for _, l := range f.leaves {
+				w.Note(l.at, fmt.Sprintf("DNAT of port %d is left out: it is for connections of this host", f.port), "")
+			}
 			continue
 		}
 		same := f.likeness(p)
@@ -171,6 +175,7 @@ func (w *walker) plain() error {
 			s = w.plainService(f, p)
 			by[same] = s
 		}
+		noteBefore(s, f)
 		w.plainPort(s, f, p)
 	}
 	for _, s := range by {
@@ -188,7 +193,7 @@ func (w *walker) plain() error {
 // likeness returns what ports of one service have in common: the rules, and what they make.
 func (f *frontend) likeness(p pool) string {
 	var b strings.Builder
-	fmt.Fprint(&b, f.addr, f.protocol, p.ranges, p.affinity, p.weights)
+	fmt.Fprint(&b, f.addr, f.protocol, p.ranges, p.affinity, p.weights, p.hashed)
 	for _, l := range f.leaves {
 		fmt.Fprint(&b, " ", l.at.Line)
 	}
@@ -209,6 +214,9 @@ func (w *walker) plainService(f *frontend, p pool) *reader.Service {
 		s.Note(s.At, "the rule is of all addresses of this host, and a node port is on the addresses of node_port_addresses", "set it in svcproxy.toml, or write vips in place of node_port")
 	}
 	s.SourceRanges = p.ranges
+	if p.hashed {
+		s.Scheduler, s.HashOn = source.Maglev, source.ClientIP
+	}
 	for _, n := range p.notes {
 		s.Note(n.At, n.Msg, n.Hint)
 	}
