@@ -48,10 +48,6 @@ func TestHAProxyGrowth(t *testing.T) {
 			return "listen a\n" + lines(200, "bind 10.1.0.%[1]d:%[1]d") + "option httpchk\nhttp-check expect status " + strings.Repeat("200,", 100*n) +
 				"\nserver s 10.0.0.1 check\n"
 		}},
-		{"names of one list of sources", func(n int) string {
-			return "listen a\nbind 192.0.2.1:80\nacl one src " + strings.Repeat("10.0.0.1 ", 500) + "\n" + lines(n, "tcp-request connection accept if one # %d") +
-				"tcp-request connection reject\nserver s 10.0.0.1\n"
-		}},
 		{"conditions of one rule", func(n int) string {
 			return "listen a\nbind 192.0.2.1:80\ntcp-request connection accept if " + strings.ReplaceAll(lines(n, "!{ src 2001:db8:%x:1::/64 }"), "\n", " ") +
 				"\nserver s 10.0.0.1\n"

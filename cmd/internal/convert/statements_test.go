@@ -254,7 +254,8 @@ func haproxyConfig(c *config) {
 		c.add(" bind %s:%d%s", addr, port, pick(c, "", "", "", " ssl crt x.pem", " accept-proxy"))
 		bind := c.states(section, "bind", of(addr, port, exists))
 		rule := pick(c, "connection reject unless { src 10.0.0.0/8 }", "content reject if !{ src 10.0.0.0/8 }", "connection reject if { src -f nowhere.lst }",
-			"content accept if { req_ssl_hello_type 1 }")
+			"content accept if { req_ssl_hello_type 1 }", "content accept if { src 10.0.0.0/8 }\n tcp-request content reject if WAIT_END",
+			"content accept if { src 10.0.0.0/8 } { req_ssl_sni a }", "connection reject if { src_is_local }", "session lua.guard")
 		if c.often(4) {
 			c.add(" tcp-request %s", rule)
 			c.states(bind, "tcp-request", of(addr, port, hasRanges("10.0.0.0/8")))
@@ -270,7 +271,7 @@ func haproxyConfig(c *config) {
 		kind := pick(c, "tcp", "http", "tcp-check")
 		switch kind {
 		case "http":
-			c.add(" option httpchk GET /alive")
+			c.add(" option httpchk GET /alive%s", pick(c, "", "", ` HTTP/1.0\r\nAuthorization:\ Basic\ YWRt`))
 		case "tcp-check":
 			c.add(" option tcp-check\n tcp-check send PING\n tcp-check expect %s PONG", pick(c, "string", "! string"))
 		}
@@ -320,12 +321,21 @@ func iptablesConfig(c *config) {
 		c.add("-A %s %s%s%s-p tcp -m tcp --dport %d -j %s", chain, source, dst, match, port, to)
 		ask := hasServer("10.0.0.1", -1)
 		rule := c.states(nil, word, of(addr, port, ask))
+		if first := rule.line; c.often(3) { // it gets nothing, or less
+			dst, at := pick(c, source, one), ""
+			if dst == one {
+				at = fmt.Sprintf("192.0.2.%d", i+1)
+			}
+			c.add("-A %s %s-p tcp -m tcp --dport %d -j DNAT --to-destination 10.0.0.7", chain, dst, port)
+			c.states(nil, "DNAT", of(at, port, hasServer("10.0.0.7", -1)))
+			rule.line = first
+		}
 		if source != "" {
-			c.states(rule, "198.51.100.0/24", of(addr, port, hasRanges("198.51.100.0/24")))
+			c.states(rule, "198.51.100.0/24", of(addr, port, hasRanges("198.51.100.0/24"))).line = rule.line
 		}
 	}
 	if c.often(3) {
-		c.add("-A PREROUTING -s 10.9.0.0/16 -j RETURN\n-A PREROUTING -d 192.0.2.99/32 -p tcp -m tcp --dport 80 -j DNAT --to-destination 10.0.0.9")
+		c.add("-A PREROUTING -s 10.9.0.0/16 -j RETURN\n-A PREROUTING -d 192.0.2.99/32 -p tcp -m tcp --dport 9 -j DNAT --to-destination 10.0.0.9")
 		c.lines--
 		c.states(nil, "RETURN", nil)
 		c.lines++

@@ -23,10 +23,11 @@ type sources struct {
 type sourceReader struct {
 	*haproxy
 	sources
-	acls    map[string][]configLine // by their names
-	at      reader.Position         // of the line that is evaluated
-	exact   []reader.Position       // lines of a set that are understood
-	changes bool                    // the source of a connection is not that of its packets
+	acls    map[string][]configLine       // by their names
+	tested  map[reader.Position]condition // of their lines
+	at      reader.Position               // of the line that is evaluated
+	exact   []reader.Position             // lines of a set that are understood
+	changes bool                          // the source of a connection is not that of its packets
 }
 
 // A condition is a lower and an upper bound of the sources to which a rule applies.
@@ -43,7 +44,7 @@ func (h *haproxy) sources(front, back *section) (sources, error) {
 	for _, s := range slices.Compact([]*section{front, back}) {
 		rules := s.all("tcp-request")
 		r.changes = r.changes || front.changesSources(rules)
-		r.acls = map[string][]configLine{}
+		r.acls, r.tested = map[string][]configLine{}, map[reader.Position]condition{}
 		for _, l := range s.all("acl") {
 			r.acls[l.Arg(1)] = append(r.acls[l.Arg(1)], l)
 		}
@@ -224,10 +225,13 @@ func (r *sourceReader) acl(name string) (out condition, err error) {
 	case len(lines) > 0:
 		all := make([]condition, len(lines))
 		for i, l := range lines {
-			r.at = l.at
-			c, err := r.test(l.Words[min(2, len(l.Words)):])
-			if err != nil {
-				return out, err
+			c, known := r.tested[l.at]
+			if !known {
+				r.at = l.at
+				if c, err = r.test(l.Words[min(2, len(l.Words)):]); err != nil {
+					return out, err
+				}
+				r.tested[l.at] = c
 			}
 			if all[i] = c; c.exact() {
 				r.exact = append(r.exact, l.at)

@@ -95,7 +95,8 @@ func noteBefore(s *reader.Service, f *frontend) {
 		for _, e := range l.before {
 			text := source.Excerpt(e.rule.text)
 			switch {
-			case !e.rule.ends():
+			case e.rule.rewrites() && e.limited != "": // it is left out, with a note of its own
+			case e.rule.rewrites():
 				s.Note(e.rule.at, fmt.Sprintf("%s comes first: connections to service %s that it matches go to the service now", text, s.Key), "")
 			case e.bySource(l.match):
 				s.Opens = true

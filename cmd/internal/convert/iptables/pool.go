@@ -104,7 +104,7 @@ func (s *share) noteRest(f *frontend, others []leaf) {
 	for _, l := range others {
 		for _, to := range l.to {
 			if l.src.IsValid() && s.of[netip.AddrPortFrom(to.Addr(), cmp.Or(to.Port(), f.port))] == 0 {
-				note(l.at, fmt.Sprintf("the endpoints that clients of %s have for themselves are left out", l.src), "write a service with an address of its own")
+				note(l.at, fmt.Sprintf("DNAT of port %d to %s is left out: only clients of %s get there, and others have another endpoint", f.port, to.Addr(), l.src), "write a service with an address of its own")
 				break
 			}
 		}
