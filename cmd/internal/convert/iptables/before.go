@@ -32,13 +32,13 @@ func (x *exits) add(e exit) {
 	}
 }
 
-// exit records that a rule ends the way of what it matches. RETURN does so within its chain. DNAT of one address is compared
+// exit records that a rule ends the way of what it matches. RETURN and -g do so within their chain. DNAT of one address is compared
 // where its frontend becomes a pool.
 func (w *walker) exit(r rule, m *match) {
 	e, ok := m.and(r)
 	switch {
 	case !ok || r.ofDocker() || e.fromHost || r.target == "DNAT" && e.dst.IsSingleIP():
-	case r.target == "RETURN":
+	case r.target == "RETURN" || r.goesTo:
 		e.chance = r.chance // of what gets to the chain
 		m.returns = append(slices.Clip(m.returns), exit{e, r})
 	default:
@@ -89,9 +89,22 @@ func within(a, b netip.Prefix) bool {
 	return !b.IsValid() || a.IsValid() && a.Bits() >= b.Bits() && b.Overlaps(a)
 }
 
-// noteBefore notes the rules that packets met before those of a service, and that kept some connections from it.
-func noteBefore(s *reader.Service, f *frontend) {
+const saysWho = "source_ranges says who may use a service"
+
+// noteWider notes what kept some connections from a service: an interface, and rules that packets met before.
+func noteWider(s *reader.Service, f *frontend) {
+	open := func(at reader.Position, l leaf, what string) {
+		s.Opens = true
+		to := "all sources"
+		if len(f.ranges) > 0 || l.src.IsValid() {
+			to = "all of its source ranges"
+		}
+		s.Note(at, fmt.Sprintf("service %s is open to %s now: %s is left out", s.Key, to, what), saysWho)
+	}
 	for _, l := range f.leaves {
+		if l.notIn != "" {
+			open(l.at, l, "! -i "+source.Excerpt(l.notIn))
+		}
 		for _, e := range l.before {
 			text := source.Excerpt(e.rule.text)
 			switch {
@@ -99,12 +112,7 @@ func noteBefore(s *reader.Service, f *frontend) {
 			case e.rule.rewrites():
 				s.Note(e.rule.at, fmt.Sprintf("%s comes first: connections to service %s that it matches go to the service now", text, s.Key), "")
 			case e.bySource(l.match):
-				s.Opens = true
-				to := "all sources"
-				if len(f.ranges) > 0 || l.src.IsValid() {
-					to = "all of its source ranges"
-				}
-				s.Note(e.rule.at, fmt.Sprintf("service %s is open to %s now: %s is left out", s.Key, to, text), "source_ranges says who may use a service")
+				open(e.rule.at, l, text)
 			default:
 				s.Note(e.rule.at, fmt.Sprintf("%s is left out: connections that it keeps from service %s reach it too", text, s.Key), "")
 			}

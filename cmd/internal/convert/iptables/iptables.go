@@ -115,8 +115,11 @@ func (w *walker) walk(chain string, m match, depth int) error {
 		if err := w.step(1 + len(m.ports)*len(r.ports)/reader.MaxPorts); err != nil {
 			return err
 		}
-		if r.ends() && r.always() {
-			return nil // nothing gets to what follows
+		if r.ends() && r.always() { // nothing gets to what follows
+			if r.target != "RETURN" {
+				w.exit(r, &m)
+			}
+			return nil
 		}
 		switch {
 		case r.target == "DNAT":
@@ -142,12 +145,17 @@ func (w *walker) walk(chain string, m match, depth int) error {
 					return err
 				}
 			}
+			if r.goesTo {
+				w.exit(r, &m)
+			}
+		case r.goesTo:
+			w.exit(r, &m)
 		}
 	}
 	return nil
 }
 
-// leadsOn reports whether a chain leads to a rule that rewrites the destination, or to a note.
+// leadsOn reports whether a chain leads to a rule that rewrites the destination, or that ends the way of packets.
 func (w *walker) leadsOn(chain string, depth int) bool {
 	known, seen := w.leads[chain]
 	if seen || depth > reader.MaxDepth {
@@ -155,7 +163,7 @@ func (w *walker) leadsOn(chain string, depth int) bool {
 	}
 	w.leads[chain] = false
 	for _, r := range w.rules.nat[chain] {
-		if r.rewrites() || w.rules.nat[r.target] != nil && w.leadsOn(r.target, depth+1) {
+		if r.rewrites() || r.ends() && r.target != "RETURN" || w.rules.nat[r.target] != nil && w.leadsOn(r.target, depth+1) {
 			w.leads[chain] = true
 			break
 		}
@@ -187,9 +195,6 @@ func (w *walker) leaf(r rule, m match) error {
 	case m.dst.IsValid() && source.Unusable(m.dst.Addr()) != "":
 		leave(fmt.Sprintf("%s is %s", m.dst.Addr(), source.Unusable(m.dst.Addr())), "")
 	default:
-		if m.notIn != "" {
-			w.Note(r.at, "! -i "+source.Excerpt(m.notIn)+" is left out: services are chosen by address, so clients there reach it too", "source_ranges says who may use a service")
-		}
 		for _, port := range m.ports {
 			before, all, err := w.meets(m, port)
 			if err != nil {

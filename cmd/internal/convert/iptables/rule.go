@@ -24,6 +24,7 @@ type rule struct {
 	affinity    uint64  // it is for clients that came within so many seconds; 0: for all
 	comment     string
 	target      string
+	goesTo      bool     // the target, with nothing behind it
 	destination string   // of DNAT
 	persistent  bool     // a client gets the same address of a range
 	other       []string // matches that we do not know
@@ -198,7 +199,7 @@ func (r *rule) option(word, value string, not bool) {
 	case "--comment":
 		r.comment = value
 	case "-j", "-g", "--jump", "--goto":
-		r.target = value
+		r.target, r.goesTo = value, strings.HasPrefix(word, "-g") || word == "--goto"
 	case "--to-destination", "--to":
 		r.destination = value
 	case "--persistent":

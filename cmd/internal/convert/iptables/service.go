@@ -78,7 +78,7 @@ func (w *walker) kubeFront(services map[source.Key]*reader.Service, f *frontend,
 	for _, n := range p.notes {
 		s.Note(n.At, n.Msg, n.Hint)
 	}
-	noteBefore(s, f)
+	noteWider(s, f)
 	i := slices.IndexFunc(s.Ports, func(q source.Port) bool { return q.Name == m[3] && q.Protocol == f.protocol })
 	if i < 0 {
 		i, s.Ports = len(s.Ports), append(s.Ports, source.Port{Name: m[3], Protocol: f.protocol, Port: f.port, TargetPort: f.port})
@@ -175,7 +175,7 @@ func (w *walker) plain() error {
 			s = w.plainService(f, p)
 			by[same] = s
 		}
-		noteBefore(s, f)
+		noteWider(s, f)
 		w.plainPort(s, f, p)
 	}
 	for _, s := range by {
