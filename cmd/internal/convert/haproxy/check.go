@@ -153,7 +153,7 @@ func (r *checkReader) time(at reader.Position, key, text string, standard time.D
 		standard = max(source.MinCheckTime, min(source.MaxCheckTime, d))
 	}
 	if standard != d {
-		r.Note(at, fmt.Sprintf("%s of checks is %s, not %s", key, decode.ShortDuration(standard), source.Excerpt(text)), "")
+		r.Note(at, fmt.Sprintf("%s is %s, not %s", key, decode.ShortDuration(standard), source.Excerpt(text)), "")
 	}
 	return standard
 }

@@ -96,8 +96,10 @@ func (r *httpReader) rule(l configLine) {
 		r.send(l)
 	case !r.ended && kind == "expect":
 		r.expect(l)
-	default:
+	case r.ended:
 		r.unsaid(l.at, source.Excerpt(strings.Join(l.Words, " "))+" is left out: a check asks once", "")
+	default:
+		r.unsaid(l.at, source.Excerpt(strings.Join(l.Words, " "))+" is left out", "")
 	}
 }
 
