@@ -119,9 +119,6 @@ func (r *sourceReader) rules(rules []configLine, set []string) error {
 		if err := r.Grow(len(most) + len(least) + len(c.most) + len(c.least)); err != nil {
 			return err
 		}
-		if c.exact() {
-			r.exact = append(r.exact, l.at)
-		}
 		switch {
 		case action == "accept":
 			if c.bySource && otherwise { // it keeps its sources from a rule that is left out
@@ -137,7 +134,10 @@ func (r *sourceReader) rules(rules []configLine, set []string) error {
 		default:
 			otherwise, keeps = true, l
 		}
-		if bySource = bySource || c.bySource; c.bySource && !c.exact() {
+		bySource = bySource || c.bySource
+		if c.exact() {
+			r.exact = append(r.exact, l.at)
+		} else if c.bySource {
 			partly = l
 		}
 	}
