@@ -38,7 +38,6 @@ func (t step) settle(files []*unit) {
 			t.refuse(u)
 		}
 	}
-	t.renew(t.refused)
 	for _, u := range t.refused {
 		t.updateConflicts(u)
 	}

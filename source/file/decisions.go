@@ -4,12 +4,10 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"hash/crc32"
 	"log/slog"
 	"maps"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -22,10 +20,10 @@ import (
 // what the files say. They outlive the process: a held change stays held, an
 // older version stays in use, and what was applied on trial goes back.
 type decisions struct {
-	pins    map[string]*pin       // by file name
-	trial   *trial                // nil: there is none
-	overdue *overdue              // nil: a client has been told, or there is none
-	kept    map[string][]keptList // by name of the service file
+	pins    map[string]*pin           // by file name
+	trial   *trial                    // nil: there is none
+	overdue *overdue                  // nil: a client has been told, or there is none
+	lists   map[string]*acceptedLists // by name of the file that was accepted with them
 
 	changed bool   // since text, perhaps
 	text    []byte // as last handed to the store
@@ -41,6 +39,20 @@ func (d *decisions) pin(name string, p *pin) {
 func (d *decisions) unpin(name string) {
 	d.changed = d.changed || d.pins[name] != nil
 	delete(d.pins, name)
+}
+
+// noteLists notes with which lists a file was accepted; nil: with those in use.
+func (d *decisions) noteLists(name string, a *acceptedLists) {
+	was := d.lists[name]
+	switch {
+	case a == nil && was != nil:
+		delete(d.lists, name)
+	case a == nil || was != nil && was.of == a.of && maps.Equal(was.lists, a.lists):
+		return
+	default:
+		d.lists[name] = a
+	}
+	d.changed = true
 }
 
 // try notes what is on trial; nil: nothing.
@@ -66,7 +78,6 @@ type trial struct {
 	boot         string
 	before       map[string]*read.Version // in use when it began, by file name; of an earlier run only with its id
 	refused      map[string][32]byte      // handed on when it began, and not in use for another file has what they claim
-	kept         map[string][]keptList    // what services kept when it began, by file name
 	back         bool                     // it was not confirmed in time while no process ran: the first look goes back
 }
 
@@ -74,46 +85,30 @@ type trial struct {
 // and is not meant for what is held by then.
 type overdue struct{ began, back time.Time }
 
-// A keptList is a version of a list that services keep, because a newer one does not fit them. It is so recorded before the
-// newer one is.
-type keptList struct {
-	of       [sha256.Size]byte // the version of the service file
-	list     *read.Version
-	services []string // their keys, sorted; nil: all that refer to the list
+// acceptedLists are the lists with which a version of a file was accepted, where they are not those that
+// are used now.
+type acceptedLists struct {
+	of    [sha256.Size]byte // the version of the file
+	lists map[string][sha256.Size]byte
 }
 
-// eachKept calls visit with all lists that services keep, or did when the trial began.
-func (d *decisions) eachKept(visit func(*keptList)) {
-	visitAll := func(kept map[string][]keptList) {
-		for _, lists := range kept {
-			for i := range lists {
-				visit(&lists[i])
-			}
-		}
-	}
-	if visitAll(d.kept); d.trial != nil {
-		visitAll(d.trial.kept)
-	}
-}
-
-// needs returns the versions that must not be dropped, and the texts of lists that may have no copy yet.
-func (d *decisions) needs() (needed map[keep.Version]bool, texts map[keep.Version][]byte) {
-	needed, texts = map[keep.Version]bool{}, map[keep.Version][]byte{}
+// needs returns the versions that must not be dropped.
+func (d *decisions) needs() map[keep.Version]bool {
+	needed := map[keep.Version]bool{}
 	for name, p := range d.pins {
 		needed[keep.Version{Name: name, Sum: p.use}] = true
 	}
-	d.eachKept(func(k *keptList) {
-		v := keep.Version{Name: filepath.Base(k.list.Path), Sum: k.list.ID}
-		if needed[v] = true; k.list.List != nil {
-			texts[v] = k.list.List.Text()
+	for _, a := range d.lists {
+		for name, id := range a.lists {
+			needed[keep.Version{Name: name, Sum: id}] = true
 		}
-	})
+	}
 	if d.trial != nil {
 		for name, v := range d.trial.before {
 			needed[keep.Version{Name: name, Sum: v.ID}] = true
 		}
 	}
-	return needed, texts
+	return needed
 }
 
 // As they are kept.
@@ -133,10 +128,9 @@ type (
 		Why   string           `json:"why"`
 	}
 	listsText struct {
-		File     string            `json:"file"`
-		Of       string            `json:"of"` // the version of the file
-		Lists    map[string]string `json:"lists"`
-		Services []string          `json:"services,omitempty"` // none: all that refer to these lists, as the first versions had it
+		File  string            `json:"file"`
+		Of    string            `json:"of"`
+		Lists map[string]string `json:"lists"`
 	}
 	trialText struct {
 		Began   time.Time         `json:"began"`
@@ -144,7 +138,6 @@ type (
 		Boot    string            `json:"boot"`
 		Before  map[string]string `json:"before"`
 		Refused map[string]string `json:"refused,omitempty"`
-		Kept    []listsText       `json:"kept,omitempty"`
 	}
 	overdueText struct {
 		Began time.Time `json:"began"`
@@ -152,12 +145,7 @@ type (
 	}
 )
 
-// The header of decisions says how they are written: as 1, or as 2 where services keep lists, which programs that know 1 only
-// would take for something else.
-const decisionsHeader = "svcproxy decisions %d %08x"
-
-// errNewer says that this program is too old for what was kept.
-var errNewer = errors.New("it was written by a newer version of svcproxy")
+const decisionsHeader = "svcproxy decisions 1 "
 
 // encode returns what is to be kept.
 func (d *decisions) encode() []byte {
@@ -167,7 +155,7 @@ func (d *decisions) encode() []byte {
 		t.Pins = append(t.Pins, pinText{name, p.state, read.IDText(p.found), read.IDText(p.use), p.since, p.why})
 	}
 	if tr := d.trial; tr != nil {
-		t.Apply = &trialText{tr.began, tr.until, tr.boot, map[string]string{}, map[string]string{}, listsTexts(tr.kept)}
+		t.Apply = &trialText{tr.began, tr.until, tr.boot, map[string]string{}, map[string]string{}}
 		for name, v := range tr.before {
 			t.Apply.Before[name] = read.IDText(v.ID)
 		}
@@ -175,9 +163,12 @@ func (d *decisions) encode() []byte {
 			t.Apply.Refused[name] = read.IDText(id)
 		}
 	}
-	version := 1
-	if t.Lists = listsTexts(d.kept); len(t.Lists) > 0 || t.Apply != nil && len(t.Apply.Kept) > 0 {
-		version = 2
+	for _, name := range sortedNames(d.lists) {
+		a := listsText{name, read.IDText(d.lists[name].of), map[string]string{}}
+		for list, id := range d.lists[name].lists {
+			a.Lists[list] = read.IDText(id)
+		}
+		t.Lists = append(t.Lists, a)
 	}
 	if o := d.overdue; o != nil {
 		t.Back = &overdueText{o.began, o.back}
@@ -186,43 +177,15 @@ func (d *decisions) encode() []byte {
 	if err != nil {
 		panic(err) // strings and times only
 	}
-	return fmt.Appendf(nil, decisionsHeader+"\n%s\n", version, crc32.ChecksumIEEE(text), text)
-}
-
-func listsTexts(kept map[string][]keptList) (texts []listsText) {
-	for _, name := range sortedNames(kept) {
-		for _, k := range kept[name] {
-			texts = append(texts, listsText{name, read.IDText(k.of), map[string]string{filepath.Base(k.list.Path): read.IDText(k.list.ID)}, k.services})
-		}
-	}
-	return texts
-}
-
-// keptOf reads what listsTexts wrote. Of lists there are only names, see Source.loadLists.
-func keptOf(texts []listsText) map[string][]keptList {
-	kept := map[string][]keptList{}
-	for _, t := range texts {
-		of, ok := read.ParseID(t.Of)
-		for name, sum := range sumsOf(t.Lists) {
-			if ok && read.IsFileName(t.File) {
-				kept[t.File] = append(kept[t.File], keptList{of, &read.Version{ID: sum, Path: name}, t.Services})
-			}
-		}
-	}
-	return kept
+	return fmt.Appendf(nil, "%s%08x\n%s\n", decisionsHeader, crc32.ChecksumIEEE(text), text)
 }
 
 // parseDecisions reads what encode wrote.
 func parseDecisions(data []byte) (d decisions, err error) {
-	d.pins = map[string]*pin{}
+	d.pins, d.lists = map[string]*pin{}, map[string]*acceptedLists{}
 	head, text, _ := bytes.Cut(data, []byte("\n"))
 	text = bytes.TrimSuffix(text, []byte("\n"))
-	var version int
-	var sum uint32
-	switch _, err := fmt.Sscanf(string(head), decisionsHeader, &version, &sum); {
-	case err == nil && version > 2:
-		return d, errNewer
-	case err != nil || version < 1 || sum != crc32.ChecksumIEEE(text):
+	if string(head) != fmt.Sprintf("%s%08x", decisionsHeader, crc32.ChecksumIEEE(text)) {
 		return d, keep.ErrDamaged
 	}
 	var t decisionsText
@@ -236,12 +199,16 @@ func parseDecisions(data []byte) (d decisions, err error) {
 			d.pins[p.File] = &pin{p.State, found, use, p.Since, p.Why}
 		}
 	}
-	if d.kept = keptOf(t.Lists); t.Back != nil {
+	for _, a := range t.Lists {
+		if of, ok := read.ParseID(a.Of); ok && read.IsFileName(a.File) {
+			d.lists[a.File] = &acceptedLists{of, sumsOf(a.Lists)}
+		}
+	}
+	if t.Back != nil {
 		d.overdue = &overdue{t.Back.Began, t.Back.Back}
 	}
 	if t.Apply != nil {
 		d.trial = &trial{began: t.Apply.Began, until: t.Apply.Until, boot: t.Apply.Boot, before: map[string]*read.Version{}, refused: sumsOf(t.Apply.Refused)}
-		d.trial.kept = keptOf(t.Apply.Kept)
 		for name, sum := range sumsOf(t.Apply.Before) {
 			d.trial.before[name] = &read.Version{ID: sum}
 		}

@@ -42,42 +42,18 @@ func newTracked(src *Source) *tracked {
 // Apply implements source.Sink.
 func (k *tracked) Apply(ch source.Changes) {
 	units := k.apply(ch)
-	k.mu.Lock()
-	late := k.late
-	if late {
+	if k.late {
 		k.untold = append(k.untold, units)
-	}
-	k.mu.Unlock()
-	if !late {
+	} else {
 		k.src.Accepted(units)
 	}
 }
 
-// tell tells what was accepted so far, and from then on at once.
 func (k *tracked) tell() {
-	k.mu.Lock()
-	untold := k.untold
-	k.late, k.untold = false, nil
-	k.mu.Unlock()
-	for _, units := range untold {
+	for _, units := range k.untold {
 		k.src.Accepted(units)
 	}
-}
-
-// tellFirst tells what was accepted first of what was not told yet.
-func (k *tracked) tellFirst() {
-	k.mu.Lock()
-	first := k.untold[0]
-	k.untold = k.untold[1:]
-	k.mu.Unlock()
-	k.src.Accepted(first)
-}
-
-// beLate has it tell only when told to.
-func (k *tracked) beLate() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.late = true
+	k.late, k.untold = false, nil
 }
 
 // apply returns what it accepted.
@@ -268,8 +244,7 @@ func (h *host) checkStore() {
 	}
 	slices.Sort(want)
 	needed := map[string]bool{}
-	needs, _ := h.src.decisions.needs()
-	for v := range needs {
+	for v := range h.src.decisions.needs() {
 		needed[filepath.Base(st.CopyPath(v.Name, v.Sum))] = true
 	}
 	got := slices.DeleteFunc(h.copies(), func(c string) bool { return needed[c] && !slices.Contains(want, c) })

@@ -6,10 +6,10 @@ import (
 	"slices"
 )
 
-// dropCopy removes a copy that was replaced, unless decisions need it, or did when they were written: then dropRetained does.
+// dropCopy removes a copy that was replaced, unless decisions need it: then dropRetained does.
 func (st *Store) dropCopy(name string, sum [sha256.Size]byte) {
 	k := Version{name, sum}
-	if st.needed()[k] || st.retained[k] {
+	if st.needed()[k] {
 		st.retained[k] = true
 		return
 	}
@@ -24,15 +24,15 @@ func (st *Store) dropRetained() {
 			continue
 		}
 		delete(st.retained, k)
-		if !st.Counts(k.Name, k.Sum) {
+		if !st.counts(k.Name, k.Sum) {
 			st.dropCopy(k.Name, k.Sum)
 		}
 	}
 }
 
-// Counts reports whether this version of a file is recorded or about to be, or what a start may find
+// counts reports whether this version of a file is recorded or about to be, or what a start may find
 // while the disk does not have another.
-func (st *Store) Counts(name string, sum [sha256.Size]byte) bool {
+func (st *Store) counts(name string, sum [sha256.Size]byte) bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	return st.records[name].Sum == sum || st.unwritten[name].Sum == sum ||

@@ -38,13 +38,12 @@ type Store struct {
 
 	mu        sync.Mutex // guards what follows, and version.data; never held while the disk is waited for
 	records   map[string]Record
-	damaged   map[string]bool    // files whose copy is, by name
-	unwritten map[string]Entry   // what is not written yet, by file name
-	writing   map[string]Entry   // those that the goroutine of Run is about to record; unwritten may have later ones by now
-	dirText   []byte             // of the directory, if that is not written yet
-	decided   []byte             // of decisions, if they are not written yet
-	needs     map[Version]bool   // that decisions name
-	texts     map[Version][]byte // of those whose copies are written before decisions
+	damaged   map[string]bool  // files whose copy is, by name
+	unwritten map[string]Entry // what is not written yet, by file name
+	writing   map[string]Entry // those that the goroutine of Run is about to record; unwritten may have later ones by now
+	dirText   []byte           // of the directory, if that is not written yet
+	decided   []byte           // of decisions, if they are not written yet
+	needs     map[Version]bool // that decisions name
 
 	unsynced map[string]unsynced // what is written and may not be on the disk, by file name
 	syncing  map[string]unsynced // that, of which the disk is asked; unsynced has what was written since
@@ -54,7 +53,7 @@ type Store struct {
 	indexIntact  bool                // the index on disk is as we know it, and can be added to
 	indexDamaged bool                // the index was damaged or lost: copies count that it does not name
 	copies       map[string][]string // those that Load found, the newest first, by copyStem
-	retained     map[Version]bool    // copies that decisions need, whatever the index says
+	retained     map[Version]bool    // replaced copies that decisions need
 	unclean      bool                // the host stopped without shutting down, see markerPath
 	marked       bool
 }
@@ -204,11 +203,11 @@ func (st *Store) PutDirectory(text []byte) {
 }
 
 // PutDecisions takes what is to be kept of decisions, for writeMore, and the versions that these
-// need, whose copies stay. Those of which a text is given may have none yet: it is written first. A text of nil is on the disk already.
-func (st *Store) PutDecisions(text []byte, needs map[Version]bool, texts map[Version][]byte) {
+// need, whose copies stay. A text of nil is on the disk already.
+func (st *Store) PutDecisions(text []byte, needs map[Version]bool) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	st.decided, st.needs, st.texts = text, needs, texts
+	st.decided, st.needs = text, needs
 	st.wake()
 }
 

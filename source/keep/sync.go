@@ -85,7 +85,7 @@ func (st *Store) writeAgain(synced map[string]unsynced) {
 func (st *Store) dropReplaced(files map[string]unsynced) {
 	for name, u := range files {
 		for _, sum := range u.replaced {
-			if !st.Counts(name, sum) {
+			if !st.counts(name, sum) {
 				st.dropCopy(name, sum)
 			}
 		}

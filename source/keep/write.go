@@ -34,35 +34,16 @@ const batch = 64
 func (st *Store) writeMore() bool {
 	jobs := st.next() // first, so that the decisions which were put before them are written before
 	_, err := st.writeText(directoryFile, &st.dirText, false)
-	decided, e := st.writeDecisions()
+	decided, e := st.writeText(decisionsFile, &st.decided, true)
 	if decided {
 		st.dropRetained()
 	}
 	err = cmp.Or(err, e)
-	if len(jobs) > 0 && e != nil { // what they replace may be needed, and nothing would name it
-		st.doneWriting()
-	} else if len(jobs) > 0 {
+	if len(jobs) > 0 {
 		err = cmp.Or(err, st.write(jobs))
 	}
 	st.noteError(err)
 	return err == nil && st.Pending()
-}
-
-// writeDecisions writes decisions, if they are not written yet, and before them copies that nothing else may have written.
-func (st *Store) writeDecisions() (written bool, err error) {
-	st.mu.Lock()
-	texts, pends := st.texts, st.decided != nil
-	st.mu.Unlock()
-	for k, text := range texts {
-		if !pends || st.retained[k] {
-			continue
-		}
-		if err := st.replace(copyName(k.Name, k.Sum), text, true); err != nil {
-			return false, err
-		}
-		st.retained[k] = true
-	}
-	return st.writeText(decisionsFile, &st.decided, true)
 }
 
 // writeText writes a text to a file, if there is one that is not written yet, and then reports it as written.
@@ -84,16 +65,12 @@ func (st *Store) writeText(name string, text *[]byte, sync bool) (written bool, 
 	return true, nil
 }
 
-// next returns some of what is pending. A file waits for its lists: what is recorded of a service fits the list that is, or
-// decisions name the one that it keeps.
+// next returns some of what is pending.
 func (st *Store) next() []job {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	jobs := make([]job, 0, batch)
 	for name, e := range st.unwritten {
-		if st.waits(e) {
-			continue
-		}
 		j := job{Entry: e, name: name, old: st.records[name]}
 		if e.Version != nil {
 			j.data = e.Version.Data
@@ -104,18 +81,6 @@ func (st *Store) next() []job {
 		}
 	}
 	return jobs
-}
-
-// waits reports whether e refers to a list that is not written yet. The caller holds st.mu.
-func (st *Store) waits(e Entry) bool {
-	if e.Version != nil {
-		for list := range e.Version.Lists {
-			if _, ok := st.unwritten[list]; ok {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // write goes on after a copy that cannot be written, and returns the first error. Whether the disk

@@ -139,30 +139,23 @@ func (in setting) id(f read.File) source.UnitID {
 	return source.UnitID{Source: file.Name, Name: filepath.Join(in.dir, filepath.Base(f.Path))}
 }
 
-// readDir reads the files of a directory. Where that is the configuration directory it takes up what the host and the state
-// directory say of them, so that what is theirs stays theirs, as the daemon has it.
-func (c *Checker) readDir(in *setting, dir string) ([]read.File, error) {
+// recall takes up what the host and the state directory say of these files, if they are
+// of the configuration directory, so that what is theirs stays theirs, as the daemon has it.
+func (c *Checker) recall(in *setting, dir string, files []read.File) {
 	if !SameDir(dir, c.ConfigDir) {
-		return in.rules.ReadDir(dir, nil)
-	}
-	units, before := file.Recall(in.rules, dir, c.StateDir)
-	in.rules.Before = before
-	files, err := in.rules.ReadDir(dir, c.knownIn(dir))
-	if err != nil {
-		return nil, err
+		return
 	}
 	if c.Host != nil {
 		in.host = c.Host(in.settings)
 	}
-	if c.StateDir != "" {
-		in.dir = dir
+	if c.StateDir == "" {
+		return
 	}
+	var names []string
 	for _, f := range files {
-		if u, known := units[filepath.Base(f.Path)]; known {
-			in.accepted = append(in.accepted, u)
-		}
+		names = append(names, filepath.Base(f.Path))
 	}
-	return files, nil
+	in.dir, in.accepted = dir, keep.LastGood(in.rules, dir, c.StateDir, names)
 }
 
 // knownIn returns the names of files of which the state directory keeps a last good version, where dir is the configuration directory.
@@ -214,13 +207,15 @@ func (c *Checker) setting(dir string, r *Report) setting {
 // directory checks the settings of dir, every file, and all files together.
 func (c *Checker) directory(dir string, r *Report) {
 	in := c.setting(dir, r)
-	files, err := c.readDir(&in, dir)
+	known := c.knownIn(dir)
+	files, err := in.rules.ReadDir(dir, known)
 	if err != nil {
 		r.unreadable(dir, err)
 		return
 	}
 	r.add(files...)
-	r.Faults = append(r.Faults, file.CheckDir(dir, c.knownIn(dir))...)
+	r.Faults = append(r.Faults, file.CheckDir(dir, known)...)
+	c.recall(&in, dir, files)
 	t := in.tracker(files)
 	r.Faults = append(r.Faults, refusals(t, "")...)
 	r.Faults = append(r.Faults, in.doubts(t, files...)...)
@@ -253,10 +248,11 @@ func (c *Checker) beside(name string, r *Report) setting {
 	if settings.Unreadable {
 		r.Faults, r.Unreadable = append(r.Faults, settings.Faults...), true
 	}
-	files, err := c.readDir(&in, c.ConfigDir)
+	files, err := in.rules.ReadDir(c.ConfigDir, c.knownIn(c.ConfigDir))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		r.unreadable(c.ConfigDir, err)
 	}
+	c.recall(&in, c.ConfigDir, files)
 	if i := slices.IndexFunc(files, func(f read.File) bool { return filepath.Base(f.Path) == name }); i >= 0 {
 		itself := files[i]
 		in.itself = &itself
@@ -331,9 +327,8 @@ func (in setting) units(files []read.File) []source.Unit {
 	}
 	var out []source.Unit
 	for _, f := range files {
-		if u, news := f.Unit(in.id(f)); news {
-			u.Since = since[u.ID]
-			out = append(out, u)
+		if !source.AnyError(f.Faults) {
+			out = append(out, source.Unit{ID: in.id(f), Since: since[in.id(f)], Services: f.Services})
 		}
 	}
 	return out
