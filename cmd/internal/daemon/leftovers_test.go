@@ -56,7 +56,7 @@ func TestLeftoversAreTriedAgain(t *testing.T) {
 	}
 	left.may.Store(true)
 	r.eventually("removed", func() bool {
-		return strings.Contains(r.log.String(), "removed what an earlier run in another mode left in the kernel") && strings.HasSuffix(r.toldBut("WATCHDOG="), "STATUS=iptables mode\n")
+		return strings.Contains(r.log.String(), "nothing of an earlier run in another mode is left in the kernel") && strings.HasSuffix(r.toldBut("WATCHDOG="), "STATUS=iptables mode\n")
 	})
 	if w := strings.Join(r.status().Warnings, "\n"); strings.Contains(w, warning) {
 		t.Errorf("status still warns of %q", w)

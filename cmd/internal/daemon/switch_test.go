@@ -79,7 +79,7 @@ func TestLeftoversGoByFamily(t *testing.T) {
 	r := launch(t, "http_address = \"\"\nmode = \"ipvs\"\n", left.of("nftables"), used.of("ipvs"))
 	r.ready()
 	r.expectLeftInIPv4(left)
-	if strings.Contains(r.said(), "removed what an earlier run") {
+	if strings.Contains(r.said(), "nothing of an earlier run") {
 		t.Errorf("log:\n%s", r.log)
 	}
 	used.v6.failWith(nil)

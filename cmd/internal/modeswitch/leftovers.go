@@ -119,7 +119,7 @@ func (l *leavings) remove(ctx context.Context) {
 	switch {
 	case ctx.Err() != nil:
 	case len(l.left) == 0:
-		l.Log.Info("removed what an earlier run in another mode left in the kernel")
+		l.Log.Info("nothing of an earlier run in another mode is left in the kernel")
 	case err != nil && (before == nil || before.Error() != err.Error()):
 		l.Log.Warn("cannot remove all objects of an earlier run from the kernel; retrying", "err", err)
 	}
