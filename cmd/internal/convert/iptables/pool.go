@@ -33,7 +33,7 @@ type share struct {
 func (f *frontend) pool() pool {
 	p := pool{ranges: f.ranges}
 	s := share{pool: &p, of: map[netip.AddrPort]float64{}, rest: 1}
-	var others []leaf
+	var others, asked []leaf
 	open, direct := f.open()
 	for _, l := range f.leaves {
 		switch {
@@ -41,12 +41,16 @@ func (f *frontend) pool() pool {
 			p.affinity = l.affinity
 		case l.shortcut != 0 && direct, l.fromHost:
 			// others get there as well
-		case open && l.src.IsValid() || !s.takes(l):
+		case open && l.src.IsValid():
 			others = append(others, l)
-		default:
+		case s.takes(l):
+			asked = append(asked, l)
 			s.add(l, f.port)
+		default:
+			asked, others = append(asked, l), append(others, l)
 		}
 	}
+	s.admit(asked, f.port)
 	p.weights = weights(p.to, s.of)
 	s.noteRest(f, others)
 	return p
@@ -66,13 +70,20 @@ func (s *share) takes(l leaf) bool {
 	if l.svl || l.shortcut != 0 {
 		s.notes = append(s.notes, reader.Note{At: l.at, Msg: "the traffic policy local is left out: rules do not say on which node other endpoints are", Hint: `write node of endpoints, and external_traffic_policy = "local"`})
 	}
-	if l.src.IsValid() && !slices.Contains(s.ranges, l.src.Masked()) && len(s.ranges) < 1000 {
-		s.ranges = append(s.ranges, l.src.Masked())
-	}
 	if !s.begun {
 		s.src, s.via, s.begun = l.src, l.shortcut, true
 	}
 	return l.src == s.src && l.shortcut == s.via
+}
+
+// admit lets in the clients that rules lead to these endpoints alone.
+func (s *share) admit(leaves []leaf, port uint16) {
+	for _, l := range leaves {
+		elsewhere := func(to netip.AddrPort) bool { return s.of[netip.AddrPortFrom(to.Addr(), cmp.Or(to.Port(), port))] == 0 }
+		if l.src.IsValid() && !slices.ContainsFunc(l.to, elsewhere) && !slices.Contains(s.ranges, l.src.Masked()) && len(s.ranges) < 1000 {
+			s.ranges = append(s.ranges, l.src.Masked())
+		}
+	}
 }
 
 // add gives the endpoints of a leaf their shares of what is left.
