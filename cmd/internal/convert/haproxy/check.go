@@ -82,6 +82,11 @@ func (r *checkReader) others(p proxyServer, asks *source.HealthCheck) {
 	for _, key := range asksOtherwise { // which have notes of their own
 		r.partly = r.partly || p.params[key] != ""
 	}
+	for _, key := range []string{"send-proxy", "send-proxy-v2", "send-proxy-v2-ssl", "send-proxy-v2-ssl-cn"} {
+		if p.params[key] != "" && p.params["port"] == "" && (asks.Type != source.CheckTCP || asks.Send+asks.Expect != "") {
+			r.unsaid(p.at, "the check of "+p.title()+" lacks the header of "+key, "")
+		}
+	}
 	if asks.Type != source.CheckHTTPS {
 		return
 	}
@@ -262,8 +267,9 @@ func expected(words reader.Words) (string, bool) {
 	case "string":
 		return regexp.QuoteMeta(words[3]), true
 	case "rstring":
-		_, err := regexp.Compile(words[3])
-		return words[3], err == nil
+		text := reader.Expression(words[3])
+		_, err := regexp.Compile(text)
+		return text, err == nil
 	}
 	return "", false
 }

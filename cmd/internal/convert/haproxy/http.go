@@ -180,7 +180,7 @@ func (r *httpReader) expect(l configLine) {
 		ok, r.status = ok && !r.status, true
 	case (words.Arg(0) == "string" || words.Arg(0) == "rstring") && r.check.ExpectBody == "":
 		ok = true
-		if r.check.ExpectBody = words.Arg(1); words.Arg(0) == "string" {
+		if r.check.ExpectBody = reader.Expression(words.Arg(1)); words.Arg(0) == "string" {
 			r.check.ExpectBody = regexp.QuoteMeta(words.Arg(1))
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
-	"regexp"
 	"slices"
 	"strconv"
 	"time"
@@ -283,19 +282,6 @@ func (r *checkReader) regexFlags(url *node) (flags string) {
 	return flags
 }
 
-// dollars matches what begins an escape, a class, or is a dollar sign.
-var dollars = regexp.MustCompile(`(?s)\\.|\[\^?\]?(?:\\.|\[:\^?[a-z]+:\]|[^\]\\])*\]|\$`)
-
-// bodyExpression returns an expression of PCRE as RE2 has it: $ is also before a newline that ends the text.
-func bodyExpression(text string) string {
-	return dollars.ReplaceAllStringFunc(text, func(s string) string {
-		if s == "$" {
-			return `\n?$`
-		}
-		return s
-	})
-}
-
 func (r *checkReader) url(c *source.HealthCheck, u *node) {
 	switch u.key() {
 	case "path":
@@ -305,7 +291,7 @@ func (r *checkReader) url(c *source.HealthCheck, u *node) {
 	case "status_code":
 		c.ExpectStatus = append(c.ExpectStatus, r.statuses(u)...)
 	case "regex":
-		c.ExpectBody = bodyExpression(u.Arg(1))
+		c.ExpectBody = reader.Expression(u.Arg(1))
 	case "regex_options", "regex_stack":
 	case "regex_no_match":
 		r.leaveOut(u.at, "regex_no_match is left out: expect_body is for what a page has", "an exec check can ask for what a page does not have")

@@ -64,7 +64,7 @@ const MaxDepth = 32
 type Syntax struct {
 	Quotes  string // each begins a word that may have blanks, and ends it
 	Comment bool   // up to the end of the line, from a # on
-	Escapes bool   // a backslash takes what follows as it is, in no quotes too, and \n, \r and \t mean what they do in C
+	Escapes bool   // a backslash is before a blank, a quote, # or another one, and \n, \r, \t and \xNN mean what they do in C
 	Braces  bool   // each is a word, except in quotes and in ${NAME}; in quotes a backslash is before \" and \\ only
 	Open    bool   // quotes need no end
 }
@@ -89,8 +89,9 @@ func (x Syntax) Split(line string) ([]string, error) {
 		case quote == 0 && c == '#' && x.Comment:
 			line = line[:i]
 		case c == '\\' && i+1 < len(line) && x.Escapes && quote != '\'':
-			i++
-			s.add(unescaped(line[i]))
+			text, length := unescaped(line[i+1:], quote)
+			s.add(text)
+			i += length
 		case c == '\\' && i+1 < len(line) && x.Braces && quote != 0:
 			i++
 			if line[i] != '"' && line[i] != '\\' {
@@ -119,12 +120,21 @@ func (x Syntax) Split(line string) ([]string, error) {
 	return s.words, nil
 }
 
-// unescaped returns what a backslash and a letter mean.
-func unescaped(c byte) string {
-	if i := strings.IndexByte("nrt", c); i >= 0 {
-		return "\n\r\t"[i : i+1]
+// unescaped returns what a backslash before a text means, and how much of the text belongs to it. Before all else it stays,
+// as in a regular expression.
+func unescaped(text string, quote byte) (means string, length int) {
+	c := text[0]
+	switch i := strings.IndexByte("nrt", c); {
+	case i >= 0:
+		return "\n\r\t"[i : i+1], 1
+	case strings.IndexByte("\\ #\"'", c) >= 0 || c == '$' && quote == '"':
+		return text[:1], 1
+	case c == 'x' && len(text) > 2:
+		if n, err := strconv.ParseUint(text[1:3], 16, 8); err == nil {
+			return string([]byte{byte(n)}), 3
+		}
 	}
-	return string(rune(c))
+	return `\`, 0
 }
 
 // MaxPorts is how many ports of a range become ports of a service.
