@@ -196,6 +196,9 @@ func leaveOut(s *reader.Service, p source.Problem) {
 		for range (&configs.Settings{}).Warn(s.Service, configs.IPVSMode.Name) { // weights differ
 			s.Note(s.At, "the weights of endpoints count, and scheduler "+s.Scheduler+" gave them no heed", "write the same weight for all")
 		}
+		if slices.Contains([]string{"fo", "ovf"}, s.Scheduler) && slices.ContainsFunc(s.Endpoints, func(e source.Endpoint) bool { return e.Weight != s.Endpoints[0].Weight }) {
+			s.Note(s.At, "scheduler "+s.Scheduler+" gave the endpoint with the highest weight all connections, and all get some now", "write tier = 1, and higher ones, for those that are to wait")
+		}
 		s.Scheduler, s.HashOn = "", source.NotHashed
 	case "scheduler_flags": // goes with the scheduler
 		s.SchedulerFlags = 0

@@ -52,6 +52,7 @@ func TestLeftOutSchedulers(t *testing.T) {
 		{"rr", "31", "ipvs", ""},
 		{"rr", "22", "nftables", ""},
 		{"wrr", "13", "nftables", ""},
+		{"fo", "31", "nftables", "scheduler fo gave the endpoint with the highest weight all connections, and all get some now; write tier = 1, and higher ones, for those that are to wait"},
 		{"sh", "11", "nftables", `session_affinity = "client_ip" keeps clients on their endpoint too; scheduler maglev does in nftables mode`},
 		{"mh -b mh-fallback", "11", "iptables", `session_affinity = "client_ip" keeps clients on their endpoint too; scheduler maglev does in nftables mode`},
 		{"sh -p 60", "11", "nftables", ""},
@@ -68,7 +69,7 @@ func TestLeftOutSchedulers(t *testing.T) {
 		}
 		said := slices.ContainsFunc(d.Notes, func(n reader.Note) bool { return tt.want != "" && strings.HasSuffix(n.String(), tt.want) })
 		extra := slices.ContainsFunc(d.Notes, func(n reader.Note) bool {
-			return strings.Contains(n.String(), "heed") || strings.Contains(n.String(), "keeps clients")
+			return strings.Contains(n.String(), "heed") || strings.Contains(n.String(), "keeps clients") || strings.Contains(n.String(), "all connections")
 		})
 		if said != (tt.want != "") || extra != said {
 			t.Errorf("%s in %s mode: want %q in %v", tt.scheduler, tt.mode, tt.want, d.Notes)
