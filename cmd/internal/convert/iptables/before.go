@@ -33,11 +33,11 @@ func (x *exits) add(e exit) {
 }
 
 // exit records that a rule ends the way of what it matches. RETURN and -g do so within their chain. DNAT of one address is compared
-// where its frontend becomes a pool.
+// where its frontend becomes a pool, unless it is left out.
 func (w *walker) exit(r rule, m *match) {
 	e, ok := m.and(r)
 	switch {
-	case !ok || r.ofDocker() || e.fromHost || r.target == "DNAT" && e.dst.IsSingleIP():
+	case !ok || r.ofDocker() || e.fromHost || r.target == "DNAT" && e.dst.IsSingleIP() && e.limited == "" && e.ports != nil:
 	case r.target == "RETURN" || r.goesTo:
 		e.chance = r.chance // of what gets to the chain
 		m.returns = append(slices.Clip(m.returns), exit{e, r})
@@ -108,7 +108,8 @@ func noteWider(s *reader.Service, f *frontend) {
 		for _, e := range l.before {
 			text := source.Excerpt(e.rule.text)
 			switch {
-			case e.rule.rewrites() && e.limited != "": // it is left out, with a note of its own
+			case e.rule.rewrites() && e.rule.src.not:
+				open(e.rule.at, l, text)
 			case e.rule.rewrites():
 				s.Note(e.rule.at, fmt.Sprintf("%s comes first: connections to service %s that it matches go to the service now", text, s.Key), "")
 			case e.bySource(l.match):

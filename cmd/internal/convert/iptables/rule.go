@@ -181,8 +181,9 @@ func (r *rule) option(word, value string, not bool) {
 	case "-i", "--in-interface":
 		r.in, r.notIn = value, not
 	case "--dport", "--dports", "--destination-port", "--destination-ports":
-		r.ports, ok = portList(value)
-		ok = ok && !not
+		if r.ports, ok = portList(value); not {
+			r.ports, ok = nil, false
+		}
 	case "--dst-type":
 		r.dst.local, ok = value == "LOCAL", value == "LOCAL" && !not
 	case "--state", "--ctstate": // only packets that begin a connection get to table nat
