@@ -298,7 +298,7 @@ func fill(s *reader.Service, front, back *section, f bindGroup, who sources) {
 	s.VIPs = f.addrs
 	if !who.may.Equal(reader.AllAddrs) {
 		if s.SourceRanges = who.may.Prefixes(); len(s.SourceRanges) == 0 {
-			s.SourceRanges = []netip.Prefix{nobody}
+			s.SourceRanges = []netip.Prefix{reader.NoSource}
 		}
 	}
 	if l := who.opens; l.Words != nil {
@@ -329,6 +329,3 @@ func fill(s *reader.Service, front, back *section, f bindGroup, who sources) {
 		noteLeftOut(s, back, who.taken)
 	}
 }
-
-// nobody is an address that no client has: the prefix for discarding, RFC 6666. An empty list would let everybody in.
-var nobody = netip.MustParsePrefix("100::/128")

@@ -322,9 +322,6 @@ const (
 	cloudRanges  = "service.beta.kubernetes.io/load-balancer-source-ranges"
 )
 
-// nobody is a range that admits nobody: it is of the prefix for discarding, RFC 6666.
-var nobody = netip.MustParsePrefix("100::/128")
-
 // denied inverts ranges that are to be kept out. It returns what lets in sources that were kept out; empty: nothing does.
 func (t *service) denied(s *source.Service) (opens string) {
 	if len(s.LoadBalancerIPs) == 0 {
@@ -352,7 +349,7 @@ func (t *service) denied(s *source.Service) (opens string) {
 		return !slices.ContainsFunc(s.LoadBalancerIPs, func(a netip.Addr) bool { return a.Is4() == p.Addr().Is4() })
 	})
 	if len(s.LoadBalancerSourceRanges) == 0 {
-		s.LoadBalancerSourceRanges = []netip.Prefix{nobody}
+		s.LoadBalancerSourceRanges = []netip.Prefix{reader.NoSource}
 	}
 	return opens
 }

@@ -87,3 +87,7 @@ func (r Ranges) Prefixes() (out []netip.Prefix) {
 	}
 	return out
 }
+
+// NoSource is a range of source_ranges that lets no client in, where an empty list lets everyone in: an address of the
+// discard prefix, RFC 6666.
+var NoSource = netip.MustParsePrefix("100::/128")
