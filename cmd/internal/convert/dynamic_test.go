@@ -14,15 +14,7 @@ func TestMiscDynamicPasses(t *testing.T) {
 	for code, want := range map[int]bool{0: true, 1: false, 2: false, 3: true, 125: true, 126: false, 127: false, 255: true} {
 		text := fmt.Sprintf("virtual_server 192.0.2.1 80 {\nprotocol TCP\nreal_server 10.0.0.1 80 {\nMISC_CHECK {\n"+
 			"misc_path \"/bin/sh -c 'test $1 = 198.51.100.7 && exit %d' sh 10.0.0.1\"\nmisc_dynamic\n}\n}\n}\n", code)
-		d, err := document(format(t, "keepalived"), reader.Input{Name: "in", Data: []byte(text)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		services, _ := read.Parse("services.toml", d.TOML)
-		if len(services) != 1 || services[0].HealthCheck == nil {
-			t.Fatalf("no check in\n%s", d.TOML)
-		}
-		words := services[0].HealthCheck.Command
+		words := commandOf(t, text)
 		cmd := exec.CommandContext(t.Context(), words[0], words[1:]...)
 		cmd.Env = []string{"SVCPROXY_ADDRESS=198.51.100.7"}
 		if passed := cmd.Run() == nil; passed != want {
@@ -39,15 +31,7 @@ func TestProgramsByAddress(t *testing.T) {
 	} {
 		text += "real_server " + address + " 80 {\nMISC_CHECK {\nmisc_path " + program + "\n}\n}\n"
 	}
-	d, err := document(format(t, "keepalived"), reader.Input{Name: "in", Data: []byte(text + "}\n")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	services, _ := read.Parse("services.toml", d.TOML)
-	if len(services) != 1 || services[0].HealthCheck == nil {
-		t.Fatalf("no check in\n%s", d.TOML)
-	}
-	words := services[0].HealthCheck.Command
+	words := commandOf(t, text+"}\n")
 	for address, want := range map[string]bool{"10.0.0.1": true, "10.0.0.2": false, "10.0.0.3": true, "10.0.0.9": true} {
 		cmd := exec.CommandContext(t.Context(), words[0], words[1:]...)
 		cmd.Env = []string{"SVCPROXY_ADDRESS=" + address}
@@ -55,4 +39,18 @@ func TestProgramsByAddress(t *testing.T) {
 			t.Errorf("%s: passes: %v; want %v of %q", address, passed, want, words)
 		}
 	}
+}
+
+// commandOf returns the command of the check of the only service in a keepalived.conf.
+func commandOf(t *testing.T, text string) []string {
+	t.Helper()
+	d, err := document(format(t, "keepalived"), reader.Input{Name: "in", Data: []byte(text)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	services, _ := read.Parse("services.toml", d.TOML)
+	if len(services) != 1 || services[0].HealthCheck == nil {
+		t.Fatalf("no check in\n%s", d.TOML)
+	}
+	return services[0].HealthCheck.Command
 }
