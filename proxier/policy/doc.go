@@ -7,7 +7,7 @@
 // endpoint all that is asked follows from its EndpointState.
 //
 // An endpoint can be used if it is in the first group that has any (usable.go). Those are usable that are in the tiers in use,
-// too, and near enough under traffic_distribution. A policy local is about those that can be used, not about near ones.
+// too, and near enough under traffic_distribution. A policy local takes those of the tiers in use that are here, near or not.
 //
 // Where a question is decided:
 //

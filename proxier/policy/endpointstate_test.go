@@ -37,6 +37,8 @@ func TestStates(t *testing.T) {
 		{"local", nil, policy.NodeScope, []policy.EndpointState{policy.Ready, policy.OtherNode, policy.Gone, policy.OtherNode, policy.OtherNode, policy.OtherNode, policy.OtherPorts, policy.OtherFamily}},
 		{"near", func(s *source.Service) { s.TrafficDistribution = source.PreferSameZone }, policy.ClusterScope,
 			[]policy.EndpointState{policy.Ready, policy.NotNear, policy.Gone, policy.NotReady, policy.Terminating, policy.ZeroWeight, policy.OtherPorts, policy.OtherFamily}},
+		{"a tier that is not needed", func(s *source.Service) { s.Endpoints[1].Tier = 1 }, policy.ClusterScope,
+			[]policy.EndpointState{policy.Ready, policy.Backup, policy.Gone, policy.NotReady, policy.Terminating, policy.ZeroWeight, policy.OtherPorts, policy.OtherFamily}},
 		{"only terminating ones are left", func(s *source.Service) { s.Endpoints = s.Endpoints[2:] }, policy.ClusterScope,
 			[]policy.EndpointState{policy.Gone, policy.NotReady, policy.Ready, policy.ZeroWeight, policy.OtherPorts, policy.OtherFamily}},
 		{"not ready ones are used", func(s *source.Service) { s.PublishNotReady = true }, policy.ClusterScope,
