@@ -143,9 +143,9 @@ type Service struct {
 	CloseConnections CloseConnections `key:"close_connections"` // of endpoints that left
 	Disabled         bool             `key:"!enabled"`          // it is as if it were not there, but keeps what it claims
 
-	Announce Means `key:"announce"` // how the network is told of AnnouncedAddrs while they can be used here
+	Announce Means `key:"announce"` // how AnnouncedAddrs are announced while they can be used here
 
-	// What people are told of it: one line of text, and words to choose services by. They mean nothing to the kernel.
+	// For people: one line of text, and words to choose services by. The kernel does not see them.
 	Description string            `note:"description"`
 	Labels      map[string]string `note:"labels"`
 
