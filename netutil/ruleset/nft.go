@@ -3,9 +3,12 @@ package ruleset
 import (
 	"bytes"
 	"cmp"
+	"encoding/binary"
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -33,13 +36,10 @@ func (e expression) data(typ uint16) []byte { return nlmsg.Find(e, typ, unix.NFT
 
 func (e expression) has(typ uint16) bool { return nlmsg.Find(e, typ) != nil }
 
-// registerBytes is how many bytes the registers of nf_tables have.
-const registerBytes = 16 * 4
-
 // A machine is the registers while a rule is evaluated and, if it tells, put into words.
 type machine struct {
 	registers value
-	names     [registerBytes]operand // by where the register begins
+	loaded    [registerBytes / 4]value // by where the register begins
 	tells     bool
 	words     []string
 	sets      func(name string) *nftSet // nil: none can be read
@@ -84,10 +84,10 @@ var shorter = strings.NewReplacer(
 
 func (m *machine) describe(words ...string) { m.words = append(m.words, words...) }
 
-// compares says what a register is compared with.
-func (m *machine) compares(reg, op uint32, data ...[]byte) {
+// compares says what a value is compared with.
+func (m *machine) compares(v value, op uint32, data ...[]byte) {
 	if m.tells {
-		m.describe(m.names[offset(reg)].compared(op, data...))
+		m.describe(v.compared(op, data...))
 	}
 }
 
@@ -99,67 +99,73 @@ func offset(reg uint32) int {
 	return int((reg-unix.NFT_REG32_00)%16) * 4
 }
 
-func (m *machine) load(reg uint32, v value, o operand) {
+func (m *machine) load(reg uint32, v value) {
 	at := offset(reg)
-	m.names[at] = o
+	m.loaded[at/4] = v
 	rest := -len(v.data) & 3 // what is left of a register is 0
 	copy(m.registers.data[at:], append(slices.Clone(v.data), make([]byte, rest)...))
 	copy(m.registers.known[at:], append(slices.Clone(v.known), bytes.Repeat([]byte{0xff}, rest)...))
 }
 
-func (m *machine) read(reg uint32, n int) value { return m.registers.slice(offset(reg), n) }
+// read returns a copy of what a register, and those that follow, hold.
+func (m *machine) read(reg uint32, n int) value {
+	v, part := m.loaded[offset(reg)/4], m.registers.slice(offset(reg), n)
+	v.data, v.known = part.data, part.known
+	return v
+}
 
 func (m *machine) require(ok Match) { m.match = min(m.match, ok) }
 
 // statements are expressions that do the same whatever they hold.
 var statements = map[string]Verdict{
-	"counter": {}, "log": {}, "masq": {}, "flow_offload": {}, "dup": {},
+	"log": {}, "masq": {}, "flow_offload": {}, "dup": {},
 	"reject": {Kind: Reject}, "queue": {Kind: Queue}, "notrack": {Kind: NoTrack},
 	"redir": {Kind: Translate, To: "this host"}, "tproxy": {Kind: Translate, To: "a process of this host"},
 }
 
 // step evaluates one expression. An expression that it does not know may match, and may load any value.
 func (m *machine) step(name string, e expression) {
-	switch v, simple := statements[name]; {
-	case name == "counter":
-	case name == "payload":
+	switch name {
+	case "counter":
+	case "payload":
 		m.payload(e)
-	case name == "meta":
+	case "meta":
 		m.meta(e)
-	case name == "ct" && e.has(unix.NFTA_CT_DREG):
+	case "ct":
 		m.ct(e)
-	case name == "ct": // it writes there
-	case name == "fib":
+	case "fib":
 		m.fib(e)
-	case name == "bitwise":
+	case "bitwise":
 		m.bitwise(e)
-	case name == "cmp":
-		reg, op, data := e.number(unix.NFTA_CMP_SREG), e.number(unix.NFTA_CMP_OP), e.data(unix.NFTA_CMP_DATA)
-		m.compares(reg, op, data)
-		m.require(m.read(reg, len(data)).compare(op, data))
-	case name == "byteorder":
+	case "cmp":
+		op, data := e.number(unix.NFTA_CMP_OP), e.data(unix.NFTA_CMP_DATA)
+		v := m.read(e.number(unix.NFTA_CMP_SREG), len(data))
+		m.compares(v, op, data)
+		m.require(v.compare(op, data))
+	case "byteorder":
 		m.swap(e)
-	case name == "numgen":
-		m.load(e.number(unix.NFTA_NG_DREG), unknown(4), operand{name: name})
-	case name == "hash":
-		m.load(e.number(unix.NFTA_HASH_DREG), unknown(4), operand{name: name})
-	case name == "range":
+	case "numgen":
+		m.load(e.number(unix.NFTA_NG_DREG), unknown(4).named(name))
+	case "hash":
+		m.load(e.number(unix.NFTA_HASH_DREG), unknown(4).named(name))
+	case "range":
 		m.inRange(e)
-	case name == "lookup":
+	case "lookup":
 		m.lookup(e)
-	case name == "immediate":
+	case "immediate":
 		m.immediate(e)
-	case name == "nat":
+	case "nat":
 		m.nat(e)
-	case name == "target": // of iptables
+	case "target": // of iptables
 		m.describe("xt target " + quoted(e.text(unix.NFTA_TARGET_NAME)))
 		m.decide(targets[e.text(unix.NFTA_TARGET_NAME)])
 	default:
+		v, simple := statements[name]
 		m.describe(quoted(name))
 		m.decide(v)
 		if !simple && !(name == "objref" && e.number(unix.NFTA_OBJREF_IMM_TYPE) == unix.NFT_OBJECT_COUNTER) {
 			m.require(Maybe)
-			m.registers, m.names = unknown(registerBytes), [registerBytes]operand{}
+			m.registers, m.loaded = unknown(registerBytes), [registerBytes / 4]value{}
 		}
 	}
 }
@@ -200,7 +206,7 @@ func verdictIn(data expression) (Verdict, string) {
 func (m *machine) immediate(e expression) {
 	to, data := e.number(unix.NFTA_IMMEDIATE_DREG), e.data(unix.NFTA_IMMEDIATE_DATA)
 	if to != unix.NFT_REG_VERDICT {
-		m.load(to, known(data), operand{name: constant(data)})
+		m.load(to, known(data).named(constant(data)))
 		return
 	}
 	v, word := verdictIn(nlmsg.Find(e, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VERDICT))
@@ -208,33 +214,178 @@ func (m *machine) immediate(e expression) {
 	m.decide(v)
 }
 
+// payload loads part of a header, or notes that a field that is known is overwritten.
+func (m *machine) payload(e expression) {
+	base, at, n := e.number(unix.NFTA_PAYLOAD_BASE), int(e.number(unix.NFTA_PAYLOAD_OFFSET)), int(e.number(unix.NFTA_PAYLOAD_LEN))
+	header, name := unknown(40), ""
+	for _, f := range m.packet.fields() {
+		if f.base == base {
+			copy(header.data[f.at:], f.data)
+			copy(header.known[f.at:], known(f.data).known)
+		}
+		if f.base == base && f.at == at {
+			name = f.name
+		}
+	}
+	if m.tells && name == "" {
+		name = fmt.Sprintf("@%d,%d,%d", base, at*8, n*8)
+	}
+	if !e.has(unix.NFTA_PAYLOAD_SREG) {
+		m.load(e.number(unix.NFTA_PAYLOAD_DREG), header.slice(at, n).named(name))
+		return
+	}
+	v := m.read(e.number(unix.NFTA_PAYLOAD_SREG), n)
+	m.describe(name, "set", v.text())
+	m.done.Rewrites = m.done.Rewrites || m.packet.changes(base, at, v)
+}
+
+// changes reports whether a field may get another value by what is written at a place of a header: some rules write
+// what is beside the field that they name, too.
+func (p *Packet) changes(base uint32, at int, v value) bool {
+	for _, f := range p.fields() {
+		for i := range v.data {
+			j := at + i - f.at
+			if f.base == base && j >= 0 && j < f.size && (f.data == nil || v.known[i] != 0xff || v.data[i] != f.data[j]) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// A field is a part of a packet's headers.
+type field struct {
+	base uint32
+	at   int
+	name string
+	size int
+	data []byte // nil: not known
+}
+
+// fields are those of which something may be known.
+func (p *Packet) fields() []field {
+	family, protocol, src, dst := "ip ", 9, 12, 16 // struct iphdr
+	if p.Src.Is6() {
+		family, protocol, src, dst = "ip6 ", 6, 8, 24 // struct ipv6hdr
+	}
+	port := func(n uint16) []byte {
+		if n == 0 {
+			return nil
+		}
+		return binary.BigEndian.AppendUint16(nil, n)
+	}
+	const network, transport = unix.NFT_PAYLOAD_NETWORK_HEADER, unix.NFT_PAYLOAD_TRANSPORT_HEADER
+	return []field{
+		{network, protocol, family + "protocol", 1, []byte{p.Protocol}},
+		{network, src, family + "saddr", p.Src.BitLen() / 8, p.Src.AsSlice()}, {network, dst, family + "daddr", p.Src.BitLen() / 8, p.Dst.AsSlice()},
+		{transport, 0, "th sport", 2, port(p.SrcPort)}, {transport, 2, "th dport", 2, port(p.DstPort)},
+	}
+}
+
+// meta loads a packet's surroundings, or writes them.
+func (m *machine) meta(e expression) {
+	p, key := m.packet, e.number(unix.NFTA_META_KEY)
+	family, etherType := byte(unix.NFPROTO_IPV4), []byte{0x08, 0x00}
+	if p.Src.Is6() {
+		family, etherType = unix.NFPROTO_IPV6, []byte{0x86, 0xdd}
+	}
+	name, v := strconv.Itoa(int(key)), unknown(16)
+	switch key {
+	case unix.NFT_META_L4PROTO:
+		name, v = "l4proto", known([]byte{p.Protocol})
+	case unix.NFT_META_NFPROTO:
+		name, v = "nfproto", known([]byte{family})
+	case unix.NFT_META_PROTOCOL:
+		name, v = "protocol", known(etherType)
+	case unix.NFT_META_IIFNAME:
+		name, v = "iifname", interfaceName(p.In, p.NoIn)
+	case unix.NFT_META_OIFNAME:
+		name, v = "oifname", interfaceName(p.Out, false)
+	case unix.NFT_META_IIF:
+		name, v = "iif", number(p.InIndex, p.InIndex != 0 || p.NoIn)
+	case unix.NFT_META_OIF:
+		name, v = "oif", number(p.OutIndex, p.OutIndex != 0)
+	case unix.NFT_META_MARK:
+		name, v = "mark", number(p.Mark, !p.AnyMark && !m.done.Marks)
+	}
+	if name = "meta " + name; !e.has(unix.NFTA_META_SREG) {
+		m.load(e.number(unix.NFTA_META_DREG), v.named(name))
+		return
+	}
+	m.describe(name, "set", m.read(e.number(unix.NFTA_META_SREG), 0).text())
+	m.done.Marks = m.done.Marks || key == unix.NFT_META_MARK
+}
+
+// Bits of a connection's state and status, <linux/netfilter/nf_conntrack_common.h>.
+const (
+	stateNew      = 1 << 3
+	statusDNAT    = 1 << 5
+	statusReplied = 1<<1 | 1<<2 | 1<<3 // seen-reply, assured, confirmed
+)
+
+// ct loads what is known of the packet's connection, of which it is the first.
+func (m *machine) ct(e expression) {
+	if !e.has(unix.NFTA_CT_DREG) {
+		return // it writes there
+	}
+	key := e.number(unix.NFTA_CT_KEY)
+	name, v := strconv.Itoa(int(key)), unknown(16)
+	switch key {
+	case unix.NFT_CT_STATE:
+		name, v = "state", number(stateNew, true)
+	case unix.NFT_CT_MARK:
+		name = "mark"
+	case unix.NFT_CT_DIRECTION:
+		name, v = "direction", known([]byte{0})
+	case unix.NFT_CT_STATUS:
+		name, v = "status", number(0, true)
+		if m.packet.DNAT {
+			v = number(statusDNAT, true)
+		}
+		binary.NativeEndian.PutUint32(v.known, statusDNAT|statusReplied)
+	}
+	m.load(e.number(unix.NFTA_CT_DREG), v.named("ct "+name))
+}
+
+// fib loads the type of an address.
+func (m *machine) fib(e expression) {
+	v, flags, isLocal, name := unknown(16), e.number(unix.NFTA_FIB_FLAGS), m.packet.DstLocal, "fib daddr type"
+	if flags&unix.NFTA_FIB_F_SADDR != 0 {
+		isLocal, name = m.packet.SrcLocal, "fib saddr type"
+	}
+	if e.number(unix.NFTA_FIB_RESULT) == unix.NFT_FIB_RESULT_ADDRTYPE && flags&(unix.NFTA_FIB_F_IIF|unix.NFTA_FIB_F_OIF) == 0 {
+		v = number(map[bool]uint32{true: unix.RTN_LOCAL, false: unix.RTN_UNICAST}[isLocal], true)
+	}
+	m.load(e.number(unix.NFTA_FIB_DREG), v.named(name))
+}
+
 func (m *machine) bitwise(e expression) {
-	from, mask, xor := e.number(unix.NFTA_BITWISE_SREG), e.data(unix.NFTA_BITWISE_MASK), e.data(unix.NFTA_BITWISE_XOR)
-	v := m.read(from, int(e.number(unix.NFTA_BITWISE_LEN)))
-	out := unknown(len(v.data)) // of a shift, which has no mask
+	mask, xor := e.data(unix.NFTA_BITWISE_MASK), e.data(unix.NFTA_BITWISE_XOR)
+	v := m.read(e.number(unix.NFTA_BITWISE_SREG), int(e.number(unix.NFTA_BITWISE_LEN)))
+	out := unknown(len(v.data)).named(v.name) // of a shift, which has no mask
+	out.mask = mask
 	for i := range min(len(v.data), len(mask), len(xor)) {
 		out.data[i], out.known[i] = v.data[i]&mask[i]^xor[i], v.known[i]|^mask[i]
 	}
-	m.load(e.number(unix.NFTA_BITWISE_DREG), out, operand{name: m.names[offset(from)].name, mask: mask})
+	m.load(e.number(unix.NFTA_BITWISE_DREG), out)
 }
 
 // swap loads numbers in the other order of bytes.
 func (m *machine) swap(e expression) {
-	from, size := e.number(unix.NFTA_BYTEORDER_SREG), int(e.number(unix.NFTA_BYTEORDER_SIZE))
-	v := m.read(from, int(e.number(unix.NFTA_BYTEORDER_LEN)))
+	size := int(e.number(unix.NFTA_BYTEORDER_SIZE))
+	v := m.read(e.number(unix.NFTA_BYTEORDER_SREG), int(e.number(unix.NFTA_BYTEORDER_LEN)))
 	for at := 0; size > 0 && at+size <= len(v.data); at += size {
 		slices.Reverse(v.data[at : at+size])
 		slices.Reverse(v.known[at : at+size])
 	}
-	o := m.names[offset(from)]
-	o.swapped = !o.swapped
-	m.load(e.number(unix.NFTA_BYTEORDER_DREG), v, o)
+	v.swapped = !v.swapped
+	m.load(e.number(unix.NFTA_BYTEORDER_DREG), v)
 }
 
 func (m *machine) inRange(e expression) {
-	reg, op, from, to := e.number(unix.NFTA_RANGE_SREG), e.number(unix.NFTA_RANGE_OP), e.data(unix.NFTA_RANGE_FROM_DATA), e.data(unix.NFTA_RANGE_TO_DATA)
-	m.compares(reg, op, from, to)
-	v := m.read(reg, len(from))
+	op, from, to := e.number(unix.NFTA_RANGE_OP), e.data(unix.NFTA_RANGE_FROM_DATA), e.data(unix.NFTA_RANGE_TO_DATA)
+	v := m.read(e.number(unix.NFTA_RANGE_SREG), len(from))
+	m.compares(v, op, from, to)
 	in := min(v.compare(unix.NFT_CMP_GTE, from), v.compare(unix.NFT_CMP_LTE, to))
 	if op == unix.NFT_RANGE_NEQ {
 		in = in.not()
@@ -245,7 +396,7 @@ func (m *machine) inRange(e expression) {
 // lookup looks a key up in a set or a map.
 func (m *machine) lookup(e expression) {
 	from, to, name, flags := e.number(unix.NFTA_LOOKUP_SREG), e.number(unix.NFTA_LOOKUP_DREG), e.text(unix.NFTA_LOOKUP_SET), e.number(unix.NFTA_LOOKUP_FLAGS)
-	m.describe(m.names[offset(from)].text(), operators[flags&unix.NFT_LOOKUP_F_INV]+"@"+quoted(name))
+	m.describe(m.read(from, 0).text(), operators[flags&unix.NFT_LOOKUP_F_INV]+"@"+quoted(name))
 	found, data := Maybe, []byte(nil)
 	if m.sets != nil {
 		if set := m.sets(name); set != nil {
@@ -259,9 +410,9 @@ func (m *machine) lookup(e expression) {
 	switch {
 	case !e.has(unix.NFTA_LOOKUP_DREG):
 	case to != unix.NFT_REG_VERDICT && found == Yes:
-		m.load(to, known(data), operand{})
+		m.load(to, known(data))
 	case to != unix.NFT_REG_VERDICT:
-		m.load(to, unknown(16), operand{})
+		m.load(to, unknown(16))
 	case found == Maybe: // of which element nobody knows
 		m.decide(Verdict{Kind: Unfollowed})
 	default:
@@ -274,69 +425,20 @@ func (m *machine) lookup(e expression) {
 func (m *machine) nat(e expression) {
 	addr, port := e.number(unix.NFTA_NAT_REG_ADDR_MIN), e.number(unix.NFTA_NAT_REG_PROTO_MIN)
 	what, to := "snat to", "another address"
-	if v := m.read(addr, m.packet.Dst.BitLen()/8); addr != 0 && v.complete() {
-		to = constant(v.data)
-	} else if addr == 0 {
+	toAddr, toPort := m.read(addr, m.packet.Dst.BitLen()/8), m.read(port, 2)
+	if addr == 0 {
 		to = m.packet.Dst.String()
+	} else if toAddr.complete() {
+		to = constant(toAddr.data)
 	}
-	if v := m.read(port, 2); port != 0 && v.complete() {
-		to = net.JoinHostPort(to, constant(v.data))
+	if port != 0 && toPort.complete() {
+		to = net.JoinHostPort(to, constant(toPort.data))
 	}
 	if e.number(unix.NFTA_NAT_TYPE) == unix.NFT_NAT_DNAT {
 		what = "dnat to"
 		m.decide(Verdict{Kind: Translate, To: to})
 	}
-	m.describe(what, m.names[offset(addr)].text())
-	if port != 0 {
-		m.describe("port", m.names[offset(port)].text())
+	if m.describe(what, toAddr.text()); port != 0 {
+		m.describe("port", toPort.text())
 	}
-}
-
-// A value is bytes, some bits of which may not be known.
-type value struct{ data, known []byte }
-
-func unknown(n int) value { return value{make([]byte, n), make([]byte, n)} }
-
-func known(b []byte) value { return value{b, bytes.Repeat([]byte{0xff}, len(b))} }
-
-// slice is part of v; what lies outside is not known.
-func (v value) slice(from, n int) value {
-	out := unknown(min(n, registerBytes))
-	if from < len(v.data) {
-		copy(out.data, v.data[from:])
-		copy(out.known, v.known[from:])
-	}
-	return out
-}
-
-func (v value) complete() bool { return bytes.Count(v.known, []byte{0xff}) == len(v.known) }
-
-// compare compares v with a value of the same length.
-func (v value) compare(op uint32, b []byte) Match {
-	c := bytes.Compare(v.data, b)
-	switch {
-	case op == unix.NFT_CMP_EQ:
-		return v.equals(b)
-	case op == unix.NFT_CMP_NEQ:
-		return v.equals(b).not()
-	case !v.complete():
-		return Maybe
-	case c == 0:
-		return matchIf(op == unix.NFT_CMP_LTE || op == unix.NFT_CMP_GTE)
-	}
-	return matchIf((c < 0) == (op == unix.NFT_CMP_LT || op == unix.NFT_CMP_LTE))
-}
-
-// equals compares what is known of v.
-func (v value) equals(b []byte) Match {
-	m := Yes
-	for i := range min(len(b), len(v.data)) {
-		if (v.data[i]^b[i])&v.known[i] != 0 {
-			return No
-		}
-		if v.known[i] != 0xff {
-			m = Maybe
-		}
-	}
-	return m
 }

@@ -33,9 +33,8 @@ type Ruleset struct {
 // read. So is it that rules of nf_tables changed each time they were read.
 func Read(ctx context.Context, o Options) (rs *Ruleset) {
 	isStable := stable(func() bool {
-		r := reader{Options: o, Ruleset: &Ruleset{}}
-		r.read(ctx)
-		rs = r.Ruleset
+		rs = &Ruleset{}
+		(&reader{Options: o, Ruleset: rs}).read(ctx)
 		return ctx.Err() == nil
 	})
 	if !isStable {
@@ -68,24 +67,24 @@ func stable(read func() bool) bool {
 type reader struct {
 	Options
 	*Ruleset
-	printed *saveReader // what iptables-nft prints of tables of nf_tables; nil: nothing
+	printed saveReader // what iptables-nft prints of tables of nf_tables; zero: nothing
 }
 
 func (r *reader) read(ctx context.Context) {
-	ofTools, limit := &budget{r.MaxRules}, &budget{r.MaxRules}
-	r.readTools(ctx, ofTools)
-	if err := r.readNFT(ctx, limit); err != nil && !errors.Is(err, errors.ErrUnsupported) {
+	ofTools, ofKernel := r.MaxRules, r.MaxRules
+	r.readTools(ctx, &ofTools)
+	if err := r.readNFT(ctx, &ofKernel); err != nil && !errors.Is(err, errors.ErrUnsupported) {
 		r.unread("rules of nf_tables: %v", err)
 	}
-	r.Stopped = ofTools.left < 0 || limit.left < 0
+	r.Stopped = ofTools < 0 || ofKernel < 0
 }
 
 func (r *reader) unread(format string, args ...any) {
 	r.Unread = append(r.Unread, fmt.Sprintf(format, args...))
 }
 
-// readTools reads the rules of legacy iptables, and what iptables-nft prints.
-func (r *reader) readTools(ctx context.Context, limit *budget) {
+// readTools reads the rules of legacy iptables, and what iptables-nft prints. left is how many rules it may read.
+func (r *reader) readTools(ctx context.Context, left *int) {
 	hasLegacy := len(xtables.LegacyTables(r.IPv6)) > 0
 	tools, err := xtables.Installed(ctx, r.IPv6)
 	if err != nil && hasLegacy {
@@ -96,13 +95,13 @@ func (r *reader) readTools(ctx context.Context, limit *budget) {
 		if isLegacy && !hasLegacy {
 			continue
 		}
-		text := newSaveReader(t.String(), r.Prefix, limit)
+		text := saveReader{origin: t.String(), skip: r.Prefix, left: left, tables: map[string]map[string][]Rule{}}
 		switch err := t.Save(ctx, text.line); {
 		case isLegacy && err != nil:
 			r.unread("rules of %s: %v", t, err)
 		case isLegacy:
 			for _, b := range text.bases {
-				b.Partial = limit.left < 0
+				b.Partial = *left < 0
 			}
 			r.Bases = append(r.Bases, text.bases...)
 		case err == nil: // otherwise the kernel is asked only
@@ -116,8 +115,8 @@ const tracePrefix = "svcproxy-trace-"
 
 // readNFT reads the tables of nf_tables, also those that bear a name of iptables: iptables prints neither
 // the chains that hook otherwise than its own nor all that rules match. The kernel lists chains by table, the one
-// that was made first before others.
-func (r *reader) readNFT(ctx context.Context, limit *budget) error {
+// that was made first before others. left is how many rules it may read.
+func (r *reader) readNFT(ctx context.Context, left *int) error {
 	conn, err := nftables.New()
 	if err != nil {
 		return err
@@ -144,14 +143,14 @@ func (r *reader) readNFT(ctx context.Context, limit *budget) error {
 		}
 		rules, done := tables[name]
 		if !done {
-			if rules, err = r.rules(ctx, c.Table, limit); err != nil {
+			if rules, err = r.rules(ctx, c.Table, left); err != nil {
 				return fmt.Errorf("table %s: %w", name, err)
 			}
 			tables[name] = rules
 		}
 		if rules != nil {
 			b := r.base(c, name, created)
-			b.Chains, b.Partial = rules, limit.left < 0
+			b.Chains, b.Partial = rules, *left < 0
 			r.Bases = append(r.Bases, b)
 		}
 	}
@@ -178,7 +177,7 @@ func (r *reader) reportIngress(chains []*nftables.Chain) {
 
 // text returns what iptables-nft prints of a table, by chain; nil: it does not print it.
 func (r *reader) text(t *nftables.Table) map[string][]Rule {
-	if r.printed == nil || t.Family == nftables.TableFamilyINet {
+	if t.Family == nftables.TableFamilyINet {
 		return nil
 	}
 	return r.printed.tables[t.Name]
@@ -202,8 +201,8 @@ func (r *reader) base(c *nftables.Chain, table string, created uint64) *Base {
 // errStop ends a listing before its end.
 var errStop = errors.New("enough was read")
 
-// rules returns the rules of a table, by chain, as far as the budget lasts; nil: packets do not meet the table.
-func (r *reader) rules(ctx context.Context, t *nftables.Table, limit *budget) (map[string][]Rule, error) {
+// rules returns the rules of a table, by chain, as far as left lasts; nil: packets do not meet the table.
+func (r *reader) rules(ctx context.Context, t *nftables.Table, left *int) (map[string][]Rule, error) {
 	conn, err := nft.Dial()
 	if err != nil {
 		return nil, err
@@ -214,10 +213,10 @@ func (r *reader) rules(ctx context.Context, t *nftables.Table, limit *budget) (m
 		return nil, err
 	}
 	err = conn.ScanRules(table, func(chain string, rule nft.ListedRule) error {
-		switch {
-		case text != nil && r.Prefix != "" && strings.HasPrefix(chain, r.Prefix):
+		if text != nil && r.Prefix != "" && strings.HasPrefix(chain, r.Prefix) {
 			return ctx.Err() // of ours
-		case !limit.spend():
+		}
+		if *left--; *left < 0 {
 			return errStop
 		}
 		rules[chain] = append(rules[chain], &nftRule{v6: r.IPv6, exprs: rule.Exprs, sets: sets})
@@ -264,11 +263,8 @@ const maxElements = 20_000
 func setsOf(t *nftables.Table) func(name string) *nftSet {
 	known := map[string]*nftSet{}
 	return func(name string) *nftSet {
-		if set, done := known[name]; done {
-			return set
-		}
-		var set *nftSet
-		if !stable(func() bool { set = readSet(t, name); return set != nil }) {
+		set, done := known[name]
+		if !done && !stable(func() bool { set = readSet(t, name); return set != nil }) {
 			set = nil
 		}
 		known[name] = set

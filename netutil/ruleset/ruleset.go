@@ -3,9 +3,9 @@
 // gives the Hits of a Packet. It changes nothing and sends nothing.
 //
 //	ruleset.go   packets, chains, rules, and the walk through them
+//	words.go     what such rules compare, as nft prints it
+//	set.go       sets and maps of nf_tables
 //	nft.go       rules of nf_tables, expression by expression, also in words
-//	nft_load.go  what such a rule loads of a packet, and how nft names that
-//	nft_set.go   its sets and maps
 //	xt.go        rules of iptables, from the text of iptables-save
 //	read.go      what there is on this host
 //
@@ -202,44 +202,25 @@ func (w *walk) chain(name string, path []string, sure bool) (Kind, bool) {
 		if m == No {
 			continue
 		}
-		var end Kind
-		if end, sure = w.apply(r, m, v, path, sure); end != Continue {
-			return end, sure
+		end, after := v.Kind, sure
+		switch does, ours := w.own[v.Chain]; {
+		case v.leads() && ours:
+			end = does.Kind
+		case v.leads():
+			end, after = w.chain(v.Chain, path, sure && m == Yes)
+		case !v.passes():
+			w.hit(path, r.String(), v, sure && m == Yes)
+		}
+		switch {
+		case m == Maybe: // or not: it was not the rule for this packet
+			sure = sure && end == Continue && after
+		case end == Return && v.Kind == Jump, end == Continue && v.Kind != GoTo:
+			sure = after
+		case end == Continue:
+			return Return, after
+		default:
+			return end, after
 		}
 	}
 	return Continue, sure
-}
-
-// apply does what a rule does that matches, or may match.
-func (w *walk) apply(r Rule, m Match, v Verdict, path []string, sure bool) (end Kind, after bool) {
-	switch {
-	case v.leads():
-		return w.jump(m, v, path, sure)
-	case v.Kind == Continue:
-		return Continue, sure
-	case !v.passes():
-		w.hit(path, r.String(), v, sure && m == Yes)
-	}
-	if m == Maybe {
-		return Continue, false // or not: it was not the rule for this packet
-	}
-	return v.Kind, sure
-}
-
-func (w *walk) jump(m Match, v Verdict, path []string, sure bool) (Kind, bool) {
-	end, after := Continue, sure
-	if does, ours := w.own[v.Chain]; ours {
-		end = does.Kind
-	} else {
-		end, after = w.chain(v.Chain, path, sure && m == Yes)
-	}
-	switch {
-	case m == Maybe:
-		return Continue, sure && end == Continue && after
-	case end == Return && v.Kind == Jump:
-		return Continue, after
-	case end == Continue && v.Kind == GoTo:
-		return Return, after
-	}
-	return end, after
 }

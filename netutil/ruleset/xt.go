@@ -49,16 +49,6 @@ func (r *xtRule) Eval(p *Packet) (Match, Verdict) {
 
 func (r *xtRule) String() string { return clip(quoted(r.text)) }
 
-// maxText is how long the text of a rule may be, in bytes.
-const maxText = 240
-
-func clip(s string) string {
-	if len(s) > maxText {
-		return s[:maxText] + "..."
-	}
-	return s
-}
-
 // xtWord is a word of a rule. Quoted ones may hold spaces.
 var xtWord = regexp.MustCompile(`"(?:\\.|[^"\\])*"|[^ \t]+`)
 
@@ -150,29 +140,31 @@ func (c condition) match(p *Packet) Match {
 	return Maybe
 }
 
+// matchUnless is matchIf, unless it is not understood what a condition asks for.
+func matchUnless(err error, ok bool) Match {
+	if err != nil {
+		return Maybe
+	}
+	return matchIf(ok)
+}
+
 func inNet(v string, a netip.Addr) Match {
 	if !strings.Contains(v, "/") {
 		v = fmt.Sprintf("%s/%d", v, a.BitLen())
 	}
 	prefix, err := netip.ParsePrefix(v)
-	if err != nil {
-		return Maybe
-	}
-	return matchIf(prefix.Contains(a))
+	return matchUnless(err, prefix.Contains(a))
 }
 
 // protocols are what iptables-save prints by name.
 var protocols = map[string]string{"tcp": "6", "udp": "17", "sctp": "132", "icmp": "1", "ipv6-icmp": "58", "udplite": "136", "esp": "50", "ah": "51", "gre": "47"}
 
 func hasProtocol(v string, protocol uint8) Match {
-	n, err := strconv.ParseUint(cmp.Or(protocols[v], v), 10, 8)
-	switch {
-	case v == "all":
+	if v == "all" {
 		return Yes
-	case err != nil:
-		return Maybe
 	}
-	return matchIf(uint64(protocol) == n)
+	n, err := strconv.ParseUint(cmp.Or(protocols[v], v), 10, 8)
+	return matchUnless(err, uint64(protocol) == n)
 }
 
 func onInterface(v, name string, none bool) Match {
@@ -205,10 +197,7 @@ func hasMark(v string, mark uint32) Match {
 	want, mask, _ := strings.Cut(v, "/")
 	w, errW := strconv.ParseUint(want, 0, 32)
 	m, errM := strconv.ParseUint(cmp.Or(mask, "0xffffffff"), 0, 32)
-	if errW != nil || errM != nil {
-		return Maybe
-	}
-	return matchIf(uint64(mark)&m == w)
+	return matchUnless(cmp.Or(errW, errM), uint64(mark)&m == w)
 }
 
 func ofType(v string, local bool) Match {
@@ -235,47 +224,37 @@ func builtIn(table, chain string) *Base {
 	return b
 }
 
-// A budget is how many more rules are read.
-type budget struct{ left int }
-
-func (b *budget) spend() bool {
-	b.left--
-	return b.left >= 0
-}
-
 // A saveReader takes the lines of iptables-save.
 type saveReader struct {
 	origin string // the tool
 	skip   string // beginning of the names of chains that are not looked into
-	limit  *budget
+	left   *int   // how many more rules are read; negative: there were more
 	table  string
-	chains map[string][]Rule // of the table
 	bases  []*Base
 	tables map[string]map[string][]Rule // chains of all tables
-}
-
-func newSaveReader(origin, skip string, limit *budget) *saveReader {
-	return &saveReader{origin: origin, skip: skip, limit: limit, tables: map[string]map[string][]Rule{}}
 }
 
 func (r *saveReader) line(b []byte) error {
 	switch line := string(b); {
 	case strings.HasPrefix(line, "*"):
-		r.table, r.chains = line[1:], map[string][]Rule{}
-		r.tables[r.table] = r.chains
+		r.table = line[1:]
+		r.tables[r.table] = map[string][]Rule{}
 	case strings.HasPrefix(line, ":"):
 		words := strings.Fields(line[1:])
 		if len(words) < 2 {
 			return nil
 		}
 		if b := builtIn(r.table, words[0]); b != nil {
-			b.Origin, b.Drops, b.Chains = r.origin+" "+r.table+" "+b.Chain, words[1] == "DROP", r.chains
+			b.Origin, b.Drops, b.Chains = r.origin+" "+r.table+" "+b.Chain, words[1] == "DROP", r.tables[r.table]
 			r.bases = append(r.bases, b)
 		}
 	case strings.HasPrefix(line, "-A "):
 		chain, rule, _ := strings.Cut(line[3:], " ")
-		if (r.skip == "" || !strings.HasPrefix(chain, r.skip)) && r.limit.spend() {
-			r.chains[chain] = append(r.chains[chain], parseRule(rule))
+		if r.skip != "" && strings.HasPrefix(chain, r.skip) {
+			return nil
+		}
+		if *r.left--; *r.left >= 0 {
+			r.tables[r.table][chain] = append(r.tables[r.table][chain], parseRule(rule))
 		}
 	}
 	return nil

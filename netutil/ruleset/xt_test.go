@@ -95,8 +95,12 @@ func hits(list []Hit) string {
 	return b.String()
 }
 
+func newTestReader(skip string, left int) *saveReader {
+	return &saveReader{origin: "iptables-nft", skip: skip, left: &left, tables: map[string]map[string][]Rule{}}
+}
+
 func TestWalk(t *testing.T) {
-	r := newSaveReader("iptables-nft", "SVCP-", &budget{100})
+	r := newTestReader("SVCP-", 100)
 	for line := range strings.SplitSeq(saved, "\n") {
 		if err := r.line([]byte(line)); err != nil {
 			t.Fatal(err)
@@ -189,14 +193,14 @@ func TestSort(t *testing.T) {
 }
 
 func TestBudget(t *testing.T) {
-	r := newSaveReader("iptables-nft", "", &budget{2})
+	r := newTestReader("", 2)
 	for _, line := range []string{"*filter", ":FORWARD ACCEPT [0:0]", "-A FORWARD -j DROP", "-A FORWARD -j DROP", "-A FORWARD -j DROP"} {
 		if err := r.line([]byte(line)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if n := len(r.chains["FORWARD"]); n != 2 || r.limit.left >= 0 {
-		t.Errorf("%d rules were read, %d left of the budget", n, r.limit.left)
+	if n := len(r.tables["filter"]["FORWARD"]); n != 2 || *r.left >= 0 {
+		t.Errorf("%d rules were read, %d left of the budget", n, *r.left)
 	}
 }
 
