@@ -13,6 +13,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/cmd/internal/daemon"
 	"svcproxy.dev/svcproxy/cmd/internal/plan"
+	"svcproxy.dev/svcproxy/cmd/internal/settings"
 	"svcproxy.dev/svcproxy/cmd/internal/sources"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/source"
@@ -120,5 +121,5 @@ func (c *planCall) makePlan(ctx context.Context, p *program) (*plan.Report, erro
 	if mayAdminister("plan") != nil {
 		return nil, unreachable(fmt.Errorf("%w; without it, plan needs root or CAP_NET_ADMIN to read the kernel: --against needs neither", err))
 	}
-	return daemon.Planner{ConfigDir: p.dirs.config, StateDir: p.dirs.state, Load: load, Stderr: p.stderr}.Alone(ctx)
+	return daemon.PlanAlone(ctx, settings.Config{ConfigDir: p.dirs.config, StateDir: p.dirs.state, Load: load}, p.stderr)
 }

@@ -18,8 +18,8 @@ import (
 // elsewhere are the files that log what others have said, and where that is checked
 // or explained instead.
 var elsewhere = map[string]string{
-	"cmd/internal/daemon/daemon.go":      "cmd/internal/hostsetup",
-	"cmd/internal/daemon/start.go":       "cmd/internal/hostsetup",
+	"cmd/internal/daemon/follow.go":      "cmd/internal/hostsetup",
+	"cmd/internal/daemon/run.go":         "cmd/internal/hostsetup",
 	"cmd/internal/daemon/doubts.go":      "a fault, at its place in a file",
 	"cmd/internal/hostsetup/features.go": "cmd/internal/hostsetup",
 	"cmd/internal/settings/settings.go":  "a fault, at its place in a file",

@@ -10,7 +10,6 @@ import (
 
 	"svcproxy.dev/svcproxy/cmd/internal/hostsetup"
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
-	"svcproxy.dev/svcproxy/cmd/internal/settings"
 	"svcproxy.dev/svcproxy/cmd/internal/sources"
 	"svcproxy.dev/svcproxy/internal/lately"
 	"svcproxy.dev/svcproxy/netutil/sysctl"
@@ -18,7 +17,6 @@ import (
 	"svcproxy.dev/svcproxy/proxier/conditions"
 	"svcproxy.dev/svcproxy/proxier/healthcheck"
 	"svcproxy.dev/svcproxy/proxier/healthz"
-	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -38,19 +36,13 @@ const (
 
 // A counter counts what metrics and systemd are told.
 type counter struct {
-	loop     *loop.Loop
-	keeper   *conditions.Keeper
-	doubts   *doubter
-	settings *settings.Watcher
-	sources  []source.Source
-	warn     warnFunc // of the host, of listeners and of directories
-
+	daemon   *daemon
 	counts   lately.Value[healthz.Counts]
 	warnings lately.Value[int]
 }
 
-// newCounter completes what has all but counts and warnings.
-func newCounter(c *counter) *counter {
+func newCounter(d *daemon) *counter {
+	c := &counter{daemon: d}
 	c.counts = lately.Value[healthz.Counts]{Find: c.count, Moment: countsMoment, Patience: countsPatience}
 	c.warnings = lately.Value[int]{Find: c.countWarnings, Moment: warningsMoment, Patience: countsPatience}
 	return c
@@ -73,16 +65,16 @@ func (c *counter) recent() healthz.Counts {
 
 // count counts all but warnings, which would read from disk.
 func (c *counter) count() healthz.Counts {
-	n := healthz.Counts{Loop: c.loop.Counts(), Files: map[source.FileState]int{}}
-	n.Drains, n.OldestDrain = countDrains(c.keeper.Drains())
-	n.Warnings = n.Loop.Warnings + c.doubts.count()
+	n := healthz.Counts{Loop: c.daemon.loop.Counts(), Files: map[source.FileState]int{}}
+	n.Drains, n.OldestDrain = countDrains(c.daemon.keeper.Drains())
+	n.Warnings = n.Loop.Warnings + c.daemon.doubts.count()
 	n.Flows, n.MaxFlows = tracked()
 	if total, err := hostsetup.Dropped(); err == nil {
 		n.DroppedNew = &total
 	}
-	refusals := c.loop.Refusals()
-	sources.Each(c.sources, func(s sources.Holder) { n.Held += s.Held() })
-	for _, s := range c.sources {
+	refusals := c.daemon.loop.Refusals()
+	sources.Each(c.daemon.sources, func(s sources.Holder) { n.Held += s.Held() })
+	for _, s := range c.daemon.sources {
 		st := sources.AsUsed(known(s), refusals)
 		for _, f := range st.Files {
 			n.Files[f.State]++
@@ -92,7 +84,7 @@ func (c *counter) count() healthz.Counts {
 			add(&n, o.Faults)
 		}
 	}
-	own, _ := c.settings.Pending()
+	own, _ := c.daemon.settings.Pending()
 	add(&n, own)
 	n.SettingsFaults = faults(own)
 	return n
@@ -125,8 +117,8 @@ func faults(list []source.Fault) (n int) {
 func (c *counter) countWarnings() int {
 	ctx, cancel := context.WithTimeout(context.Background(), warningsMoment)
 	defer cancel()
-	n := len(c.warn(ctx))
-	for _, s := range c.sources {
+	n := len(c.daemon.warnings(ctx))
+	for _, s := range c.daemon.sources {
 		n += len(s.Status().Warnings)
 	}
 	return n

@@ -11,17 +11,7 @@ import (
 
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/proxier/healthz"
-	"svcproxy.dev/svcproxy/proxier/traffic"
 )
-
-// httpParts are the parts of the daemon that answer HTTP requests: the health of the node, the metrics, the counters of
-// traffic that the metrics show, and the server.
-type httpParts struct {
-	health  *healthz.Health
-	metrics *healthz.Metrics
-	traffic *traffic.Collector
-	server  *healthz.Server
-}
 
 // handlers returns the handler of each listen address. Health is served at address; metrics, /proxyMode and /configz at
 // metricsAddress or, if that is empty, at address, as kube-proxy does. A request whose Host header has another name than

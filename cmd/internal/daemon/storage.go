@@ -2,12 +2,27 @@ package daemon
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/internal/lately"
 	"svcproxy.dev/svcproxy/source"
 )
+
+// claimNamespace makes this the one daemon of the network namespace, before
+// anything of its kernel is looked at. Two would undo each other's work forever.
+func claimNamespace(o Options) (*control.NamespaceClaim, error) {
+	self := control.Holder{PID: os.Getpid(), Version: o.Version, ConfigDir: o.ConfigDir, StateDir: o.StateDir, RunDir: o.RunDir}
+	for _, dir := range []*string{&self.ConfigDir, &self.StateDir, &self.RunDir} {
+		if abs, err := filepath.Abs(*dir); err == nil {
+			*dir = abs
+		}
+	}
+	return control.ClaimNamespace(o.Namespace, self)
+}
 
 // leastFree is how much room the state directory needs, in bytes: some copies of service files.
 const leastFree = 64 << 10

@@ -7,28 +7,17 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"svcproxy.dev/svcproxy/proxier/loop"
 )
 
-// A systemd tells systemd what it wants to know of a service.
-type systemd struct {
-	notify  func(state string)
-	watch   time.Duration // it wants a sign of life this often; 0: never
-	line    *statusLine
-	loop    *loop.Loop
-	counter *counter
-}
-
-// run tells systemd when services are in the kernel, that the loop is alive, and when the daemon stops.
-func (s *systemd) run(ctx context.Context) {
-	defer s.notify("STOPPING=1")
-	ready := s.loop.Ready()
+// tellSystemd tells systemd when services are in the kernel, that the loop is alive, and when the daemon stops.
+func (d *daemon) tellSystemd(ctx context.Context, line *statusLine, c *counter) {
+	defer d.Notify("STOPPING=1")
+	ready := d.loop.Ready()
 	counted := time.NewTicker(statusInterval)
 	defer counted.Stop()
 	var alive <-chan time.Time
-	if s.watch > 0 {
-		tick := time.NewTicker(s.watch / 3)
+	if d.Watch > 0 {
+		tick := time.NewTicker(d.Watch / 3)
 		defer tick.Stop()
 		alive = tick.C
 	}
@@ -38,14 +27,14 @@ func (s *systemd) run(ctx context.Context) {
 			return
 		case <-ready:
 			ready = nil // once
-			s.notify("READY=1")
+			d.Notify("READY=1")
 		case <-counted.C:
 			if ready == nil {
-				s.line.setCounts(text(s.counter.recent()))
+				line.setCounts(text(c.recent()))
 			}
 		case <-alive:
-			if time.Since(s.loop.RunAlive()) < s.watch {
-				s.notify("WATCHDOG=1")
+			if time.Since(d.loop.RunAlive()) < d.Watch {
+				d.Notify("WATCHDOG=1")
 			}
 		}
 	}
