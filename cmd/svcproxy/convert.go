@@ -50,8 +50,7 @@ could not be read. Where no service was found only comments are printed.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			format, err := convert.Named(args[0])
 			if err != nil {
-				p.working = false
-				return err
+				return p.usage(err)
 			}
 			in, err := readInput(cmd.InOrStdin(), append(args, "-")[1])
 			if err != nil {
@@ -108,13 +107,17 @@ func (p *program) convert(format convert.Format, in reader.Input, flags *configs
 	if err != nil {
 		return err
 	}
+	written, _, unread := load(filepath.Join(p.dirs.config, read.SettingsName), &configs.Flags{}) // whatever the flags say
+	if unread != nil {
+		written.Mode = ""
+	}
 	debug.SetGCPercent(50) // inputs are held in several forms; half of the memory that grows beside them costs a tenth of the time
 	read, err := format.Read(in)
 	if err != nil {
 		return fmt.Errorf("converting: %w", err)
 	}
 	in.Data = nil // it may be large
-	judge := convert.Judge{Rules: p.checker(flags).Rules(settings), Mode: settings.Mode, Written: p.writtenMode(), Reserved: node.Reserved(settings)}
+	judge := convert.Judge{Rules: p.checker(flags).Rules(settings), Mode: settings.Mode, Written: written.Mode, Reserved: node.Reserved(settings)}
 	d, err := judge.Document(read, "Of "+source.Quote(in.Name)+", by svcproxy convert "+format.Name+".")
 	if err != nil {
 		return err
@@ -134,13 +137,4 @@ func (p *program) convert(format convert.Format, in reader.Input, flags *configs
 		return fmt.Errorf("%s: open to all sources now: %s", source.Quote(in.Name), strings.Join(d.Opened, ", "))
 	}
 	return nil
-}
-
-// writtenMode returns the mode of the settings file, whatever the flags say; empty: it cannot be read.
-func (p *program) writtenMode() string {
-	s, _, err := load(filepath.Join(p.dirs.config, read.SettingsName), &configs.Flags{})
-	if err != nil {
-		return ""
-	}
-	return s.Mode
 }

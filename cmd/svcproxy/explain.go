@@ -38,8 +38,7 @@ Exit codes: 0 it works, or the address serves something; 1 it does not; 2 wrong 
 		RunE: func(cmd *cobra.Command, args []string) error {
 			q, err := explain.Parse(args[0], args[1], in)
 			if err != nil {
-				p.working = false
-				return err
+				return p.usage(err)
 			}
 			return p.explain(cmd.Context(), q, &flags, asJSON)
 		},

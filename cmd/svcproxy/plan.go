@@ -23,15 +23,10 @@ import (
 // and says so on standard error.
 const exitChanges = 2
 
-// A planCall is how plan was called.
-type planCall struct {
-	against   string
-	json, all bool
-	flags     configs.Flags
-}
-
 func planCommand(p *program) *cobra.Command {
-	var c planCall
+	var against string
+	var asJSON, all bool
+	var flags configs.Flags
 	cmd := &cobra.Command{
 		Use:   "plan",
 		Short: "What a sync would change now: services, connections, kernel objects",
@@ -58,52 +53,48 @@ nothing is on standard output.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			signal.Reset(unix.SIGINT, unix.SIGTERM) // they end it, whatever it waits for
-			return c.run(cmd.Context(), p)
+			r, err := p.makePlan(cmd.Context(), against, &flags)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				err = json.NewEncoder(p.stdout).Encode(r)
+			} else {
+				err = r.Write(p.stdout, all)
+			}
+			if err != nil {
+				return err
+			}
+			if err := p.report(r.Faults, asJSON); err != nil {
+				return err
+			}
+			var errs []error
+			for _, e := range r.Errors {
+				errs = append(errs, errors.New(e))
+			}
+			switch {
+			case r.Unreadable:
+				return &codedError{exitUnreachable, errors.Join(errs...)}
+			case len(errs) > 0 || source.AnyError(r.Faults):
+				return &codedError{exitFailed, errors.Join(errs...)}
+			case r.Changes():
+				return &codedError{code: exitChanges}
+			}
+			return nil
 		},
 	}
-	cmd.Flags().StringVar(&c.against, "against", "", "compare with the files of this directory, without daemon and kernel")
-	cmd.Flags().BoolVar(&c.json, "json", false, "print the plan as a JSON object")
-	cmd.Flags().BoolVar(&c.all, "all", false, "print all of it")
-	c.flags.Bind(cmd.Flags())
+	cmd.Flags().StringVar(&against, "against", "", "compare with the files of this directory, without daemon and kernel")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the plan as a JSON object")
+	cmd.Flags().BoolVar(&all, "all", false, "print all of it")
+	flags.Bind(cmd.Flags())
 	return cmd
 }
 
-func (c *planCall) run(ctx context.Context, p *program) error {
-	r, err := c.makePlan(ctx, p)
-	if err != nil {
-		return err
-	}
-	if c.json {
-		err = json.NewEncoder(p.stdout).Encode(r)
-	} else {
-		err = r.Write(p.stdout, c.all)
-	}
-	if err != nil {
-		return err
-	}
-	if err := p.report(r.Faults, c.json); err != nil {
-		return err
-	}
-	var errs []error
-	for _, e := range r.Errors {
-		errs = append(errs, errors.New(e))
-	}
-	switch {
-	case r.Unreadable:
-		return &codedError{exitUnreachable, errors.Join(errs...)}
-	case len(errs) > 0 || source.AnyError(r.Faults):
-		return &codedError{exitFailed, errors.Join(errs...)}
-	case r.Changes():
-		return &codedError{code: exitChanges}
-	}
-	return nil
-}
-
 // makePlan compares directories, asks the daemon or, where there is none, works alone.
-func (c *planCall) makePlan(ctx context.Context, p *program) (*plan.Report, error) {
-	load := func(path string) (configs.Settings, []source.Fault, error) { return load(path, &c.flags) }
-	if c.against != "" {
-		return plan.Against{Old: c.against, New: p.dirs.config, Load: load, Rules: sources.Rules}.Report(), nil
+func (p *program) makePlan(ctx context.Context, against string, flags *configs.Flags) (*plan.Report, error) {
+	load := func(path string) (configs.Settings, []source.Fault, error) { return load(path, flags) }
+	if against != "" {
+		return plan.Against{Old: against, New: p.dirs.config, Load: load, Rules: sources.Rules}.Report(), nil
 	}
 	r, err := daemon.AskPlan(ctx, p.dirs.run)
 	switch {

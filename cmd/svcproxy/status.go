@@ -52,9 +52,7 @@ router that fails takes the addresses from all hosts that ask it.`,
 		Args: cobra.ArbitraryArgs,
 		PreRunE: func(_ *cobra.Command, args []string) error {
 			q.which = args
-			err := q.validate()
-			p.working = err == nil
-			return err
+			return p.usage(q.validate())
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return reached(q.answer(cmd.Context(), p))

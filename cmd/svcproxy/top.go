@@ -16,30 +16,11 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// A topOptions says what top shows, and how often.
-type topOptions struct {
-	traffic.Query
-	format   string
-	interval time.Duration
-	count    int
-}
-
-// check returns what is wrong with o.
-func (o *topOptions) check() error {
-	formats := []string{"table", "json"}
-	switch {
-	case !slices.Contains(formats, o.format):
-		return fmt.Errorf("unknown output %q; want %s", o.format, source.Either(formats))
-	case o.interval < time.Second:
-		return fmt.Errorf("an interval of %s is too short; want 1s at least", o.interval)
-	case o.count < 0:
-		return fmt.Errorf("%d times is no number of times", o.count)
-	}
-	return o.Check()
-}
-
 func topCommand(p *program) *cobra.Command {
-	var o topOptions
+	var q traffic.Query
+	var format string
+	var interval time.Duration
+	var count int
 	cmd := &cobra.Command{
 		Use:   "top [NAME ...]",
 		Short: "Services and endpoints by connections, rates and bytes",
@@ -51,32 +32,41 @@ The daemon counts while top runs, and for 15 s after, unless [metrics] traffic h
 count always. In nftables and iptables mode the kernel counts packets only while
 net.netfilter.nf_conntrack_acct is 1, as [conntrack] accounting has "svcproxy init" set it.`,
 		PreRunE: func(_ *cobra.Command, names []string) error {
-			o.Names = names
-			o.Endpoints = o.Endpoints || len(names) > 0
-			err := o.check()
-			p.working = p.working && err == nil
-			return err
+			q.Names = names
+			q.Endpoints = q.Endpoints || len(names) > 0
+			err := q.Check()
+			switch formats := []string{"table", "json"}; {
+			case !slices.Contains(formats, format):
+				err = fmt.Errorf("unknown output %q; want %s", format, source.Either(formats))
+			case interval < time.Second:
+				err = fmt.Errorf("an interval of %s is too short; want 1s at least", interval)
+			case count < 0:
+				err = fmt.Errorf("%d times is no number of times", count)
+			}
+			return p.usage(err)
 		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), p) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return p.top(cmd.Context(), q, format == "json", interval, count)
+		},
 	}
 	fs := cmd.Flags()
-	fs.StringVarP(&o.format, "output", "o", "table", "table or json, one object a line")
-	fs.StringVar(&o.Sort, "sort", "conns", "first those with the most: conns, active or bytes; or name")
-	fs.BoolVar(&o.Endpoints, "endpoints", false, "show endpoints too")
-	fs.IntVar(&o.Limit, "limit", traffic.DefaultLimit, "how many services to show")
-	fs.DurationVar(&o.interval, "interval", 2*time.Second, "time between two readings")
-	fs.IntVar(&o.count, "count", 0, "end after showing it so many times; 0: never")
+	fs.StringVarP(&format, "output", "o", "table", "table or json, one object a line")
+	fs.StringVar(&q.Sort, "sort", "conns", "first those with the most: conns, active or bytes; or name")
+	fs.BoolVar(&q.Endpoints, "endpoints", false, "show endpoints too")
+	fs.IntVar(&q.Limit, "limit", traffic.DefaultLimit, "how many services to show")
+	fs.DurationVar(&interval, "interval", 2*time.Second, "time between two readings")
+	fs.IntVar(&count, "count", 0, "end after showing it so many times; 0: never")
 	return cmd
 }
 
-// run shows traffic again and again, until it is interrupted or the daemon is gone. The
+// top shows traffic again and again, until it is interrupted or the daemon is gone. The
 // first reading has no rates: it is shown on a terminal only.
-func (o *topOptions) run(ctx context.Context, p *program) error {
+func (p *program) top(ctx context.Context, q traffic.Query, asJSON bool, interval time.Duration, count int) error {
 	client := control.NewClient(p.dirs.run)
-	terminal := o.format == "table" && isTerminal(p.stdout)
+	terminal := !asJSON && isTerminal(p.stdout)
 	for shown := 0; ; {
 		var r traffic.Report
-		if err := client.Ask(ctx, top.Path, top.Values(o.Query), &r); err != nil {
+		if err := client.Ask(ctx, top.Path, top.Values(q), &r); err != nil {
 			if ctx.Err() != nil {
 				return nil
 			}
@@ -84,13 +74,13 @@ func (o *topOptions) run(ctx context.Context, p *program) error {
 		}
 		wait := time.Second
 		if r.Over > 0 || terminal {
-			if err := o.show(p.stdout, &r, terminal); err != nil {
+			if err := showTop(p.stdout, &r, asJSON, terminal); err != nil {
 				return err
 			}
-			if shown++; shown == o.count {
+			if shown++; shown == count {
 				return nil
 			}
-			wait = o.interval
+			wait = interval
 		}
 		select {
 		case <-ctx.Done():
@@ -100,8 +90,8 @@ func (o *topOptions) run(ctx context.Context, p *program) error {
 	}
 }
 
-func (o *topOptions) show(w io.Writer, r *traffic.Report, terminal bool) error {
-	if o.format == "json" {
+func showTop(w io.Writer, r *traffic.Report, asJSON, terminal bool) error {
+	if asJSON {
 		return json.NewEncoder(w).Encode(r)
 	}
 	lines := 0

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/netip"
 	"net/url"
 	"os/signal"
@@ -20,17 +19,10 @@ import (
 	"svcproxy.dev/svcproxy/configs"
 )
 
-// A traceCall is what svcproxy trace was asked for.
-type traceCall struct {
-	args    []string
-	count   int
-	howLong time.Duration
-	chains  bool
-	asJSON  bool
-}
-
 func traceCommand(p *program) *cobra.Command {
-	var c traceCall
+	var o trace.Options
+	var howLong time.Duration
+	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "trace [SRC] [DST[:PORT][/PROTO]]",
 		Short: "New connections to services as they come, and what becomes of each",
@@ -54,54 +46,55 @@ cannot show its own.`,
 		Args: cobra.MaximumNArgs(2),
 		PreRunE: func(_ *cobra.Command, args []string) error {
 			_, err := trace.ParseFilter(args, func(netip.Addr) bool { return true })
-			if err == nil && (c.count < 0 || c.howLong < 0) {
+			if err == nil && (o.Count < 0 || howLong < 0) {
 				err = errors.New("--count and --for cannot be negative")
 			}
-			p.working = err == nil
-			return err
+			return p.usage(err)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c.args = args
 			if err := mayAdminister("trace"); err != nil {
 				return err
 			}
-			return c.run(cmd.Context(), p)
+			return p.trace(cmd.Context(), args, o, howLong, asJSON)
 		},
 	}
-	cmd.Flags().IntVar(&c.count, "count", 0, "end after so many lines; 0: do not")
-	cmd.Flags().DurationVar(&c.howLong, "for", 0, "end after this time; 0: do not")
-	cmd.Flags().BoolVarP(&c.chains, "verbose", "v", false, "show the chains of nf_tables, and of iptables-nft, that packets met")
-	cmd.Flags().BoolVar(&c.asJSON, "json", false, "print each connection as a JSON object")
+	cmd.Flags().IntVar(&o.Count, "count", 0, "end after so many lines; 0: do not")
+	cmd.Flags().DurationVar(&howLong, "for", 0, "end after this time; 0: do not")
+	cmd.Flags().BoolVarP(&o.Chains, "verbose", "v", false, "show the chains of nf_tables, and of iptables-nft, that packets met")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print each connection as a JSON object")
 	return cmd
 }
 
-// run shows connections until it is told to end. A terminal that closes, and a reader
+// trace shows connections until it is told to end. A terminal that closes, and a reader
 // of its output that ends, only end it: what it has in the kernel is to be removed.
-func (c *traceCall) run(ctx context.Context, p *program) error {
+func (p *program) trace(ctx context.Context, args []string, o trace.Options, howLong time.Duration, asJSON bool) (err error) {
 	signal.Ignore(unix.SIGPIPE)
 	ctx, stop := signal.NotifyContext(ctx, unix.SIGHUP)
 	defer stop()
-	names, filter, err := c.names(ctx, p)
-	if err != nil {
+	if o.Names, o.Filter, err = p.names(ctx, args); err != nil {
 		return err
 	}
-	o := trace.Options{
-		Filter: filter, Names: names, Count: c.count, Chains: c.chains, Line: c.line(p.stdout),
-		Note: func(text string) { fmt.Fprintf(p.stderr, "svcproxy trace: %s\n", text) },
-		Ask: func(ctx context.Context, revision uint64) (*trace.Names, error) {
-			return p.askNames(ctx, url.Values{"revision": {strconv.FormatUint(revision, 10)}}, filter.Destination)
-		},
+	out := json.NewEncoder(p.stdout)
+	o.Line = func(l *trace.Line) error {
+		if asJSON {
+			return out.Encode(l)
+		}
+		return l.WriteText(p.stdout)
 	}
-	if names.Mode == "" {
+	o.Note = func(text string) { fmt.Fprintf(p.stderr, "svcproxy trace: %s\n", text) }
+	if o.Names.Mode == "" {
 		o.Note("svcproxy does not run here: services are those of the files in " + p.dirs.config)
-		o.Ask = nil
+	} else {
+		o.Ask = func(ctx context.Context, revision uint64) (*trace.Names, error) {
+			return p.askNames(ctx, url.Values{"revision": {strconv.FormatUint(revision, 10)}}, o.Filter.Destination)
+		}
 	}
-	if !c.asJSON {
+	if !asJSON {
 		_, err = fmt.Fprintln(p.stdout, trace.Header)
 	}
-	if c.howLong > 0 { // from here on: an answer that takes as long is no failure
+	if howLong > 0 { // from here on: an answer that takes as long is no failure
 		var cancel func()
-		ctx, cancel = context.WithTimeout(ctx, c.howLong)
+		ctx, cancel = context.WithTimeout(ctx, howLong)
 		defer cancel()
 	}
 	if err == nil {
@@ -113,20 +106,10 @@ func (c *traceCall) run(ctx context.Context, p *program) error {
 	return err
 }
 
-func (c *traceCall) line(w io.Writer) func(*trace.Line) error {
-	out := json.NewEncoder(w)
-	return func(l *trace.Line) error {
-		if c.asJSON {
-			return out.Encode(l)
-		}
-		return l.WriteText(w)
-	}
-}
-
 // names returns what services there are, and what the arguments mean then: from the daemon or,
 // where none runs, from files.
-func (c *traceCall) names(ctx context.Context, p *program) (*trace.Names, trace.Filter, error) {
-	filter, err := trace.ParseFilter(c.args, func(netip.Addr) bool { return true })
+func (p *program) names(ctx context.Context, args []string) (*trace.Names, trace.Filter, error) {
+	filter, err := trace.ParseFilter(args, func(netip.Addr) bool { return true })
 	if err != nil {
 		return nil, filter, err
 	}
@@ -137,7 +120,7 @@ func (c *traceCall) names(ctx context.Context, p *program) (*trace.Names, trace.
 	if err != nil {
 		return nil, filter, err
 	}
-	filter, err = trace.ParseFilter(c.args, names.HasAddress)
+	filter, err = trace.ParseFilter(args, names.HasAddress)
 	if err == nil && !filter.Destination.IsValid() && names.Mode != "" { // one address, which is the source
 		names, err = p.askNames(ctx, url.Values{}, netip.Addr{})
 	}

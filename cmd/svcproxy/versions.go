@@ -29,9 +29,19 @@ many services it had, and how many of them were new (+), gone (-) or other than
 before (~). One version of each file is in use, unless the file was removed.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			list, err := p.history(cmd, append(args, "")[0])
+			var list []keep.Revision
+			name := append(args, "")[0]
+			err := control.NewClient(p.dirs.run).Ask(cmd.Context(), "/v1/history", url.Values{"file": {name}}, &list)
+			if errors.Is(err, control.ErrUnreachable) { // no daemon runs: what it would read
+				if name != "" {
+					name = filepath.Base(name)
+				}
+				if list, err = keep.Histories(p.dirs.state, name); err != nil {
+					return unreachable(err)
+				}
+			}
 			if err != nil {
-				return err
+				return reached(err)
 			}
 			if asJSON {
 				return json.NewEncoder(p.stdout).Encode(list)
@@ -41,21 +51,6 @@ before (~). One version of each file is in use, unless the file was removed.`,
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print them as a JSON array")
 	return cmd
-}
-
-// history asks the daemon and, where none runs, reads what it would.
-func (p *program) history(cmd *cobra.Command, name string) (list []keep.Revision, err error) {
-	err = control.NewClient(p.dirs.run).Ask(cmd.Context(), "/v1/history", url.Values{"file": {name}}, &list)
-	if !errors.Is(err, control.ErrUnreachable) {
-		return list, reached(err)
-	}
-	if name != "" {
-		name = filepath.Base(name)
-	}
-	if list, err = keep.Histories(p.dirs.state, name); err != nil {
-		return nil, unreachable(err)
-	}
-	return list, nil
 }
 
 func rollbackCommand(p *program) *cobra.Command {
@@ -69,8 +64,7 @@ left as it is, and status calls it rolled back. With FILE the version must be on
 		RunE: func(cmd *cobra.Command, args []string) error {
 			number, err := strconv.Atoi(args[len(args)-1])
 			if err != nil || number < 1 {
-				p.working = false
-				return fmt.Errorf("unknown version %q; want a number as svcproxy history shows it", args[len(args)-1])
+				return p.usage(fmt.Errorf("unknown version %q; want a number as svcproxy history shows it", args[len(args)-1]))
 			}
 			q, r := control.Rollback{Number: number}, keep.Revision{}
 			if len(args) == 2 {
@@ -140,8 +134,7 @@ taken when they are found, so apply comes first: apply, edit, see, confirm.`,
 		Args: cobra.NoArgs,
 		PreRunE: func(*cobra.Command, []string) error {
 			if timeout < file.MinTrial || timeout > file.MaxTrial {
-				p.working = false
-				return fmt.Errorf("timeout %s; want %s to %s", timeout, file.MinTrial, file.MaxTrial)
+				return p.usage(fmt.Errorf("timeout %s; want %s to %s", timeout, file.MinTrial, file.MaxTrial))
 			}
 			return nil
 		},
