@@ -23,7 +23,7 @@ type fakeHost struct {
 	noRoute []netip.Addr
 	by      map[netip.Addr]string // interfaces other than eth1
 	via     netip.Addr            // a router before all endpoints; not valid: none
-	link    Link
+	link    []netip.Prefix
 	sysctls map[string]string
 	rules   ruleset.Ruleset
 	missing bool
@@ -33,16 +33,16 @@ type fakeHost struct {
 	asked   []netip.Addr
 }
 
-func (h *fakeHost) Route(q RouteQuery) (Route, error) {
-	h.asked = append(h.asked, q.Dest)
-	if slices.Contains(h.noRoute, q.Dest) {
+func (h *fakeHost) Route(to netip.Addr, mark uint32) (Route, error) {
+	h.asked = append(h.asked, to)
+	if slices.Contains(h.noRoute, to) {
 		return Route{}, errors.New("network is unreachable")
 	}
 	r := Route{Interface: "eth1", Index: 7, Source: addr("192.168.10.1")}
-	if q.Dest.String() != client {
+	if to.String() != client {
 		r.Via = h.via
 	}
-	if name := h.by[q.Dest]; name != "" {
+	if name := h.by[to]; name != "" {
 		r.Interface, r.Index = name, 8
 	}
 	return r, nil
@@ -60,7 +60,7 @@ func (h *fakeHost) Sysctl(name string) (string, error) {
 
 func (h *fakeHost) Interfaces() ([]string, error) { return []string{"eth0", "eth1"}, h.failing }
 
-func (h *fakeHost) Link(string) (Link, error) { return h.link, h.failing }
+func (h *fakeHost) Link(string) ([]netip.Prefix, error) { return h.link, h.failing }
 
 func (h *fakeHost) Rules(context.Context, policy.Family) *ruleset.Ruleset { return &h.rules }
 
@@ -361,9 +361,12 @@ func TestAnsweredDirectly(t *testing.T) {
 		{"behind a router", func(s *source.Service, w *World, h *fakeHost) { kept(s, w, h); h.via = addr("192.168.10.254") }, neighbour, "10.96.0.10:80", "works"},
 		{"another subnet", func(s *source.Service, w *World, h *fakeHost) {
 			kept(s, w, h)
-			h.link = Link{prefix("192.168.10.1/29"), prefix("192.168.20.1/24")}
+			h.link = []netip.Prefix{prefix("192.168.10.1/29"), prefix("192.168.20.1/24")}
 		}, neighbour, "10.96.0.10:80", "works"},
-		{"a bridge that filters", func(s *source.Service, w *World, h *fakeHost) { kept(s, w, h); h.link = Link{prefix("fd00::1/64")} }, neighbour, "10.96.0.10:80", "works"},
+		{"a bridge that filters", func(s *source.Service, w *World, h *fakeHost) {
+			kept(s, w, h)
+			h.link = []netip.Prefix{prefix("fd00::1/64")}
+		}, neighbour, "10.96.0.10:80", "works"},
 		{"itself", kept, "192.168.10.11", "10.96.0.10:80",
 			"works for 1 of 2 endpoints only: 192.168.10.12:8080: " + past},
 		{"this host", kept, "192.168.10.1", "10.96.0.10:80", "works"},
@@ -375,7 +378,7 @@ func TestAnsweredDirectly(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			s, h := service(), &fakeHost{sysctls: map[string]string{}}
-			h.link = Link{prefix("192.168.10.1/24"), prefix("fd00::1/64")}
+			h.link = []netip.Prefix{prefix("192.168.10.1/24"), prefix("fd00::1/64")}
 			w := world(s)
 			if tt.change != nil {
 				tt.change(s, w, h)

@@ -13,14 +13,15 @@ import (
 
 // A Host tells what explain must know of the kernel. Its methods read only.
 type Host interface {
-	// Route returns the way of a packet, or why there is none.
-	Route(q RouteQuery) (Route, error)
+	// Route returns the way of a packet with a mark to an address, or why there is none.
+	Route(to netip.Addr, mark uint32) (Route, error)
 	// Sysctl returns a setting by its path below /proc/sys.
 	Sysctl(name string) (string, error)
 	// Interfaces returns the names of those that are up, without loopback.
 	Interfaces() ([]string, error)
-	// Link returns how hosts on an interface reach each other.
-	Link(name string) (Link, error)
+	// Link returns the subnets of this host on an interface whose hosts exchange packets that no rule of this host
+	// meets. Links to one host have none, and bridges none of a family whose frames pass the rules of IP (br_netfilter).
+	Link(name string) ([]netip.Prefix, error)
 	// Rules returns the rules of other programs.
 	Rules(ctx context.Context, fam policy.Family) *ruleset.Ruleset
 	// Objects returns what the mode should have for a State with one frontend.
@@ -29,12 +30,6 @@ type Host interface {
 	Connections(ctx context.Context, q Question) ([]conntrack.Connection, error)
 	// Remembered returns the endpoint that session affinity keeps for a client; nil: none is known.
 	Remembered(ctx context.Context, p *policy.Pool, client netip.Addr) (*proxier.Remembered, error)
-}
-
-// A RouteQuery asks for the way to an address.
-type RouteQuery struct {
-	Dest netip.Addr
-	Mark uint32
 }
 
 // A Route is a way.
@@ -46,13 +41,9 @@ type Route struct {
 	Local     bool       // the address is one of this host
 }
 
-// A Link has the subnets of this host on an interface whose hosts exchange packets that no rule of this host meets.
-// Links to one host have none, and bridges none of a family whose frames pass the rules of IP (br_netfilter).
-type Link []netip.Prefix
-
 // shared returns the subnet that two addresses have in common; the zero Prefix: none.
-func (l Link) shared(a, b netip.Addr) netip.Prefix {
-	for _, p := range l {
+func shared(link []netip.Prefix, a, b netip.Addr) netip.Prefix {
+	for _, p := range link {
 		if p.Contains(a) && p.Contains(b) {
 			return p.Masked()
 		}
@@ -68,9 +59,9 @@ type lookup struct {
 
 // facts are what a decision meets on this host.
 type facts struct {
-	back     lookup // to the client
-	link     Link   // of back, unless the client is behind a router
-	forth    lookup // of what this host sends: to the address that was asked for
+	back     lookup         // to the client
+	link     []netip.Prefix // of back, unless the client is behind a router
+	forth    lookup         // of what this host sends: to the address that was asked for
 	targets  map[netip.AddrPort]lookup
 	looked   int // of how many endpoints, the first ones, the way was looked at
 	sysctls  map[string]string
@@ -87,8 +78,8 @@ type facts struct {
 // maxRules is how many rules of others are read at most.
 const maxRules = 5000
 
-func findRoute(h Host, q RouteQuery) lookup {
-	r, err := h.Route(q)
+func findRoute(h Host, to netip.Addr, mark uint32) lookup {
+	r, err := h.Route(to, mark)
 	return lookup{r, err}
 }
 
@@ -102,9 +93,14 @@ func gather(ctx context.Context, h Host, d *decision, back lookup) *facts {
 	f.readSysctls(h, d)
 	f.rules = h.Rules(ctx, d.family)
 	f.rules.Sort()
-	f.doubtRules()
+	for _, u := range f.rules.Unread {
+		f.doubt(hostStep, "it is stopped by what could not be read: "+u)
+	}
+	if f.rules.Stopped {
+		f.doubt(hostStep, fmt.Sprintf("it is stopped by rules of other programs beyond the first %d, of which there are more", maxRules))
+	}
 	if d.sender.Host {
-		f.forth = findRoute(h, RouteQuery{Dest: d.question.Dest})
+		f.forth = findRoute(h, d.question.Dest, 0)
 	}
 	if d.frontend == nil {
 		return f
@@ -114,7 +110,11 @@ func gather(ctx context.Context, h Host, d *decision, back lookup) *facts {
 		f.doubt(kernelStep, "our objects in the kernel, which could not be read, are missing: "+err.Error())
 	}
 	f.gatherTargets(ctx, h, d)
-	f.gatherLink(h, d)
+	if !d.sender.Host && f.back.err == nil && !f.back.Via.IsValid() && !f.back.Local { // an endpoint may answer on the link
+		if f.link, err = h.Link(f.back.Interface); err != nil {
+			f.unknown("whether endpoints answer the client without this host: " + err.Error())
+		}
+	}
 	return f
 }
 
@@ -123,16 +123,6 @@ func (f *facts) unknown(what string) { f.notKnown = append(f.notKnown, what) }
 // doubt notes what keeps the packet from its way, for all that is known.
 func (f *facts) doubt(step int, what string) {
 	f.doubts = append(f.doubts, Problem{Step: step, Text: what, order: unreadOrder})
-}
-
-// doubtRules notes which rules of others are not known.
-func (f *facts) doubtRules() {
-	for _, u := range f.rules.Unread {
-		f.doubt(hostStep, "it is stopped by what could not be read: "+u)
-	}
-	if f.rules.Stopped {
-		f.doubt(hostStep, fmt.Sprintf("it is stopped by rules of other programs beyond the first %d, of which there are more", maxRules))
-	}
 }
 
 func (f *facts) gatherTargets(ctx context.Context, h Host, d *decision) {
@@ -150,24 +140,13 @@ func (f *facts) gatherTargets(ctx context.Context, h Host, d *decision) {
 		if e.Masquerade {
 			mark = d.host.Mark()
 		}
-		f.targets[e.Address] = findRoute(h, RouteQuery{Dest: e.Address.Addr(), Mark: mark})
+		f.targets[e.Address] = findRoute(h, e.Address.Addr(), mark)
 	}
 	if d.outcome != Balanced || d.route.Pool.Affinity == 0 {
 		return
 	}
 	if f.kept, err = h.Remembered(ctx, d.route.Pool, d.question.Source); err != nil {
 		f.unknown("session affinity: " + err.Error())
-	}
-}
-
-// gatherLink looks at the link of a client that an endpoint may answer there.
-func (f *facts) gatherLink(h Host, d *decision) {
-	if d.sender.Host || f.back.err != nil || f.back.Via.IsValid() || f.back.Local {
-		return
-	}
-	var err error
-	if f.link, err = h.Link(f.back.Interface); err != nil {
-		f.unknown("whether endpoints answer the client without this host: " + err.Error())
 	}
 }
 
@@ -204,14 +183,11 @@ func (f *facts) findStrict(h Host, in string) {
 	}
 	for _, name := range names {
 		v, err := h.Sysctl("net/ipv4/conf/" + name + "/rp_filter")
-		if err == nil && name != in && strictest(f.sysctls["net/ipv4/conf/all/rp_filter"], v) == "1" {
+		if err == nil && name != in && max(f.sysctls["net/ipv4/conf/all/rp_filter"], v) == "1" { // the larger holds
 			f.strict = append(f.strict, name)
 		}
 	}
 }
-
-// strictest returns which of two values of rp_filter holds: the larger.
-func strictest(a, b string) string { return max(a, b) }
 
 func forwarding(fam policy.Family) string {
 	if fam == policy.IPv6 {

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
 	"svcproxy.dev/svcproxy/netutil/conntrack"
@@ -29,8 +30,8 @@ type ThisHost struct{ Mode modes.Mode }
 const maxFlows = 4
 
 // Route implements Host.
-func (ThisHost) Route(q RouteQuery) (Route, error) {
-	list, err := netlink.RouteGetWithOptions(q.Dest.AsSlice(), &netlink.RouteGetOptions{Mark: q.Mark})
+func (ThisHost) Route(to netip.Addr, mark uint32) (Route, error) {
+	list, err := netlink.RouteGetWithOptions(to.AsSlice(), &netlink.RouteGetOptions{Mark: mark})
 	if err != nil {
 		return Route{}, err
 	}
@@ -38,7 +39,7 @@ func (ThisHost) Route(q RouteQuery) (Route, error) {
 		return Route{}, errors.New("the kernel has none")
 	}
 	r := list[0]
-	out := Route{Index: uint32(r.LinkIndex), Local: r.Type == localRoute}
+	out := Route{Index: uint32(r.LinkIndex), Local: r.Type == unix.RTN_LOCAL}
 	out.Via, _ = netip.AddrFromSlice(r.Gw)
 	out.Source, _ = netip.AddrFromSlice(r.Src)
 	out.Via, out.Source = out.Via.Unmap(), out.Source.Unmap()
@@ -52,12 +53,9 @@ func (ThisHost) Route(q RouteQuery) (Route, error) {
 
 // Router returns by way of which router this host reaches an address; not valid: by none.
 func Router(a netip.Addr) (netip.Addr, error) {
-	r, err := ThisHost{}.Route(RouteQuery{Dest: a})
+	r, err := ThisHost{}.Route(a, 0)
 	return r.Via, err
 }
-
-// localRoute is RTN_LOCAL.
-const localRoute = 2
 
 // Sysctl implements Host.
 func (ThisHost) Sysctl(name string) (string, error) { return sysctl.Get(name) }
@@ -74,7 +72,7 @@ func (ThisHost) Interfaces() (names []string, err error) {
 }
 
 // Link implements Host.
-func (ThisHost) Link(name string) (l Link, err error) {
+func (ThisHost) Link(name string) (l []netip.Prefix, err error) {
 	dev, err := netlink.LinkByName(name)
 	if err != nil {
 		return l, err

@@ -14,7 +14,7 @@ func Explain(ctx context.Context, w *World, q Question, h Host) (*Report, error)
 	if err := q.Check(); err != nil {
 		return nil, err
 	}
-	back := findRoute(h, RouteQuery{Dest: q.Source}) // by whose interface the client's packets come
+	back := findRoute(h, q.Source, 0) // by whose interface the client's packets come
 	in := q.In
 	if in == "" && back.err == nil {
 		in = back.Interface
@@ -106,12 +106,16 @@ func (r *Report) source(d *decision, f *facts) {
 	if d.frontend == nil {
 		return
 	}
-	if d.frontend.Restricted {
-		r.addLine(sourceStep, d.rangesText())
+	if ranges := d.frontend.SourceRanges; d.frontend.Restricted {
+		text := "in none of " + fmt.Sprint(ranges)
+		if i := slices.IndexFunc(ranges, func(p netip.Prefix) bool { return p.Contains(d.question.Source) }); i >= 0 {
+			text = "admitted by source range " + ranges[i].String()
+		}
+		r.addLine(sourceStep, text)
 	}
 	if d.outcome == Balanced {
 		masq, why := d.masquerade(netip.Addr{})
-		r.addLine(sourceStep, masqueradeText(masq)+": "+why)
+		r.addLine(sourceStep, map[bool]string{true: "masqueraded", false: "keeps its address"}[masq]+": "+why)
 	}
 }
 
@@ -134,22 +138,6 @@ func (d *decision) whoAsks(f *facts) string {
 		text += ", taken to come in by " + f.back.Interface
 	}
 	return text
-}
-
-func masqueradeText(masq bool) string {
-	if masq {
-		return "masqueraded"
-	}
-	return "keeps its address"
-}
-
-func (d *decision) rangesText() string {
-	for _, p := range d.frontend.SourceRanges {
-		if p.Contains(d.question.Source) {
-			return "admitted by source range " + p.String()
-		}
-	}
-	return "in none of " + fmt.Sprint(d.frontend.SourceRanges)
 }
 
 // kernel is step 4.
@@ -209,12 +197,7 @@ func (r *Report) conclude(d *decision, looked int) {
 			part = append(part, fmt.Sprintf("%s: %s", addresses(p.Endpoint), text))
 		}
 	}
-	blocked := 0
-	for _, e := range r.Expected {
-		if e.Blocked {
-			blocked++
-		}
-	}
+	blocked := len(slices.DeleteFunc(slices.Clone(r.Expected), func(e Expected) bool { return !e.Blocked }))
 	r.Works = len(whole) == 0 && len(part) == 0
 	switch rest := some(append(part, maybe...)); {
 	case d.outcome != Balanced:

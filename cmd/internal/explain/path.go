@@ -5,9 +5,12 @@ import (
 	"net/netip"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"svcproxy.dev/svcproxy/netutil/ruleset"
 	"svcproxy.dev/svcproxy/proxier/filter/layout"
 	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // A way is what a packet meets on this host: steps 5 and 6 of a Report.
@@ -20,8 +23,11 @@ type way struct {
 // follow writes both steps.
 func (w *way) follow() {
 	w.sysctls()
-	p := w.packet()
-	p = w.early(p)
+	p := w.early(ruleset.Packet{ // as it comes in
+		Src: w.d.question.Source, Dst: w.d.question.Dest, DstPort: w.d.question.Port, Protocol: uint8(w.d.question.Protocol),
+		In: w.d.sender.Interface, InIndex: w.f.in.Index, NoIn: w.d.sender.Host,
+		SrcLocal: w.d.sender.Host, DstLocal: isHost(w.d.world.Node, w.d.question.Dest) || w.d.world.BindsAddresses && w.d.use != nil,
+	})
 	if w.d.outcome != Balanced {
 		w.unread()
 		return
@@ -33,17 +39,10 @@ func (w *way) follow() {
 		}
 	}
 	w.back()
-	w.flows()
-	w.unread()
-}
-
-// packet is the packet as it comes in.
-func (w *way) packet() ruleset.Packet {
-	return ruleset.Packet{
-		Src: w.d.question.Source, Dst: w.d.question.Dest, DstPort: w.d.question.Port, Protocol: uint8(w.d.question.Protocol),
-		In: w.d.sender.Interface, InIndex: w.f.in.Index, NoIn: w.d.sender.Host,
-		SrcLocal: w.d.sender.Host, DstLocal: isHost(w.d.world.Node, w.d.question.Dest) || w.d.world.BindsAddresses && w.d.use != nil,
+	for _, c := range w.f.flows { // connections that are there already
+		w.addLine(hostStep, fmt.Sprintf("connection tracking has %s -> %s, which %s answers%s", c.Src, c.Dst, c.Reply, map[bool]string{false: "; no answer yet"}[c.Replied]))
 	}
+	w.unread()
 }
 
 // Priorities, <linux/netfilter_ipv4.h>: where connections begin to be tracked, and where
@@ -58,7 +57,11 @@ func (w *way) early(p ruleset.Packet) ruleset.Packet {
 	hook := "prerouting"
 	if w.d.sender.Host {
 		hook = "output"
-		w.leave()
+	}
+	if err := w.f.forth.err; err != nil { // of what this host sends, before its destination is translated
+		w.addLine(routeStep, fmt.Sprintf("this host has NO ROUTE to %s: %v", w.d.question.Dest, err))
+		w.addProblem(Problem{Step: routeStep, Text: "this host has no route to " + w.d.question.Dest.String(), Sure: true, order: leaveOrder,
+			Hint: "any route that covers the address will do, a default route too"})
 	}
 	for _, b := range w.f.rules.Bases {
 		if b.Hook != hook || b.Type == "nat" && !w.before(b) || b.Type != "nat" && b.Priority >= priorityDNAT {
@@ -124,16 +127,6 @@ func (w *way) hit(h ruleset.Hit, sure bool, order int, to []netip.AddrPort) {
 		Hint: "the rule is of another program: change it there"})
 }
 
-// leave is the route of what this host sends, before its destination is translated.
-func (w *way) leave() {
-	if w.f.forth.err == nil {
-		return
-	}
-	w.addLine(routeStep, fmt.Sprintf("this host has NO ROUTE to %s: %v", w.d.question.Dest, w.f.forth.err))
-	w.addProblem(Problem{Step: routeStep, Text: "this host has no route to " + w.d.question.Dest.String(), Sure: true, order: leaveOrder,
-		Hint: "any route that covers the address will do, a default route too"})
-}
-
 // sysctls are those lines of step 6 that no problem follows from by itself.
 func (w *way) sysctls() {
 	for _, name := range []string{
@@ -163,7 +156,7 @@ func (w *way) reverse() {
 	if w.d.sender.Host || w.d.family != policy.IPv4 {
 		return
 	}
-	mode := strictest(w.f.sysctls["net/ipv4/conf/all/rp_filter"], w.f.sysctls["net/ipv4/conf/"+w.d.sender.Interface+"/rp_filter"])
+	mode := max(w.f.sysctls["net/ipv4/conf/all/rp_filter"], w.f.sysctls["net/ipv4/conf/"+w.d.sender.Interface+"/rp_filter"])
 	asymmetric := w.f.back.err != nil || w.f.back.Interface != w.d.sender.Interface
 	if w.d.question.In != "" && (mode == "1" && asymmetric || mode == "2" && w.f.back.err != nil) {
 		text := fmt.Sprintf("rp_filter of %s drops it: the way back to %s goes by %s", w.d.question.In, w.d.question.Source, w.f.back.Interface)
@@ -233,13 +226,16 @@ func (w *way) forwarding() bool {
 // late follows the packet through the rules of others once it is addressed to an endpoint,
 // and reports whether it certainly does not get there.
 func (w *way) late(p ruleset.Packet, e *Expected, t lookup) bool {
-	stops := false
+	own, stops := map[string]ruleset.Verdict{}, false
+	if w.d.world.Accepts { // what our chains in tables of iptables do with a packet that was balanced
+		own = map[string]ruleset.Verdict{layout.Forward: {Kind: ruleset.Accept}, layout.Filter: {}, layout.Postrouting: {}}
+	}
 	for _, b := range w.f.rules.Bases {
 		q, meets := w.at(b, p, e, t)
 		if !meets {
 			continue
 		}
-		hits, after := b.Walk(q, w.ownFilter())
+		hits, after := b.Walk(q, own)
 		p.AnyMark = p.AnyMark || after.AnyMark
 		for _, h := range hits {
 			if h.Verdict.Kind == ruleset.Translate || h.Verdict.Kind == ruleset.NoTrack {
@@ -250,14 +246,6 @@ func (w *way) late(p ruleset.Packet, e *Expected, t lookup) bool {
 		}
 	}
 	return stops
-}
-
-// ownFilter is what our chains in tables of iptables do with a packet that was balanced.
-func (w *way) ownFilter() map[string]ruleset.Verdict {
-	if !w.d.world.Accepts {
-		return nil
-	}
-	return map[string]ruleset.Verdict{layout.Forward: {Kind: ruleset.Accept}, layout.Filter: {}, layout.Postrouting: {}}
 }
 
 // at returns the packet as a chain meets it after its destination was translated, and
@@ -317,13 +305,6 @@ func (w *way) back() {
 	}
 }
 
-// flows tells of connections that are there already.
-func (w *way) flows() {
-	for _, c := range w.f.flows {
-		w.addLine(hostStep, fmt.Sprintf("connection tracking has %s -> %s, which %s answers%s", c.Src, c.Dst, c.Reply, map[bool]string{false: "; no answer yet"}[c.Replied]))
-	}
-}
-
 // unread tells of what is not known.
 func (w *way) unread() {
 	for _, u := range w.f.notKnown {
@@ -344,4 +325,70 @@ func (w *way) unread() {
 			w.addLine(hostStep, "<- "+text)
 		}
 	}
+}
+
+// behindRouter reports whether a packet that is sent as it is would get to a router, and not to
+// its endpoint.
+func (w *way) behindRouter(e *Expected, t lookup) bool {
+	if !w.d.answers() || w.d.route.Pool.Forward.Method != source.ForwardDirect || !t.Via.IsValid() {
+		return false
+	}
+	w.addProblem(Problem{Step: routeStep, Sure: true, order: routeOrder, Endpoint: []netip.AddrPort{e.Address},
+		Text: fmt.Sprintf("the endpoint is behind the router %s, which sends packets to %s back", t.Via, w.d.question.Dest),
+		Hint: "forward = \"tunnel\" gets through routers"})
+	return true
+}
+
+// answersDirectly reports whether an endpoint that sees the client's address answers it on their common
+// link. Nothing translates the answer back then, and the client, which asked another address, drops it.
+func (w *way) answersDirectly(e *Expected, t lookup) bool {
+	if e.Masquerade || w.d.answers() || t.Local || t.Via.IsValid() || t.Interface != w.f.back.Interface {
+		return false
+	}
+	subnet := shared(w.f.link, w.d.question.Source, e.Address.Addr())
+	if !subnet.IsValid() {
+		return false
+	}
+	p := Problem{Step: routeStep, Sure: true, order: backOrder, Endpoint: []netip.AddrPort{e.Address},
+		Text: fmt.Sprintf("the endpoint answers past this host: the client keeps its address, and both are in %s on %s", subnet, t.Interface),
+		Hint: w.howToMasquerade() + ", or have endpoints reach " + w.d.question.Source.String() + " by way of this host"}
+	if w.addProblem(p) {
+		w.addLine(routeStep, fmt.Sprintf("<- %s   (%s)", p.Text, p.Hint))
+	}
+	return true
+}
+
+// howToMasquerade says which setting ends that the client's address is kept.
+func (w *way) howToMasquerade() string {
+	switch m := w.d.route.Masquerade; {
+	case w.d.use.Forward.Answers(): // endpoints answer others themselves
+		return "take the client out of local_cidrs and local_interfaces"
+	case m == policy.NonLocal:
+		return "take the client out of local_cidrs and local_interfaces, or write masquerade = \"all\" in the service"
+	case w.d.frontend.Key.Kind != policy.VIP && w.d.use.ExternalTrafficPolicy == source.Local:
+		return "write external_traffic_policy = \"cluster\""
+	}
+	return "write masquerade = \"all\" in the service"
+}
+
+// unanswered returns the packet as it leaves for an endpoint that answers the client itself: as it
+// came, or in one of a tunnel.
+func (w *way) unanswered(p ruleset.Packet, e *Expected, t lookup) ruleset.Packet {
+	p.Out, p.OutIndex, p.DstLocal = t.Interface, t.Index, t.Local
+	f := w.d.route.Pool.Forward
+	if f.Method != source.ForwardTunnel || t.Local {
+		return p
+	}
+	p.Src, p.SrcLocal, p.Dst, p.DstPort = t.Source, true, e.Address.Addr(), f.Port
+	switch {
+	case f.Tunnel == source.GUE:
+		p.Protocol = unix.IPPROTO_UDP
+	case f.Tunnel == source.GRE:
+		p.Protocol = unix.IPPROTO_GRE
+	case w.d.family == policy.IPv6:
+		p.Protocol = unix.IPPROTO_IPV6
+	default:
+		p.Protocol = unix.IPPROTO_IPIP
+	}
+	return p
 }
