@@ -1,13 +1,84 @@
 package trace
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
+
+// Any is an argument that stands for every source or destination.
+const Any = "any"
+
+// A Filter says which connections to show.
+type Filter struct {
+	Source      netip.Prefix    // zero: any
+	Destination netip.Addr      // zero: all addresses of services
+	Port        uint16          // 0: any
+	Protocol    source.Protocol // 0: any
+}
+
+// ParseFilter reads [SRC] [DST[:PORT][/PROTO]]. One argument is the destination, unless
+// it is an address or prefix without port or protocol that isService does not know.
+func ParseFilter(args []string, isService func(netip.Addr) bool) (Filter, error) {
+	var src, dst string
+	switch {
+	case len(args) > 1:
+		src, dst = args[0], args[1]
+	case len(args) == 1:
+		dst = args[0]
+		if p, err := parseSource(dst); err == nil && p.IsValid() && (strings.Contains(dst, "/") || !isService(p.Addr())) {
+			src, dst = dst, ""
+		}
+	}
+	var f Filter
+	err := f.parseDestination(dst)
+	if err == nil {
+		f.Source, err = parseSource(src)
+	}
+	if err == nil && f.Source.IsValid() && f.Destination.IsValid() && f.Source.Addr().Is4() != f.Destination.Is4() {
+		err = fmt.Errorf("source %s and destination %s are of two address families", src, dst)
+	}
+	return f, err
+}
+
+func parseSource(s string) (netip.Prefix, error) {
+	if s == "" || s == Any {
+		return netip.Prefix{}, nil
+	}
+	if a, err := source.ParseAddr(s); err == nil {
+		return netip.PrefixFrom(a, a.BitLen()), nil
+	}
+	p, err := netip.ParsePrefix(s)
+	if err != nil || p.Addr().Is4In6() {
+		return p, fmt.Errorf("unknown source %q; want an address, a prefix, or %s", s, Any)
+	}
+	return p.Masked(), nil
+}
+
+func (f *Filter) parseDestination(s string) (err error) {
+	rest, isAny := strings.CutPrefix(s, Any)
+	isAny = isAny || s == ""
+	if isAny {
+		rest = "0.0.0.0" + rest
+	}
+	if _, protocol, has := strings.Cut(s, "/"); has {
+		if _, err := source.ParseProtocol(protocol); err != nil {
+			return fmt.Errorf("%w; want tcp, udp or sctp", err)
+		}
+	}
+	if f.Destination, f.Port, f.Protocol, err = source.ParseDestination(rest); err != nil {
+		return fmt.Errorf("unknown destination %q; want ADDRESS[:PORT][/PROTOCOL], [ADDRESS]:PORT for IPv6, or %s", s, Any)
+	}
+	if isAny {
+		f.Destination = netip.Addr{}
+	}
+	return nil
+}
 
 // Path is where the control socket of a daemon answers with Names.
 const Path = "/v1/trace"
@@ -26,8 +97,8 @@ type Names struct {
 	LocalCIDRs      []netip.Prefix `json:"local_cidrs"`
 	LocalInterfaces []string       `json:"local_interfaces"`
 
-	found map[destination]*Frontend // built on first use
-	addrs map[netip.Addr]bool       // of services; whether it is a VIP
+	found map[tuple]*Frontend // by destination; built on first use
+	addrs map[netip.Addr]bool // of services; whether it is a VIP
 }
 
 // A Frontend is an address and port of a service.
@@ -48,9 +119,10 @@ type Frontend struct {
 	Forward string `json:"forward,omitempty"`
 }
 
-// A destination is what a packet is sent to.
-type destination struct {
-	addr     netip.AddrPort
+// A tuple says from where to where a packet goes. The ports of ICMP are its identifier,
+// as source, and type and code.
+type tuple struct {
+	src, dst netip.AddrPort
 	protocol source.Protocol
 }
 
@@ -111,10 +183,10 @@ func (n *Names) index() {
 	if n.found != nil {
 		return
 	}
-	n.found, n.addrs = make(map[destination]*Frontend, len(n.Frontends)), make(map[netip.Addr]bool)
+	n.found, n.addrs = make(map[tuple]*Frontend, len(n.Frontends)), make(map[netip.Addr]bool)
 	for i := range n.Frontends {
 		f := &n.Frontends[i]
-		n.found[destination{f.Addr, f.Protocol}] = f
+		n.found[tuple{dst: f.Addr, protocol: f.Protocol}] = f
 		if a := f.Addr.Addr(); !a.IsUnspecified() {
 			n.addrs[a] = n.addrs[a] || f.VIP
 		}
@@ -131,10 +203,10 @@ func (n *Names) HasAddress(a netip.Addr) bool {
 // frontend returns what serves packets to an address and port; nil: nothing.
 func (n *Names) frontend(to netip.AddrPort, p source.Protocol) *Frontend {
 	n.index()
-	if f := n.found[destination{to, p}]; f != nil {
+	if f := n.found[tuple{dst: to, protocol: p}]; f != nil {
 		return f
 	}
-	f := n.found[destination{netip.AddrPortFrom(policy.FamilyOf(to.Addr()).Unspecified(), to.Port()), p}]
+	f := n.found[tuple{dst: netip.AddrPortFrom(policy.FamilyOf(to.Addr()).Unspecified(), to.Port()), protocol: p}]
 	if f == nil || !n.serves(f.Placed, f.At, to.Addr()) {
 		return nil
 	}

@@ -1,3 +1,19 @@
+// Package trace shows new connections to services as the kernel handles them.
+//
+// One design serves every mode. A table of its own logs the first packet of a
+// connection where it enters the host, where it is routed and where it leaves,
+// together with what connection tracking knows of it by then: its endpoint, and its new
+// source. Refusals are seen as the answers that this host sends. A packet that neither
+// leaves nor is answered was dropped. Why that is so, the services say.
+//
+// The table is owned by the socket of this process (kernel 5.12), so that it goes
+// with it however the process ends. On an older kernel Remove finds it by its name.
+//
+//	names      what to show: whose an address is, and what becomes of packets to it
+//	rules      the rules of the table
+//	table      how it is added and removed, also that of a process that was killed
+//	sighting   what was seen of one connection, and what it means, as a line
+//	watch      receives, and tells lines
 package trace
 
 import (
@@ -5,12 +21,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/netutil/nft"
-	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // Options say what to show, and to whom.
@@ -86,71 +103,6 @@ func Run(ctx context.Context, o Options) (err error) {
 
 func (w *watcher) done() bool { return w.failed != nil || w.Count > 0 && w.lines >= w.Count }
 
-// install adds a table for each family that matters.
-func (w *watcher) install() error {
-	for _, fam := range w.Names.Families {
-		if f := w.Filter; f.Destination.IsValid() && policy.FamilyOf(f.Destination) != fam || f.Source.IsValid() && policy.FamilyOf(f.Source.Addr()) != fam {
-			continue
-		}
-		r := &rules{dialect: dialects[fam], group: w.log.Group, chains: w.Chains}
-		if loud := chainsLoud(fam); w.Chains && loud != "" {
-			r.chains = false
-			w.Note(loud)
-		}
-		if err := w.add(r); err != nil {
-			return fmt.Errorf("adding the table of a trace, %s: %w", fam, err)
-		}
-		w.tables = append(w.tables, r)
-	}
-	if len(w.tables) == 0 {
-		return errors.New("nothing to trace: this address family is not served")
-	}
-	return nil
-}
-
-// nameTries is how many tables of one process id there may be: of other pid namespaces,
-// or left where process ids repeat.
-const nameTries = 16
-
-// add adds the table of one family, owned where the kernel knows that. A name is taken by a
-// table of a socket: EPERM, or of none: EEXIST.
-func (w *watcher) add(r *rules) error {
-	for i, owned := 0, true; ; {
-		r.table = nft.Table{Family: r.number, Name: fmt.Sprint(tablePrefix, os.Getpid())}
-		if i > 0 {
-			r.table.Name += fmt.Sprint("-", i)
-		}
-		r.batch = nft.NewBatch(r.table)
-		r.fill(w.Filter, w.Names, owned)
-		if r.err != nil {
-			return r.err
-		}
-		err := w.conn.Commit(r.batch)
-		switch {
-		case (errors.Is(err, unix.EEXIST) || errors.Is(err, unix.EPERM)) && i < nameTries:
-			i++
-		case owned && nft.IsUnknownFlag(err):
-			owned = false
-		default:
-			return err
-		}
-	}
-}
-
-// remove removes the tables. One that is gone is no error.
-func (w *watcher) remove() error {
-	var errs []error
-	for _, r := range w.tables {
-		b := nft.NewBatch(r.table)
-		b.DeleteTable()
-		if err := w.conn.Commit(b); err != nil && !errors.Is(err, unix.ENOENT) {
-			errs = append(errs, fmt.Errorf("removing table %s: %w", r.table.Name, err))
-		}
-	}
-	w.tables = nil
-	return errors.Join(errs...)
-}
-
 // receive takes what comes within a tick, and once a second looks at the rest.
 func (w *watcher) receive() error {
 	drained, err := w.readTick()
@@ -219,7 +171,7 @@ func (w *watcher) logged(p *nft.LoggedPacket) {
 	switch {
 	case !ok:
 	case p.Prefix == seenUntracked:
-		w.emit(&sighting{conn: conn, now: conn, at: time.Now(), in: interfaceName(p.In), where: p.Prefix})
+		w.emit((&sighting{conn: conn, now: conn, at: time.Now(), in: interfaceName(p.In), where: p.Prefix}).line(w.Names))
 	case p.Prefix == seenNew && s == nil:
 		w.begin(n, p, conn)
 	case p.Prefix == seenNew || s == nil:
@@ -268,7 +220,7 @@ func (w *watcher) end(s *sighting) {
 	if _, known := w.Names.Endpoints[s.now.dst.Addr()]; s.translated() && !known && time.Since(w.asked) > renewSoon {
 		w.renew()
 	}
-	w.emit(s)
+	w.emit(s.line(w.Names))
 }
 
 func (w *watcher) forget(s *sighting) {
@@ -278,8 +230,7 @@ func (w *watcher) forget(s *sighting) {
 	}
 }
 
-func (w *watcher) emit(s *sighting) {
-	l := s.line(w.Names)
+func (w *watcher) emit(l Line) {
 	w.lines++
 	w.failed = w.Line(&l)
 }
@@ -293,34 +244,9 @@ func (w *watcher) lost() {
 		}
 		l := s.line(w.Names)
 		l.Verdict, l.Why, l.Endpoint, l.Masquerade = Unknown, "events of the kernel were lost", "", ""
-		w.lines++
-		w.failed = w.Line(&l)
+		w.emit(l)
 	}
 }
-
-// count notes how many packets were left out.
-func (w *watcher) count() error {
-	var out uint64
-	for _, r := range w.tables {
-		counts, err := w.conn.Counters(r.table, selectChain)
-		if err != nil {
-			return err
-		}
-		if len(counts) != 2 {
-			return fmt.Errorf("table %s is gone: another program removed it", r.table.Name)
-		}
-		out += leftOut(counts[0], counts[1])
-	}
-	if out > w.left {
-		w.Note(fmt.Sprintf("%d packets were left out: more than %d a second", out-w.left, perSecond))
-		w.left = out
-	}
-	return nil
-}
-
-// leftOut returns how many of all packets were not chosen. The kernel reads one counter after the other: of packets that
-// come in between, only the second knows.
-func leftOut(all, chosen uint64) uint64 { return all - min(all, chosen) }
 
 // renew asks for newer names, and adds the addresses that are new. Without an answer the
 // names stay.
@@ -349,4 +275,60 @@ func (w *watcher) renew() {
 			w.Note(fmt.Sprintf("addresses of new services are not traced: %v", err))
 		}
 	}
+}
+
+// traced takes up one step of a packet. The first step has the headers as they were sent.
+func (w *watcher) traced(t *nft.Trace) {
+	s := w.byID[t.ID]
+	if s == nil {
+		if s = w.sent(t); s == nil || len(s.traces) >= maxSteps {
+			return
+		}
+		w.byID[t.ID], s.traces = s, append(s.traces, t.ID)
+	}
+	if strings.HasPrefix(t.Name, tablePrefix) || len(s.steps) >= maxSteps {
+		return
+	}
+	now := step{familyName(t.Family) + " " + t.Name, t.Chain, t.Verdict}
+	if now.verdict == "jump" || now.verdict == "goto" || now.verdict == "return" {
+		now.verdict = "" // the next step says where
+	}
+	if n := len(s.steps); n > 0 && s.steps[n-1].table == now.table && s.steps[n-1].chain == now.chain {
+		s.steps[n-1] = now
+		return
+	}
+	s.steps = append(s.steps, now)
+}
+
+// sent returns what is pending with the headers of a trace.
+func (w *watcher) sent(t *nft.Trace) *sighting {
+	conn, ok := tupleOf(t.Family, slices.Concat(t.Network, t.Transport))
+	if !ok {
+		return nil
+	}
+	for _, s := range w.pending {
+		if s.conn == conn {
+			return s
+		}
+	}
+	return nil
+}
+
+// interfaceName returns the name of an interface; empty: none. It asks for this one only:
+// net.InterfaceByIndex lists all that the host has.
+func interfaceName(index int) string {
+	if index == 0 {
+		return ""
+	}
+	request, _ := unix.NewIfreq("") // any name that is not too long
+	request.SetUint32(uint32(index))
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err == nil {
+		defer unix.Close(fd)
+		err = unix.IoctlIfreq(fd, unix.SIOCGIFNAME, request)
+	}
+	if err != nil {
+		return fmt.Sprint("interface ", index)
+	}
+	return request.Name()
 }
