@@ -3,12 +3,19 @@ package hostsetup
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
 	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/netutil/nft"
 	"svcproxy.dev/svcproxy/netutil/sysctl"
+	"svcproxy.dev/svcproxy/netutil/xtables"
+	"svcproxy.dev/svcproxy/proxier/filter"
+	"svcproxy.dev/svcproxy/proxier/filter/layout"
 )
 
 // Verify names the settings of this host that keep traffic from flowing. What
@@ -84,4 +91,151 @@ func VerifyAffinity(m modes.Mode, lists int) []string {
 	}
 	texts := []string{kernelTree.verifyClients(m), configs.WarnLists(lists, m.Name)}
 	return slices.DeleteFunc(texts, func(s string) bool { return s == "" })
+}
+
+// A setting is a kernel setting and the value it should have.
+type setting modes.Sysctl
+
+const (
+	forward4      = "net/ipv4/ip_forward"
+	forward6      = "net/ipv6/conf/all/forwarding"
+	routeLocalnet = "net/ipv4/conf/all/route_localnet"
+	beLiberal     = "net/netfilter/nf_conntrack_tcp_be_liberal"
+)
+
+// sysctls returns what s asks for in modes, in the order to set it in.
+func sysctls(s configs.Settings, in []modes.Mode) []setting {
+	var list []setting
+	if slices.Contains(s.Families, "ipv4") {
+		if s.Init.Forwarding {
+			list = append(list, setting{forward4, "1"})
+		}
+		if s.LocalhostNodePorts && slices.ContainsFunc(in, func(m modes.Mode) bool { return m.LocalhostNodePorts }) {
+			list = append(list, setting{routeLocalnet, "1"})
+		}
+	}
+	if slices.Contains(s.Families, "ipv6") && s.Init.Forwarding {
+		list = append(list, setting{forward6, "1"})
+	}
+	list = append(list, conntrackSysctls(s.Conntrack)...)
+	for _, m := range in {
+		needs := m.NeedsUnder(s)
+		for _, set := range slices.Concat(needs.Sysctls, needs.Quirks) {
+			list = append(list, setting(set))
+		}
+	}
+	return list
+}
+
+// conntrackSysctls leaves out what is to be left alone.
+func conntrackSysctls(c configs.Conntrack) []setting {
+	const prefix = "net/netfilter/nf_conntrack_"
+	var list []setting
+	if c.Max > 0 {
+		list = append(list, setting{prefix + "max", strconv.Itoa(c.Max)})
+	}
+	for _, t := range []struct {
+		name string
+		d    time.Duration
+	}{
+		{"tcp_timeout_established", c.TCPEstablishedTimeout},
+		{"tcp_timeout_close_wait", c.TCPCloseWaitTimeout},
+		{"udp_timeout", c.UDPTimeout},
+		{"udp_timeout_stream", c.UDPStreamTimeout},
+	} {
+		if t.d > 0 {
+			list = append(list, setting{prefix + t.name, seconds(t.d)})
+		}
+	}
+	if c.TCPBeLiberal {
+		list = append(list, setting{beLiberal, "1"})
+	}
+	if c.TCPLoose {
+		list = append(list, setting{modes.TCPLoose, "1"})
+	}
+	if c.Accounting {
+		list = append(list, setting{prefix + "acct", "1"})
+	}
+	return list
+}
+
+// seconds returns d in the kernel's unit, rounded up: 0 would mean at once.
+func seconds(d time.Duration) string {
+	return strconv.FormatInt(int64(math.Ceil(d.Seconds())), 10)
+}
+
+// lookTime is how long looking at legacy iptables may take. Usually it takes milliseconds.
+var lookTime = 2 * time.Second
+
+// forwardDrops names the chains that drop what is forwarded unless a rule accepts
+// it: those of nf_tables, iptables-nft among them, and those of legacy iptables.
+// Rules that drop are not looked for: what they match is not ours to judge. What
+// cannot be read is not named, nor is a chain in front of which own accepts; empty:
+// a mode accepts nowhere.
+func forwardDrops(ctx context.Context, own string) []string {
+	names, err := nft.ForwardDrops(own)
+	if err != nil {
+		names = nil
+	}
+	for _, v6 := range []bool{false, true} {
+		if slices.Contains(xtables.LegacyTables(v6), "filter") {
+			names = append(names, legacyForward(ctx, v6, own)...)
+		}
+		if own != "" {
+			names = willAccept(ctx, names, v6)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// legacyForward names FORWARD of legacy iptables where its policy is DROP and no chain own is there.
+func legacyForward(ctx context.Context, v6 bool, own string) []string {
+	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	defer cancel()
+	tools, err := xtables.Installed(ctx, v6)
+	if err != nil {
+		return nil
+	}
+	for _, t := range tools {
+		if t.Variant != xtables.Legacy {
+			continue
+		}
+		table, err := t.Read(ctx, "filter", layout.Prefix)
+		if err != nil || table.Policies["FORWARD"] != "DROP" {
+			continue
+		}
+		if _, accepts := table.Chains[own]; !accepts {
+			return []string{forwardOf(t)}
+		}
+	}
+	return nil
+}
+
+// forwardOf returns the name of the chain FORWARD of a variant.
+func forwardOf(t *xtables.Tool) string {
+	if t.Variant == xtables.Legacy {
+		return t.String() + " filter FORWARD"
+	}
+	if t.IPv6 {
+		return "ip6 filter FORWARD"
+	}
+	return "ip filter FORWARD"
+}
+
+// willAccept takes the chain out of names in front of which the first sync will accept.
+func willAccept(ctx context.Context, names []string, v6 bool) []string {
+	ours := func(name string) bool {
+		return strings.HasPrefix(name, xtables.Base(v6)+"-") || name == forwardOf(&xtables.Tool{Variant: xtables.NFT, IPv6: v6})
+	}
+	if !slices.ContainsFunc(names, ours) {
+		return names // and no program is started
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	defer cancel()
+	choice, err := filter.Choose(ctx, v6)
+	if err != nil {
+		return names
+	}
+	return slices.DeleteFunc(names, func(name string) bool { return name == forwardOf(choice.Use) })
 }

@@ -13,6 +13,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/configs"
 )
 
 // Connected reports whether what is written to w goes to the journal: it is the file that
@@ -115,4 +117,23 @@ func (o *output) Write(p []byte) (int, error) {
 	o.line = append(append(o.line[:0], o.prefix...), p...)
 	n, err := o.w.Write(o.line)
 	return max(0, n-len(o.prefix)), err
+}
+
+// NewLog returns the log that settings ask for, and its level. Both formats quote what could
+// pass for another line.
+func NewLog(w io.Writer, s configs.Log) (*slog.Logger, *slog.LevelVar) {
+	level := new(slog.LevelVar)
+	SetLevel(level, s.Level)
+	o := &slog.HandlerOptions{Level: level}
+	return slog.New(NewHandler(w, func(w io.Writer) slog.Handler {
+		if s.Format == "json" {
+			return slog.NewJSONHandler(w, o)
+		}
+		return slog.NewTextHandler(w, o)
+	})), level
+}
+
+// SetLevel takes what configs has checked; anything else leaves the level alone.
+func SetLevel(level *slog.LevelVar, name string) {
+	_ = level.UnmarshalText([]byte(name))
 }
