@@ -7,9 +7,14 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/proxier"
@@ -26,28 +31,80 @@ import (
 var All = []Mode{
 	{
 		Mode: configs.NFTablesMode,
-		Open: openNFTables, Remove: removeNFTables,
+		Open: func(ctx context.Context, fam policy.Family, c OpenConfig) (Backend, error) {
+			return nftables.New(ctx, fam, nftables.Options{Flowtable: c.NFTables.Flowtable, Offload: c.NFTables.FlowtableOffload, Log: c.Log})
+		},
+		Remove:     func(ctx context.Context, fam policy.Family, _ OpenConfig) error { return nftables.Cleanup(ctx, fam) },
 		Remembered: nftables.Remembered,
-		Objects:    nftables.Objects, Compare: compareNFTables,
+		Objects:    nftables.Objects,
+		Compare: func(before, after *policy.State, _ configs.Settings) ([]proxier.Change, error) {
+			return nftables.Compare(before, after)
+		},
 		CountedAs: healthz.NftablesSync,
 		TakesUp:   []Sysctl{{TCPLoose, "1"}},
 	},
 	{
 		Mode: configs.IPVSMode,
-		Open: openIPVS, Remove: removeIPVS, Balancing: ipvsBalancing,
-		DrainTimeout: ipvsDrainTimeout,
-		Objects:      ipvs.Objects, Compare: compareIPVS,
+		Open: func(ctx context.Context, fam policy.Family, c OpenConfig) (Backend, error) {
+			s := c.IPVS
+			return ipvs.New(ctx, fam, ipvs.Options{
+				StateDir: c.StateDir, Scheduler: s.Scheduler, DrainTimeout: s.DrainTimeout,
+				Leaving: c.Leaving, TCPTimeout: s.TCPTimeout, TCPFinTimeout: s.TCPFinTimeout, UDPTimeout: s.UDPTimeout,
+				Log: c.Log,
+			})
+		},
+		// What is in IPVS and on our device. Chains and sets are removed with those of iptables mode.
+		Remove: func(ctx context.Context, fam policy.Family, c OpenConfig) error {
+			return ipvs.Cleanup(ctx, fam, c.StateDir, c.Log)
+		},
+		// With the settings of the kernel that decide whether IPVS masquerades, and who answers ARP for the
+		// addresses of svcproxy0.
+		Balancing: Balancing{
+			BindsAddresses: true, Balancer: "IPVS", HashTable: "IPVS (mh)",
+			PacketSysctls: []string{"net/ipv4/vs/conntrack", "net/ipv4/conf/all/arp_ignore", "net/ipv4/conf/all/arp_announce"},
+		},
+		DrainTimeout: func(s configs.Settings) time.Duration { return s.IPVS.DrainTimeout },
+		Objects:      ipvs.Objects,
+		Compare: func(before, after *policy.State, s configs.Settings) ([]proxier.Change, error) {
+			return ipvs.Compare(before, after, ipvs.Options{Scheduler: s.IPVS.Scheduler, DrainTimeout: s.IPVS.DrainTimeout})
+		},
 		RulesOf: configs.IPTablesMode.Name, Forward: layout.Forward,
-		ByNameOnly: true, Needs: ipvsNeeds,
+		ByNameOnly: true,
+		Needs: func(s configs.Settings) Needs { // mh too, which any service may name as scheduler maglev
+			return Needs{
+				Modules: []Module{{Name: "ip_vs"}, {Name: "ip_vs_" + s.IPVS.Scheduler}, {Name: "ip_vs_mh"}, {Name: "dummy"}, {Name: "xt_ipvs"}},
+				Sysctls: ipvsSysctls(s.IPVS),
+				Quirks:  reuseSysctls(kernelRelease()),
+			}
+		},
 		TakesUp: []Sysctl{{TCPLoose, "1"}, {SloppyTCP, "1"}},
 	},
 	{
 		Mode: configs.IPTablesMode,
-		Open: openIPTables, Remove: removeIPTables,
+		Open: func(ctx context.Context, fam policy.Family, c OpenConfig) (Backend, error) {
+			b, err := iptables.New(ctx, fam)
+			if err != nil {
+				return nil, err
+			}
+			if c.Log != nil {
+				b.SetLog(c.Log)
+			}
+			return b, nil
+		},
+		// Chains and sets, those of ipvs mode among them.
+		Remove:     func(ctx context.Context, fam policy.Family, _ OpenConfig) error { return iptables.Cleanup(ctx, fam) },
 		Remembered: iptables.Remembered,
-		Objects:    iptables.Objects, Compare: compareIPTables,
+		Objects:    iptables.Objects,
+		Compare: func(before, after *policy.State, _ configs.Settings) ([]proxier.Change, error) {
+			return iptables.Compare(before, after)
+		},
 		RulesOf: configs.IPTablesMode.Name, Forward: layout.Forward,
-		Needs: iptablesNeeds, VerifyClients: verifyRecent,
+		Needs: func(configs.Settings) Needs { // xt_recent with long lists, whose length cannot be changed later
+			return Needs{Modules: []Module{{Name: "xt_recent", Options: []string{
+				fmt.Sprintf("ip_list_tot=%d", recentClients), fmt.Sprintf("ip_list_hash_size=%d", recentBuckets),
+			}}}}
+		},
+		VerifyClients: verifyRecent,
 	},
 }
 
@@ -188,4 +245,71 @@ func OfSetting(setting string) (list []Mode) {
 		}
 	}
 	return list
+}
+
+// Session affinity in iptables mode remembers clients in lists of xt_recent, one
+// for each endpoint, and forgets the oldest when a list is full. The kernel's
+// default is 100. Every list takes 8 bytes for each bucket from the start, and as
+// many buckets as clients unless told otherwise.
+const (
+	recentClients = 10000
+	recentBuckets = 1024
+)
+
+// verifyRecent says what is wrong with the lists of xt_recent, or nothing.
+func verifyRecent(sys string) string {
+	b, err := os.ReadFile(filepath.Join(sys, "xt_recent/parameters/ip_list_tot"))
+	if err != nil {
+		return "" // not loaded, or not for us to read
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil || n >= recentClients {
+		return ""
+	}
+	return fmt.Sprintf("session affinity remembers only %d clients of an endpoint: module xt_recent has ip_list_tot=%d, "+
+		"which cannot be changed while it is loaded; put \"options xt_recent ip_list_tot=%d ip_list_hash_size=%d\" in /etc/modprobe.d "+
+		"or, where it is built in, xt_recent.ip_list_tot=%d on the kernel command line, and reboot",
+		n, n, recentClients, recentBuckets, recentClients)
+}
+
+// ipvsSysctls returns what masquerading and removing servers needs of IPVS, and
+// what keeps this host from answering ARP for the addresses of svcproxy0.
+func ipvsSysctls(s configs.IPVS) []Sysctl {
+	list := []Sysctl{
+		{"net/ipv4/vs/conntrack", "1"},
+		{"net/ipv4/vs/expire_nodest_conn", "1"},
+		{"net/ipv4/vs/expire_quiescent_template", "1"},
+	}
+	if s.StrictARP {
+		list = append(list,
+			Sysctl{"net/ipv4/conf/all/arp_ignore", "1"},
+			Sysctl{"net/ipv4/conf/all/arp_announce", "2"})
+	}
+	if s.SloppyTCP {
+		list = append(list, Sysctl{SloppyTCP, "1"})
+	}
+	return list
+}
+
+// reuseSysctls returns what keeps a client's port that comes back from waiting a
+// second for the end of its old connection, on the kernels, from 4.1 to before
+// 5.9, that drop its first packet. Elsewhere the kernel's default is right.
+func reuseSysctls(release string) []Sysctl {
+	var major, minor int
+	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil {
+		return nil
+	}
+	if before := func(a, b int) bool { return major < a || major == a && minor < b }; before(4, 1) || !before(5, 9) {
+		return nil
+	}
+	return []Sysctl{{"net/ipv4/vs/conn_reuse_mode", "0"}}
+}
+
+// kernelRelease returns what uname -r says, as in "6.1.0-18-amd64".
+func kernelRelease() string {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return ""
+	}
+	return unix.ByteSliceToString(u.Release[:])
 }
