@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -29,136 +28,83 @@ const (
 	// cost less than a tenth of a processor, however many connections there are.
 	leftShare = 9
 
-	// leftAsked is for how long after a question a look is for its target too.
-	leftAsked = 5 * time.Second
-
-	// leftTargets is of how many targets answers are remembered.
-	leftTargets = 256
-
 	// leftFormer is how many frontend addresses are remembered.
 	leftFormer = 100_000
 )
 
 // A leftCounter counts connections to what is drained. One look at the kernel is under way at a
-// time, for all that are asked about.
+// time, for all of it.
 type leftCounter struct {
 	Config
 	turn chan struct{} // holds something while a look is under way
 
 	mu     sync.Mutex
-	asked  map[conditions.DrainTarget]*leftAnswer
+	last   look
+	since  time.Time                           // looks that began before say nothing of what is drained now
 	former map[proxier.FrontendAddr]source.Key // what had connections to drained endpoints, or could have
-}
-
-func newLeftCounter(c Config) *leftCounter {
-	return &leftCounter{
-		Config: c, turn: make(chan struct{}, 1),
-		asked: make(map[conditions.DrainTarget]*leftAnswer), former: make(map[proxier.FrontendAddr]source.Key),
-	}
-}
-
-// A leftAnswer is what is known of a target.
-type leftAnswer struct {
-	asked time.Time // last
-	since time.Time // looks that began before say nothing
-	look
 }
 
 // A look is what was there at one time; the zero look: none yet.
 type look struct {
-	began    time.Time
-	took     time.Duration
-	services []control.RemainingIn
+	began time.Time
+	took  time.Duration
+	left  map[conditions.DrainTarget][]control.RemainingIn
 }
 
-func (l *look) old() bool { return time.Since(l.began) >= max(leftAge, l.took*(1+leftShare)) }
-
-// of returns which services have connections to a target, not long ago.
-func (l *leftCounter) of(ctx context.Context, t conditions.DrainTarget) (look, error) {
-	if known := l.ask(t); !known.old() {
-		return known, nil
+// of returns which services have connections to a target, and when that was looked at, which is not long ago.
+func (l *leftCounter) of(ctx context.Context, t conditions.DrainTarget) ([]control.RemainingIn, time.Time, error) {
+	if known := l.recent(); known.left[t] != nil {
+		return known.left[t], known.began, nil
 	}
-	if err := l.acquireTurn(ctx); err != nil {
-		return look{}, fmt.Errorf("counting connections: %w", err)
+	waiting, cancel := context.WithTimeoutCause(ctx, countTime, errNotCounted)
+	defer cancel()
+	select {
+	case l.turn <- struct{}{}:
+	case <-waiting.Done():
+		return nil, time.Time{}, fmt.Errorf("counting connections: %w", context.Cause(waiting))
 	}
 	defer func() { <-l.turn }()
-	if known := l.ask(t); !known.old() { // who had the turn before looked for this target too
-		return known, nil
+	if known := l.recent(); known.left[t] != nil { // who had the turn before looked for this target too
+		return known.left[t], known.began, nil
 	}
-	began := time.Now()
-	ctx, cancel := context.WithTimeoutCause(ctx, countTime, errNotCounted)
+	ctx, cancel = context.WithTimeoutCause(ctx, countTime, errNotCounted)
 	defer cancel()
-	found, err := l.count(ctx, l.targets(began))
-	if err != nil {
-		return look{}, fmt.Errorf("counting connections: %w", cmp.Or(context.Cause(ctx), err))
-	}
-	took := time.Since(began)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for target, services := range found {
-		if a := l.asked[target]; a != nil && !began.Before(a.since) {
-			a.look = look{began, took, services}
+	targets, now := []conditions.DrainTarget{t}, look{began: time.Now()}
+	for _, e := range l.Keeper.Drains().List() {
+		if e.Target != t {
+			targets = append(targets, e.Target)
 		}
 	}
-	return look{began, took, found[t]}, nil
+	var err error
+	if now.left, err = l.count(ctx, targets); err != nil {
+		return nil, time.Time{}, fmt.Errorf("counting connections: %w", cmp.Or(context.Cause(ctx), err))
+	}
+	now.took = time.Since(now.began)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !now.began.Before(l.since) {
+		l.last = now
+	}
+	return now.left[t], now.began, nil
 }
 
 var errNotCounted = fmt.Errorf("not counted within %v", countTime)
 
-// acquireTurn waits until no look is under way, for countTime at most.
-func (l *leftCounter) acquireTurn(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, countTime, errNotCounted)
-	defer cancel()
-	select {
-	case l.turn <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-// ask notes that a target is asked about, and returns the last look at it.
-func (l *leftCounter) ask(t conditions.DrainTarget) look {
+// recent returns the last look, or the zero look where that was too long ago.
+func (l *leftCounter) recent() look {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	a := l.asked[t]
-	if a == nil {
-		if len(l.asked) >= leftTargets {
-			delete(l.asked, l.longestAgo())
-		}
-		a = new(leftAnswer)
-		l.asked[t] = a
+	if time.Since(l.last.began) >= max(leftAge, l.last.took*(1+leftShare)) {
+		return look{}
 	}
-	a.asked = time.Now()
-	return a.look
+	return l.last
 }
 
-// longestAgo returns the target that nobody has asked about for longest. The caller holds l.mu.
-func (l *leftCounter) longestAgo() conditions.DrainTarget {
-	return slices.MinFunc(slices.Collect(maps.Keys(l.asked)), func(a, b conditions.DrainTarget) int {
-		return l.asked[a].asked.Compare(l.asked[b].asked)
-	})
-}
-
-// targets returns those that were asked about lately.
-func (l *leftCounter) targets(now time.Time) (list []conditions.DrainTarget) {
+// changed has looks count only from now on: something is drained, or not any more.
+func (l *leftCounter) changed() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for t, a := range l.asked {
-		if now.Sub(a.asked) < leftAsked {
-			list = append(list, t)
-		}
-	}
-	return list
-}
-
-// changed has looks at a target count only from now on: it is drained, or not any more.
-func (l *leftCounter) changed(t conditions.DrainTarget) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if a := l.asked[t]; a != nil {
-		a.look, a.since = look{}, time.Now()
-	}
+	l.last, l.since = look{}, time.Now()
 }
 
 // begin remembers where connections to an endpoint come from, before it is drained: its services
@@ -173,7 +119,12 @@ func (l *leftCounter) begin(t conditions.DrainTarget) {
 		has := false
 		for p, r := range s.FrontendAddrs() {
 			if r != last {
-				last, has = r, covers(t, r)
+				last, has = r, false
+				for at := range r.Endpoints() {
+					if has = t.Covers(r.Key, at.Addr()); has {
+						break
+					}
+				}
 			}
 			if has {
 				addrs[p] = r.Key
@@ -181,16 +132,6 @@ func (l *leftCounter) begin(t conditions.DrainTarget) {
 		}
 	}
 	l.remember(addrs)
-}
-
-// covers reports whether a service has the endpoint that is drained.
-func covers(t conditions.DrainTarget, r *policy.Resolved) bool {
-	for at := range r.Endpoints() {
-		if t.Covers(r.Key, at.Addr()) {
-			return true
-		}
-	}
-	return false
 }
 
 // remember has connections to frontend addresses count also when no service has them any more.
@@ -273,7 +214,14 @@ func (l *leftCounter) count(ctx context.Context, targets []conditions.DrainTarge
 	l.remember(seen)
 	lists := make(map[conditions.DrainTarget][]control.RemainingIn, len(found))
 	for t, services := range found {
-		lists[t] = sortedRemaining(services)
+		list := make([]control.RemainingIn, 0, len(services))
+		for _, s := range services {
+			list = append(list, *s)
+		}
+		slices.SortFunc(list, func(a, b control.RemainingIn) int {
+			return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+		})
+		lists[t] = list
 	}
 	return lists, nil
 }
@@ -293,17 +241,6 @@ func asks(byAddr map[netip.Addr][]conditions.DrainTarget) map[policy.Family]neti
 		to[fam] = a
 	}
 	return to
-}
-
-func sortedRemaining(services map[source.Key]*control.RemainingIn) []control.RemainingIn {
-	list := make([]control.RemainingIn, 0, len(services))
-	for _, s := range services {
-		list = append(list, *s)
-	}
-	slices.SortFunc(list, func(a, b control.RemainingIn) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-	})
-	return list
 }
 
 // remain counts a connection for a service.
