@@ -24,20 +24,17 @@ func NewAffinity(log *slog.Logger, inUse func() modes.Mode) *FeatureWarner {
 // NewTakeover returns what says, once in the log, what keeps this host from taking up connections
 // that another host had, for services of scheduler maglev.
 func NewTakeover(log *slog.Logger, inUse func() modes.Mode) *FeatureWarner {
-	return &FeatureWarner{log: log, once: true, of: isMaglev, verify: func(services int) []string {
+	return &FeatureWarner{log: log, once: true, of: func(s *source.Service) int {
+		if s.Scheduler == source.Maglev && !s.Disabled {
+			return 1
+		}
+		return 0
+	}, verify: func(services int) []string {
 		if services == 0 {
 			return nil
 		}
 		return VerifyTakeover(inUse())
 	}}
-}
-
-// isMaglev returns 1 for a service with that scheduler.
-func isMaglev(s *source.Service) int {
-	if s.Scheduler == source.Maglev && !s.Disabled {
-		return 1
-	}
-	return 0
 }
 
 // A FeatureWarner counts which services use a feature, and warns of what this host lacks for so many.
@@ -63,7 +60,18 @@ func (w *FeatureWarner) Warnings() []string {
 
 // Apply counts changes, and warns when there is more to say than before.
 func (w *FeatureWarner) Apply(ch source.Changes) {
-	w.count(ch)
+	w.mu.Lock()
+	for _, id := range ch.Delete {
+		w.set(id, 0)
+	}
+	for _, u := range ch.Set {
+		n := 0
+		for _, svc := range u.Services {
+			n += w.of(svc)
+		}
+		w.set(u.ID, n)
+	}
+	w.mu.Unlock()
 	warnings := w.Warnings()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -75,21 +83,6 @@ func (w *FeatureWarner) Apply(ch source.Changes) {
 	}
 	if w.warned = len(warnings); w.once {
 		w.warned = math.MaxInt
-	}
-}
-
-func (w *FeatureWarner) count(ch source.Changes) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, id := range ch.Delete {
-		w.set(id, 0)
-	}
-	for _, u := range ch.Set {
-		n := 0
-		for _, svc := range u.Services {
-			n += w.of(svc)
-		}
-		w.set(u.ID, n)
 	}
 }
 

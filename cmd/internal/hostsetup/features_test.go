@@ -16,7 +16,7 @@ func TestCountLists(t *testing.T) {
 		sticky := &source.Service{Affinity: time.Minute, Ports: make([]source.Port, 2), Endpoints: make([]source.Endpoint, endpoints)}
 		return source.Unit{ID: source.UnitID{Name: name}, Services: []*source.Service{sticky, {Ports: sticky.Ports, Endpoints: sticky.Endpoints}}}
 	}
-	c := NewAffinity(slog.New(slog.DiscardHandler), nil)
+	c := NewAffinity(slog.New(slog.DiscardHandler), func() modes.Mode { return modes.Mode{} })
 	for i, step := range []struct {
 		ch   source.Changes
 		want int
@@ -26,7 +26,7 @@ func TestCountLists(t *testing.T) {
 		{source.Changes{Delete: []source.UnitID{{Name: "b"}, {Name: "c"}}}, 2},
 		{source.Changes{Set: []source.Unit{unit("a", 0)}}, 0},
 	} {
-		if c.count(step.ch); c.total != step.want {
+		if c.Apply(step.ch); c.total != step.want {
 			t.Errorf("step %d: %d lists, want %d", i, c.total, step.want)
 		}
 	}

@@ -144,7 +144,8 @@ func conntrackSysctls(c configs.Conntrack) []setting {
 		{"udp_timeout_stream", c.UDPStreamTimeout},
 	} {
 		if t.d > 0 {
-			list = append(list, setting{prefix + t.name, seconds(t.d)})
+			rounded := math.Ceil(t.d.Seconds()) // in the kernel's unit: 0 would mean at once
+			list = append(list, setting{prefix + t.name, strconv.FormatInt(int64(rounded), 10)})
 		}
 	}
 	if c.TCPBeLiberal {
@@ -157,11 +158,6 @@ func conntrackSysctls(c configs.Conntrack) []setting {
 		list = append(list, setting{prefix + "acct", "1"})
 	}
 	return list
-}
-
-// seconds returns d in the kernel's unit, rounded up: 0 would mean at once.
-func seconds(d time.Duration) string {
-	return strconv.FormatInt(int64(math.Ceil(d.Seconds())), 10)
 }
 
 // lookTime is how long looking at legacy iptables may take. Usually it takes milliseconds.

@@ -58,10 +58,6 @@ func Failure(w io.Writer, err error) string {
 	if !Connected(w) {
 		return err.Error()
 	}
-	return failure(err)
-}
-
-func failure(err error) string {
 	mark := prefix(slog.LevelError)
 	return mark + strings.ReplaceAll(err.Error(), "\n", "\n"+mark)
 }

@@ -43,7 +43,13 @@ func NewQueue(w io.Writer) *Queue {
 		w: w, lines: make(chan []byte, maxLines+1), ended: make(chan struct{}),
 		telling: func(int) []byte { return nil },
 	}
-	go q.pass()
+	go func() {
+		defer close(q.ended)
+		for line := range q.lines {
+			_, _ = q.w.Write(line) // nobody could be told
+			q.passed(len(line))
+		}
+	}()
 	return q
 }
 
@@ -54,7 +60,7 @@ func (q *Queue) Write(p []byte) (int, error) {
 	switch {
 	case q.closed:
 		return 0, os.ErrClosed
-	case q.dropped > 0 || q.full(len(p)):
+	case q.dropped > 0 || q.n == maxLines || q.n > 0 && q.bytes+len(p) > maxBytes: // one that is alone has room, however long it is
 		q.dropped++
 	default:
 		q.add(bytes.Clone(p))
@@ -62,24 +68,10 @@ func (q *Queue) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// full reports whether there is no room for another line. One that is alone has room, however long it is.
-func (q *Queue) full(line int) bool {
-	return q.n == maxLines || q.n > 0 && q.bytes+line > maxBytes
-}
-
 func (q *Queue) add(line []byte) {
 	q.n++
 	q.bytes += len(line)
 	q.lines <- line
-}
-
-// pass writes the lines.
-func (q *Queue) pass() {
-	defer close(q.ended)
-	for line := range q.lines {
-		_, _ = q.w.Write(line) // nobody could be told
-		q.passed(len(line))
-	}
 }
 
 // passed makes room. Once lines were dropped, all are until half of the queue is empty: where w is only slow, its lines
@@ -130,20 +122,15 @@ func (q *Queue) Warnings() []string {
 
 // Close ends q when what it holds is written, or cannot be for endPatience. What is written to q later is lost.
 func (q *Queue) Close() {
-	q.end()
-	select {
-	case <-q.ended:
-	case <-time.After(endPatience):
-	}
-}
-
-// end has the goroutine end after what q holds.
-func (q *Queue) end() {
 	q.mu.Lock()
-	defer q.mu.Unlock()
 	if !q.closed {
 		q.insertDropped()
 		q.closed = true
 		close(q.lines)
+	}
+	q.mu.Unlock()
+	select {
+	case <-q.ended:
+	case <-time.After(endPatience):
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -119,38 +118,23 @@ func (am *Active) Close() error {
 }
 
 // leave removes what a mode made of a family from the kernel, now that next holds
-// everything of it. It is called again until all is gone.
-func (am *Active) leave(ctx context.Context, fam policy.Family, next *Active) error {
+// everything of it. It is called again until all is gone. Chains and sets are not removed where they are the next
+// mode's by now; connections of a mode that drains may end first.
+func (am *Active) leave(ctx context.Context, fam policy.Family, next *Active) (err error) {
 	am.stopFamily(fam)
-	b := am.Backends[fam]
+	b, done := am.Backends[fam], true
 	shared := am.SharesRules(next.Mode) && next.Backends[fam] != nil
-	if r, drains := b.(proxier.Retirer); drains {
-		return am.retire(ctx, fam, r, shared)
-	}
-	return am.cleanUp(ctx, fam, b, shared)
-}
-
-// cleanUp removes what a mode made of a family, unless it is the next mode's by now.
-func (am *Active) cleanUp(ctx context.Context, fam policy.Family, b modes.Backend, shared bool) error {
-	if !shared {
-		if err := b.Cleanup(ctx); err != nil {
-			return err
+	r, drains := b.(proxier.Retirer)
+	switch {
+	case drains:
+		done, err = r.Retire(ctx)
+		if !shared && !am.rulesGone[fam] {
+			rulesErr := r.RemoveRules(ctx)
+			am.rulesGone[fam] = rulesErr == nil
+			err = errors.Join(err, rulesErr)
 		}
-	}
-	am.gone[fam] = true
-	return nil
-}
-
-// retire lets connections of a family end. Chains and sets go at once, unless they
-// are the next mode's by now.
-func (am *Active) retire(ctx context.Context, fam policy.Family, r proxier.Retirer, shared bool) error {
-	done, err := r.Retire(ctx)
-	if !shared && !am.rulesGone[fam] {
-		rulesErr := r.RemoveRules(ctx)
-		if rulesErr == nil {
-			am.rulesGone[fam] = true
-		}
-		err = errors.Join(err, rulesErr)
+	case !shared:
+		err = b.Cleanup(ctx)
 	}
 	if done && err == nil {
 		am.gone[fam] = true
@@ -170,12 +154,7 @@ func (am *Active) due() (list []policy.Family) {
 
 // isGone reports whether nothing is left of any family.
 func (am *Active) isGone() bool {
-	for fam := range am.Backends {
-		if !am.gone[fam] {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(slices.Collect(maps.Keys(am.Backends)), func(fam policy.Family) bool { return !am.gone[fam] })
 }
 
 // leavingText says how far a former mode has been left.
@@ -249,7 +228,9 @@ func (am *Active) collect() (opened map[policy.Family]modes.Backend, failed bool
 	defer am.mu.Unlock()
 	opened = make(map[policy.Family]modes.Backend)
 	for fam, o := range am.opening {
-		if !o.ended() {
+		select {
+		case <-o.done:
+		default:
 			continue
 		}
 		delete(am.opening, fam)
@@ -264,14 +245,19 @@ func (am *Active) collect() (opened map[policy.Family]modes.Backend, failed bool
 	return opened, failed
 }
 
-// giveUp gives up the families that are being opened.
+// giveUp gives up the families that are being opened, and waits for nothing.
 func (am *Active) giveUp() {
 	am.mu.Lock()
 	defer am.mu.Unlock()
 	for fam, o := range am.opening {
 		am.lacks[fam] = o.stall()
 		delete(am.opening, fam)
-		o.abandon()
+		o.cancel()
+		go func() {
+			if <-o.done; o.backend != nil {
+				_ = o.backend.Close() // nobody has used it
+			}
+		}()
 	}
 }
 
@@ -351,9 +337,15 @@ func beginOpening(ctx context.Context, m modes.Mode, fam policy.Family, c modes.
 	ctx, cancel := context.WithCancel(ctx)
 	ctx, waits := awaited.Watch(ctx)
 	o := &opening{fam: fam, mode: m.Name, began: time.Now(), waits: waits, cancel: cancel, done: make(chan struct{})}
-	warn := time.AfterFunc(openingTold, func() { o.warn(c.Log) })
+	warn := time.AfterFunc(openingTold, func() {
+		if s := o.stall(); c.Log != nil {
+			c.Log.Warn("no progress; waiting", "family", s.Family, "work", s.Work, "for", s.For, "detail", s.Detail, "since", s.Since)
+		}
+	})
 	go func() {
-		o.backend, o.err = openFamily(ctx, m, fam, c)
+		if o.err = supported(fam); o.err == nil {
+			o.backend, o.err = m.Open(ctx, fam, c)
+		}
 		warn.Stop()
 		close(o.done)
 		ended()
@@ -361,44 +353,10 @@ func beginOpening(ctx context.Context, m modes.Mode, fam policy.Family, c modes.
 	return o
 }
 
-// ended reports whether the family is open, or cannot be opened.
-func (o *opening) ended() bool {
-	select {
-	case <-o.done:
-		return true
-	default:
-		return false
-	}
-}
-
-// warn logs that the opening takes long.
-func (o *opening) warn(log *slog.Logger) {
-	if s := o.stall(); log != nil {
-		log.Warn("no progress; waiting", "family", s.Family, "work", s.Work, "for", s.For, "detail", s.Detail, "since", s.Since)
-	}
-}
-
-// abandon gives up a family, and waits for nothing.
-func (o *opening) abandon() {
-	o.cancel()
-	go func() {
-		if <-o.done; o.backend != nil {
-			_ = o.backend.Close() // nobody has used it
-		}
-	}()
-}
-
 // stall returns what the opening waits for.
 func (o *opening) stall() report.Stall {
 	w := o.waits.Latest()
 	return report.Stall{Family: o.fam, Work: "start of " + o.mode + " mode", For: cmp.Or(w.For, "the kernel"), Detail: w.Detail, Since: o.began}
-}
-
-func openFamily(ctx context.Context, m modes.Mode, fam policy.Family, c modes.OpenConfig) (modes.Backend, error) {
-	if err := supported(fam); err != nil {
-		return nil, err
-	}
-	return m.Open(ctx, fam, c)
 }
 
 // supported tries whether the kernel has a family: IPv6 may be left out of it, or be disabled at boot.

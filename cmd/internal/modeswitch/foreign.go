@@ -88,13 +88,11 @@ func (r *repairs) watchBackend(ctx context.Context, am *Active, fam policy.Famil
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var watching sync.WaitGroup
-	watching.Go(func() { r.watchFamily(ctx, fam, w) })
+	watching.Go(func() {
+		err := w.Watch(ctx, func(e proxier.ForeignChange) { r.disturbed(fam, e) })
+		if ctx.Err() == nil {
+			r.Log.Warn("kernel notifications unavailable; foreign changes are repaired at the next resync", "family", fam, "err", err)
+		}
+	})
 	am.watched[fam] = func() { cancel(); watching.Wait() }
-}
-
-func (r *repairs) watchFamily(ctx context.Context, fam policy.Family, w proxier.Watcher) {
-	err := w.Watch(ctx, func(e proxier.ForeignChange) { r.disturbed(fam, e) })
-	if ctx.Err() == nil {
-		r.Log.Warn("kernel notifications unavailable; foreign changes are repaired at the next resync", "family", fam, "err", err)
-	}
 }

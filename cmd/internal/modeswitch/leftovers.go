@@ -114,7 +114,14 @@ func (l *leavings) remove(ctx context.Context) {
 	}
 	before := errorOf(l.left)
 	l.left = slices.DeleteFunc(l.left, func(r remnant) bool { return l.uses(r.mode.Name, r.fam) })
-	due, later := l.divide()
+	var due, later []remnant // later: of families that are in use and not yet held by another mode
+	for _, r := range l.left {
+		if slices.Contains(node.Families(l.Fixed), r.fam) && !l.holdsAll(l.current(), r.fam) {
+			later = append(later, r)
+		} else {
+			due = append(due, r)
+		}
+	}
 	l.left = append(later, remove(ctx, l.openConfig(l.Fixed), due)...)
 	err := errorOf(l.left)
 	switch {
@@ -124,19 +131,6 @@ func (l *leavings) remove(ctx context.Context) {
 	case err != nil && (before == nil || before.Error() != err.Error()):
 		l.Log.Warn("cannot remove all objects of an earlier run from the kernel; retrying", "err", err)
 	}
-}
-
-// divide tells remnants that can be removed now from those of families that are in
-// use and not yet held by another mode.
-func (l *leavings) divide() (due, later []remnant) {
-	for _, r := range l.left {
-		if slices.Contains(node.Families(l.Fixed), r.fam) && !l.holdsAll(l.current(), r.fam) {
-			later = append(later, r)
-		} else {
-			due = append(due, r)
-		}
-	}
-	return due, later
 }
 
 // reportMode says which mode is in use and what others still have in the kernel: to
@@ -233,7 +227,17 @@ func (l *leavings) retire(ctx context.Context) {
 			return false
 		}
 		for _, fam := range am.due() {
-			l.recordLeaving(ctx, am, fam, am.leave(ctx, fam, last))
+			err, was := am.leave(ctx, fam, last), am.failed[fam]
+			if ctx.Err() != nil {
+				continue
+			}
+			delete(am.failed, fam)
+			if err == nil {
+				continue
+			}
+			if am.failed[fam] = err.Error(); am.failed[fam] != was {
+				l.Log.Warn("cannot remove all objects of the previous mode from the kernel; retrying", "mode", am.Name, "family", fam, "err", err)
+			}
 		}
 		if !am.isGone() {
 			return false
@@ -242,21 +246,6 @@ func (l *leavings) retire(ctx context.Context) {
 		l.Log.Info("removed the objects of the previous mode", "mode", am.Name)
 		return true
 	})
-}
-
-// recordLeaving keeps why a mode cannot be removed yet, and logs it when that is new.
-func (l *leavings) recordLeaving(ctx context.Context, am *Active, fam policy.Family, err error) {
-	if ctx.Err() != nil {
-		return
-	}
-	was := am.failed[fam]
-	delete(am.failed, fam)
-	if err == nil {
-		return
-	}
-	if am.failed[fam] = err.Error(); am.failed[fam] != was {
-		l.Log.Warn("cannot remove all objects of the previous mode from the kernel; retrying", "mode", am.Name, "family", fam, "err", err)
-	}
 }
 
 // Late returns the families of unsynced, which no sync has succeeded for, of which the kernel may serve addresses

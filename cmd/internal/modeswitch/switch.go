@@ -166,7 +166,8 @@ func (sw *Switch) Follow(ctx context.Context) error {
 				sw.changeMode(ctx, s)
 			}
 			if am := former.current(); len(former.open) == 1 && len(am.lacks) > 0 { // no change of mode is under way
-				sw.tryMissing(ctx, am)
+				s := sw.Settings()
+				am.begin(ctx, sw.openConfig(s), node.Families(s), func() { wake.Once(sw.opened) })
 			}
 		}
 	}
@@ -298,12 +299,6 @@ func (sw *Switch) failed() (s configs.Settings, failed bool) {
 // module may be loaded now, or IPv6 switched on. Settings of the kernel are looked
 // at as often.
 var MissingInterval = 30 * time.Second
-
-// tryMissing begins to open families that could not be opened so far.
-func (sw *Switch) tryMissing(ctx context.Context, am *Active) {
-	s := sw.Settings()
-	am.begin(ctx, sw.openConfig(s), node.Families(s), func() { wake.Once(sw.opened) })
-}
 
 // Want has the mode of s used, in place of one asked for but not yet looked at.
 func (sw *Switch) Want(s configs.Settings) {

@@ -79,10 +79,13 @@ func (w *Watcher) Begin(ctx context.Context, log *slog.Logger, level *slog.Level
 // first reads svcproxy.toml. One that is broken, or cannot be read, is not
 // used: the last good one is, where there is one.
 func (w *Watcher) first() (s configs.Settings, faults []source.Fault, err error) {
-	none := w.lacksCopy()
+	info, none := os.Stat(w.lastGood()) // nil: there is a last good copy
+	if none == nil && info.Size() == 0 {
+		none = errNoText // it was cut off: none is kept of an empty file
+	}
 	w.text, err = disk.Answer(w.path(), w.firstContents)
 	if err != nil && (none == nil || !errors.Is(err, errNoText)) { // an empty one is good, where it replaces nothing
-		faults = []source.Fault{w.noText(err)}
+		faults = []source.Fault{read.UnreadableFault(w.path(), err)}
 	} else if s, faults, err = w.Load(w.path()); err != nil {
 		return s, nil, err
 	}
@@ -98,15 +101,6 @@ func (w *Watcher) first() (s configs.Settings, faults []source.Fault, err error)
 	}
 	w.stale = true
 	return s, faults, nil
-}
-
-// lacksCopy returns why there is no last good copy; nil: there is one. An empty one was cut off: none is kept of an empty file.
-func (w *Watcher) lacksCopy() error {
-	info, err := os.Stat(w.lastGood())
-	if err == nil && info.Size() == 0 {
-		return errNoText
-	}
-	return err
 }
 
 // withoutFile returns the settings that there are where none was ever in use,
@@ -126,14 +120,19 @@ func (w *Watcher) withoutFile(err error, faults []source.Fault) (configs.Setting
 	return s, faults, nil
 }
 
-// noText is the fault of a svcproxy.toml of which nobody knows what it says.
-func (w *Watcher) noText(err error) source.Fault {
-	return read.UnreadableFault(w.path(), err)
-}
-
 // save keeps the text that is in use, for the next start.
 func (w *Watcher) save(ctx context.Context) {
-	err := w.tryKeep(ctx)
+	now, err := w.contents()
+	switch {
+	case err != nil || !bytes.Equal(now, w.text) || ctx.Err() != nil:
+		err = nil // it has changed again, or the next daemon may have the directory
+	case w.text == nil:
+		err = os.Remove(w.lastGood())
+	default:
+		if old, unread := os.ReadFile(w.lastGood()); unread != nil || !bytes.Equal(old, w.text) {
+			err = disk.Replace(w.lastGood(), w.lastGood()+".new", true, disk.Bytes(w.text))
+		}
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}
@@ -153,20 +152,4 @@ func (w *Watcher) KeepError() string {
 		return ""
 	}
 	return w.unkept.Error()
-}
-
-func (w *Watcher) tryKeep(ctx context.Context) error {
-	if now, err := w.contents(); err != nil || !bytes.Equal(now, w.text) {
-		return nil // it has changed again
-	}
-	if ctx.Err() != nil {
-		return nil // the next daemon may have the directory
-	}
-	if w.text == nil {
-		return os.Remove(w.lastGood())
-	}
-	if old, err := os.ReadFile(w.lastGood()); err == nil && bytes.Equal(old, w.text) {
-		return nil
-	}
-	return disk.Replace(w.lastGood(), w.lastGood()+".new", true, disk.Bytes(w.text))
 }

@@ -123,7 +123,7 @@ func (w *Watcher) Follow(ctx context.Context) {
 				if why := err.Error(); why != trouble { // not for a moment only
 					trouble = why
 				} else if !bytes.Equal(w.text, unknown) {
-					w.refuse([]source.Fault{w.noText(err)})
+					w.refuse([]source.Fault{read.UnreadableFault(w.path(), err)})
 				}
 				continue
 			}
@@ -170,7 +170,7 @@ func (w *Watcher) Read(ctx context.Context) bool {
 	case ctx.Err() != nil:
 		return false
 	case err != nil:
-		w.refuse([]source.Fault{w.noText(err)})
+		w.refuse([]source.Fault{read.UnreadableFault(w.path(), err)})
 	default:
 		w.text = text
 		w.reload(ctx)
@@ -189,7 +189,7 @@ func (w *Watcher) reload(ctx context.Context) {
 		return
 	}
 	if err != nil {
-		faults = []source.Fault{w.noText(err)}
+		faults = []source.Fault{read.UnreadableFault(w.path(), err)}
 	}
 	if source.AnyError(faults) {
 		text := w.text
