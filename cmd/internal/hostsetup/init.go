@@ -65,7 +65,7 @@ func (in *initializer) fail(err error) {
 }
 
 // set gives a setting its value.
-func (in *initializer) set(s setting) {
+func (in *initializer) set(s modes.Sysctl) {
 	old, err := sysctl.Get(s.Name)
 	if s.Name == beLiberal && errors.Is(err, sysctl.ErrUnknown) { // nobody need have asked for it
 		in.printf("%s: left out: %v", s.Name, err)
@@ -95,7 +95,7 @@ func (in *initializer) keepRouterAdvertisements() {
 			continue
 		}
 		if is(name, "forwarding", "0") && is(name, "accept_ra", "1") {
-			in.set(setting{"net/ipv6/conf/" + name + "/accept_ra", "2"})
+			in.set(modes.Sysctl{Name: "net/ipv6/conf/" + name + "/accept_ra", Value: "2"})
 		}
 	}
 }

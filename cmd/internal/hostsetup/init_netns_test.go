@@ -31,10 +31,10 @@ func namespace(t *testing.T) {
 	if err := netlink.LinkAdd(pair); err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range []setting{
-		{forward4, "0"}, {forward6, "0"}, {routeLocalnet, "0"},
-		{"net/ipv6/conf/ra0/accept_ra", "1"}, {"net/ipv6/conf/still0/accept_ra", "0"},
-		{"net/netfilter/nf_conntrack_udp_timeout", "30"}, {beLiberal, "0"},
+	for _, s := range []modes.Sysctl{
+		{Name: forward4, Value: "0"}, {Name: forward6, Value: "0"}, {Name: routeLocalnet, Value: "0"},
+		{Name: "net/ipv6/conf/ra0/accept_ra", Value: "1"}, {Name: "net/ipv6/conf/still0/accept_ra", Value: "0"},
+		{Name: "net/netfilter/nf_conntrack_udp_timeout", Value: "30"}, {Name: beLiberal, Value: "0"},
 	} {
 		if err := sysctl.Set(s.Name, s.Value); err != nil {
 			t.Fatal(err)

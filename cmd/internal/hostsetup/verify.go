@@ -93,9 +93,6 @@ func VerifyAffinity(m modes.Mode, lists int) []string {
 	return slices.DeleteFunc(texts, func(s string) bool { return s == "" })
 }
 
-// A setting is a kernel setting and the value it should have.
-type setting modes.Sysctl
-
 const (
 	forward4      = "net/ipv4/ip_forward"
 	forward6      = "net/ipv6/conf/all/forwarding"
@@ -103,59 +100,33 @@ const (
 	beLiberal     = "net/netfilter/nf_conntrack_tcp_be_liberal"
 )
 
-// sysctls returns what s asks for in modes, in the order to set it in.
-func sysctls(s configs.Settings, in []modes.Mode) []setting {
-	var list []setting
-	if slices.Contains(s.Families, "ipv4") {
-		if s.Init.Forwarding {
-			list = append(list, setting{forward4, "1"})
-		}
-		if s.LocalhostNodePorts && slices.ContainsFunc(in, func(m modes.Mode) bool { return m.LocalhostNodePorts }) {
-			list = append(list, setting{routeLocalnet, "1"})
+// sysctls returns what s asks for in modes, in the order to set it in, without what is to be left alone.
+func sysctls(s configs.Settings, in []modes.Mode) (list []modes.Sysctl) {
+	const prefix = "net/netfilter/nf_conntrack_"
+	c, ipv4, ipv6 := s.Conntrack, slices.Contains(s.Families, "ipv4"), slices.Contains(s.Families, "ipv6")
+	setIf := func(asked bool, name, value string) {
+		if asked {
+			list = append(list, modes.Sysctl{Name: name, Value: value})
 		}
 	}
-	if slices.Contains(s.Families, "ipv6") && s.Init.Forwarding {
-		list = append(list, setting{forward6, "1"})
+	localhost := s.LocalhostNodePorts && slices.ContainsFunc(in, func(m modes.Mode) bool { return m.LocalhostNodePorts })
+	setIf(ipv4 && s.Init.Forwarding, forward4, "1")
+	setIf(ipv4 && localhost, routeLocalnet, "1")
+	setIf(ipv6 && s.Init.Forwarding, forward6, "1")
+	setIf(c.Max > 0, prefix+"max", strconv.Itoa(c.Max))
+	timeout := func(name string, d time.Duration) { // in the kernel's unit, rounded up: 0 would mean at once
+		setIf(d > 0, prefix+name, strconv.FormatInt(int64(math.Ceil(d.Seconds())), 10))
 	}
-	list = append(list, conntrackSysctls(s.Conntrack)...)
+	timeout("tcp_timeout_established", c.TCPEstablishedTimeout)
+	timeout("tcp_timeout_close_wait", c.TCPCloseWaitTimeout)
+	timeout("udp_timeout", c.UDPTimeout)
+	timeout("udp_timeout_stream", c.UDPStreamTimeout)
+	setIf(c.TCPBeLiberal, beLiberal, "1")
+	setIf(c.TCPLoose, modes.TCPLoose, "1")
+	setIf(c.Accounting, prefix+"acct", "1")
 	for _, m := range in {
 		needs := m.NeedsUnder(s)
-		for _, set := range slices.Concat(needs.Sysctls, needs.Quirks) {
-			list = append(list, setting(set))
-		}
-	}
-	return list
-}
-
-// conntrackSysctls leaves out what is to be left alone.
-func conntrackSysctls(c configs.Conntrack) []setting {
-	const prefix = "net/netfilter/nf_conntrack_"
-	var list []setting
-	if c.Max > 0 {
-		list = append(list, setting{prefix + "max", strconv.Itoa(c.Max)})
-	}
-	for _, t := range []struct {
-		name string
-		d    time.Duration
-	}{
-		{"tcp_timeout_established", c.TCPEstablishedTimeout},
-		{"tcp_timeout_close_wait", c.TCPCloseWaitTimeout},
-		{"udp_timeout", c.UDPTimeout},
-		{"udp_timeout_stream", c.UDPStreamTimeout},
-	} {
-		if t.d > 0 {
-			rounded := math.Ceil(t.d.Seconds()) // in the kernel's unit: 0 would mean at once
-			list = append(list, setting{prefix + t.name, strconv.FormatInt(int64(rounded), 10)})
-		}
-	}
-	if c.TCPBeLiberal {
-		list = append(list, setting{beLiberal, "1"})
-	}
-	if c.TCPLoose {
-		list = append(list, setting{modes.TCPLoose, "1"})
-	}
-	if c.Accounting {
-		list = append(list, setting{prefix + "acct", "1"})
+		list = slices.Concat(list, needs.Sysctls, needs.Quirks)
 	}
 	return list
 }

@@ -11,32 +11,27 @@ import (
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
-// A disturbance is a kind of event that makes us compare and repair what a family has.
-type disturbance struct {
-	fam  policy.Family
-	lost bool // it is not known whether what is ours was changed
-}
-
-// repairs hears of changes by other programs and has the loop repair them, or look: for each kind less often where that
-// happens again and again.
+// repairs hears of changes by other programs and has the loop repair them, or look where it is not known whether
+// what is ours was changed: for each less often where that happens again and again.
 type repairs struct {
 	Config
-	contention map[disturbance]*proxier.Contention
+	repair, look map[policy.Family]*proxier.Contention
 }
 
 func newRepairs(c Config) *repairs {
-	all := make(map[disturbance]*proxier.Contention)
+	r := &repairs{c, make(map[policy.Family]*proxier.Contention), make(map[policy.Family]*proxier.Contention)}
 	for _, fam := range []policy.Family{policy.IPv4, policy.IPv6} {
-		all[disturbance{fam, false}] = proxier.NewContention(func() { c.Loop().Repair(fam) })
-		all[disturbance{fam, true}] = proxier.NewContention(func() { c.Loop().Look(fam) })
+		r.repair[fam] = proxier.NewContention(func() { c.Loop().Repair(fam) })
+		r.look[fam] = proxier.NewContention(func() { c.Loop().Look(fam) })
 	}
-	return &repairs{c, all}
+	return r
 }
 
 // StopRepairs ends what is still to be repaired.
 func (r *repairs) StopRepairs() {
-	for _, one := range r.contention {
+	for fam, one := range r.repair {
 		one.Stop()
+		r.look[fam].Stop()
 	}
 }
 
@@ -47,7 +42,11 @@ func (r *repairs) disturbed(fam policy.Family, e proxier.ForeignChange) {
 	if e.PID != 0 {
 		who = fmt.Sprintf("process %d (%s)", e.PID, e.Process)
 	}
-	wait, news := r.contention[disturbance{fam, e.Lost}].Changed(who)
+	contention := r.repair[fam]
+	if e.Lost {
+		contention = r.look[fam]
+	}
+	wait, news := contention.Changed(who)
 	switch {
 	case !news:
 	case e.Lost && wait > 0:
@@ -67,7 +66,7 @@ func (r *repairs) disturbed(fam policy.Family, e proxier.ForeignChange) {
 // Contended says who changes what is ours again and again.
 func (r *repairs) Contended() (list []string) {
 	for _, fam := range node.Families(r.Fixed) {
-		if p := r.contention[disturbance{fam: fam}].Problem(); p != "" {
+		if p := r.repair[fam].Problem(); p != "" {
 			list = append(list, fam.String()+": "+p)
 		}
 	}
