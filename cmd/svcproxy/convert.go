@@ -22,13 +22,17 @@ import (
 func convertCommand(p *program) *cobra.Command {
 	var flags configs.Flags
 	var id string
+	var formats strings.Builder
+	for _, f := range convert.Formats {
+		fmt.Fprintf(&formats, "  %-11s %s\n", f.Name, f.Of)
+	}
 	cmd := &cobra.Command{
 		Use:   "convert " + strings.Join(convert.Names(), "|") + " [FILE | -]",
 		Short: "Print a service file for what another program has",
 		Long: `Convert reads what another program has of services and prints a service file for
 svcproxy. It changes nothing, of the other program neither. FILE is:
 
-` + formatList() + `
+` + formats.String() + `
 Without FILE, or with "-", it is standard input.
 
 What cannot be carried over is a comment beside the service, and a line on standard
@@ -71,33 +75,21 @@ could not be read. Where no service was found only comments are printed.`,
 	return cmd
 }
 
-// formatList lists the formats for people.
-func formatList() string {
-	var b strings.Builder
-	for _, f := range convert.Formats {
-		fmt.Fprintf(&b, "  %-11s %s\n", f.Name, f.Of)
-	}
-	return b.String()
-}
-
 // readInput reads a file, or standard input, up to a byte more than can be converted.
 func readInput(stdin io.Reader, path string) (in reader.Input, err error) {
-	if path == "-" {
-		in.Name = reader.Stdin
-		in.Data, err = io.ReadAll(io.LimitReader(stdin, reader.MaxSize+1))
-		return in, err
+	if in.Name = reader.Stdin; path != "-" {
+		info, err := os.Stat(path)
+		if err == nil && info.IsDir() {
+			return in, &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("it is a directory")}
+		}
+		f, err := os.Open(path) // a pipe too: <(ipvsadm -Sn)
+		if err != nil {
+			return in, err
+		}
+		defer f.Close()
+		in.Name, stdin = path, f
 	}
-	info, err := os.Stat(path)
-	if err == nil && info.IsDir() {
-		return in, &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("it is a directory")}
-	}
-	f, err := os.Open(path) // a pipe too: <(ipvsadm -Sn)
-	if err != nil {
-		return in, err
-	}
-	defer f.Close()
-	in.Name = path
-	in.Data, err = io.ReadAll(io.LimitReader(f, reader.MaxSize+1))
+	in.Data, err = io.ReadAll(io.LimitReader(stdin, reader.MaxSize+1))
 	return in, err
 }
 

@@ -43,7 +43,7 @@ the kernel as it is: traffic goes on. Flags win over svcproxy.toml.`,
 					return load(path, &flags)
 				},
 				Reload: hup,
-				Notify: notify,
+				Notify: func(state string) { _, _ = systemd.SdNotify(false, state) }, // what is lost is followed by the next of its kind
 				Watch:  watchdog,
 				Stderr: p.log,
 			})
@@ -56,7 +56,3 @@ the kernel as it is: traffic goes on. Flags win over svcproxy.toml.`,
 // outliveReaders has this process go on when nobody reads its output any more, as where the program that takes its log has
 // ended: else Go ends it by SIGPIPE. The signal is caught and not ignored, which programs that are started would inherit.
 func outliveReaders() { signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE) }
-
-// notify tells systemd, where there is one. A message may be lost: the next one of its kind
-// follows.
-func notify(state string) { _, _ = systemd.SdNotify(false, state) }

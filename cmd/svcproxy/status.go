@@ -88,20 +88,15 @@ func (q *statusQuestion) answer(ctx context.Context, p *program) error {
 	c := control.NewClient(p.dirs.run)
 	switch {
 	case q.check:
-		return verdict(ctx, c, q.which)
+		why, err := c.Check(ctx, q.which)
+		if err == nil && why != "" { // why not all serves
+			err = errors.New(why)
+		}
+		return err
 	case q.watch:
 		return q.repeat(ctx, c, p)
 	}
 	return q.write(ctx, c, p.stdout)
-}
-
-// verdict returns why not all serves.
-func verdict(ctx context.Context, c *control.Client, which control.Selection) error {
-	why, err := c.Check(ctx, which)
-	if err != nil || why == "" {
-		return err
-	}
-	return errors.New(why)
 }
 
 // write asks, and writes the answer.

@@ -115,9 +115,15 @@ func (p *program) names(ctx context.Context, args []string) (*trace.Names, trace
 	}
 	names, err := p.askNames(ctx, url.Values{}, filter.Destination)
 	if errors.Is(err, control.ErrUnreachable) {
-		names, err = p.namesOfFiles()
-	}
-	if err != nil {
+		held, err := p.checker(new(configs.Flags)).Held() // what a daemon would use of the configuration directory
+		if err != nil {
+			return nil, filter, unreachable(err)
+		}
+		if err := held.Look(); err != nil {
+			return nil, filter, err
+		}
+		names = trace.NamesOf(held.Resolve(), netip.Addr{})
+	} else if err != nil {
 		return nil, filter, err
 	}
 	filter, err = trace.ParseFilter(args, names.HasAddress)
@@ -134,16 +140,4 @@ func (p *program) askNames(ctx context.Context, q url.Values, only netip.Addr) (
 	n := new(trace.Names)
 	err := control.NewClient(p.dirs.run).Ask(ctx, trace.Path, q, n)
 	return n, err
-}
-
-// namesOfFiles returns what a daemon would use of the configuration directory.
-func (p *program) namesOfFiles() (*trace.Names, error) {
-	held, err := p.checker(new(configs.Flags)).Held()
-	if err != nil {
-		return nil, unreachable(err)
-	}
-	if err := held.Look(); err != nil {
-		return nil, err
-	}
-	return trace.NamesOf(held.Resolve(), netip.Addr{}), nil
 }

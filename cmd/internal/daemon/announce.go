@@ -44,10 +44,6 @@ type neighbours struct {
 	begin chan struct{} // holds something when there is an address
 }
 
-func newNeighbours(log *slog.Logger) *neighbours {
-	return &neighbours{Announcer: l2.New(log), begin: make(chan struct{}, 1)}
-}
-
 // Set implements announcer.Neighbours.
 func (n *neighbours) Set(list []netip.Addr) {
 	if len(list) > 0 && n.asked.CompareAndSwap(false, true) {
@@ -117,9 +113,15 @@ func peersOf(b configs.BGP, passwords announcer.Peers) (list []bgp.Peer, err err
 		if !usable {
 			continue
 		}
-		marks, err := communities(slices.Concat(b.Communities, p.Communities))
-		if err != nil {
-			return nil, fmt.Errorf("peer %s: %w", p.Address, err)
+		var marks []bgp.Community // each once
+		for _, word := range slices.Concat(b.Communities, p.Communities) {
+			c, err := bgp.ParseCommunity(word)
+			if err != nil {
+				return nil, fmt.Errorf("peer %s: %w", p.Address, err)
+			}
+			if !slices.Contains(marks, c) {
+				marks = append(marks, c)
+			}
 		}
 		list = append(list, bgp.Peer{
 			Address: p.Address, AS: p.AS, Port: p.Port, Source: p.Source, Multihop: p.Multihop, TTLSecurity: p.TTLSecurity,
@@ -136,20 +138,6 @@ func (s speaker) SetPeers(b configs.BGP, passwords announcer.Peers) (bool, error
 		return false, err
 	}
 	return s.Speaker.SetPeers(list)
-}
-
-// communities returns each of a list once.
-func communities(words []string) (list []bgp.Community, err error) {
-	for _, w := range words {
-		c, err := bgp.ParseCommunity(w)
-		if err != nil {
-			return nil, err
-		}
-		if !slices.Contains(list, c) {
-			list = append(list, c)
-		}
-	}
-	return list, nil
 }
 
 // SetRoutes implements announcer.Speaker.

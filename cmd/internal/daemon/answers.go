@@ -213,12 +213,9 @@ func (d *daemon) traceNames(_ context.Context, q url.Values) (*trace.Names, erro
 	if q.Get("revision") == strconv.FormatUint(now, 10) {
 		return &trace.Names{Mode: mode, Revision: now, Unchanged: true}, nil
 	}
-	var only netip.Addr
-	if a := q.Get("address"); a != "" {
-		var err error
-		if only, err = netip.ParseAddr(a); err != nil {
-			return nil, fmt.Errorf("address to trace: %w", err)
-		}
+	only, err := netip.ParseAddr(q.Get("address"))
+	if err != nil && q.Get("address") != "" {
+		return nil, fmt.Errorf("address to trace: %w", err)
 	}
 	n := trace.NamesOf(d.loop.Snapshot().Snapshot, only)
 	n.Mode, n.Revision = mode, now

@@ -44,7 +44,15 @@ type counter struct {
 func newCounter(d *daemon) *counter {
 	c := &counter{daemon: d}
 	c.counts = lately.Value[healthz.Counts]{Find: c.count, Moment: countsMoment, Patience: countsPatience}
-	c.warnings = lately.Value[int]{Find: c.countWarnings, Moment: warningsMoment, Patience: countsPatience}
+	c.warnings = lately.Value[int]{Find: func() int { // of the host, of listeners and of directories
+		ctx, cancel := context.WithTimeout(context.Background(), warningsMoment)
+		defer cancel()
+		n := len(d.warnings(ctx))
+		for _, s := range d.sources {
+			n += len(s.Status().Warnings)
+		}
+		return n
+	}, Moment: warningsMoment, Patience: countsPatience}
 	return c
 }
 
@@ -113,17 +121,6 @@ func faults(list []source.Fault) (n int) {
 	return n
 }
 
-// countWarnings counts those of the host, of listeners and of directories.
-func (c *counter) countWarnings() int {
-	ctx, cancel := context.WithTimeout(context.Background(), warningsMoment)
-	defer cancel()
-	n := len(c.daemon.warnings(ctx))
-	for _, s := range c.daemon.sources {
-		n += len(s.Status().Warnings)
-	}
-	return n
-}
-
 // text returns the counts for people, in one line.
 func text(n healthz.Counts) string {
 	var services int
@@ -171,13 +168,10 @@ func failureOf(m modes.Mode, err error) string {
 // tracked returns how many connections the kernel tracks in this network namespace, and how
 // many it can; 0 where it does not say, as without connection tracking.
 func tracked() (flows, limit int) {
-	n, err := sysctl.Get("net/netfilter/nf_conntrack_count")
-	most, err2 := sysctl.Get("net/netfilter/nf_conntrack_max")
-	if err != nil || err2 != nil {
-		return 0, 0
-	}
-	flows, err = strconv.Atoi(n)
-	limit, err2 = strconv.Atoi(most)
+	n, _ := sysctl.Get("net/netfilter/nf_conntrack_count")
+	most, _ := sysctl.Get("net/netfilter/nf_conntrack_max")
+	flows, err := strconv.Atoi(n)
+	limit, err2 := strconv.Atoi(most)
 	if err != nil || err2 != nil {
 		return 0, 0
 	}

@@ -55,7 +55,7 @@ func (d *doubter) doubt() { wake.Once(d.doubtful) }
 
 // run logs new doubts about services after each change, until ctx ends.
 func (d *doubter) run(ctx context.Context) {
-	var told []report.Doubt
+	told := map[report.Doubt]bool{}
 	wait := func(t time.Duration) bool {
 		select {
 		case <-ctx.Done():
@@ -75,25 +75,20 @@ func (d *doubter) run(ctx context.Context) {
 		}
 		now := d.find()
 		d.known.Store(int64(len(now)))
-		d.logNew(now, told)
-		if told = now; !wait(doubtsPause) {
+		news := slices.DeleteFunc(slices.Clone(now), func(n report.Doubt) bool { return told[n] })
+		for i, n := range news[:min(len(news), maxDoubts+1)] {
+			if i == maxDoubts {
+				d.log.Warn("more such warnings are in svcproxy status", "warnings", len(news)-i)
+			} else {
+				d.log.Warn(n.Fault().String())
+			}
+		}
+		clear(told)
+		for _, n := range now {
+			told[n] = true
+		}
+		if !wait(doubtsPause) {
 			return
 		}
-	}
-}
-
-// logNew logs those that are not among the ones already told.
-func (d *doubter) logNew(now, told []report.Doubt) {
-	known := make(map[report.Doubt]bool, len(told))
-	for _, t := range told {
-		known[t] = true
-	}
-	news := slices.DeleteFunc(slices.Clone(now), func(n report.Doubt) bool { return known[n] })
-	for i, n := range news {
-		if i == maxDoubts {
-			d.log.Warn("more such warnings are in svcproxy status", "warnings", len(news)-i)
-			return
-		}
-		d.log.Warn(n.Fault().String())
 	}
 }

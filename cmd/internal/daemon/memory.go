@@ -35,8 +35,11 @@ func saveMemory(ctx context.Context, loaded <-chan struct{}) {
 	}
 	tick := time.NewTicker(giveBackEvery)
 	defer tick.Stop()
+	// Bytes that were allocated since the process began, and that were in use when garbage was last collected.
+	samples := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}, {Name: "/gc/heap/live:bytes"}}
 	for given := uint64(0); ; {
-		if now, live := allocated(); now-given >= max(giveBackFrom, live*steadyGC/100) {
+		metrics.Read(samples)
+		if now, live := samples[0].Value.Uint64(), samples[1].Value.Uint64(); now-given >= max(giveBackFrom, live*steadyGC/100) {
 			debug.FreeOSMemory()
 			given = now
 		}
@@ -46,12 +49,4 @@ func saveMemory(ctx context.Context, loaded <-chan struct{}) {
 		case <-tick.C:
 		}
 	}
-}
-
-// allocated returns how many bytes were allocated since the process began, and how many were in
-// use when garbage was last collected.
-func allocated() (all, live uint64) {
-	samples := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}, {Name: "/gc/heap/live:bytes"}}
-	metrics.Read(samples)
-	return samples[0].Value.Uint64(), samples[1].Value.Uint64()
 }

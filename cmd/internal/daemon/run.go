@@ -20,6 +20,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/settings"
 	"svcproxy.dev/svcproxy/cmd/internal/sources"
 	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/netutil/l2"
 	"svcproxy.dev/svcproxy/netutil/links"
 	"svcproxy.dev/svcproxy/proxier/conditions"
 	"svcproxy.dev/svcproxy/proxier/flows"
@@ -133,7 +134,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	})
 
 	// What tells the network of addresses.
-	neighbours := newNeighbours(log)
+	neighbours := &neighbours{Announcer: l2.New(log), begin: make(chan struct{}, 1)}
 	d.announcer = announcer.New(announcer.Config{
 		Log: log, BGP: fixed.BGP, Neighbours: neighbours, RouterID: d.host.RouterID,
 		Late: func(ctx context.Context) []policy.Family {

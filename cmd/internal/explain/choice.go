@@ -19,7 +19,7 @@ func (r *Report) choice(d *decision, f *facts) {
 	used, others := r.sorted(d)
 	for i, e := range r.Expected {
 		if i < maxLines/2 {
-			r.addLine(choiceStep, fmt.Sprintf("%s gets %s%s", e.Address, percent(e.Share), d.asUsed(used[i])+d.atMost(used[i])))
+			r.addLine(choiceStep, fmt.Sprintf("%s gets %s%s", e.Address, strings.TrimSuffix(fmt.Sprintf("%.1f", e.Share*100), ".0")+"%", d.asUsed(used[i])+d.atMost(used[i])))
 		} else if i == maxLines/2 {
 			r.addLine(choiceStep, fmt.Sprintf("and %d more", len(r.Expected)-i))
 		}
@@ -76,18 +76,13 @@ func (r *Report) affinity(d *decision, f *facts) {
 	if d.outcome != Balanced || d.route.Pool.Affinity == 0 {
 		return
 	}
-	text := "session affinity for " + d.route.Pool.Affinity.String() + ": no record of this client"
-	if d.world.Balancer != "" {
-		text = "session affinity for " + d.route.Pool.Affinity.String() + ", kept by " + d.world.Balancer
-	}
+	text := fmt.Sprintf("session affinity for %s: no record of this client", d.route.Pool.Affinity)
 	if f.kept != nil {
 		text = fmt.Sprintf("session affinity: this client keeps %s for %s more", f.kept.Target, f.kept.Left)
+	} else if d.world.Balancer != "" {
+		text = fmt.Sprintf("session affinity for %s, kept by %s", d.route.Pool.Affinity, d.world.Balancer)
 	}
 	r.addLine(choiceStep, text)
-}
-
-func percent(share float64) string {
-	return strings.TrimSuffix(fmt.Sprintf("%.1f", share*100), ".0") + "%"
 }
 
 // condition returns what is known of an endpoint of the packet's service.
@@ -224,19 +219,15 @@ func (r *Report) hashing(d *decision) {
 	case d.world.HashTable != "":
 		text += ", by the table of " + d.world.HashTable
 	case d.route.Pool.Hash.On == source.ClientIP:
-		text += fmt.Sprintf(": for %s it is %s", d.question.Source, hashed(d.route.Pool, d.question.Source))
+		list := make([]maglev.Endpoint, len(d.route.Pool.Targets))
+		for i, t := range d.route.Pool.Targets {
+			list[i] = maglev.Endpoint{AddrPort: t.AddrPort, Weight: t.Weight}
+		}
+		table := maglev.Fill(nil, maglev.Size(d.route.Pool.Hash.Endpoints), list)
+		slot := maglev.Slot(len(table), netip.AddrPortFrom(d.question.Source, 0), false) // in nftables mode, whatever the port
+		text += fmt.Sprintf(": for %s it is %s", d.question.Source, list[table[slot]].AddrPort)
 	}
 	r.addLine(choiceStep, text)
-}
-
-// hashed returns the target of a client in nftables mode, whatever its port.
-func hashed(p *policy.Pool, client netip.Addr) netip.AddrPort {
-	list := make([]maglev.Endpoint, len(p.Targets))
-	for i, t := range p.Targets {
-		list[i] = maglev.Endpoint{AddrPort: t.AddrPort, Weight: t.Weight}
-	}
-	table := maglev.Fill(nil, maglev.Size(p.Hash.Endpoints), list)
-	return p.Targets[table[maglev.Slot(len(table), netip.AddrPortFrom(client, 0), false)]].AddrPort
 }
 
 // atMost says how many connections an endpoint gets where that is limited.

@@ -135,7 +135,10 @@ func NamesOf(u claims.Snapshot, only netip.Addr) *Names {
 	}
 	wanted := make(map[source.Key]bool)
 	for _, r := range u.Resolved {
-		if !only.IsValid() || n.concerns(r, only) {
+		concerned := func(f *policy.Frontend) bool { // a packet to the address may be one to the frontend
+			return f.Key.Addr == only || f.Key.Kind == policy.NodePort && n.serves(f.Placed, f.NodePortAddrs, only)
+		}
+		if !only.IsValid() || slices.ContainsFunc(r.Frontends, concerned) {
 			n.add(r)
 			wanted[r.Key] = true
 		}
@@ -148,13 +151,6 @@ func NamesOf(u claims.Snapshot, only netip.Addr) *Names {
 		}
 	}
 	return n
-}
-
-// concerns reports whether a packet to an address may be one to a service.
-func (n *Names) concerns(r *policy.Resolved, a netip.Addr) bool {
-	return slices.ContainsFunc(r.Frontends, func(f *policy.Frontend) bool {
-		return f.Key.Addr == a || f.Key.Kind == policy.NodePort && n.serves(f.Placed, f.NodePortAddrs, a)
-	})
 }
 
 // serves reports whether an address serves a node port, which is on a list of its own if it is placed.

@@ -160,26 +160,14 @@ func chains(steps []step) (list []string) {
 	return list
 }
 
-// headerLen returns the length of the header of a packet, without extensions; 0: it is cut off.
-func headerLen(family byte, b []byte) int {
-	n := 40
-	if family == unix.NFPROTO_IPV4 {
-		if len(b) == 0 {
-			return 0
-		}
-		n = int(b[0]&0xf) * 4
-	}
-	if n < 20 || len(b) < n {
-		return 0
-	}
-	return n
-}
-
 // tupleOf returns the connection that the headers of a packet say, as the kernel does.
 func tupleOf(family byte, b []byte) (t tuple, ok bool) {
-	n := headerLen(family, b)
-	if n == 0 || len(b) < n+4 {
-		return t, false
+	n := 40 // bytes of the header, without extensions
+	if family == unix.NFPROTO_IPV4 && len(b) > 0 {
+		n = int(b[0]&0xf) * 4
+	}
+	if n < 20 || len(b) < n+4 {
+		return t, false // it is cut off
 	}
 	var src, dst netip.Addr
 	if family == unix.NFPROTO_IPV4 {
