@@ -11,7 +11,6 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/hostsetup"
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
 	"svcproxy.dev/svcproxy/cmd/internal/sources"
-	"svcproxy.dev/svcproxy/internal/lately"
 	"svcproxy.dev/svcproxy/netutil/sysctl"
 	"svcproxy.dev/svcproxy/netutil/xtables"
 	"svcproxy.dev/svcproxy/proxier/conditions"
@@ -34,55 +33,33 @@ const (
 	countsPatience = time.Second
 )
 
-// A counter counts what metrics and systemd are told.
-type counter struct {
-	daemon   *daemon
-	counts   lately.Value[healthz.Counts]
-	warnings lately.Value[int]
-}
-
-func newCounter(d *daemon) *counter {
-	c := &counter{daemon: d}
-	c.counts = lately.Value[healthz.Counts]{Find: c.count, Moment: countsMoment, Patience: countsPatience}
-	c.warnings = lately.Value[int]{Find: func() int { // of the host, of listeners and of directories
-		ctx, cancel := context.WithTimeout(context.Background(), warningsMoment)
-		defer cancel()
-		n := len(d.warnings(ctx))
-		for _, s := range d.sources {
-			n += len(s.Status().Warnings)
-		}
-		return n
-	}, Moment: warningsMoment, Patience: countsPatience}
-	return c
-}
-
-// now returns the counts as of a moment ago.
-func (c *counter) now() healthz.Counts {
-	c.warnings.Begin() // beside the others
-	n := c.recent()
-	warnings, _ := c.warnings.Get()
+// countNow returns the counts as of a moment ago.
+func (d *daemon) countNow() healthz.Counts {
+	d.warned.Begin() // beside the others
+	n := d.recentCounts()
+	warnings, _ := d.warned.Get()
 	n.Warnings += warnings
 	return n
 }
 
-// recent returns all counts but that of warnings.
-func (c *counter) recent() healthz.Counts {
-	n, _ := c.counts.Get()
+// recentCounts returns all counts but that of warnings.
+func (d *daemon) recentCounts() healthz.Counts {
+	n, _ := d.counted.Get()
 	return n
 }
 
 // count counts all but warnings, which would read from disk.
-func (c *counter) count() healthz.Counts {
-	n := healthz.Counts{Loop: c.daemon.loop.Counts(), Files: map[source.FileState]int{}}
-	n.Drains, n.OldestDrain = countDrains(c.daemon.keeper.Drains())
-	n.Warnings = n.Loop.Warnings + c.daemon.doubts.count()
+func (d *daemon) count() healthz.Counts {
+	n := healthz.Counts{Loop: d.loop.Counts(), Files: map[source.FileState]int{}}
+	n.Drains, n.OldestDrain = countDrains(d.keeper.Drains())
+	n.Warnings = n.Loop.Warnings + d.doubts.count()
 	n.Flows, n.MaxFlows = tracked()
 	if total, err := hostsetup.Dropped(); err == nil {
 		n.DroppedNew = &total
 	}
-	refusals := c.daemon.loop.Refusals()
-	sources.Each(c.daemon.sources, func(s sources.Holder) { n.Held += s.Held() })
-	for _, s := range c.daemon.sources {
+	refusals := d.loop.Refusals()
+	sources.Each(d.sources, func(s sources.Holder) { n.Held += s.Held() })
+	for _, s := range d.sources {
 		st := sources.AsUsed(known(s), refusals)
 		for _, f := range st.Files {
 			n.Files[f.State]++
@@ -92,7 +69,7 @@ func (c *counter) count() healthz.Counts {
 			add(&n, o.Faults)
 		}
 	}
-	own, _ := c.daemon.settings.Pending()
+	own, _ := d.settings.Pending()
 	add(&n, own)
 	n.SettingsFaults = faults(own)
 	return n
@@ -117,6 +94,17 @@ func faults(list []source.Fault) (n int) {
 		if !f.Warning {
 			n++
 		}
+	}
+	return n
+}
+
+// countWarnings counts those of the host, of listeners and of directories.
+func (d *daemon) countWarnings() int {
+	ctx, cancel := context.WithTimeout(context.Background(), warningsMoment)
+	defer cancel()
+	n := len(d.warnings(ctx))
+	for _, s := range d.sources {
+		n += len(s.Status().Warnings)
 	}
 	return n
 }

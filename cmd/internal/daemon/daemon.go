@@ -16,6 +16,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/node"
 	"svcproxy.dev/svcproxy/cmd/internal/settings"
 	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/internal/lately"
 	"svcproxy.dev/svcproxy/proxier/conditions"
 	"svcproxy.dev/svcproxy/proxier/healthz"
 	"svcproxy.dev/svcproxy/proxier/loop"
@@ -54,6 +55,8 @@ type daemon struct {
 	doubts    *doubter
 	http      httpParts
 
+	counted  lately.Value[healthz.Counts] // all but the next
+	warned   lately.Value[int]
 	warnings func(ctx context.Context) []string // of the host, of listeners and of directories, in the order of status
 }
 

@@ -20,6 +20,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/settings"
 	"svcproxy.dev/svcproxy/cmd/internal/sources"
 	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/internal/lately"
 	"svcproxy.dev/svcproxy/netutil/l2"
 	"svcproxy.dev/svcproxy/netutil/links"
 	"svcproxy.dev/svcproxy/proxier/conditions"
@@ -170,18 +171,19 @@ func Run(ctx context.Context, o Options) (err error) {
 	})
 	drops := hostsetup.NewDropWatch(log)
 	d.warnings = func(ctx context.Context) []string {
-		list := slices.Concat(d.mode.Warnings(), namespace.Warnings(), d.mode.Contended(), d.mode.Missing(),
+		list := slices.Concat(d.mode.Warnings(), namespace.Warnings(), d.mode.Contended(), d.mode.Current().Missing(),
 			hostsetup.Verify(ctx, d.settings.Current(), d.mode.Current().Mode), d.http.server.Warnings(), drops.Warnings())
 		for _, f := range features {
 			list = append(list, f.Warnings()...)
 		}
 		return slices.Concat(list, storage.warnings(), socket.Warnings(), o.Stderr.Warnings())
 	}
-	counter := newCounter(d)
+	d.counted = lately.Value[healthz.Counts]{Find: d.count, Moment: countsMoment, Patience: countsPatience}
+	d.warned = lately.Value[int]{Find: d.countWarnings, Moment: warningsMoment, Patience: countsPatience}
 	metrics.Register(d.http.traffic)
 	metrics.Follow(families...)
-	metrics.WatchCounts(counter.now, families...)
-	metrics.WatchStalls(func() []report.Stall { return append(d.mode.Stalls(), d.loop.Stalls()...) })
+	metrics.WatchCounts(d.countNow, families...)
+	metrics.WatchStalls(func() []report.Stall { return append(d.mode.Current().Stalls(), d.loop.Stalls()...) })
 	metrics.WatchChecks(answersOf(checker))
 	metrics.WatchAnnounced(func() healthz.Announced {
 		return countAnnounced(report.Announced(d.loop.Snapshot(), nil), d.announcer.Sessions())
@@ -193,7 +195,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	mode := d.mode.Current()
 	log.Info("starting", "version", o.Version, "mode", mode.Name, "why", mode.Why, "config_dir", o.ConfigDir, "node", here.Name)
 	d.settings.Begin(ctx, log, level)
-	for _, w := range slices.Concat(namespace.Warnings(), d.mode.Missing()) {
+	for _, w := range slices.Concat(namespace.Warnings(), d.mode.Current().Missing()) {
 		log.Warn(w)
 	}
 
@@ -213,7 +215,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	bounded(func(ctx context.Context) error { d.inspectHost(ctx); return nil })
 	always(func(ctx context.Context) { links.Watch(ctx, log, d.host.LookAtAddresses) })
 	bounded(func(ctx context.Context) error { d.settings.Follow(ctx); return nil })
-	always(func(ctx context.Context) { d.tellSystemd(ctx, line, counter) })
+	always(func(ctx context.Context) { d.tellSystemd(ctx, line) })
 	bounded(d.mode.Follow)
 	always(func(ctx context.Context) { saveMemory(ctx, d.loop.Ready()) })
 	always(d.doubts.run)

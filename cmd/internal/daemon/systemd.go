@@ -10,7 +10,7 @@ import (
 )
 
 // tellSystemd tells systemd when services are in the kernel, that the loop is alive, and when the daemon stops.
-func (d *daemon) tellSystemd(ctx context.Context, line *statusLine, c *counter) {
+func (d *daemon) tellSystemd(ctx context.Context, line *statusLine) {
 	defer d.Notify("STOPPING=1")
 	ready := d.loop.Ready()
 	counted := time.NewTicker(statusInterval)
@@ -30,7 +30,7 @@ func (d *daemon) tellSystemd(ctx context.Context, line *statusLine, c *counter) 
 			d.Notify("READY=1")
 		case <-counted.C:
 			if ready == nil {
-				line.setCounts(text(c.recent()))
+				line.setCounts(text(d.recentCounts()))
 			}
 		case <-alive:
 			if time.Since(d.loop.RunAlive()) < d.Watch {

@@ -39,10 +39,13 @@ type Active struct {
 	failed    map[policy.Family]string // why what it made could not be removed when last tried
 }
 
+// setBySettings is why a mode is used that settings name.
+const setBySettings = "it is set"
+
 // newActiveMode returns a mode of which nothing is open.
 func newActiveMode(m modes.Mode) *Active {
 	return &Active{
-		Mode: m, watched: make(map[policy.Family]func()), Backends: make(map[policy.Family]modes.Backend),
+		Mode: m, Why: setBySettings, watched: make(map[policy.Family]func()), Backends: make(map[policy.Family]modes.Backend),
 		opening: make(map[policy.Family]*opening), lacks: make(map[policy.Family]error),
 		leaving: make(map[policy.Family]bool), rulesGone: make(map[policy.Family]bool), gone: make(map[policy.Family]bool),
 		failed: make(map[policy.Family]string),
@@ -278,8 +281,8 @@ func (am *Active) Missing() (list []string) {
 	return list
 }
 
-// stalls returns what the families that are being opened wait for.
-func (am *Active) stalls() (list []report.Stall) {
+// Stalls returns what the families that are being opened wait for.
+func (am *Active) Stalls() (list []report.Stall) {
 	am.mu.Lock()
 	defer am.mu.Unlock()
 	for fam, o := range am.opening {

@@ -15,7 +15,11 @@ import (
 // Choose opens the mode that settings ask for, or the first that works, and waits for no family longer than DecidePatience.
 func Choose(ctx context.Context, c modes.OpenConfig) (*Active, error) {
 	if c.Mode != configs.Auto {
-		return openNamed(c.Mode, func(m modes.Mode) (*Active, error) { return openAll(ctx, m, c, DecidePatience) })
+		m, err := modes.Named(c.Mode)
+		if err != nil {
+			return nil, err
+		}
+		return openAll(ctx, m, c, DecidePatience)
 	}
 	var passed []string
 	for _, m := range modes.All {
@@ -27,20 +31,6 @@ func Choose(ctx context.Context, c modes.OpenConfig) (*Active, error) {
 		passed = append(passed, err.Error())
 	}
 	return nil, fmt.Errorf("no mode works on this host: %s", strings.Join(passed, "; "))
-}
-
-// openNamed opens the mode that settings name.
-func openNamed(name string, open func(modes.Mode) (*Active, error)) (*Active, error) {
-	m, err := modes.Named(name)
-	if err != nil {
-		return nil, err
-	}
-	am, err := open(m)
-	if err != nil {
-		return nil, err
-	}
-	am.Why = setBySettings
-	return am, nil
 }
 
 // SameChoice reports whether Choose has the same modes to try under both settings,
@@ -87,6 +77,3 @@ func WouldUse(ctx context.Context, s configs.Settings) (modes.Mode, error) {
 	}
 	return in.Mode, in.Close()
 }
-
-// setBySettings is why a mode is used that settings name.
-const setBySettings = "it is set"

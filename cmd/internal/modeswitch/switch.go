@@ -26,7 +26,6 @@ import (
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/proxier/policy"
-	"svcproxy.dev/svcproxy/proxier/report"
 )
 
 // A Switch has the mode in use follow settings, and removes what other modes made.
@@ -80,9 +79,11 @@ func (sw *Switch) Backends() map[policy.Family]proxier.Backend { return sw.activ
 // openWithin opens the mode that settings ask for. What takes longer than OpenPatience joins later.
 func (sw *Switch) openWithin(ctx context.Context, s configs.Settings) (*Active, error) {
 	if s.Mode != configs.Auto {
-		return openNamed(s.Mode, func(m modes.Mode) (*Active, error) {
-			return openSome(ctx, m, sw.openConfig(s), OpenPatience, func() { wake.Once(sw.opened) })
-		})
+		m, err := modes.Named(s.Mode)
+		if err != nil {
+			return nil, err
+		}
+		return openSome(ctx, m, sw.openConfig(s), OpenPatience, func() { wake.Once(sw.opened) })
 	}
 	chosen := make(chan choice, 1)
 	go func() {
@@ -322,12 +323,6 @@ func (sw *Switch) Current() *Active {
 	defer sw.mu.Unlock()
 	return sw.active
 }
-
-// Missing says which families the mode in use leaves out.
-func (sw *Switch) Missing() []string { return sw.Current().Missing() }
-
-// Stalls returns what the families that are being opened wait for.
-func (sw *Switch) Stalls() []report.Stall { return sw.Current().stalls() }
 
 // Warnings says why the mode in use is not the one that settings ask for, and what
 // it does not do of what they ask for, and what others have left.

@@ -16,20 +16,14 @@ import (
 
 // A sighting is what was seen of one new connection so far.
 type sighting struct {
-	number number
-	traces []uint32 // of the packet, where chains are asked for: it has another one behind the loopback interface
-	conn   tuple    // as it was sent
-	now    tuple    // as it was last seen
+	number [2]uint32 // family, and what its rules gave to the packet
+	traces []uint32  // of the packet, where chains are asked for: it has another one behind the loopback interface
+	conn   tuple     // as it was sent
+	now    tuple     // as it was last seen
 	at     time.Time
 	in     string // interface
 	where  string // it was last seen
 	steps  []step // through chains, where they are asked for
-}
-
-// A number is what the rules of a family give to a packet.
-type number struct {
-	family byte
-	n      uint32
 }
 
 // A step is one chain that a packet met, and how it left it, if that is known.

@@ -67,7 +67,7 @@ type watcher struct {
 	conn   *nft.Conn
 	tables []*rules
 
-	pending map[number]*sighting
+	pending map[[2]uint32]*sighting
 	byID    map[uint32]*sighting // by that of traces
 	lines   int
 	left    uint64 // out, as last said
@@ -80,7 +80,7 @@ type watcher struct {
 // Run shows lines until ctx ends or there are as many as were asked for. What it has made
 // in the kernel is gone when it returns.
 func Run(ctx context.Context, o Options) (err error) {
-	w := &watcher{Options: o, ctx: ctx, pending: make(map[number]*sighting), byID: make(map[uint32]*sighting), asked: time.Now()}
+	w := &watcher{Options: o, ctx: ctx, pending: make(map[[2]uint32]*sighting), byID: make(map[uint32]*sighting), asked: time.Now()}
 	if w.log, err = nft.OpenPacketLog(firstGroup+uint16(os.Getpid()%1024), snap, o.Chains); err != nil {
 		return err
 	}
@@ -166,7 +166,7 @@ func (w *watcher) logged(p *nft.LoggedPacket) {
 		return
 	}
 	conn, ok := tupleOf(p.Family, p.Data)
-	n := number{p.Family, p.Mark}
+	n := [2]uint32{uint32(p.Family), p.Mark}
 	s := w.pending[n]
 	switch {
 	case !ok:
@@ -189,7 +189,7 @@ func (w *watcher) logged(p *nft.LoggedPacket) {
 }
 
 // begin notes a new connection.
-func (w *watcher) begin(n number, p *nft.LoggedPacket, conn tuple) {
+func (w *watcher) begin(n [2]uint32, p *nft.LoggedPacket, conn tuple) {
 	if len(w.pending) >= maxPending {
 		w.ignored++
 		return

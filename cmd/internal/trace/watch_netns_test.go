@@ -39,7 +39,7 @@ func watch(t *testing.T, chains bool) (*watcher, *[]Line) {
 			Line: func(l *Line) error { *lines = append(*lines, *l); return nil },
 			Note: func(text string) { t.Error(text) },
 		},
-		ctx: context.Background(), conn: dial(t), pending: make(map[number]*sighting), byID: make(map[uint32]*sighting), asked: time.Now(),
+		ctx: context.Background(), conn: dial(t), pending: make(map[[2]uint32]*sighting), byID: make(map[uint32]*sighting), asked: time.Now(),
 	}
 	if w.log, err = nft.OpenPacketLog(firstGroup, snap, chains); err != nil {
 		t.Fatal(err)

@@ -18,10 +18,10 @@ func testTuple(i int) tuple {
 // Connections that there is no room for are told as a number, once.
 func TestFullOfPending(t *testing.T) {
 	var notes []string
-	w := &watcher{pending: make(map[number]*sighting)}
+	w := &watcher{pending: make(map[[2]uint32]*sighting)}
 	w.Note = func(text string) { notes = append(notes, text) }
 	for i := range maxPending + 3 {
-		w.begin(number{2, uint32(i)}, new(nft.LoggedPacket), testTuple(i))
+		w.begin([2]uint32{2, uint32(i)}, new(nft.LoggedPacket), testTuple(i))
 	}
 	w.reportIgnored()
 	w.reportIgnored()
@@ -33,8 +33,8 @@ func TestFullOfPending(t *testing.T) {
 // Of a connection that was told no trace is remembered, nor more of one than there is room for.
 func TestTracesAreForgotten(t *testing.T) {
 	packet := []byte{0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0, 203, 0, 113, 9, 10, 96, 0, 10, 0, 7, 0, 80}
-	s := &sighting{number: number{2, 1}, conn: testTuple(7)}
-	w := &watcher{pending: map[number]*sighting{s.number: s}, byID: make(map[uint32]*sighting)}
+	s := &sighting{number: [2]uint32{2, 1}, conn: testTuple(7)}
+	w := &watcher{pending: map[[2]uint32]*sighting{s.number: s}, byID: make(map[uint32]*sighting)}
 	for id := range uint32(2 * maxSteps) {
 		w.traced(&nft.Trace{Table: nft.Table{Family: 2, Name: "filter"}, Chain: "input", ID: id, Network: packet[:20], Transport: packet[20:]})
 	}
