@@ -91,8 +91,12 @@ func (p *program) check(ctx context.Context, stdin io.Reader, paths []string, as
 			result.code = exitUnreachable
 		case source.AnyError(r.Faults):
 			result.code = max(result.code, exitFailed)
-		case !asJSON:
-			if err := praise(p.stdout, path, r); err != nil {
+		case !asJSON: // what was found good, so that nobody takes an empty directory for a good one; faults are all warnings
+			found := fmt.Sprintf("service files: %d, services: %d", r.Files, r.Services)
+			if filepath.Base(path) == read.SettingsName {
+				found = "settings"
+			}
+			if _, err := fmt.Fprintf(p.stdout, "%s: no faults; %s, warnings: %d\n", path, found, len(r.Faults)); err != nil {
 				return err
 			}
 		}
@@ -115,17 +119,6 @@ func (p *program) modeInUse(ctx context.Context) string {
 		return ""
 	}
 	return s.Settings.Mode
-}
-
-// praise says what was found good, so that nobody takes an empty directory for a
-// good one.
-func praise(w io.Writer, path string, r check.Report) error {
-	found := fmt.Sprintf("service files: %d, services: %d", r.Files, r.Services)
-	if filepath.Base(path) == read.SettingsName {
-		found = "settings"
-	}
-	_, err := fmt.Fprintf(w, "%s: no faults; %s, warnings: %d\n", path, found, len(r.Faults)) // all are warnings
-	return err
 }
 
 // print prints faults, on a terminal with the lines that they are about.

@@ -40,25 +40,19 @@ daemon write everything again.`,
 			if err == nil && !force { // a daemon that runs needs it
 				err = flows.Forget(p.dirs.run)
 			}
-			return errors.Join(err, printRemoved(p.stdout, removed.Lines(), err))
+			text := "" // what was removed, as far as it went
+			for _, line := range removed.Lines() {
+				text += "removed " + line + "\n"
+			}
+			if text == "" && err == nil {
+				text = "nothing of svcproxy was there\n"
+			}
+			_, unwritten := io.WriteString(p.stdout, text)
+			return errors.Join(err, unwritten)
 		},
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "also while svcproxy is running")
 	return cmd
-}
-
-// printRemoved says what was removed, as far as it went.
-func printRemoved(w io.Writer, lines []string, failed error) error {
-	for _, line := range lines {
-		if _, err := fmt.Fprintf(w, "removed %s\n", line); err != nil {
-			return err
-		}
-	}
-	if len(lines) > 0 || failed != nil {
-		return nil
-	}
-	_, err := fmt.Fprintln(w, "nothing of svcproxy was there")
-	return err
 }
 
 // nobodyRuns returns which daemon works in this network namespace, or with the

@@ -99,13 +99,34 @@ func (q *statusQuestion) answer(ctx context.Context, p *program) error {
 	return q.write(ctx, c, p.stdout)
 }
 
-// write asks, and writes the answer.
+// write asks, and writes the answer: all that is known of the services meant, services, each with its endpoints where
+// they were named, or a summary.
 func (q *statusQuestion) write(ctx context.Context, c *control.Client, w io.Writer) error {
 	switch {
 	case q.format != "table" && !q.problems:
-		return q.writeStatus(ctx, c, w)
+		st, err := c.StatusOf(ctx, q.which)
+		if err == nil {
+			err = q.order(st.Loop.Services)
+		}
+		switch {
+		case err != nil:
+			return err
+		case q.format == "json":
+			return json.NewEncoder(w).Encode(st)
+		}
+		return st.WriteTable(w, time.Now())
 	case q.all || q.sort != "" || len(q.which) > 0:
-		return q.writeServices(ctx, c, w)
+		list, err := c.Services(ctx, q.which)
+		if err == nil {
+			err = q.order(list)
+		}
+		switch {
+		case err != nil:
+			return err
+		case len(q.which) == 0:
+			return control.WriteAddresses(w, list)
+		}
+		return control.WriteServices(w, list, time.Now())
 	}
 	most := control.Few
 	if q.problems {
@@ -119,36 +140,6 @@ func (q *statusQuestion) write(ctx context.Context, c *control.Client, w io.Writ
 		return json.NewEncoder(w).Encode(s)
 	}
 	return s.WriteTable(w, time.Now())
-}
-
-// writeStatus writes all that is known of the services meant.
-func (q *statusQuestion) writeStatus(ctx context.Context, c *control.Client, w io.Writer) error {
-	st, err := c.StatusOf(ctx, q.which)
-	if err != nil {
-		return err
-	}
-	if err := q.order(st.Loop.Services); err != nil {
-		return err
-	}
-	if q.format == "json" {
-		return json.NewEncoder(w).Encode(st)
-	}
-	return st.WriteTable(w, time.Now())
-}
-
-// writeServices writes services: each with its endpoints where they were named.
-func (q *statusQuestion) writeServices(ctx context.Context, c *control.Client, w io.Writer) error {
-	list, err := c.Services(ctx, q.which)
-	if err != nil {
-		return err
-	}
-	if err := q.order(list); err != nil {
-		return err
-	}
-	if len(q.which) == 0 {
-		return control.WriteAddresses(w, list)
-	}
-	return control.WriteServices(w, list, time.Now())
 }
 
 // order sorts services. It is an error that none is meant by a name.

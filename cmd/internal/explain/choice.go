@@ -19,17 +19,17 @@ func (r *Report) choice(d *decision, f *facts) {
 	used, others := r.sorted(d)
 	for i, e := range r.Expected {
 		if i < maxLines/2 {
-			r.addLine(choiceStep, fmt.Sprintf("%s gets %s%s", e.Address, strings.TrimSuffix(fmt.Sprintf("%.1f", e.Share*100), ".0")+"%", d.asUsed(used[i])+d.atMost(used[i])))
+			r.addLine(choiceStep, "%s gets %s%s", e.Address, strings.TrimSuffix(fmt.Sprintf("%.1f", e.Share*100), ".0")+"%", d.asUsed(used[i])+d.atMost(used[i]))
 		} else if i == maxLines/2 {
-			r.addLine(choiceStep, fmt.Sprintf("and %d more", len(r.Expected)-i))
+			r.addLine(choiceStep, "and %d more", len(r.Expected)-i)
 		}
 	}
 	places := d.places()
 	for _, e := range others[:min(len(others), maxLines/2)] {
-		r.addLine(choiceStep, fmt.Sprintf("%s not used: %s (%s)", netip.AddrPortFrom(e.Addr, e.port), d.whyUnused(e), places(e.index)))
+		r.addLine(choiceStep, "%s not used: %s (%s)", netip.AddrPortFrom(e.Addr, e.port), d.whyUnused(e), places(e.index))
 	}
 	if more := len(others) - maxLines/2; more > 0 {
-		r.addLine(choiceStep, fmt.Sprintf("and %d more that are not used", more))
+		r.addLine(choiceStep, "and %d more that are not used", more)
 	}
 	if len(d.use.Endpoints) == 0 {
 		r.addLine(choiceStep, "the service has no endpoints")
@@ -76,13 +76,14 @@ func (r *Report) affinity(d *decision, f *facts) {
 	if d.outcome != Balanced || d.route.Pool.Affinity == 0 {
 		return
 	}
-	text := fmt.Sprintf("session affinity for %s: no record of this client", d.route.Pool.Affinity)
-	if f.kept != nil {
-		text = fmt.Sprintf("session affinity: this client keeps %s for %s more", f.kept.Target, f.kept.Left)
-	} else if d.world.Balancer != "" {
-		text = fmt.Sprintf("session affinity for %s, kept by %s", d.route.Pool.Affinity, d.world.Balancer)
+	switch {
+	case f.kept != nil:
+		r.addLine(choiceStep, "session affinity: this client keeps %s for %s more", f.kept.Target, f.kept.Left)
+	case d.world.Balancer != "":
+		r.addLine(choiceStep, "session affinity for %s, kept by %s", d.route.Pool.Affinity, d.world.Balancer)
+	default:
+		r.addLine(choiceStep, "session affinity for %s: no record of this client", d.route.Pool.Affinity)
 	}
-	r.addLine(choiceStep, text)
 }
 
 // condition returns what is known of an endpoint of the packet's service.
@@ -227,7 +228,7 @@ func (r *Report) hashing(d *decision) {
 		slot := maglev.Slot(len(table), netip.AddrPortFrom(d.question.Source, 0), false) // in nftables mode, whatever the port
 		text += fmt.Sprintf(": for %s it is %s", d.question.Source, list[table[slot]].AddrPort)
 	}
-	r.addLine(choiceStep, text)
+	r.addLine(choiceStep, "%s", text)
 }
 
 // atMost says how many connections an endpoint gets where that is limited.
@@ -251,5 +252,5 @@ func (r *Report) onePacket(d *decision) {
 	if !d.route.Pool.Forward.Answers() {
 		text += "; answers of endpoints are not translated, and do not reach the client"
 	}
-	r.addLine(choiceStep, text)
+	r.addLine(choiceStep, "%s", text)
 }

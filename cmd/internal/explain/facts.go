@@ -39,6 +39,7 @@ type Route struct {
 	Via       netip.Addr // not valid: directly
 	Source    netip.Addr // that this host would take
 	Local     bool       // the address is one of this host
+	err       error      // why there is none
 }
 
 // shared returns the subnet that two addresses have in common; the zero Prefix: none.
@@ -51,18 +52,12 @@ func shared(link []netip.Prefix, a, b netip.Addr) netip.Prefix {
 	return netip.Prefix{}
 }
 
-// A lookup is a Route or why there is none.
-type lookup struct {
-	Route
-	err error
-}
-
 // facts are what a decision meets on this host.
 type facts struct {
-	back     lookup         // to the client
+	back     Route          // to the client
 	link     []netip.Prefix // of back, unless the client is behind a router
-	forth    lookup         // of what this host sends: to the address that was asked for
-	targets  map[netip.AddrPort]lookup
+	forth    Route          // of what this host sends: to the address that was asked for
+	targets  map[netip.AddrPort]Route
 	looked   int // of how many endpoints, the first ones, the way was looked at
 	sysctls  map[string]string
 	strict   []string // interfaces other than the packet's whose rp_filter is strict
@@ -78,14 +73,15 @@ type facts struct {
 // maxRules is how many rules of others are read at most.
 const maxRules = 5000
 
-func findRoute(h Host, to netip.Addr, mark uint32) lookup {
+func findRoute(h Host, to netip.Addr, mark uint32) Route {
 	r, err := h.Route(to, mark)
-	return lookup{r, err}
+	r.err = err
+	return r
 }
 
 // gather asks the host what a decision depends on.
-func gather(ctx context.Context, h Host, d *decision, back lookup) *facts {
-	f := &facts{back: back, targets: map[netip.AddrPort]lookup{}, sysctls: map[string]string{}}
+func gather(ctx context.Context, h Host, d *decision, back Route) *facts {
+	f := &facts{back: back, targets: map[netip.AddrPort]Route{}, sysctls: map[string]string{}}
 	f.in = Route{Interface: d.sender.Interface}
 	if back.err == nil && back.Interface == f.in.Interface {
 		f.in.Index = back.Index

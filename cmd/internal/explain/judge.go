@@ -62,10 +62,10 @@ func (r *Report) stepOf(d *decision) int {
 func (r *Report) service(d *decision) {
 	if d.use == nil {
 		if d.why != "" {
-			r.addLine(serviceStep, "none: "+d.why)
+			r.addLine(serviceStep, "none: %s", d.why)
 		}
 		if d.hint != "" {
-			r.addLine(serviceStep, d.hint)
+			r.addLine(serviceStep, "%s", d.hint)
 		}
 		return
 	}
@@ -75,9 +75,9 @@ func (r *Report) service(d *decision) {
 	if d.frontend.Split() {
 		text += ", decided apart for this host and local sources"
 	}
-	r.addLine(serviceStep, text)
+	r.addLine(serviceStep, "%s", text)
 	if wanted := d.refusedUnit(); wanted != "" {
-		r.addLine(serviceStep, wanted)
+		r.addLine(serviceStep, "%s", wanted)
 	}
 }
 
@@ -102,7 +102,7 @@ func (d *decision) policy() string {
 
 // source is step 2.
 func (r *Report) source(d *decision, f *facts) {
-	r.addLine(sourceStep, d.whoAsks(f))
+	r.addLine(sourceStep, "%s", d.whoAsks(f))
 	if d.frontend == nil {
 		return
 	}
@@ -111,11 +111,11 @@ func (r *Report) source(d *decision, f *facts) {
 		if i := slices.IndexFunc(ranges, func(p netip.Prefix) bool { return p.Contains(d.question.Source) }); i >= 0 {
 			text = "admitted by source range " + ranges[i].String()
 		}
-		r.addLine(sourceStep, text)
+		r.addLine(sourceStep, "%s", text)
 	}
 	if d.outcome == Balanced {
 		masq, why := d.masquerade(netip.Addr{})
-		r.addLine(sourceStep, map[bool]string{true: "masqueraded", false: "keeps its address"}[masq]+": "+why)
+		r.addLine(sourceStep, "%s: %s", map[bool]string{true: "masqueraded", false: "keeps its address"}[masq], why)
 	}
 }
 
@@ -150,7 +150,7 @@ func (r *Report) kernel(d *decision, f *facts) {
 			continue
 		}
 		if missing++; missing <= maxNamed {
-			r.addLine(kernelStep, o.Name+": MISSING")
+			r.addLine(kernelStep, "%s: MISSING", o.Name)
 		}
 	}
 	if missing > 0 {
@@ -160,7 +160,7 @@ func (r *Report) kernel(d *decision, f *facts) {
 		})
 	}
 	if len(present) > 0 {
-		r.addLine(kernelStep, d.world.Mode+": "+some(present)+": present")
+		r.addLine(kernelStep, "%s: %s: present", d.world.Mode, some(present))
 	}
 }
 
@@ -173,7 +173,7 @@ func (r *Report) listed(d *decision) *Report {
 			if !f.Admits(d.question.Source) {
 				action = "drop: not in its source ranges"
 			}
-			r.addLine(serviceStep, fmt.Sprintf("%d/%s  %s (%s), %s: %s", f.Key.Port, f.Key.Protocol, f.ServicePort, place(u.UnitService), kindText(f.Key.Kind), action))
+			r.addLine(serviceStep, "%d/%s  %s (%s), %s: %s", f.Key.Port, f.Key.Protocol, f.ServicePort, place(u.UnitService), kindText(f.Key.Kind), action)
 			r.Works = true
 		}
 	}
@@ -236,9 +236,9 @@ func (r *Report) announced(d *decision) {
 		switch {
 		case a.Address != d.question.Dest:
 		case a.Announced:
-			r.addLine(serviceStep, "announced by "+a.Means)
+			r.addLine(serviceStep, "announced by %s", a.Means)
 		default:
-			r.addLine(serviceStep, fmt.Sprintf("NOT announced by %s: %s", a.Means, a.Reason))
+			r.addLine(serviceStep, "NOT announced by %s: %s", a.Means, a.Reason)
 		}
 	}
 }

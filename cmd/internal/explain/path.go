@@ -40,7 +40,7 @@ func (w *way) follow() {
 	}
 	w.back()
 	for _, c := range w.f.flows { // connections that are there already
-		w.addLine(hostStep, fmt.Sprintf("connection tracking has %s -> %s, which %s answers%s", c.Src, c.Dst, c.Reply, map[bool]string{false: "; no answer yet"}[c.Replied]))
+		w.addLine(hostStep, "connection tracking has %s -> %s, which %s answers%s", c.Src, c.Dst, c.Reply, map[bool]string{false: "; no answer yet"}[c.Replied])
 	}
 	w.unread()
 }
@@ -59,7 +59,7 @@ func (w *way) early(p ruleset.Packet) ruleset.Packet {
 		hook = "output"
 	}
 	if err := w.f.forth.err; err != nil { // of what this host sends, before its destination is translated
-		w.addLine(routeStep, fmt.Sprintf("this host has NO ROUTE to %s: %v", w.d.question.Dest, err))
+		w.addLine(routeStep, "this host has NO ROUTE to %s: %v", w.d.question.Dest, err)
 		w.addProblem(Problem{Step: routeStep, Text: "this host has no route to " + w.d.question.Dest.String(), Sure: true, order: leaveOrder,
 			Hint: "any route that covers the address will do, a default route too"})
 	}
@@ -134,7 +134,7 @@ func (w *way) sysctls() {
 		"net/ipv4/vs/conntrack", "net/ipv4/conf/all/arp_ignore", "net/ipv4/conf/all/arp_announce",
 	} {
 		if v, known := w.f.sysctls[name]; known {
-			w.addLine(hostStep, dotted(name)+" = "+v)
+			w.addLine(hostStep, "%s = %s", dotted(name), v)
 		}
 	}
 	if w.d.outcome != Balanced {
@@ -174,19 +174,19 @@ func (w *way) reverse() {
 }
 
 // target is the way of the packet to one endpoint.
-func (w *way) target(p ruleset.Packet, i int, t lookup) {
+func (w *way) target(p ruleset.Packet, i int, t Route) {
 	e := &w.Expected[i]
 	if !t.Local && !w.d.sender.Host && !w.d.answers() {
 		e.Blocked = w.forwarding()
 	}
 	if t.err != nil {
-		w.addLine(routeStep, fmt.Sprintf("%s: NO ROUTE: %v", e.Address, t.err))
+		w.addLine(routeStep, "%s: NO ROUTE: %v", e.Address, t.err)
 		w.addProblem(Problem{Step: routeStep, Text: "no route to the endpoint", Sure: true, order: routeOrder, Endpoint: []netip.AddrPort{e.Address},
 			Hint: "see ip route get " + e.Address.Addr().String()})
 		e.Blocked = true
 		return
 	}
-	w.addLine(routeStep, e.Address.String()+" "+t.text())
+	w.addLine(routeStep, "%s %s", e.Address, t.text())
 	e.Source = w.d.question.Source
 	if e.Masquerade {
 		e.Source = t.Source
@@ -197,7 +197,7 @@ func (w *way) target(p ruleset.Packet, i int, t lookup) {
 }
 
 // text says where it leads.
-func (t lookup) text() string {
+func (t Route) text() string {
 	switch {
 	case t.Local:
 		return "is this host itself"
@@ -225,7 +225,7 @@ func (w *way) forwarding() bool {
 
 // late follows the packet through the rules of others once it is addressed to an endpoint,
 // and reports whether it certainly does not get there.
-func (w *way) late(p ruleset.Packet, e *Expected, t lookup) bool {
+func (w *way) late(p ruleset.Packet, e *Expected, t Route) bool {
 	own, stops := map[string]ruleset.Verdict{}, false
 	if w.d.world.Accepts { // what our chains in tables of iptables do with a packet that was balanced
 		own = map[string]ruleset.Verdict{layout.Forward: {Kind: ruleset.Accept}, layout.Filter: {}, layout.Postrouting: {}}
@@ -250,7 +250,7 @@ func (w *way) late(p ruleset.Packet, e *Expected, t lookup) bool {
 
 // at returns the packet as a chain meets it after its destination was translated, and
 // whether it does.
-func (w *way) at(b *ruleset.Base, p ruleset.Packet, e *Expected, t lookup) (ruleset.Packet, bool) {
+func (w *way) at(b *ruleset.Base, p ruleset.Packet, e *Expected, t Route) (ruleset.Packet, bool) {
 	translated := p
 	translated.Dst, translated.DstPort, translated.DNAT = e.Address.Addr(), e.Address.Port(), true
 	translated.Out, translated.OutIndex, translated.DstLocal = t.Interface, t.Index, t.Local
@@ -291,12 +291,12 @@ func (w *way) back() {
 		return
 	}
 	if w.f.back.err != nil {
-		w.addLine(routeStep, fmt.Sprintf("back to %s: NO ROUTE: %v", w.d.question.Source, w.f.back.err))
+		w.addLine(routeStep, "back to %s: NO ROUTE: %v", w.d.question.Source, w.f.back.err)
 		w.addProblem(Problem{Step: routeStep, Text: "no way back to " + w.d.question.Source.String(), Sure: true, order: backOrder,
 			Hint: "see ip route get " + w.d.question.Source.String()})
 		return
 	}
-	w.addLine(routeStep, "back to the client "+w.f.back.text())
+	w.addLine(routeStep, "back to the client %s", w.f.back.text())
 	for _, e := range w.Expected {
 		if !e.Masquerade && !w.f.targets[e.Address].Local {
 			w.addLine(routeStep, "endpoints see the client's address: their answers must come back by way of this host")
@@ -308,12 +308,12 @@ func (w *way) back() {
 // unread tells of what is not known.
 func (w *way) unread() {
 	for _, u := range w.f.notKnown {
-		w.addLine(hostStep, "not known: "+u)
+		w.addLine(hostStep, "not known: %s", u)
 	}
 	for _, p := range w.f.doubts {
 		w.addProblem(p)
 		if p.Step != hostStep {
-			w.addLine(p.Step, "<- "+p.Text)
+			w.addLine(p.Step, "<- %s", p.Text)
 		}
 	}
 	for _, p := range w.Problems {
@@ -322,14 +322,14 @@ func (w *way) unread() {
 			if p.Hint != "" {
 				text += "   (" + p.Hint + ")"
 			}
-			w.addLine(hostStep, "<- "+text)
+			w.addLine(hostStep, "<- %s", text)
 		}
 	}
 }
 
 // behindRouter reports whether a packet that is sent as it is would get to a router, and not to
 // its endpoint.
-func (w *way) behindRouter(e *Expected, t lookup) bool {
+func (w *way) behindRouter(e *Expected, t Route) bool {
 	if !w.d.answers() || w.d.route.Pool.Forward.Method != source.ForwardDirect || !t.Via.IsValid() {
 		return false
 	}
@@ -341,7 +341,7 @@ func (w *way) behindRouter(e *Expected, t lookup) bool {
 
 // answersDirectly reports whether an endpoint that sees the client's address answers it on their common
 // link. Nothing translates the answer back then, and the client, which asked another address, drops it.
-func (w *way) answersDirectly(e *Expected, t lookup) bool {
+func (w *way) answersDirectly(e *Expected, t Route) bool {
 	if e.Masquerade || w.d.answers() || t.Local || t.Via.IsValid() || t.Interface != w.f.back.Interface {
 		return false
 	}
@@ -353,7 +353,7 @@ func (w *way) answersDirectly(e *Expected, t lookup) bool {
 		Text: fmt.Sprintf("the endpoint answers past this host: the client keeps its address, and both are in %s on %s", subnet, t.Interface),
 		Hint: w.howToMasquerade() + ", or have endpoints reach " + w.d.question.Source.String() + " by way of this host"}
 	if w.addProblem(p) {
-		w.addLine(routeStep, fmt.Sprintf("<- %s   (%s)", p.Text, p.Hint))
+		w.addLine(routeStep, "<- %s   (%s)", p.Text, p.Hint)
 	}
 	return true
 }
@@ -373,7 +373,7 @@ func (w *way) howToMasquerade() string {
 
 // unanswered returns the packet as it leaves for an endpoint that answers the client itself: as it
 // came, or in one of a tunnel.
-func (w *way) unanswered(p ruleset.Packet, e *Expected, t lookup) ruleset.Packet {
+func (w *way) unanswered(p ruleset.Packet, e *Expected, t Route) ruleset.Packet {
 	p.Out, p.OutIndex, p.DstLocal = t.Interface, t.Index, t.Local
 	f := w.d.route.Pool.Forward
 	if f.Method != source.ForwardTunnel || t.Local {

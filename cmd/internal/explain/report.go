@@ -93,9 +93,9 @@ const (
 )
 
 // addLine adds a line to a step: judge has made all of them.
-func (r *Report) addLine(step int, line string) {
+func (r *Report) addLine(step int, format string, args ...any) {
 	s := &r.Steps[step-serviceStep]
-	s.Lines = append(s.Lines, line)
+	s.Lines = append(s.Lines, fmt.Sprintf(format, args...))
 }
 
 // addProblem notes a problem, once for all endpoints that have it, and reports whether it is the first.
