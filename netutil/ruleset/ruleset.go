@@ -73,10 +73,6 @@ const (
 	Unfollowed // there are more rules, or deeper chains, than are followed: what they do is not known
 )
 
-func (k Kind) String() string {
-	return [...]string{"goes on", "accepts", "returns", "jumps", "goes", "drops", "rejects", "translates", "does not track", "queues", "is ours", "rewrites", "is not followed"}[k]
-}
-
 // A Verdict is what a rule does with a packet that it matches.
 type Verdict struct {
 	Kind

@@ -7,6 +7,11 @@ import (
 	"testing"
 )
 
+// String is for messages of tests.
+func (k Kind) String() string {
+	return [...]string{"goes on", "accepts", "returns", "jumps", "goes", "drops", "rejects", "translates", "does not track", "queues", "is ours", "rewrites", "is not followed"}[k]
+}
+
 func packet(src, dst string, port uint16) Packet {
 	return Packet{Src: netip.MustParseAddr(src), Dst: netip.MustParseAddr(dst), DstPort: port, Protocol: 6, In: "eth1", InIndex: 7}
 }

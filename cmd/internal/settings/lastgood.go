@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -23,27 +24,29 @@ func (w *Watcher) lastGood() string { return filepath.Join(w.StateDir, read.Sett
 // is found there is read.
 var unknown = []byte{0}
 
-// contents returns the text of svcproxy.toml, nil where there is none. That there is
-// none is not to be concluded from a directory that is gone.
+// contents returns the text of svcproxy.toml, nil where there is none. An empty one, as there is for a moment while a
+// file is written, and what is no file, as a pipe that would block, are errors. That there is none is not to be
+// concluded from a directory that is gone, or is not the one that it was.
 func (w *Watcher) contents() ([]byte, error) {
-	text, err := w.firstContents()
-	if text != nil || err != nil || w.text == nil {
-		return text, err
-	}
-	_, err = os.Stat(w.ConfigDir)
-	return nil, err
-}
-
-// firstContents reads svcproxy.toml where no text was known before. That its directory is away is an error, not an empty file.
-func (w *Watcher) firstContents() ([]byte, error) {
-	text, err := contents(w.path())
-	if text != nil || err != nil {
-		return text, err
+	f, info, err := disk.Open(w.path())
+	switch {
+	case err == nil:
+		defer f.Close()
+		if info.Size() == 0 {
+			return nil, errNoText
+		}
+		return io.ReadAll(io.LimitReader(f, configs.MaxSize+1)) // one byte too many is refused
+	case !errors.Is(err, fs.ErrNotExist):
+		return nil, err
 	}
 	if err := file.CheckListing(w.ConfigDir, w.StateDir); err != nil {
 		return nil, awayError{err}
 	}
-	return nil, nil
+	if w.text == nil {
+		return nil, nil
+	}
+	_, err = os.Stat(w.ConfigDir)
+	return nil, err
 }
 
 // An awayError says why the directory of svcproxy.toml is not the one that it was.
@@ -83,7 +86,7 @@ func (w *Watcher) first() (s configs.Settings, faults []source.Fault, err error)
 	if none == nil && info.Size() == 0 {
 		none = errNoText // it was cut off: none is kept of an empty file
 	}
-	w.text, err = disk.Answer(w.path(), w.firstContents)
+	w.text, err = disk.Answer(w.path(), w.contents)
 	if err != nil && (none == nil || !errors.Is(err, errNoText)) { // an empty one is good, where it replaces nothing
 		faults = []source.Fault{read.UnreadableFault(w.path(), err)}
 	} else if s, faults, err = w.Load(w.path()); err != nil {

@@ -13,8 +13,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"io"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -27,7 +25,6 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/journal"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/source"
-	"svcproxy.dev/svcproxy/source/disk"
 	"svcproxy.dev/svcproxy/source/read"
 )
 
@@ -145,24 +142,6 @@ func (w *Watcher) Follow(ctx context.Context) {
 func (w *Watcher) path() string { return filepath.Join(w.ConfigDir, read.SettingsName) }
 
 var errNoText = errors.New("it says nothing")
-
-// contents returns the text at path, nil where there is no file. An empty one,
-// as there is for a moment while a file is written, and what is no file, as a
-// pipe that would block, are errors.
-func contents(path string) ([]byte, error) {
-	f, info, err := disk.Open(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil, nil
-	case err != nil:
-		return nil, err
-	}
-	defer f.Close()
-	if info.Size() == 0 {
-		return nil, errNoText
-	}
-	return io.ReadAll(io.LimitReader(f, configs.MaxSize+1)) // one byte too many is refused
-}
 
 // Read takes over svcproxy.toml at once. It reports false where ctx has ended.
 func (w *Watcher) Read(ctx context.Context) bool {

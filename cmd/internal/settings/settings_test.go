@@ -30,7 +30,7 @@ func TestHugeSettings(t *testing.T) {
 	if err := os.Truncate(path, 1<<40); err != nil {
 		t.Fatal(err)
 	}
-	text, err := contents(path)
+	text, err := (&Watcher{Config: Config{ConfigDir: filepath.Dir(path)}}).contents()
 	if err != nil || len(text) != configs.MaxSize+1 {
 		t.Errorf("read %d bytes, %v; want one more than are accepted", len(text), err)
 	}
