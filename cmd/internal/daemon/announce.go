@@ -6,10 +6,10 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
-	"sync/atomic"
 
 	"svcproxy.dev/svcproxy/cmd/internal/announcer"
 	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/internal/wake"
 	"svcproxy.dev/svcproxy/netutil/bgp"
 	"svcproxy.dev/svcproxy/netutil/l2"
 	"svcproxy.dev/svcproxy/proxier/healthz"
@@ -40,18 +40,15 @@ func countAnnounced(list []report.AnnouncedAddress, sessions []announcer.Session
 // neighbours tells neighbours of addresses. It begins with the first address: most hosts have none.
 type neighbours struct {
 	*l2.Announcer
-	asked atomic.Bool
 	begin chan struct{} // holds something when there is an address
 }
 
 // Set implements announcer.Neighbours.
 func (n *neighbours) Set(list []netip.Addr) {
-	if len(list) > 0 && n.asked.CompareAndSwap(false, true) {
-		n.begin <- struct{}{}
+	if len(list) > 0 {
+		wake.Once(n.begin)
 	}
-	if n.asked.Load() {
-		n.Announcer.Set(list)
-	}
+	n.Announcer.Set(list)
 }
 
 // run tells neighbours until ctx ends.
@@ -65,9 +62,6 @@ func (n *neighbours) run(ctx context.Context) {
 
 // Unanswered implements announcer.Neighbours: no link answers for an address that fails on all.
 func (n *neighbours) Unanswered() map[netip.Addr]string {
-	if !n.asked.Load() {
-		return nil
-	}
 	why, good := make(map[netip.Addr]string), make(map[netip.Addr]bool)
 	for _, r := range n.Results() {
 		if r.Err == nil {

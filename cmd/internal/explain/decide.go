@@ -27,7 +27,7 @@ type decision struct {
 	use      *use // whose frontend the packet is addressed to; nil: none
 	frontend *policy.Frontend
 	route    policy.Route
-	outcome  Outcome
+	outcome  string
 	why      string // in words, unless it is balanced
 	hint     string
 

@@ -36,7 +36,7 @@ func judge(d *decision, f *facts) *Report {
 		return r.listed(d)
 	}
 	if d.outcome != Balanced {
-		r.addProblem(Problem{Step: r.stepOf(d), Text: string(d.outcome) + ": " + d.why, Hint: d.hint, Sure: true})
+		r.addProblem(Problem{Step: r.stepOf(d), Text: d.outcome + ": " + d.why, Hint: d.hint, Sure: true})
 	}
 	if d.frontend != nil {
 		r.choice(d, f)
@@ -154,10 +154,8 @@ func (r *Report) kernel(d *decision, f *facts) {
 		}
 	}
 	if missing > 0 {
-		r.addProblem(Problem{
-			Step: kernelStep, Text: fmt.Sprintf("%d of our objects are not in the kernel", missing), Sure: true, order: ownOrder,
-			Hint: "svcproxy run puts them there; svcproxy status says whether its syncs fail",
-		})
+		r.addStop(kernelStep, ownOrder, fmt.Sprintf("%d of our objects are not in the kernel", missing),
+			"svcproxy run puts them there; svcproxy status says whether its syncs fail")
 	}
 	if len(present) > 0 {
 		r.addLine(kernelStep, "%s: %s: present", d.world.Mode, some(present))

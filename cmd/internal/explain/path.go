@@ -60,8 +60,8 @@ func (w *way) early(p ruleset.Packet) ruleset.Packet {
 	}
 	if err := w.f.forth.err; err != nil { // of what this host sends, before its destination is translated
 		w.addLine(routeStep, "this host has NO ROUTE to %s: %v", w.d.question.Dest, err)
-		w.addProblem(Problem{Step: routeStep, Text: "this host has no route to " + w.d.question.Dest.String(), Sure: true, order: leaveOrder,
-			Hint: "any route that covers the address will do, a default route too"})
+		w.addStop(routeStep, leaveOrder, "this host has no route to "+w.d.question.Dest.String(),
+			"any route that covers the address will do, a default route too")
 	}
 	for _, b := range w.f.rules.Bases {
 		if b.Hook != hook || b.Type == "nat" && !w.before(b) || b.Type != "nat" && b.Priority >= priorityDNAT {
@@ -141,10 +141,10 @@ func (w *way) sysctls() {
 		return
 	}
 	if w.f.sysctls["net/ipv4/conf/all/route_localnet"] == "0" && w.d.question.Dest.IsLoopback() {
-		w.addProblem(Problem{Step: hostStep, Text: "route_localnet is off", Hint: "svcproxy init sets it", Sure: true, order: reverseOrder})
+		w.addStop(hostStep, reverseOrder, "route_localnet is off", "svcproxy init sets it")
 	}
 	if v, known := w.f.sysctls["net/ipv4/vs/conntrack"]; known && v == "0" && !w.d.answers() {
-		w.addProblem(Problem{Step: hostStep, Text: "net.ipv4.vs.conntrack is 0: IPVS does not masquerade", Hint: "svcproxy init sets it", Sure: true, order: forwardOrder})
+		w.addStop(hostStep, forwardOrder, "net.ipv4.vs.conntrack is 0: IPVS does not masquerade", "svcproxy init sets it")
 	}
 }
 
@@ -163,8 +163,8 @@ func (w *way) reverse() {
 		if w.f.back.err != nil {
 			text = fmt.Sprintf("rp_filter of %s drops it: there is no way back to %s", w.d.question.In, w.d.question.Source)
 		}
-		w.addProblem(Problem{Step: hostStep, Text: text, Sure: true, order: reverseOrder,
-			Hint: "set net.ipv4.conf." + w.d.question.In + ".rp_filter and that of all to 2, or make the routes symmetric"})
+		w.addStop(hostStep, reverseOrder, text,
+			"set net.ipv4.conf."+w.d.question.In+".rp_filter and that of all to 2, or make the routes symmetric")
 		return
 	}
 	if len(w.f.strict) > 0 && w.f.back.err == nil {
@@ -181,8 +181,7 @@ func (w *way) target(p ruleset.Packet, i int, t Route) {
 	}
 	if t.err != nil {
 		w.addLine(routeStep, "%s: NO ROUTE: %v", e.Address, t.err)
-		w.addProblem(Problem{Step: routeStep, Text: "no route to the endpoint", Sure: true, order: routeOrder, Endpoint: []netip.AddrPort{e.Address},
-			Hint: "see ip route get " + e.Address.Addr().String()})
+		w.addStop(routeStep, routeOrder, "no route to the endpoint", "see ip route get "+e.Address.Addr().String(), e.Address)
 		e.Blocked = true
 		return
 	}
@@ -213,10 +212,9 @@ func (w *way) forwarding() bool {
 	one := interfaceForwarding(w.d.family, w.d.sender.Interface)
 	switch {
 	case known && all == "0":
-		w.addProblem(Problem{Step: hostStep, Text: "forwarding is off, " + dotted(forwarding(w.d.family)) + " = 0", Sure: true, order: forwardOrder,
-			Hint: "svcproxy init, or set it"})
+		w.addStop(hostStep, forwardOrder, "forwarding is off, "+dotted(forwarding(w.d.family))+" = 0", "svcproxy init, or set it")
 	case w.f.sysctls[one] == "0" && w.d.family == policy.IPv4:
-		w.addProblem(Problem{Step: hostStep, Text: "forwarding is off, " + dotted(one) + " = 0", Sure: true, order: forwardOrder, Hint: "set it to 1"})
+		w.addStop(hostStep, forwardOrder, "forwarding is off, "+dotted(one)+" = 0", "set it to 1")
 	default:
 		return false
 	}
@@ -292,8 +290,7 @@ func (w *way) back() {
 	}
 	if w.f.back.err != nil {
 		w.addLine(routeStep, "back to %s: NO ROUTE: %v", w.d.question.Source, w.f.back.err)
-		w.addProblem(Problem{Step: routeStep, Text: "no way back to " + w.d.question.Source.String(), Sure: true, order: backOrder,
-			Hint: "see ip route get " + w.d.question.Source.String()})
+		w.addStop(routeStep, backOrder, "no way back to "+w.d.question.Source.String(), "see ip route get "+w.d.question.Source.String())
 		return
 	}
 	w.addLine(routeStep, "back to the client %s", w.f.back.text())
@@ -333,9 +330,8 @@ func (w *way) behindRouter(e *Expected, t Route) bool {
 	if !w.d.answers() || w.d.route.Pool.Forward.Method != source.ForwardDirect || !t.Via.IsValid() {
 		return false
 	}
-	w.addProblem(Problem{Step: routeStep, Sure: true, order: routeOrder, Endpoint: []netip.AddrPort{e.Address},
-		Text: fmt.Sprintf("the endpoint is behind the router %s, which sends packets to %s back", t.Via, w.d.question.Dest),
-		Hint: "forward = \"tunnel\" gets through routers"})
+	text := fmt.Sprintf("the endpoint is behind the router %s, which sends packets to %s back", t.Via, w.d.question.Dest)
+	w.addStop(routeStep, routeOrder, text, "forward = \"tunnel\" gets through routers", e.Address)
 	return true
 }
 
@@ -349,11 +345,10 @@ func (w *way) answersDirectly(e *Expected, t Route) bool {
 	if !subnet.IsValid() {
 		return false
 	}
-	p := Problem{Step: routeStep, Sure: true, order: backOrder, Endpoint: []netip.AddrPort{e.Address},
-		Text: fmt.Sprintf("the endpoint answers past this host: the client keeps its address, and both are in %s on %s", subnet, t.Interface),
-		Hint: w.howToMasquerade() + ", or have endpoints reach " + w.d.question.Source.String() + " by way of this host"}
-	if w.addProblem(p) {
-		w.addLine(routeStep, "<- %s   (%s)", p.Text, p.Hint)
+	text := fmt.Sprintf("the endpoint answers past this host: the client keeps its address, and both are in %s on %s", subnet, t.Interface)
+	hint := w.howToMasquerade() + ", or have endpoints reach " + w.d.question.Source.String() + " by way of this host"
+	if w.addStop(routeStep, backOrder, text, hint, e.Address) {
+		w.addLine(routeStep, "<- %s   (%s)", text, hint)
 	}
 	return true
 }

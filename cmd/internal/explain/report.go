@@ -15,23 +15,20 @@ type Report struct {
 	Question Question   `json:"question"`
 	Works    bool       `json:"works"`
 	Verdict  string     `json:"verdict"`
-	Outcome  Outcome    `json:"outcome"`             // what a new connection meets, if nothing foreign stands in its way
+	Outcome  string     `json:"outcome"`             // what a new connection meets, if nothing foreign stands in its way
 	Service  string     `json:"service,omitempty"`   // namespace/name
 	Expected []Expected `json:"endpoints,omitempty"` // who may answer
 	Steps    []Step     `json:"steps"`
 	Problems []Problem  `json:"problems,omitempty"` // what stands in its way, the first one first
 }
 
-// An Outcome is what svcproxy does with a new connection.
-type Outcome string
-
-// The outcomes. Listed: no port was asked for.
+// What svcproxy does with a new connection. Listed: no port was asked for.
 const (
-	Balanced  Outcome = "balanced"
-	Refused   Outcome = "refused"
-	Dropped   Outcome = "dropped"
-	Untouched Outcome = "untouched"
-	Listed    Outcome = "listed"
+	Balanced  = "balanced"
+	Refused   = "refused"
+	Dropped   = "dropped"
+	Untouched = "untouched"
+	Listed    = "listed"
 )
 
 // An Expected is an endpoint that may answer.
@@ -108,6 +105,11 @@ func (r *Report) addProblem(p Problem) bool {
 	}
 	r.Problems = append(r.Problems, p)
 	return true
+}
+
+// addStop notes a problem that certainly stands in the way: to all endpoints, or to some.
+func (r *Report) addStop(step, order int, text, hint string, to ...netip.AddrPort) bool {
+	return r.addProblem(Problem{Step: step, Text: text, Hint: hint, Sure: true, order: order, Endpoint: to})
 }
 
 // Write writes the report as text. Whatever it holds, it adds no control characters.

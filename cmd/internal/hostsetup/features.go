@@ -158,14 +158,10 @@ func (w *DropWatch) sample() {
 	if w.seen = append(w.seen, total); len(w.seen) > droppedKept {
 		w.seen = w.seen[1:]
 	}
-	if n < leastDropped {
-		w.told = false
-		return
-	}
-	if !w.told {
+	if n >= leastDropped && !w.told {
 		w.log.Warn("new connections are dropped; no source port is free", "packets", n)
 	}
-	w.told = true
+	w.told = n >= leastDropped
 }
 
 // Warnings says that connections are dropped, while they are.

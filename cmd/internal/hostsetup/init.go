@@ -43,12 +43,12 @@ func Init(ctx context.Context, s configs.Settings, out io.Writer) error {
 // An initializer collects what went wrong.
 type initializer struct {
 	out     io.Writer
-	tree    tree
+	tree    string
 	missing map[string][]string // why -> modules that could not be loaded
 	errs    []error
 }
 
-func newInitializer(out io.Writer, t tree) *initializer {
+func newInitializer(out io.Writer, t string) *initializer {
 	return &initializer{out: out, tree: t, missing: map[string][]string{}}
 }
 
@@ -133,14 +133,12 @@ func needed(s configs.Settings, list []modes.Mode) []modes.Module {
 	return all
 }
 
-// A tree is a directory with an entry for each module that is loaded, or is
+// kernelTree is a directory with an entry for each module that is loaded, or is
 // built in and has parameters.
-type tree string
+const kernelTree = "/sys/module"
 
-const kernelTree tree = "/sys/module"
-
-func (t tree) has(module string) bool {
-	_, err := os.Stat(filepath.Join(string(t), module))
+func (in *initializer) has(module string) bool {
+	_, err := os.Stat(filepath.Join(in.tree, module))
 	return err == nil
 }
 
@@ -151,7 +149,7 @@ func (in *initializer) modules(ctx context.Context, s configs.Settings, list []m
 		in.load(ctx, m.Name, m.Options...)
 	}
 	for _, m := range list {
-		if w := in.tree.verifyClients(m); w != "" {
+		if w := verifyClients(in.tree, m); w != "" {
 			in.printf("%s", w)
 		}
 	}
@@ -161,7 +159,7 @@ func (in *initializer) modules(ctx context.Context, s configs.Settings, list []m
 }
 
 func (in *initializer) load(ctx context.Context, module string, options ...string) {
-	if in.tree.has(module) {
+	if in.has(module) {
 		return
 	}
 	if err := modprobe(ctx, module, options...); err != nil {
@@ -169,17 +167,17 @@ func (in *initializer) load(ctx context.Context, module string, options ...strin
 		in.missing[why] = append(in.missing[why], module)
 		return
 	}
-	if in.tree.has(module) { // a module that is built in may have no entry
+	if in.has(module) { // a module that is built in may have no entry
 		in.printf("module %s: loaded%s", module, strings.Join(append([]string{""}, options...), " "))
 	}
 }
 
 // verifyClients says what is wrong with how a mode remembers clients, or nothing.
-func (t tree) verifyClients(m modes.Mode) string {
+func verifyClients(tree string, m modes.Mode) string {
 	if m.VerifyClients == nil {
 		return ""
 	}
-	return m.VerifyClients(string(t))
+	return m.VerifyClients(tree)
 }
 
 // modprobe loads a module. Its own words say why it could not.

@@ -38,7 +38,7 @@ func TestNeeded(t *testing.T) {
 
 // fakeModprobe puts a modprobe first on the path that makes an entry in a tree,
 // and parameters from its options, except for modules whose name holds "gone".
-func fakeModprobe(t *testing.T) (tree, *initializer, *strings.Builder) {
+func fakeModprobe(t *testing.T) (string, *initializer, *strings.Builder) {
 	t.Helper()
 	bin, sys := t.TempDir(), t.TempDir()
 	script := `#!/bin/sh
@@ -53,7 +53,7 @@ for o; do echo ${o#*=} >` + sys + `/$m/parameters/${o%=*}; done
 	}
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 	out := new(strings.Builder)
-	return tree(sys), newInitializer(out, tree(sys)), out
+	return sys, newInitializer(out, sys), out
 }
 
 func TestLoad(t *testing.T) {
@@ -73,7 +73,7 @@ func TestLoad(t *testing.T) {
 func TestWithoutModprobe(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	out := new(strings.Builder)
-	in := newInitializer(out, tree(t.TempDir()))
+	in := newInitializer(out, t.TempDir())
 	in.modules(t.Context(), configs.Settings{}, modes.OfSetting("nftables"))
 	want := "modules not loaded, which may be built in or not needed here: " + strings.Join(modulesOf(configs.Settings{}, "nftables"), " ") +
 		": exec: \"modprobe\": executable file not found in $PATH\n"
@@ -88,7 +88,7 @@ func TestRecent(t *testing.T) {
 	t.Run("loaded with long lists", func(t *testing.T) {
 		sys, in, out := fakeModprobe(t)
 		in.modules(t.Context(), configs.Settings{}, iptables)
-		if short := sys.verifyClients(iptables[0]); !strings.HasSuffix(out.String(), loaded) || short != "" {
+		if short := verifyClients(sys, iptables[0]); !strings.HasSuffix(out.String(), loaded) || short != "" {
 			t.Errorf("said %swant %sand then %q", out, loaded, short)
 		}
 	})
@@ -99,7 +99,7 @@ func TestRecent(t *testing.T) {
 		}
 		in.modules(t.Context(), configs.Settings{}, iptables)
 		_, said, _ := strings.Cut(out.String(), "module xt_statistic: loaded\n") // the last of all modes
-		if said != sys.verifyClients(iptables[0])+"\n" ||
+		if said != verifyClients(sys, iptables[0])+"\n" ||
 			!strings.HasPrefix(said, "session affinity remembers only 100 clients of an endpoint: module xt_recent has ip_list_tot=100, ") {
 			t.Errorf("said %s", out)
 		}

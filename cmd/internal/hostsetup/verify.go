@@ -89,7 +89,7 @@ func VerifyAffinity(m modes.Mode, lists int) []string {
 	if lists == 0 {
 		return nil
 	}
-	texts := []string{kernelTree.verifyClients(m), configs.WarnLists(lists, m.Name)}
+	texts := []string{verifyClients(kernelTree, m), configs.WarnLists(lists, m.Name)}
 	return slices.DeleteFunc(texts, func(s string) bool { return s == "" })
 }
 

@@ -310,32 +310,29 @@ func (f Filter) ports() (list [][]expr.Any) {
 	return list
 }
 
-// connection loads the original direction of the packet's connection, as in the set of chosen ones.
-func (r *rules) connection() (list []expr.Any) {
+// key loads a connection as in the set of chosen ones: two addresses, the protocol and two ports.
+func (r *rules) key(load func(i int, at, length uint32) expr.Any) (list []expr.Any) {
 	at := uint32(0)
-	for _, field := range []struct {
-		key, len uint32
-	}{
-		{r.ctSource, r.addr.Len}, {r.ctDestination, r.addr.Len},
-		{unix.NFT_CT_PROTOCOL, 1}, {unix.NFT_CT_PROTO_SRC, 2}, {unix.NFT_CT_PROTO_DST, 2},
-	} {
-		list = append(list, nft.CtOriginal(register(at), field.key))
-		at += (field.len + 3) / 4
+	for i, length := range []uint32{r.addr.Len, r.addr.Len, 1, 2, 2} {
+		list = append(list, load(i, at, length))
+		at += (length + 3) / 4
 	}
 	return list
 }
 
+// connection loads the original direction of the packet's connection.
+func (r *rules) connection() []expr.Any {
+	fields := [...]uint32{r.ctSource, r.ctDestination, unix.NFT_CT_PROTOCOL, unix.NFT_CT_PROTO_SRC, unix.NFT_CT_PROTO_DST}
+	return r.key(func(i int, at, _ uint32) expr.Any { return nft.CtOriginal(register(at), fields[i]) })
+}
+
 // inner loads the same of the packet that an ICMP error is about. Src and dst are where
 // its ports are, or what stands for them.
-func (r *rules) inner(src, dst uint32) (list []expr.Any) {
-	at := uint32(0)
-	for _, field := range []struct{ offset, len uint32 }{
-		{r.inSource, r.addr.Len}, {r.inDestination, r.addr.Len}, {r.inProtocol, 1}, {src, 2}, {dst, 2},
-	} {
-		list = append(list, payload(at, expr.PayloadBaseTransportHeader, field.offset, field.len))
-		at += (field.len + 3) / 4
-	}
-	return list
+func (r *rules) inner(src, dst uint32) []expr.Any {
+	offsets := [...]uint32{r.inSource, r.inDestination, r.inProtocol, src, dst}
+	return r.key(func(i int, at, length uint32) expr.Any {
+		return payload(at, expr.PayloadBaseTransportHeader, offsets[i], length)
+	})
 }
 
 // isChosen matches a connection that was chosen, and loads its number.

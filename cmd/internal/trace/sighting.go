@@ -191,7 +191,7 @@ type Line struct {
 	Interface   string    `json:"interface,omitempty"` // where it came in; empty: of this host itself
 	Service     string    `json:"service,omitempty"`
 	Port        string    `json:"port,omitempty"` // its name
-	Verdict     Verdict   `json:"verdict"`
+	Verdict     string    `json:"verdict"`
 	Endpoint    string    `json:"endpoint,omitempty"`
 	Node        string    `json:"node,omitempty"` // of the endpoint
 	Masquerade  string    `json:"masqueraded_as,omitempty"`
@@ -199,20 +199,17 @@ type Line struct {
 	Chains      []string  `json:"chains,omitempty"`
 }
 
-// A Verdict is what this host did with a packet, as it was seen to.
-type Verdict string
-
-// Balanced: sent to an endpoint. Refused: answered by a reset or an ICMP error. Dropped:
+// What this host did with a packet, as it was seen to. Balanced: sent to an endpoint. Refused: answered by a reset or an ICMP error. Dropped:
 // neither; by a rule of svcproxy where Why has its reason. Untouched: passed on with the
 // address that it was sent to. Untracked: hidden from connection tracking, and so from
 // every service. Unknown: events were lost.
 const (
-	Balanced  Verdict = "balanced"
-	Refused   Verdict = "refused"
-	Dropped   Verdict = "dropped"
-	Untouched Verdict = "untouched"
-	Untracked Verdict = "untracked"
-	Unknown   Verdict = "unknown"
+	Balanced  = "balanced"
+	Refused   = "refused"
+	Dropped   = "dropped"
+	Untouched = "untouched"
+	Untracked = "untracked"
+	Unknown   = "unknown"
 )
 
 // Header is the first line of a trace for people.
@@ -242,7 +239,7 @@ func (l *Line) service() string {
 
 // outcome is the verdict in words.
 func (l *Line) outcome() string {
-	text := string(l.Verdict)
+	text := l.Verdict
 	if l.Verdict == Balanced && l.Endpoint != "" { // else only the endpoint itself knows
 		text += " to " + l.Endpoint
 		if l.Node != "" {
