@@ -214,43 +214,36 @@ func (m *machine) immediate(e expression) {
 	m.decide(v)
 }
 
-// payload loads part of a header, or notes that a field that is known is overwritten.
+// payload loads part of a header, or notes that a field may get another value by what is written there: some rules
+// write what is beside the field that they name, too.
 func (m *machine) payload(e expression) {
 	base, at, n := e.number(unix.NFTA_PAYLOAD_BASE), int(e.number(unix.NFTA_PAYLOAD_OFFSET)), int(e.number(unix.NFTA_PAYLOAD_LEN))
-	header, name := unknown(40), ""
+	header, name, written := unknown(40), "", value{}
+	if e.has(unix.NFTA_PAYLOAD_SREG) {
+		written = m.read(e.number(unix.NFTA_PAYLOAD_SREG), n)
+	}
 	for _, f := range m.packet.fields() {
-		if f.base == base {
-			copy(header.data[f.at:], f.data)
-			copy(header.known[f.at:], known(f.data).known)
+		if f.base != base {
+			continue
 		}
-		if f.base == base && f.at == at {
+		copy(header.data[f.at:], f.data)
+		copy(header.known[f.at:], known(f.data).known)
+		if f.at == at {
 			name = f.name
+		}
+		for i := max(at, f.at); i < min(at+len(written.data), f.at+f.size); i++ {
+			same := f.data != nil && written.known[i-at] == 0xff && written.data[i-at] == f.data[i-f.at]
+			m.done.Rewrites = m.done.Rewrites || !same
 		}
 	}
 	if m.tells && name == "" {
 		name = fmt.Sprintf("@%d,%d,%d", base, at*8, n*8)
 	}
-	if !e.has(unix.NFTA_PAYLOAD_SREG) {
-		m.load(e.number(unix.NFTA_PAYLOAD_DREG), header.slice(at, n).named(name))
+	if written.data != nil {
+		m.describe(name, "set", written.text())
 		return
 	}
-	v := m.read(e.number(unix.NFTA_PAYLOAD_SREG), n)
-	m.describe(name, "set", v.text())
-	m.done.Rewrites = m.done.Rewrites || m.packet.changes(base, at, v)
-}
-
-// changes reports whether a field may get another value by what is written at a place of a header: some rules write
-// what is beside the field that they name, too.
-func (p *Packet) changes(base uint32, at int, v value) bool {
-	for _, f := range p.fields() {
-		for i := range v.data {
-			j := at + i - f.at
-			if f.base == base && j >= 0 && j < f.size && (f.data == nil || v.known[i] != 0xff || v.data[i] != f.data[j]) {
-				return true
-			}
-		}
-	}
-	return false
+	m.load(e.number(unix.NFTA_PAYLOAD_DREG), header.slice(at, n).named(name))
 }
 
 // A field is a part of a packet's headers.
