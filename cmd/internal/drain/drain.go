@@ -169,7 +169,12 @@ func (d *Drainer) undrain(ctx context.Context, by control.Peer, q control.Undrai
 		return over, fmt.Errorf("%s is not drained any more, until svcproxy restarts: %w", control.TargetName(q.Target), err)
 	}
 	if !was {
-		return over, d.notDrained(q.Target)
+		for _, e := range d.Keeper.Drains().List() { // what may have been meant
+			if !q.Target.Node && e.Target.Addr == q.Target.Addr {
+				return over, fmt.Errorf("%s is not drained; %s is", q.Target, e.Target)
+			}
+		}
+		return over, fmt.Errorf("%s is not drained", control.TargetName(q.Target))
 	}
 	if err = d.held(ctx, q.Target); err != nil {
 		return over, fmt.Errorf("%s is not drained any more, and the kernel may not know it yet: %w", control.TargetName(q.Target), err)
@@ -194,16 +199,6 @@ func (d *Drainer) still(t conditions.DrainTarget) control.Undrained {
 		}
 	}
 	return over
-}
-
-// notDrained says that a target is not drained, and what may have been meant.
-func (d *Drainer) notDrained(t conditions.DrainTarget) error {
-	for _, e := range d.Keeper.Drains().List() {
-		if !t.Node && e.Target.Addr == t.Addr {
-			return fmt.Errorf("%s is not drained; %s is", t, e.Target)
-		}
-	}
-	return fmt.Errorf("%s is not drained", control.TargetName(t))
 }
 
 // held waits until the kernel holds a drain, or its end. The packets of a host that is drained

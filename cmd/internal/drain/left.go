@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -13,7 +14,6 @@ import (
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/conditions"
 	"svcproxy.dev/svcproxy/proxier/policy"
-	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -152,39 +152,29 @@ func (l *leftCounter) forget() {
 	clear(l.former)
 }
 
-// owners says which services have a frontend address, and had it before; zero: none.
-type owners struct{ now, before source.Key }
-
-// of returns the service that connections to the frontend address count for; not ok: none that is drained.
-func (o owners) of(t conditions.DrainTarget) (key source.Key, ok bool) {
+// ownerOf returns the service that connections to a frontend address count for, of those that have it now and had it
+// before; not ok: none that is drained.
+func ownerOf(t conditions.DrainTarget, now, before source.Key) (key source.Key, ok bool) {
 	switch none := (source.Key{}); {
-	case t.Service == none && o.now == none:
-		return o.before, true
+	case t.Service == none && now == none:
+		return before, true
 	case t.Service == none:
-		return o.now, true
+		return now, true
 	}
-	return t.Service, t.Service == o.now || t.Service == o.before
-}
-
-// owners returns who has and had each frontend address.
-func (l *leftCounter) owners(serving []report.Family) map[proxier.FrontendAddr]owners {
-	owned := make(map[proxier.FrontendAddr]owners)
-	l.mu.Lock()
-	for p, key := range l.former {
-		owned[p] = owners{before: key}
-	}
-	l.mu.Unlock()
-	for i := range serving {
-		for p, r := range serving[i].FrontendAddrs() {
-			owned[p] = owners{r.Key, owned[p].before}
-		}
-	}
-	return owned
+	return t.Service, t.Service == now || t.Service == before
 }
 
 // count looks at the kernel.
 func (l *leftCounter) count(ctx context.Context, targets []conditions.DrainTarget) (map[conditions.DrainTarget][]control.RemainingIn, error) {
-	owned := l.owners(l.Loop.Syncs())
+	l.mu.Lock()
+	before := maps.Clone(l.former)
+	l.mu.Unlock()
+	now := make(map[proxier.FrontendAddr]source.Key)
+	for _, s := range l.Loop.Syncs() {
+		for p, r := range s.FrontendAddrs() {
+			now[p] = r.Key
+		}
+	}
 	seen := make(map[proxier.FrontendAddr]source.Key)
 	found := make(map[conditions.DrainTarget]map[source.Key]*control.RemainingIn)
 	byAddr := make(map[netip.Addr][]conditions.DrainTarget) // not valid: this host
@@ -193,14 +183,23 @@ func (l *leftCounter) count(ctx context.Context, targets []conditions.DrainTarge
 		found[t] = make(map[source.Key]*control.RemainingIn)
 	}
 	visit := func(at netip.Addr, p proxier.FrontendAddr) {
-		o, ok := owned[p]
-		if !ok {
+		has, had := now[p], before[p]
+		if has == had && has == (source.Key{}) {
 			return // of another program
 		}
 		for _, list := range [][]conditions.DrainTarget{byAddr[at], byAddr[netip.Addr{}]} {
 			for _, t := range list {
-				if key, ok := o.of(t); ok {
-					remain(found[t], key, p.Protocol)
+				if key, ok := ownerOf(t, has, had); ok {
+					s := found[t][key]
+					if s == nil {
+						s = &control.RemainingIn{Namespace: key.Namespace, Name: key.Name}
+						found[t][key] = s
+					}
+					if p.Protocol == source.UDP {
+						s.Flows++
+					} else {
+						s.Connections++
+					}
 					seen[p] = key
 				}
 			}
@@ -241,18 +240,4 @@ func asks(byAddr map[netip.Addr][]conditions.DrainTarget) map[policy.Family]neti
 		to[fam] = a
 	}
 	return to
-}
-
-// remain counts a connection for a service.
-func remain(found map[source.Key]*control.RemainingIn, key source.Key, p source.Protocol) {
-	s := found[key]
-	if s == nil {
-		s = &control.RemainingIn{Namespace: key.Namespace, Name: key.Name}
-		found[key] = s
-	}
-	if p == source.UDP {
-		s.Flows++
-	} else {
-		s.Connections++
-	}
 }

@@ -35,9 +35,9 @@ func (r *Report) choice(d *decision, f *facts) {
 		r.addLine(choiceStep, "the service has no endpoints")
 	}
 	r.checks(d, used)
-	r.affinity(d, f)
-	r.hashing(d)
-	r.onePacket(d)
+	if d.outcome == Balanced {
+		r.balancing(d, f)
+	}
 }
 
 // sorted returns the endpoints that are used, as Expected has them, and the others.
@@ -72,18 +72,43 @@ func (d *decision) places() func(index int) string {
 	}
 }
 
-func (r *Report) affinity(d *decision, f *facts) {
-	if d.outcome != Balanced || d.route.Pool.Affinity == 0 {
-		return
-	}
+// balancing says how one of several endpoints is chosen: for a client that has one, by a hash, for each packet.
+func (r *Report) balancing(d *decision, f *facts) {
+	pool := d.route.Pool
 	switch {
+	case pool.Affinity == 0:
 	case f.kept != nil:
 		r.addLine(choiceStep, "session affinity: this client keeps %s for %s more", f.kept.Target, f.kept.Left)
 	case d.world.Balancer != "":
-		r.addLine(choiceStep, "session affinity for %s, kept by %s", d.route.Pool.Affinity, d.world.Balancer)
+		r.addLine(choiceStep, "session affinity for %s, kept by %s", pool.Affinity, d.world.Balancer)
 	default:
-		r.addLine(choiceStep, "session affinity for %s: no record of this client", d.route.Pool.Affinity)
+		r.addLine(choiceStep, "session affinity for %s: no record of this client", pool.Affinity)
 	}
+	on := map[source.HashOn]string{source.ClientIP: "address", source.ClientIPPort: "address and port"}[pool.Hash.On]
+	hashed := "scheduler maglev: a hash of the client's " + on + " chooses, on every host alike"
+	switch {
+	case pool.Hash.On == source.NotHashed:
+	case d.world.HashTable != "":
+		r.addLine(choiceStep, "%s, by the table of %s", hashed, d.world.HashTable)
+	case pool.Hash.On == source.ClientIP:
+		list := make([]maglev.Endpoint, len(pool.Targets))
+		for i, t := range pool.Targets {
+			list[i] = maglev.Endpoint{AddrPort: t.AddrPort, Weight: t.Weight}
+		}
+		table := maglev.Fill(nil, maglev.Size(pool.Hash.Endpoints), list)
+		slot := maglev.Slot(len(table), netip.AddrPortFrom(d.question.Source, 0), false) // in nftables mode, whatever the port
+		r.addLine(choiceStep, "%s: for %s it is %s", hashed, d.question.Source, list[table[slot]].AddrPort)
+	default:
+		r.addLine(choiceStep, "%s", hashed)
+	}
+	if !pool.OnePacket || !d.balancedOutside() {
+		return
+	}
+	text := "one_packet: " + d.world.Balancer + " chooses for each packet by itself"
+	if !pool.Forward.Answers() {
+		text += "; answers of endpoints are not translated, and do not reach the client"
+	}
+	r.addLine(choiceStep, "%s", text)
 }
 
 // condition returns what is known of an endpoint of the packet's service.
@@ -209,28 +234,6 @@ func (r *Report) checks(d *decision, used []*source.Endpoint) {
 	r.addProblem(Problem{Step: choiceStep, order: reverseOrder, Text: fmt.Sprintf("no endpoint answers, as their check says: %s %s", r.Expected[0].Address, downText(detail))})
 }
 
-// hashing says that no chance chooses, and of a client whose address alone is hashed where it goes.
-func (r *Report) hashing(d *decision) {
-	if d.outcome != Balanced || d.route.Pool.Hash.On == source.NotHashed {
-		return
-	}
-	on := map[source.HashOn]string{source.ClientIP: "address", source.ClientIPPort: "address and port"}[d.route.Pool.Hash.On]
-	text := "scheduler maglev: a hash of the client's " + on + " chooses, on every host alike"
-	switch {
-	case d.world.HashTable != "":
-		text += ", by the table of " + d.world.HashTable
-	case d.route.Pool.Hash.On == source.ClientIP:
-		list := make([]maglev.Endpoint, len(d.route.Pool.Targets))
-		for i, t := range d.route.Pool.Targets {
-			list[i] = maglev.Endpoint{AddrPort: t.AddrPort, Weight: t.Weight}
-		}
-		table := maglev.Fill(nil, maglev.Size(d.route.Pool.Hash.Endpoints), list)
-		slot := maglev.Slot(len(table), netip.AddrPortFrom(d.question.Source, 0), false) // in nftables mode, whatever the port
-		text += fmt.Sprintf(": for %s it is %s", d.question.Source, list[table[slot]].AddrPort)
-	}
-	r.addLine(choiceStep, "%s", text)
-}
-
 // atMost says how many connections an endpoint gets where that is limited.
 func (d *decision) atMost(e *source.Endpoint) string {
 	if e == nil || e.MaxConnections == 0 || !d.balancedOutside() {
@@ -241,16 +244,4 @@ func (d *decision) atMost(e *source.Endpoint) string {
 		text += fmt.Sprintf(", then none until it has fewer than %d", e.MinConnections)
 	}
 	return text
-}
-
-// onePacket says that each packet is balanced by itself.
-func (r *Report) onePacket(d *decision) {
-	if d.outcome != Balanced || !d.route.Pool.OnePacket || !d.balancedOutside() {
-		return
-	}
-	text := "one_packet: " + d.world.Balancer + " chooses for each packet by itself"
-	if !d.route.Pool.Forward.Answers() {
-		text += "; answers of endpoints are not translated, and do not reach the client"
-	}
-	r.addLine(choiceStep, "%s", text)
 }

@@ -42,7 +42,14 @@ func remnants(inUse func(mode string, fam policy.Family) bool) (list []remnant) 
 // remove removes remnants, and returns those that may still be there.
 func remove(ctx context.Context, c modes.OpenConfig, list []remnant) (left []remnant) {
 	for _, r := range list {
-		if r.err = cleanUp(ctx, r.mode, r.fam, c); r.err != nil {
+		if r.mode.Remove != nil {
+			r.err = r.mode.Remove(ctx, r.fam, c)
+		} else if b, err := r.mode.Open(ctx, r.fam, c); err != nil {
+			r.err = err
+		} else {
+			r.err = errors.Join(b.Cleanup(ctx), b.Close())
+		}
+		if r.err != nil {
 			left = append(left, r)
 		}
 	}
@@ -58,17 +65,6 @@ func errorOf(left []remnant) error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-func cleanUp(ctx context.Context, m modes.Mode, fam policy.Family, c modes.OpenConfig) error {
-	if m.Remove != nil {
-		return m.Remove(ctx, fam, c)
-	}
-	b, err := m.Open(ctx, fam, c)
-	if err != nil {
-		return err
-	}
-	return errors.Join(b.Cleanup(ctx), b.Close())
 }
 
 // leavings are what is to be removed from the kernel: what earlier runs left, and modes that are left for another one.

@@ -34,11 +34,11 @@ type Switch struct {
 	*repairs
 	leavings *leavings
 
-	wanted    chan configs.Settings // the mode changed in these
-	holds     chan struct{}         // a family holds everything in its mode now
-	opened    chan struct{}         // a family is open, or cannot be opened
-	choosing  chan choice           // has the mode that auto takes; nil: it is known
-	loopEnded chan struct{}         // closed when no backend is used any more
+	wanted    chan configs.Settings        // the mode changed in these
+	holds     chan struct{}                // a family holds everything in its mode now
+	opened    chan struct{}                // a family is open, or cannot be opened
+	choosing  chan func() (*Active, error) // has the mode that auto takes; nil: it is known
+	loopEnded chan struct{}                // closed when no backend is used any more
 
 	sysctls []string               // what the log has said of settings of the kernel
 	served  map[policy.Family]bool // what the kernel had of families when Late was first asked for them
@@ -46,12 +46,6 @@ type Switch struct {
 	mu     sync.Mutex
 	active *Active // in use
 	err    error   // why it is not what settings ask for
-}
-
-// A choice is the mode that auto takes, or why there is none.
-type choice struct {
-	am  *Active
-	err error
 }
 
 // Open opens the mode to begin with, as far as that takes no longer than OpenPatience.
@@ -85,23 +79,18 @@ func (sw *Switch) openWithin(ctx context.Context, s configs.Settings) (*Active, 
 		}
 		return openSome(ctx, m, sw.openConfig(s), OpenPatience, func() { wake.Once(sw.opened) })
 	}
-	chosen := make(chan choice, 1)
+	chosen, c := make(chan func() (*Active, error), 1), sw.openConfig(s)
 	go func() {
-		am, err := Choose(ctx, sw.openConfig(s))
-		chosen <- choice{am, err}
+		am, err := Choose(ctx, c)
+		chosen <- func() (*Active, error) { return am, err }
 	}()
 	select {
-	case c := <-chosen:
-		return c.am, c.err
+	case choice := <-chosen:
+		return choice()
 	case <-time.After(OpenPatience):
 		sw.choosing = chosen
-		return presumed(s), nil
 	}
-}
-
-// presumed returns the mode that auto tries first, of which nothing is open.
-func presumed(s configs.Settings) *Active {
-	first := modes.All[0]
+	first := modes.All[0] // that auto tries first; none of its families is open
 	for _, m := range slices.Backward(modes.All) {
 		if s.Mode = m.Name; s.Check() == nil {
 			first = m
@@ -109,7 +98,7 @@ func presumed(s configs.Settings) *Active {
 	}
 	am := newActiveMode(first)
 	am.Why = "no mode has opened yet"
-	return am
+	return am, nil
 }
 
 // Follow removes what earlier runs left and changes the mode when settings
@@ -147,8 +136,9 @@ func (sw *Switch) Follow(ctx context.Context) error {
 			former.find(ctx)
 			former.reportMode()
 			former.remove(ctx)
-		case c := <-sw.choosing:
-			sw.useChoice(ctx, c)
+		case choice := <-sw.choosing:
+			am, err := choice()
+			sw.useChoice(ctx, am, err)
 		case <-sw.opened:
 			if err := sw.useOpened(ctx, former.current()); err != nil {
 				return err
@@ -214,17 +204,17 @@ func (sw *Switch) begin(ctx context.Context, am *Active) {
 }
 
 // useChoice begins to use the mode that auto takes, now that this is known. The one that was presumed has nothing.
-func (sw *Switch) useChoice(ctx context.Context, c choice) {
+func (sw *Switch) useChoice(ctx context.Context, am *Active, err error) {
 	sw.choosing = nil
-	if news := sw.recordError(c.err); c.err != nil {
+	if news := sw.recordError(err); err != nil {
 		if news {
-			sw.Log.Error("cannot open any mode; retrying", "err", c.err)
+			sw.Log.Error("cannot open any mode; retrying", "err", err)
 		}
 		return
 	}
-	sw.Log.Info("mode chosen", "mode", c.am.Name, "why", c.am.Why)
-	sw.begin(ctx, c.am)
-	sw.leavings.open = []*Active{c.am}
+	sw.Log.Info("mode chosen", "mode", am.Name, "why", am.Why)
+	sw.begin(ctx, am)
+	sw.leavings.open = []*Active{am}
 }
 
 // useOpened begins to use the families of a mode that have been opened meanwhile. It fails if none is in use, and none
