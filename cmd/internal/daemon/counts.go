@@ -14,7 +14,6 @@ import (
 	"svcproxy.dev/svcproxy/netutil/sysctl"
 	"svcproxy.dev/svcproxy/netutil/xtables"
 	"svcproxy.dev/svcproxy/proxier/conditions"
-	"svcproxy.dev/svcproxy/proxier/healthcheck"
 	"svcproxy.dev/svcproxy/proxier/healthz"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
@@ -164,16 +163,6 @@ func tracked() (flows, limit int) {
 		return 0, 0
 	}
 	return flows, limit
-}
-
-// answersOf returns how long checks took, for metrics.
-func answersOf(c *healthcheck.Checker) func() []healthz.CheckAnswers {
-	return func() (list []healthz.CheckAnswers) {
-		for _, a := range c.Answers() {
-			list = append(list, healthz.CheckAnswers(a))
-		}
-		return list
-	}
 }
 
 // countDrains counts drains, by what they drain, and says when the oldest of them began.

@@ -21,7 +21,9 @@ func (d *daemon) handlers(address, metricsAddress string) map[string]http.Handle
 	at := cmp.Or(metricsAddress, address)
 	mux := http.NewServeMux()
 	mux.Handle("/", all[at])
-	mux.HandleFunc("GET /proxyMode", d.serveMode)
+	mux.HandleFunc("GET /proxyMode", func(w http.ResponseWriter, _ *http.Request) { // the mode in use, as plain text
+		answerAs(w, "text/plain; charset=utf-8", []byte(d.mode.Current().Name))
+	})
 	mux.HandleFunc("GET /configz", d.serveSettings)
 	all[at] = mux
 	for address, h := range all {
@@ -42,13 +44,6 @@ func (d *daemon) hostNames() []string {
 	return names
 }
 
-// serveMode answers with the name of the mode in use, as plain text.
-func (d *daemon) serveMode(w http.ResponseWriter, _ *http.Request) {
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	w.Header().Set("X-Content-Type-Options", "nosniff")
-	_, _ = w.Write([]byte(d.mode.Current().Name)) // the client may be gone
-}
-
 // serveSettings answers with the settings in use as JSON: an object whose only key is "svcproxy", which holds the keys of
 // svcproxy.toml.
 func (d *daemon) serveSettings(w http.ResponseWriter, _ *http.Request) {
@@ -60,7 +55,11 @@ func (d *daemon) serveSettings(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "the settings cannot be written as JSON", http.StatusInternalServerError)
 		return
 	}
-	w.Header().Set("Content-Type", "application/json")
+	answerAs(w, "application/json", body)
+}
+
+func answerAs(w http.ResponseWriter, contentType string, body []byte) {
+	w.Header().Set("Content-Type", contentType)
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	_, _ = w.Write(body) // the client may be gone
 }
