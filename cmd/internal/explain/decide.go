@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/proxier/policy"
@@ -318,4 +319,77 @@ func place(u claims.UnitService) string {
 		return u.Unit.Name
 	}
 	return fmt.Sprintf("%s:%d", filepath.Base(u.Pos.File), max(u.Pos.Line, 1))
+}
+
+// condition returns what is known of an endpoint of the packet's service.
+func (d *decision) condition(e *source.Endpoint) (policy.Condition, policy.Detail) {
+	at := d.use.EndpointAt(e)
+	if d.details == nil && d.world.Details != nil {
+		d.details = d.world.Details(d.use.Key)
+	}
+	return d.use.Conditions[at], d.details[at]
+}
+
+// fails reports whether the check of an endpoint does.
+func (d *decision) fails(e *source.Endpoint) bool {
+	known, _ := d.condition(e)
+	return d.use.HealthCheck != nil && known.Check == source.CheckFailed
+}
+
+// whyUnused says why an endpoint gets no new connections.
+func (d *decision) whyUnused(e endpoint) string {
+	_, detail := d.condition(e.Endpoint)
+	switch e.state {
+	case policy.Down:
+		return downText(detail)
+	case policy.Draining:
+		return drainText(detail.Drain)
+	case policy.Backup:
+		return fmt.Sprintf("backup of tier %d, used when fewer than %d of lower tiers are usable", e.Tier, max(1, d.use.MinUp))
+	case policy.Checking:
+		return "checking: its check has no result yet"
+	}
+	return e.state.String()
+}
+
+// downText says why and for how long a check has failed: "DOWN: connect timed out (for 12s)".
+func downText(d policy.Detail) string {
+	text := "DOWN"
+	switch {
+	case d.Error != "":
+		text += ": " + d.Error
+	case !d.Asked.IsZero():
+		text += ": its last answer was good, and more have to be"
+	}
+	if !d.Since.IsZero() {
+		text += fmt.Sprintf(" (for %v)", seconds(time.Since(d.Since)))
+	}
+	return text
+}
+
+// drainText says who drains an endpoint, for how long, why and until when.
+func drainText(d *policy.Drain) string {
+	if d == nil {
+		return "draining"
+	}
+	text := fmt.Sprintf("draining, by %s for %v", d.By, seconds(time.Since(d.At)))
+	if d.Reason != "" {
+		text += ": " + d.Reason
+	}
+	if left := time.Until(d.Until); left > 0 {
+		text += fmt.Sprintf(", %v left", seconds(left))
+	}
+	return text
+}
+
+func seconds(d time.Duration) time.Duration { return max(0, d.Truncate(time.Second)) }
+
+// firstUnused names the first endpoint that is down or drained, and why; empty: there is none.
+func (d *decision) firstUnused() string {
+	for _, e := range d.endpoints() {
+		if e.state == policy.Down || e.state == policy.Draining {
+			return fmt.Sprintf("%s %s", netip.AddrPortFrom(e.Addr, e.port), d.whyUnused(e))
+		}
+	}
+	return ""
 }
