@@ -30,7 +30,7 @@ import (
 type Format struct {
 	Name string
 	Of   string // what FILE is, for people
-	read func(reader.Input) (*reader.Result, error)
+	read func(reader.Input) *reader.Result
 }
 
 // Formats are all of them, in the order of the documentation.
@@ -62,21 +62,18 @@ func Names() (names []string) {
 }
 
 // Read reads an input. The error says, with its position, why it cannot be read at all.
-func (f Format) Read(in reader.Input) (*reader.Result, error) {
+func (f Format) Read(in reader.Input) (r *reader.Result, err error) {
+	defer reader.Catch(&err)
 	if len(in.Data) > reader.MaxSize {
-		return nil, fmt.Errorf("%s: it has more than %d bytes", source.Quote(in.Name), reader.MaxSize)
+		reader.Fail(reader.Position{File: in.Name}, "it has more than %d bytes", reader.MaxSize)
 	}
 	in.Data = plainText(in.Data)
 	if i := bytes.IndexByte(in.Data, 0); i >= 0 {
 		at := reader.Position{File: in.Name, Line: 1 + bytes.Count(in.Data[:i], []byte{'\n'})}
-		return nil, reader.ErrorAt(at, "a byte of the line is 0: it is no text of UTF-8; write it as one, as iconv -t UTF-8 does")
+		reader.Fail(at, "a byte of the line is 0: it is no text of UTF-8; write it as one, as iconv -t UTF-8 does")
 	}
-	r, err := f.read(in)
-	if err != nil {
-		return nil, err
-	}
-	if len(r.Services) > reader.MaxServices {
-		return nil, fmt.Errorf("%s: it has more than %d services; split it", source.Quote(in.Name), reader.MaxServices)
+	if r = f.read(in); len(r.Services) > reader.MaxServices {
+		reader.Fail(reader.Position{File: in.Name}, "it has more than %d services; split it", reader.MaxServices)
 	}
 	return r, nil
 }

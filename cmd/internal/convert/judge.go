@@ -45,7 +45,14 @@ func (j Judge) Document(r *reader.Result, head string) (*Document, error) {
 	j.noteMode(r)
 	all := make([]*judged, len(r.Services))
 	for i, s := range r.Services {
-		all[i] = j.write(s)
+		if j.Rules.Check != nil {
+			for _, p := range j.Rules.Check(s.Service) {
+				if !p.Warning {
+					leaveOut(s, p)
+				}
+			}
+		}
+		all[i] = &judged{Service: s, text: serviceText(s.Service, s.Named)}
 	}
 	j.judge(all)
 	for _, s := range all {
@@ -57,44 +64,64 @@ func (j Judge) Document(r *reader.Result, head string) (*Document, error) {
 	d := &Document{Notes: r.Notes}
 	size := 0
 	for _, s := range all {
-		d.finish(s)
+		for _, f := range s.faults {
+			hint := cmp.Or(f.Hint, "correct it, and take the comment signs away")
+			s.Note(s.At, fmt.Sprintf("service %s is a comment: %s", s.Key, f.Msg), hint)
+		}
+		if len(s.faults) == 0 {
+			d.Services++
+			if s.Opens {
+				d.Opened = append(d.Opened, s.Key.String())
+			}
+		}
 		d.Notes = append(d.Notes, s.Notes...)
 		size += len(s.text)
 	}
 	if err := r.Whole(); err != nil {
 		return nil, fmt.Errorf("converting to a service file: %w", err)
 	}
-	w := documentWriter{notes: len(d.Notes) <= maxComments}
-	w.Grow(size)
-	w.WriteString(comment(head))
+	var b bytes.Buffer
+	b.Grow(size)
+	b.WriteString(comment(head))
 	if d.Services == 0 {
-		w.WriteString("# No service was found. svcproxy refuses this file, so that it removes no services where it replaces another one.\n")
+		b.WriteString("# No service was found. svcproxy refuses this file, so that it removes no services where it replaces another one.\n")
 	}
-	if !w.notes {
-		w.WriteString(comment(fmt.Sprintf("What is left out has %d lines, which convert prints on standard error alone.", len(d.Notes))))
+	if len(d.Notes) > maxComments {
+		b.WriteString(comment(fmt.Sprintf("What is left out has %d lines, which convert prints on standard error alone.", len(d.Notes))))
 	}
-	w.writeNotes(r.Notes)
+	d.writeNotes(&b, r.Notes)
 	for _, s := range all {
-		w.service(s)
+		b.WriteByte('\n')
+		d.writeNotes(&b, s.Notes)
+		if len(s.faults) > 0 {
+			s.text = comment(s.text)
+		}
+		b.WriteString(s.text)
+		s.text = "" // all of it takes much
+		for _, c := range s.Checks {
+			b.WriteString(comment("health_check = " + checkText(c)))
+		}
 	}
 	sortNotes(d.Notes)
-	d.TOML = w.Bytes()
+	d.TOML = b.Bytes()
 	return d, j.fits(d)
 }
 
-// finish counts a service, or notes why it is a comment.
-func (d *Document) finish(s *judged) {
-	for _, f := range s.faults {
-		hint := cmp.Or(f.Hint, "correct it, and take the comment signs away")
-		s.Note(s.At, fmt.Sprintf("service %s is a comment: %s", s.Key, f.Msg), hint)
+// maxComments is the number of notes that a file repeats as comments. More would take up more of the file than its services.
+const maxComments = 20_000
+
+// writeNotes writes notes as comments, in the order of their positions.
+func (d *Document) writeNotes(b *bytes.Buffer, notes []reader.Note) {
+	sortNotes(notes)
+	for _, n := range notes {
+		if len(d.Notes) <= maxComments {
+			b.WriteString("# " + n.String() + "\n")
+		}
 	}
-	if len(s.faults) > 0 {
-		return
-	}
-	d.Services++
-	if s.Opens {
-		d.Opened = append(d.Opened, s.Key.String())
-	}
+}
+
+func sortNotes(notes []reader.Note) {
+	slices.SortStableFunc(notes, func(a, b reader.Note) int { return a.At.Compare(b.At) })
 }
 
 // noteMode notes, once, that services want another mode than what the daemon may take.
@@ -127,18 +154,6 @@ func (j Judge) fits(d *Document) error {
 	return nil
 }
 
-// write renders a service, without the parts that the mode does not support.
-func (j Judge) write(s *reader.Service) *judged {
-	if j.Rules.Check != nil {
-		for _, p := range j.Rules.Check(s.Service) {
-			if !p.Warning {
-				leaveOut(s, p)
-			}
-		}
-	}
-	return &judged{Service: s, text: serviceText(s.Service, s.Named)}
-}
-
 // judge finds the services that have a fault. It reads a hundred at a time, which takes less memory than all at once, and
 // reads them one by one only where the hundred have a fault.
 func (j Judge) judge(all []*judged) {
@@ -161,18 +176,16 @@ func (j Judge) judgeOne(s *judged) {
 	if j.reads(s) || s.HealthCheck == nil {
 		return
 	}
-	first, check := s.faults[0], s.HealthCheck
+	check, text, faults := s.HealthCheck, s.text, s.faults
 	s.HealthCheck = nil
-	if s.text = serviceText(s.Service.Service, s.Named); j.reads(s) {
-		s.Checks = append(s.Checks, check)
-		for _, at := range s.Asked {
-			s.Note(at, "the health check is a comment: "+first.Msg, cmp.Or(first.Hint, "correct it, and take the # away"))
-		}
+	if s.text = serviceText(s.Service.Service, s.Named); !j.reads(s) {
+		s.HealthCheck, s.text, s.faults = check, text, faults
 		return
 	}
-	s.HealthCheck = check
-	s.text = serviceText(s.Service.Service, s.Named)
-	j.reads(s)
+	s.Checks = append(s.Checks, check)
+	for _, at := range s.Asked {
+		s.Note(at, "the health check is a comment: "+faults[0].Msg, cmp.Or(faults[0].Hint, "correct it, and take the # away"))
+	}
 }
 
 // reads reports whether the text of a service can be read without a fault.
@@ -235,44 +248,5 @@ func (j Judge) refuse(all []*judged) {
 		if i, err := strconv.Atoi(r.Unit.Name); err == nil && i < len(all) {
 			all[i].faults = r.Faults
 		}
-	}
-}
-
-// A documentWriter writes services with their notes.
-type documentWriter struct {
-	bytes.Buffer
-	notes bool // too, as comments
-}
-
-// maxComments is the number of notes that a file repeats as comments. More would take up more of the file than its services.
-const maxComments = 20_000
-
-// service writes a service, or a comment where it has a fault.
-func (w *documentWriter) service(s *judged) {
-	w.WriteByte('\n')
-	w.writeNotes(s.Notes)
-	if len(s.faults) > 0 {
-		w.WriteString(comment(s.text))
-	} else {
-		w.WriteString(s.text)
-	}
-	s.text = "" // all of it takes much
-	for _, c := range s.Checks {
-		w.WriteString(comment("health_check = " + checkText(c)))
-	}
-}
-
-func sortNotes(notes []reader.Note) {
-	slices.SortStableFunc(notes, func(a, b reader.Note) int { return a.At.Compare(b.At) })
-}
-
-// writeNotes writes notes in the order of their positions.
-func (w *documentWriter) writeNotes(notes []reader.Note) {
-	if !w.notes {
-		return
-	}
-	sortNotes(notes)
-	for _, n := range notes {
-		w.WriteString("# " + n.String() + "\n")
 	}
 }

@@ -1,7 +1,6 @@
 package haproxy
 
 import (
-	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -18,26 +17,24 @@ type bindGroup struct {
 }
 
 // binds returns where a section listens, in groups.
-func (h *haproxy) binds(s *section) ([]bindGroup, error) {
+func (h *haproxy) binds(s *section) (groups []bindGroup) {
 	ports := map[netip.Addr][]uint16{}
 	var order []netip.Addr
 	for _, l := range s.all("bind") {
 		if slices.Contains(l.Words, "ssl") {
-			h.Note(l.at, "bind "+source.Excerpt(l.Arg(1))+" with ssl is left out: TLS is ended by endpoints only", "give the certificate to the endpoints, or keep HAProxy as an endpoint")
+			h.Note(l.At, "bind "+source.Excerpt(l.Arg(1))+" with ssl is left out: TLS is ended by endpoints only", "give the certificate to the endpoints, or keep HAProxy as an endpoint")
 			continue
 		}
 		h.noteBindParams(l)
 		for part := range strings.SplitSeq(l.Arg(1), ",") {
 			a, list, err := bindAddr(part)
 			if err != nil {
-				h.Note(l.at, "bind "+source.Excerpt(part)+" is left out: "+err.Error(), "")
+				h.Note(l.At, "bind "+source.Excerpt(part)+" is left out: "+err.Error(), "")
 				continue
 			}
-			if err := h.Grow(len(list)); err != nil {
-				return nil, err
-			}
+			h.Grow(len(list))
 			if !a.IsValid() && slices.Contains(l.Words, "v6only") {
-				h.Note(l.at, "v6only of bind is left out: a node port is for IPv4 too", "write vips in place of node_port, or let node_port_addresses have none of IPv4")
+				h.Note(l.At, "v6only of bind is left out: a node port is for IPv4 too", "write vips in place of node_port, or let node_port_addresses have none of IPv4")
 			}
 			if _, known := ports[a]; !known {
 				order = append(order, a)
@@ -45,51 +42,42 @@ func (h *haproxy) binds(s *section) ([]bindGroup, error) {
 			ports[a] = append(ports[a], list...)
 		}
 	}
-	return bindGroups(order, ports), nil
+	same := map[string]int{} // groups by their ports
+	for _, a := range order {
+		list := slices.Compact(slices.Sorted(slices.Values(ports[a])))
+		key := fmt.Sprint(a.IsValid(), list)
+		i, known := same[key]
+		if !known {
+			i, groups = len(groups), append(groups, bindGroup{ports: list})
+			same[key] = i
+		}
+		if a.IsValid() {
+			groups[i].addrs = append(groups[i].addrs, a)
+		}
+	}
+	return groups
 }
 
 // bindFlags and bindKeys are parameters of bind that have no meaning where packets are forwarded, without a value and with one.
 var (
-	bindFlags = wordSet("defer-accept tfo v4v6 v6only transparent")
-	bindKeys  = wordSet("name process thread user group mode uid gid id level nice mss tcp-ut shards backlog severity-output")
+	bindFlags = reader.WordSet("defer-accept tfo v4v6 v6only transparent")
+	bindKeys  = reader.WordSet("name process thread user group mode uid gid id level nice mss tcp-ut shards backlog severity-output")
 )
 
 // noteBindParams notes the other parameters of a bind. A word behind an unknown parameter may be its value: it is noted too.
-func (h *haproxy) noteBindParams(l configLine) {
+func (h *haproxy) noteBindParams(l reader.Line) {
 	for i := 2; i < len(l.Words); i++ {
 		switch word := l.Words[i]; {
 		case bindKeys[word]:
 			i++
 		case bindFlags[word]:
 		case word == "maxconn" || word == "interface" || word == "namespace":
-			h.Note(l.at, source.Excerpt(word+" "+l.Arg(i+1))+" of bind is left out", hints[word])
+			h.Note(l.At, source.Excerpt(word+" "+l.Arg(i+1))+" of bind is left out", hints[word])
 			i++
 		default:
-			h.Note(l.at, source.Excerpt(word)+" of bind is left out", "")
+			h.Note(l.At, source.Excerpt(word)+" of bind is left out", "")
 		}
 	}
-}
-
-func bindGroups(order []netip.Addr, ports map[netip.Addr][]uint16) (groups []bindGroup) {
-	same := map[string]int{} // groups by their ports
-	for _, a := range order {
-		list := slices.Compact(slices.Sorted(slices.Values(ports[a])))
-		if !a.IsValid() {
-			groups = append(groups, bindGroup{nil, list})
-			continue
-		}
-		var key []byte
-		for _, n := range list {
-			key = binary.BigEndian.AppendUint16(key, n)
-		}
-		i, known := same[string(key)]
-		if !known {
-			i, groups = len(groups), append(groups, bindGroup{ports: list})
-			same[string(key)] = i
-		}
-		groups[i].addrs = append(groups[i].addrs, a)
-	}
-	return groups
 }
 
 // bindAddr reads ADDRESS:PORT or ADDRESS:PORT-PORT, without address or with * for all. No address

@@ -14,22 +14,12 @@ import (
 	"svcproxy.dev/svcproxy/source/decode"
 )
 
-// A serverCheck is what a server says of its check.
-type serverCheck struct {
-	interval, down time.Duration
-	rise, fall     uint8
-	port           uint16 // 0: that of the server
-	tls            bool
-	name           string // of the certificate
-}
-
 // A checkReader makes a check of what each server says of its own.
 type checkReader struct {
 	*reader.Service
 	back            *section
 	asked           map[bool]*source.HealthCheck // what is asked, without TLS and with it
-	known           map[serverCheck]*source.HealthCheck
-	connect, answer configLine // timeouts
+	connect, answer reader.Line                  // timeouts
 	checked         []reader.Checked
 	partly          bool // what is left out decides whether it passes: a comment
 }
@@ -40,62 +30,64 @@ func (r *checkReader) unsaid(at reader.Position, msg, hint string) {
 	r.partly = true
 }
 
-// asksOtherwise are parameters by which the check of a server asks something else than what clients use.
-var asksOtherwise = []string{"addr", "check-alpn", "check-proto", "check-send-proxy", "check-via-socks4", "healthcheck"}
-
 func newCheckReader(s *reader.Service, back *section) *checkReader {
-	r := &checkReader{Service: s, back: back, asked: map[bool]*source.HealthCheck{}, known: map[serverCheck]*source.HealthCheck{}}
+	r := &checkReader{Service: s, back: back, asked: map[bool]*source.HealthCheck{}}
 	r.connect, _ = back.last("timeout", "connect")
 	r.answer, _ = back.last("timeout", "check")
 	return r
 }
 
-// add takes up a server that serves at a port.
+// add takes up a server that serves at a port. HAProxy connects for no longer than inter, whatever timeout check says.
 func (r *checkReader) add(p proxyServer, own uint16) {
-	out := reader.Checked{At: p.at, Name: p.title()}
+	out := reader.Checked{At: p.At, Name: p.title()}
 	if p.params["check"] != "" {
-		c := serverCheck{rise: r.count(p, "rise", 2), fall: r.count(p, "fall", 3), tls: p.params["check-ssl"] != "", name: p.params["check-sni"]}
-		c.interval = r.time(p.at, "inter", p.params["inter"], 2*time.Second)
-		c.down = r.time(p.at, "downinter", p.params["downinter"], c.interval)
-		asks := r.asks(c.tls)
+		c := *r.asks(p.params["check-ssl"] != "")
+		c.Refuse, c.Rise, c.Fall = true, r.count(p, "rise", 2), r.count(p, "fall", 3)
+		c.Interval = r.time(p.At, "inter", p.params["inter"], 2*time.Second)
+		c.IntervalDown = r.time(p.At, "downinter", p.params["downinter"], c.Interval)
 		n, err := reader.PortOf(p.params["port"])
 		if err != nil {
-			r.unsaid(p.at, "the port of "+p.title()+" is left out: "+err.Error(), "")
+			r.unsaid(p.At, "the port of "+p.title()+" is left out: "+err.Error(), "")
 		}
-		if c.port = cmp.Or(asks.Port, n); c.port == own {
-			c.port = 0
+		if c.Port = cmp.Or(c.Port, n); c.Port == own {
+			c.Port = 0
 		}
-		if asks.Type != source.CheckHTTPS {
-			c.name = ""
+		if c.Type == source.CheckHTTPS {
+			c.ServerName = cmp.Or(c.ServerName, p.params["check-sni"])
 		}
-		r.others(p, asks)
-		if r.known[c] == nil {
-			r.known[c] = r.read(c, *asks)
+		r.others(p, &c)
+		c.Timeout = min(r.time(r.connect.At, "timeout connect", r.connect.Arg(2), c.Interval), c.Interval)
+		if d := r.time(r.answer.At, "timeout check", r.answer.Arg(2), c.Timeout); d != c.Timeout && (c.Type != source.CheckTCP || c.Send+c.Expect != "") {
+			r.Note(r.answer.At, fmt.Sprintf("timeout check is left out: connecting and the answer have %s together", decode.ShortDuration(c.Timeout)),
+				fmt.Sprintf("write timeout = %q where answers take longer, and dead hosts may be noticed later", decode.ShortDuration(c.Timeout+d)))
 		}
-		out.Check = r.known[c]
+		out.Check = &c
 	}
 	r.checked = append(r.checked, out)
 }
+
+// asksOtherwise are parameters by which the check of a server asks something else than what clients use.
+var asksOtherwise = []string{"addr", "check-alpn", "check-proto", "check-send-proxy", "check-via-socks4", "healthcheck"}
 
 // others notes parameters of a server that its check does not have.
 func (r *checkReader) others(p proxyServer, asks *source.HealthCheck) {
 	for _, key := range asksOtherwise { // which have notes of their own
 		r.partly = r.partly || p.params[key] != ""
 	}
-	for _, key := range []string{"send-proxy", "send-proxy-v2", "send-proxy-v2-ssl", "send-proxy-v2-ssl-cn"} {
+	for _, key := range sendProxy {
 		if p.params[key] != "" && p.params["port"] == "" && (asks.Type != source.CheckTCP || asks.Send+asks.Expect != "") {
-			r.unsaid(p.at, "the check of "+p.title()+" lacks the header of "+key, "")
+			r.unsaid(p.At, "the check of "+p.title()+" lacks the header of "+key, "")
 		}
 	}
 	if asks.Type != source.CheckHTTPS {
 		return
 	}
 	if p.params["crt"] != "" {
-		r.unsaid(p.at, "crt of "+p.title()+" is left out: the check has no certificate of its own", "")
+		r.unsaid(p.At, "crt of "+p.title()+" is left out: the check has no certificate of its own", "")
 	}
 	for _, key := range []string{"verify", "verifyhost", "ca-file"} {
 		if value := p.params[key]; value != "" && p.params["verify"] != "none" {
-			r.Note(p.at, source.Excerpt(key+" "+value)+" of servers is left out: the check takes any certificate",
+			r.Note(p.At, source.Excerpt(key+" "+value)+" of servers is left out: the check takes any certificate",
 				"verify = true and server_name of health_check have it verified, by the authorities that this host knows")
 		}
 	}
@@ -103,11 +95,10 @@ func (r *checkReader) others(p proxyServer, asks *source.HealthCheck) {
 
 // set sets the check of the service. Where no server is checked, it notes the lines that describe the check.
 func (r *checkReader) set() {
-	if len(r.known) == 0 {
+	if !slices.ContainsFunc(r.checked, func(c reader.Checked) bool { return c.Check != nil }) {
 		for _, l := range r.back.lines {
-			_, known := protocolChecks[l.Arg(1)]
-			if l.is("tcp-check") || l.is("http-check") || l.is("option") && (known || l.Arg(1) == "httpchk" || l.Arg(1) == "tcp-check") {
-				r.Note(l.at, "what is written of a check is left out: no server that is an endpoint has the word check", "")
+			if l.Is("tcp-check") || l.Is("http-check") || isCheck(l) {
+				r.Note(l.At, "what is written of a check is left out: no server that is an endpoint has the word check", "")
 			}
 		}
 	}
@@ -119,32 +110,19 @@ func (r *checkReader) set() {
 	}
 }
 
-// read makes a check of a request. HAProxy connects for no longer than inter, whatever timeout check says.
-func (r *checkReader) read(of serverCheck, c source.HealthCheck) *source.HealthCheck {
-	c.Refuse, c.Port, c.Interval, c.IntervalDown, c.Rise, c.Fall = true, of.port, of.interval, of.down, of.rise, of.fall
-	c.ServerName = cmp.Or(c.ServerName, of.name)
-	c.Timeout = min(r.time(r.connect.at, "timeout connect", r.connect.Arg(2), c.Interval), c.Interval)
-	if d := r.time(r.answer.at, "timeout check", r.answer.Arg(2), c.Timeout); d != c.Timeout && (c.Type != source.CheckTCP || c.Send+c.Expect != "") {
-		r.Note(r.answer.at, fmt.Sprintf("timeout check is left out: connecting and the answer have %s together", decode.ShortDuration(c.Timeout)),
-			fmt.Sprintf("write timeout = %q where answers take longer, and dead hosts may be noticed later", decode.ShortDuration(c.Timeout+d)))
-	}
-	return &c
-}
-
 // count reads how many results in a row change the state of a server.
 func (r *checkReader) count(p proxyServer, key string, standard uint8) uint8 {
 	text := p.params[key]
-	if text == "" {
-		return standard
-	}
 	n, err := strconv.ParseUint(text, 10, 31)
-	if err == nil && n > 0 && n <= 255 {
+	switch {
+	case text == "":
+		return standard
+	case err == nil && n > 0 && n <= 255:
 		return uint8(n)
-	}
-	if err == nil && n > 0 {
+	case err == nil && n > 0:
 		standard = 255
 	}
-	r.Note(p.at, fmt.Sprintf("%s of %s is %d, not %s", key, p.title(), standard, source.Excerpt(text)), "")
+	r.Note(p.At, fmt.Sprintf("%s of %s is %d, not %s", key, p.title(), standard, source.Excerpt(text)), "")
 	return standard
 }
 
@@ -155,7 +133,7 @@ func (r *checkReader) time(at reader.Position, key, text string, standard time.D
 	}
 	d, err := haproxyTime(text)
 	if err == nil {
-		standard = max(source.MinCheckTime, min(source.MaxCheckTime, d))
+		standard = reader.CheckTime(d)
 	}
 	if standard != d {
 		r.Note(at, fmt.Sprintf("%s is %s, not %s", key, decode.ShortDuration(standard), source.Excerpt(text)), "")
@@ -165,31 +143,24 @@ func (r *checkReader) time(at reader.Position, key, text string, standard time.D
 
 // protocolChecks are options for checks of a protocol, and what is sent and expected; a check without either only connects.
 var protocolChecks = map[string]struct{ send, expect string }{
-	"smtpchk": {"", "^220"}, "redis-check": {"PING\r\n", `^\+PONG`},
+	"smtpchk": {"", "^220"}, "redis-check": {"PING\r\n", `^\+PONG`}, "httpchk": {}, "tcp-check": {},
 	"mysql-check": {}, "pgsql-check": {}, "ldap-check": {}, "ssl-hello-chk": {}, "external-check": {}, "spop-check": {},
 }
 
-// checkOption returns the line that says how servers are checked: the last one of the section, else of its defaults.
-func (s *section) checkOption() (configLine, bool) {
-	for ; s != nil; s = s.defaults {
-		for _, l := range slices.Backward(s.lines) {
-			if _, known := protocolChecks[l.Arg(1)]; l.is("option") && (known || l.Arg(1) == "httpchk" || l.Arg(1) == "tcp-check") {
-				return l, true
-			}
-		}
-	}
-	return configLine{}, false
+// isCheck reports whether a line says how servers are checked.
+func isCheck(l reader.Line) bool {
+	_, known := protocolChecks[l.Arg(1)]
+	return known && l.Is("option")
 }
 
 // asks returns the request of a check and the answer that it expects. It reads them once, with TLS and without.
 func (r *checkReader) asks(tls bool) *source.HealthCheck {
-	c := r.asked[tls]
-	if c != nil {
+	if c := r.asked[tls]; c != nil {
 		return c
 	}
-	c = &source.HealthCheck{Type: source.CheckTCP}
+	c := &source.HealthCheck{Type: source.CheckTCP}
 	r.asked[tls] = c
-	l, found := r.back.checkOption()
+	l, found := r.back.lastOf(isCheck)
 	switch kind := l.Arg(1); {
 	case kind == "httpchk":
 		r.httpchk(c, l, tls)
@@ -197,11 +168,11 @@ func (r *checkReader) asks(tls bool) *source.HealthCheck {
 	case kind == "tcp-check":
 		r.tcpCheck(c)
 	case kind == "external-check" || kind == "spop-check":
-		r.unsaid(l.at, "option "+kind+" is left out", "")
+		r.unsaid(l.At, "option "+kind+" is left out", "")
 	case found:
 		asks := protocolChecks[kind]
 		if c.Send, c.Expect = asks.send, asks.expect; c.Expect == "" {
-			r.Note(l.at, "option "+kind+" is left out: the check only connects", "an exec check can ask more")
+			r.Note(l.At, "option "+kind+" is left out: the check only connects", "an exec check can ask more")
 		}
 	}
 	if tls {
@@ -215,69 +186,58 @@ func (r *checkReader) asks(tls bool) *source.HealthCheck {
 // comment where the joined steps would mean something else.
 func (r *checkReader) tcpCheck(c *source.HealthCheck) {
 	var send, expect []string
-	last := configLine{}
-	steps := r.back.nearest("tcp-check")
-	lastExpect := 0
-	for i, l := range steps {
-		if l.is("tcp-check", "expect") {
-			lastExpect = i
+	begun, late := false, false // something is sent after an answer
+	for _, l := range r.back.nearest("tcp-check") {
+		whole := l
+		if i := slices.Index(l.Words, "comment"); i > 1 && i == len(l.Words)-2 {
+			l.Words = l.Words[:i]
 		}
-	}
-	for i, l := range steps {
-		words := beforeComment(l)
-		pattern, ok := expected(words)
+		pattern, ok := expected(l)
+		kind, sends := l.Arg(1), l.Is("tcp-check", "send") && len(l.Words) == 3
+		r.partly = r.partly || late && kind == "expect" // what is left out is more than the end
 		switch {
-		case l.is("tcp-check", "comment"):
+		case kind == "comment":
 			continue
-		case l.is("tcp-check", "connect") && last.Words == nil && (len(words) == 2 || len(words) == 4 && words[2] == "port"):
-			c.Port, _ = reader.PortOf(words.Arg(3))
-		case l.is("tcp-check", "send") && len(words) == 3 && (len(send) > 0 || len(expect) == 0):
+		case kind == "connect" && !begun && (len(l.Words) == 2 || len(l.Words) == 4 && l.Words[2] == "port"):
+			c.Port, _ = reader.PortOf(l.Arg(3))
+		case sends && (len(send) > 0 || len(expect) == 0):
 			send = append(send, l.Arg(2))
-		case l.is("tcp-check", "send") && len(words) == 3: // where only what follows matters
-			r.Note(l.at, source.Excerpt(strings.Join(l.Words, " "))+" is left out: a check sends before it expects", "")
-			r.partly = r.partly || i < lastExpect
+		case sends:
+			r.Note(l.At, whole.Text(0)+" is left out: a check sends before it expects", "")
+			late = true
 		case ok && (len(expect) == 0 || !strings.HasPrefix(pattern, "^") && !strings.HasSuffix(expect[len(expect)-1], "$")):
 			expect = append(expect, pattern)
 		default:
-			r.unsaid(l.at, source.Excerpt(strings.Join(l.Words, " "))+" is left out: a check sends once and expects once", "")
+			r.unsaid(l.At, whole.Text(0)+" is left out: a check sends once and expects once", "")
 		}
-		last = l
+		begun = true
 	}
-	if c.Send = strings.Join(send, ""); len(expect) > 1 {
-		c.Expect = "(?s)" + strings.Join(expect, ".*")
-	} else if len(expect) == 1 {
-		c.Expect = expect[0]
+	if c.Send, c.Expect = strings.Join(send, ""), strings.Join(expect, ".*"); len(expect) > 1 {
+		c.Expect = "(?s)" + c.Expect
 	}
-}
-
-// beforeComment returns the words of a rule without its comment.
-func beforeComment(l configLine) reader.Words {
-	if i := slices.Index(l.Words, "comment"); i > 1 && i == len(l.Words)-2 {
-		return l.Words[:i]
-	}
-	return l.Words
 }
 
 // expected returns a regular expression of what tcp-check expects.
-func expected(words reader.Words) (string, bool) {
-	if len(words) != 4 || words[1] != "expect" || words[3] == "" {
+func expected(l reader.Line) (string, bool) {
+	if len(l.Words) != 4 || l.Words[1] != "expect" || l.Words[3] == "" {
 		return "", false
 	}
-	switch words[2] {
+	switch l.Words[2] {
 	case "string":
-		return regexp.QuoteMeta(words[3]), true
+		return regexp.QuoteMeta(l.Words[3]), true
 	case "rstring":
-		text := reader.Expression(words[3])
+		text := reader.Expression(l.Words[3])
 		_, err := regexp.Compile(text)
 		return text, err == nil
 	}
 	return "", false
 }
 
+var units = map[string]time.Duration{"": time.Millisecond, "us": time.Microsecond, "ms": time.Millisecond, "s": time.Second, "m": time.Minute, "h": time.Hour, "d": 24 * time.Hour}
+
 // haproxyTime reads a time: milliseconds where no unit is written.
 func haproxyTime(text string) (time.Duration, error) {
 	digits := strings.TrimRight(text, "usmhd")
-	units := map[string]time.Duration{"": time.Millisecond, "us": time.Microsecond, "ms": time.Millisecond, "s": time.Second, "m": time.Minute, "h": time.Hour, "d": 24 * time.Hour}
 	unit, known := units[text[len(digits):]]
 	n, err := strconv.ParseUint(digits, 10, 31)
 	if err != nil || !known {

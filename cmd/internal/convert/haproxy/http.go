@@ -22,15 +22,13 @@ type httpReader struct {
 }
 
 // httpchk reads option httpchk [METHOD] [URI [VERSION [HOST]]] and lines of http-check.
-func (r *checkReader) httpchk(c *source.HealthCheck, l configLine, tls bool) {
+func (r *checkReader) httpchk(c *source.HealthCheck, l reader.Line, tls bool) {
 	c.Type, c.Method, c.Path = source.CheckHTTP, "OPTIONS", "/"
 	c.ExpectStatus = []source.StatusRange{{First: 200, Last: 399}}
 	h := httpReader{checkReader: r, check: c, tls: tls}
-	switch len(l.Words) {
-	case 2:
-	case 3:
+	if len(l.Words) == 3 {
 		c.Path = l.Arg(2)
-	default:
+	} else if len(l.Words) > 3 {
 		c.Method, c.Path = l.Arg(2), l.Arg(3)
 		h.version(l, strings.Join(l.Words[4:], " "))
 	}
@@ -48,12 +46,12 @@ func (r *checkReader) httpchk(c *source.HealthCheck, l configLine, tls bool) {
 }
 
 // version reads VERSION, VERSION HOST, or what older configurations write: VERSION with headers and a body behind it.
-func (r *httpReader) version(l configLine, text string) {
+func (r *httpReader) version(l reader.Line, text string) {
 	head, body, _ := strings.Cut(text, "\r\n\r\n")
 	version, headers, _ := strings.Cut(head, "\r\n")
 	version, r.check.Host, _ = strings.Cut(version, " ")
 	if version != "" && !strings.HasPrefix(version, "HTTP/") || strings.Contains(text, `\`) {
-		r.unsaid(l.at, source.Excerpt(text)+" of option httpchk is left out", "")
+		r.unsaid(l.At, source.Excerpt(text)+" of option httpchk is left out", "")
 	}
 	for header := range strings.SplitSeq(headers, "\r\n") {
 		if name, value, _ := strings.Cut(header, ":"); name != "" {
@@ -61,7 +59,7 @@ func (r *httpReader) version(l configLine, text string) {
 		}
 	}
 	if body != "" {
-		r.unsaid(l.at, "the body of option httpchk is left out", "")
+		r.unsaid(l.At, "the body of option httpchk is left out", "")
 	}
 }
 
@@ -69,42 +67,42 @@ func (r *httpReader) version(l configLine, text string) {
 var plainHeaders = regexp.MustCompile("(?i)^(accept|accept-.*|cache-control|connection|pragma|user-agent)$")
 
 // header reads a header of the request.
-func (r *httpReader) header(l configLine, name, value string) {
-	switch {
-	case strings.EqualFold(name, "host"):
+func (r *httpReader) header(l reader.Line, name, value string) {
+	if strings.EqualFold(name, "host") {
 		r.check.Host = value
-	case plainHeaders.MatchString(name):
-		r.Note(l.at, "the header "+source.Excerpt(name)+" of the check is left out", "")
-	default:
-		r.unsaid(l.at, "the header "+source.Excerpt(name)+" of the check is left out", "")
+		return
 	}
+	r.Note(l.At, "the header "+source.Excerpt(name)+" of the check is left out", "")
+	r.partly = r.partly || !plainHeaders.MatchString(name)
 }
 
 // rule reads a line of http-check.
-func (r *httpReader) rule(l configLine) {
+func (r *httpReader) rule(l reader.Line) {
 	kind := l.Arg(1)
 	r.ended = r.ended || kind == "connect" && (r.connected || r.sent) || kind == "send" && r.sent
 	switch {
 	case kind == "comment":
 	case kind == "disable-on-404":
-		r.Note(l.at, "http-check disable-on-404 is left out: 404 is as good as expect_status says", "drain an endpoint before it stops")
+		r.Note(l.At, "http-check disable-on-404 is left out: 404 is as good as expect_status says", "drain an endpoint before it stops")
 	case kind == "send-state":
-		r.Note(l.at, "http-check send-state is left out", "")
+		r.Note(l.At, "http-check send-state is left out", "")
 	case !r.ended && kind == "connect":
 		r.connect(l)
 	case !r.ended && kind == "send":
 		r.send(l)
 	case !r.ended && kind == "expect":
 		r.expect(l)
-	case r.ended:
-		r.unsaid(l.at, source.Excerpt(strings.Join(l.Words, " "))+" is left out: a check asks once", "")
 	default:
-		r.unsaid(l.at, source.Excerpt(strings.Join(l.Words, " "))+" is left out", "")
+		left := reader.Left{}
+		if r.ended {
+			left.Why = "a check asks once"
+		}
+		r.unsaid(l.At, left.Of(l.Text(0)), "")
 	}
 }
 
 // connect reads http-check connect [default] [port N] [ssl] [sni NAME].
-func (r *httpReader) connect(l configLine) {
+func (r *httpReader) connect(l reader.Line) {
 	r.connected = true
 	ssl, standard := false, false
 	for i := 2; i < len(l.Words); i++ {
@@ -114,35 +112,29 @@ func (r *httpReader) connect(l configLine) {
 		case "ssl":
 			ssl = true
 		case "linger":
-			r.Note(l.at, "linger of http-check connect is left out", "")
+			r.Note(l.At, "linger of http-check connect is left out", "")
 		case "comment":
 			i++
 		case "port":
 			i++
-			r.port(l, l.Arg(i))
+			if n, err := reader.PortOf(l.Arg(i)); err == nil && n != 0 {
+				r.check.Port = n
+			} else {
+				r.unsaid(l.At, "port "+source.Excerpt(l.Arg(i))+" of http-check connect is left out: it is no number", "")
+			}
 		case "sni":
 			i++
 			r.check.ServerName = l.Arg(i)
 		default:
-			r.unsaid(l.at, source.Excerpt(strings.Join(l.Words[i:], " "))+" of http-check connect is left out", "")
+			r.unsaid(l.At, l.Text(i)+" of http-check connect is left out", "")
 			i = len(l.Words)
 		}
 	}
 	r.tls = ssl || standard && r.tls // nothing of the server counts without default
 }
 
-// port sets the port that is asked.
-func (r *httpReader) port(l configLine, text string) {
-	n, err := reader.PortOf(text)
-	if err != nil || n == 0 {
-		r.unsaid(l.at, "port "+source.Excerpt(text)+" of http-check connect is left out: it is no number", "")
-		return
-	}
-	r.check.Port = n
-}
-
 // send reads http-check send [meth M] [uri U] [ver V] [hdr NAME VALUE] [body B].
-func (r *httpReader) send(l configLine) {
+func (r *httpReader) send(l reader.Line) {
 	r.sent = true
 	for i := 2; i < len(l.Words); i += 2 {
 		switch l.Words[i] {
@@ -155,48 +147,52 @@ func (r *httpReader) send(l configLine) {
 			r.header(l, l.Arg(i+1), l.Arg(i+2))
 			i++
 		default:
-			r.unsaid(l.at, source.Excerpt(l.Words[i])+" of http-check send is left out", "")
+			r.unsaid(l.At, source.Excerpt(l.Words[i])+" of http-check send is left out", "")
 		}
 	}
 }
 
 // expectWords stand before what is expected, with a value, and say how it is reported.
-var expectWords = wordSet("comment min-recv ok-status error-status tout-status on-success on-error status-code")
+var expectWords = reader.WordSet("comment min-recv ok-status error-status tout-status on-success on-error status-code")
 
 // expect reads http-check expect [!] status|rstatus|string|rstring PATTERN. The status and the body are read once.
-func (r *httpReader) expect(l configLine) {
+func (r *httpReader) expect(l reader.Line) {
 	i := 2
 	for expectWords[l.Arg(i)] {
 		i += 2
 	}
-	words := reader.Words(l.Words[min(i, len(l.Words)):])
+	kind, pattern, not := l.Arg(i), l.Arg(i+1), false
+	if not = kind == "!"; not && strings.HasSuffix(pattern, "status") {
+		kind, pattern = pattern, l.Arg(i+2)
+	}
 	ok := false
-	switch not := words.Arg(0) == "!"; {
-	case strings.HasSuffix(words.Arg(0), "status") || not && strings.HasSuffix(words.Arg(1), "status"):
+	switch {
+	case strings.HasSuffix(kind, "status"):
 		var list []source.StatusRange
-		if list, ok = statuses(words, not); ok && !r.status {
+		if list, ok = statuses(kind, pattern, not); ok && !r.status {
 			r.check.ExpectStatus = list
 		}
 		ok, r.status = ok && !r.status, true
-	case (words.Arg(0) == "string" || words.Arg(0) == "rstring") && r.check.ExpectBody == "":
+	case (kind == "string" || kind == "rstring") && r.check.ExpectBody == "":
 		ok = true
-		if r.check.ExpectBody = reader.Expression(words.Arg(1)); words.Arg(0) == "string" {
-			r.check.ExpectBody = regexp.QuoteMeta(words.Arg(1))
+		if r.check.ExpectBody = reader.Expression(pattern); kind == "string" {
+			r.check.ExpectBody = regexp.QuoteMeta(pattern)
 		}
 	}
 	if !ok {
-		r.unsaid(l.at, "http-check expect "+source.Excerpt(strings.Join(words, " "))+" is left out", "expect_status and expect_body say what is good")
+		r.unsaid(l.At, "http-check expect "+l.Text(i)+" is left out", "expect_status and expect_body say what is good")
 	}
 }
 
-// statuses returns those that [!] status|rstatus PATTERN takes.
-func statuses(words reader.Words, not bool) (list []source.StatusRange, ok bool) {
-	if not {
-		words = words[1:]
+// statuses returns those that status or rstatus takes with a pattern, or all others.
+func statuses(kind, pattern string, not bool) (list []source.StatusRange, ok bool) {
+	has := func(n uint16) bool {
+		return slices.ContainsFunc(list, func(s source.StatusRange) bool { return s.First <= n && n <= s.Last })
 	}
-	pattern, err := regexp.Compile(words.Arg(1))
-	if words.Arg(0) == "status" {
-		for part := range strings.SplitSeq(words.Arg(1), ",") {
+	expression, err := regexp.Compile(pattern)
+	switch {
+	case kind == "status":
+		for part := range strings.SplitSeq(pattern, ",") {
 			one, ok := reader.StatusRange(part)
 			if !ok {
 				return nil, false
@@ -206,19 +202,15 @@ func statuses(words reader.Words, not bool) (list []source.StatusRange, ok bool)
 		if !not {
 			return slices.Clip(list), true
 		}
-	} else if words.Arg(0) != "rstatus" || err != nil {
+	case kind == "rstatus" && err == nil:
+		has = func(n uint16) bool { return expression.MatchString(strconv.Itoa(int(n))) }
+	default:
 		return nil, false
-	}
-	in := func(n uint16) bool {
-		if words.Arg(0) == "rstatus" {
-			return pattern.MatchString(strconv.Itoa(int(n)))
-		}
-		return slices.ContainsFunc(list, func(s source.StatusRange) bool { return s.First <= n && n <= s.Last })
 	}
 	var out []source.StatusRange
 	for n := uint16(100); n <= 599; n++ {
 		switch last := len(out) - 1; {
-		case in(n) == not:
+		case has(n) == not:
 		case last >= 0 && out[last].Last == n-1:
 			out[last].Last = n
 		default:

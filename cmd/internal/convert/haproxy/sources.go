@@ -12,18 +12,13 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/convert/reader"
 )
 
-// sources are the clients that the rules of a section admit, as far as the rules depend on the source address.
-type sources struct {
-	may   reader.Ranges            // all others are kept out
-	taken map[reader.Position]bool // lines that say no more
-	opens configLine               // a rule that keeps sources out in a way that may does not; no words: there is none
-}
-
 // A sourceReader reads the rules of a section about sources.
 type sourceReader struct {
 	*haproxy
-	sources
-	acls    map[string][]configLine       // by their names
+	may     reader.Ranges                 // the clients that the rules admit, as far as these depend on the source; all others are kept out
+	taken   map[reader.Position]bool      // lines that say no more
+	opens   reader.Line                   // a rule that keeps sources out in a way that may does not; no words: there is none
+	acls    map[string][]reader.Line      // by their names
 	tested  map[reader.Position]condition // of their lines
 	at      reader.Position               // of the line that is evaluated
 	exact   []reader.Position             // lines of a set that are understood
@@ -36,64 +31,63 @@ type condition struct {
 	bySource    bool // a part of it is about sources, or may be
 }
 
+var always = condition{least: reader.AllAddrs, most: reader.AllAddrs}
+
 func (c condition) exact() bool { return c.least.Equal(c.most) }
 
+func (c condition) not() condition { return condition{c.most.Not(), c.least.Not(), c.bySource} }
+
+// either returns the union of conditions.
+func either(all ...condition) (out condition) {
+	var least, most []reader.Ranges
+	for _, c := range all {
+		least, most, out.bySource = append(least, c.least), append(most, c.most), out.bySource || c.bySource
+	}
+	out.least, out.most = reader.Union(least...), reader.Union(most...)
+	return out
+}
+
 // sources evaluates the rules of a frontend and its backend. A connection must pass every set of rules.
-func (h *haproxy) sources(front, back *section) (sources, error) {
-	r := sourceReader{haproxy: h, sources: sources{may: reader.AllAddrs, taken: map[reader.Position]bool{}}}
+func (h *haproxy) sources(front, back *section) *sourceReader {
+	r := &sourceReader{haproxy: h, may: reader.AllAddrs, taken: map[reader.Position]bool{}}
 	for _, s := range slices.Compact([]*section{front, back}) {
 		rules := s.all("tcp-request")
 		r.changes = r.changes || front.changesSources(rules)
-		r.acls, r.tested = map[string][]configLine{}, map[reader.Position]condition{}
+		r.acls, r.tested = map[string][]reader.Line{}, map[reader.Position]condition{}
 		for _, l := range s.all("acl") {
 			r.acls[l.Arg(1)] = append(r.acls[l.Arg(1)], l)
 		}
 		rules = append(rules, s.all("tcp-response")...)
 		for _, set := range [][]string{{"tcp-request", "connection"}, {"tcp-request", "session"}, {"tcp-request", "content"}, {"tcp-response", "content"}} {
-			if err := r.rules(rules, set); err != nil {
-				return r.sources, err
-			}
+			r.rules(rules, set)
 		}
-		if s == front {
-			if err := r.backends(s.all("use_backend")); err != nil {
-				return r.sources, err
+		if s == front { // a rule may keep sources from the default backend
+			for _, l := range s.all("use_backend") {
+				if r.condition(l, 2).bySource || strings.Contains(l.Arg(1), "src") && strings.Contains(l.Arg(1), "%[") {
+					r.open(l)
+				}
 			}
 		}
 		r.open(s.hidden)
 	}
-	r.taken[r.opens.at] = true // by a note of its own
-	return r.sources, nil
+	r.taken[r.opens.At] = true // by a note of its own
+	return r
 }
 
 // open records the first rule that keeps sources out in a way that a service does not.
-func (r *sourceReader) open(l configLine) {
+func (r *sourceReader) open(l reader.Line) {
 	if r.opens.Words == nil {
 		r.opens = l
 	}
 }
 
 // changesSources reports whether the address of a client is another one than that of its packets.
-func (s *section) changesSources(rules []configLine) bool {
-	return slices.ContainsFunc(s.all("bind"), func(l configLine) bool {
+func (s *section) changesSources(rules []reader.Line) bool {
+	return slices.ContainsFunc(s.all("bind"), func(l reader.Line) bool {
 		return slices.Contains(l.Words, "accept-proxy") || slices.Contains(l.Words, "accept-netscaler-cip")
-	}) || slices.ContainsFunc(rules, func(l configLine) bool {
+	}) || slices.ContainsFunc(rules, func(l reader.Line) bool {
 		return l.Arg(2) == "expect-proxy" || l.Arg(2) == "expect-netscaler-cip" || l.Arg(2) == "set-src"
 	})
-}
-
-// backends finds a rule that keeps sources from the default backend.
-func (r *sourceReader) backends(rules []configLine) error {
-	for _, l := range rules {
-		r.at = l.at
-		c, err := r.condition(l.Words[min(2, len(l.Words)):])
-		if err != nil {
-			return err
-		}
-		if c.bySource || strings.Contains(l.Arg(1), "src") && strings.Contains(l.Arg(1), "%[") {
-			r.open(l)
-		}
-	}
-	return nil
 }
 
 // keepsNobodyOut matches actions that do not end the evaluation of a set of rules.
@@ -101,24 +95,18 @@ var keepsNobodyOut = regexp.MustCompile(`^(attach-srv|capture|do-log|do-resolve|
 
 // rules evaluates a set of rules, from the last to the first, because the first that applies decides. It computes
 // two bounds of the sources that are admitted. Where they differ, and a rule is about sources, the service is open.
-func (r *sourceReader) rules(rules []configLine, set []string) error {
+func (r *sourceReader) rules(rules []reader.Line, set []string) {
 	most, least := reader.AllAddrs, reader.AllAddrs
-	var keeps, partly configLine // a rule that keeps connections out, and a rule that is only partly about sources
+	var keeps, partly reader.Line // a rule that keeps connections out, and a rule that is only partly about sources
 	bySource, otherwise := false, false
 	r.exact = nil
 	for _, l := range slices.Backward(rules) {
 		action := l.Arg(2)
-		if !l.is(set...) || action == "" || keepsNobodyOut.MatchString(action) {
+		if !l.Is(set...) || action == "" || keepsNobodyOut.MatchString(action) {
 			continue
 		}
-		r.at = l.at
-		c, err := r.condition(l.Words[3:])
-		if err != nil {
-			return err
-		}
-		if err := r.Grow(len(most) + len(least) + len(c.most) + len(c.least)); err != nil {
-			return err
-		}
+		c := r.condition(l, 3)
+		r.Grow(len(most) + len(least) + len(c.most) + len(c.least))
 		switch {
 		case action == "accept":
 			if c.bySource && otherwise { // it keeps its sources from a rule that is left out
@@ -136,7 +124,7 @@ func (r *sourceReader) rules(rules []configLine, set []string) error {
 		}
 		bySource = bySource || c.bySource
 		if c.exact() {
-			r.exact = append(r.exact, l.at)
+			r.exact = append(r.exact, l.At)
 		} else if c.bySource {
 			partly = l
 		}
@@ -153,19 +141,18 @@ func (r *sourceReader) rules(rules []configLine, set []string) error {
 			r.taken[at] = true
 		}
 	}
-	return nil
 }
 
-// condition evaluates what follows an action: if or unless, and tests that are ACL names or { ... }. Tests next to each
-// other must all hold; of those with || or "or" between them, one must.
-func (r *sourceReader) condition(words []string) (condition, error) {
-	all := condition{least: reader.AllAddrs, most: reader.AllAddrs}
+// condition evaluates what follows an action, from a word on: if or unless, and tests that are ACL names or { ... }.
+// Tests next to each other must all hold; of those with || or "or" between them, one must.
+func (r *sourceReader) condition(l reader.Line, from int) condition {
+	r.at = l.At
+	words := l.Words[min(from, len(l.Words)):]
 	if len(words) == 0 {
-		return all, nil
+		return always
 	}
 	var parts []condition
-	part := all
-	negate := false
+	part, negate := always, false
 	for i := 1; i < len(words); i++ {
 		word := words[i]
 		for strings.HasPrefix(word, "!") {
@@ -175,77 +162,59 @@ func (r *sourceReader) condition(words []string) (condition, error) {
 			continue
 		}
 		if word == "||" || word == "or" {
-			parts, part = append(parts, part), all
+			parts, part = append(parts, part), always
 			continue
 		}
 		var c condition
-		var err error
 		if end := slices.Index(words[i:], "}"); word == "{" && end > 0 {
-			c, err = r.test(words[i+1 : i+end])
+			c = r.test(words[i+1 : i+end])
 			i += end
 		} else {
-			c, err = r.acl(word)
+			c = r.acl(word)
 		}
-		if err != nil {
-			return c, err
-		}
-		if err := r.Grow(len(part.most) + len(c.most)); err != nil {
-			return c, err
-		}
+		r.Grow(len(part.most) + len(c.most))
 		if negate {
-			c.least, c.most = c.most.Not(), c.least.Not()
+			c = c.not()
 		}
-		part.least, part.most, part.bySource = part.least.And(c.least), part.most.And(c.most), part.bySource || c.bySource
+		part = condition{part.least.And(c.least), part.most.And(c.most), part.bySource || c.bySource}
 		negate = false
 	}
 	out := either(append(parts, part)...)
 	switch words[0] {
 	case "if":
 	case "unless":
-		out.least, out.most = out.most.Not(), out.least.Not()
+		out = out.not()
 	default:
 		out.least, out.most = nil, reader.AllAddrs
 	}
-	return out, nil
-}
-
-// either returns the union of conditions.
-func either(all ...condition) (out condition) {
-	var least, most []reader.Ranges
-	for _, c := range all {
-		least, most, out.bySource = append(least, c.least), append(most, c.most), out.bySource || c.bySource
-	}
-	out.least, out.most = reader.Union(least...), reader.Union(most...)
 	return out
 }
 
 // acl evaluates a named ACL, which holds where one of its lines does, or a predefined one.
-func (r *sourceReader) acl(name string) (out condition, err error) {
+func (r *sourceReader) acl(name string) condition {
 	switch lines := r.acls[name]; {
 	case len(lines) > 0:
 		all := make([]condition, len(lines))
 		for i, l := range lines {
-			c, known := r.tested[l.at]
+			c, known := r.tested[l.At]
 			if !known {
-				r.at = l.at
-				if c, err = r.test(l.Words[min(2, len(l.Words)):]); err != nil {
-					return out, err
-				}
-				r.tested[l.at] = c
+				r.at = l.At
+				c = r.test(l.Words[min(2, len(l.Words)):])
+				r.tested[l.At] = c
 			}
 			if all[i] = c; c.exact() {
-				r.exact = append(r.exact, l.at)
+				r.exact = append(r.exact, l.At)
 			}
 		}
-		return either(all...), nil
+		return either(all...)
 	case name == "LOCALHOST":
 		return r.test([]string{"src", "127.0.0.1/8", "::1"})
 	case name == "TRUE" || name == "WAIT_END": // rules wait for what they do not know yet
-		return condition{least: reader.AllAddrs, most: reader.AllAddrs}, nil
+		return always
 	case name == "FALSE":
-		return condition{}, nil
+		return condition{}
 	}
-	return condition{most: reader.AllAddrs, bySource: !aboutContent.MatchString(name)}, nil
+	return condition{most: reader.AllAddrs, bySource: !aboutContent.MatchString(name)}
 }
 
 // otherTests matches what is not about the address of a client. aboutContent matches predefined ACLs of that kind.
@@ -256,18 +225,18 @@ var (
 )
 
 // test evaluates src with addresses and files of addresses. Any other test may apply to every source.
-func (r *sourceReader) test(words []string) (condition, error) {
+func (r *sourceReader) test(words []string) condition {
 	unknown := condition{most: reader.AllAddrs, bySource: true}
 	switch {
 	case len(words) == 1 && (words[0] == "always_true" || words[0] == "wait_end"):
-		return condition{least: reader.AllAddrs, most: reader.AllAddrs}, nil
+		return always
 	case len(words) == 1 && words[0] == "always_false":
-		return condition{}, nil
+		return condition{}
 	case len(words) > 0 && otherTests.MatchString(words[0]) && !strings.Contains(words[0], "src,") && !strings.Contains(words[0], "hdr"):
 		unknown.bySource = false
-		return unknown, nil
+		return unknown
 	case len(words) < 2 || words[0] != "src" && words[0] != "fc_src" || r.changes:
-		return unknown, nil
+		return unknown
 	}
 	var list []netip.Prefix
 	for i := 1; i < len(words); i++ {
@@ -277,31 +246,29 @@ func (r *sourceReader) test(words []string) (condition, error) {
 			continue
 		case "-m":
 			if i++; i == len(words) || words[i] != "ip" {
-				return unknown, nil
+				return unknown
 			}
 			continue
 		case "-f":
 			var ok bool
 			if i++; i == len(words) {
-				return unknown, nil
+				return unknown
 			}
 			if texts, ok = r.file(words[i]); !ok {
-				return unknown, nil
+				return unknown
 			}
 		}
-		if err := r.Grow(len(texts)); err != nil {
-			return unknown, err
-		}
+		r.Grow(len(texts))
 		for _, text := range texts {
 			p, ok := sourceRange(text)
 			if !ok {
-				return unknown, nil
+				return unknown
 			}
 			list = append(list, p)
 		}
 	}
 	set := reader.RangesOf(list...)
-	return condition{set, set, true}, nil
+	return condition{set, set, true}
 }
 
 // A sourceFile is the first words of the lines of a file, or why it cannot be read.

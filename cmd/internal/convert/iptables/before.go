@@ -15,23 +15,6 @@ type exit struct {
 	rule rule
 }
 
-// exits are those that packets meet before a rule.
-type exits struct {
-	byPort map[frontKey][]exit // without address
-	other  []exit              // for all ports
-}
-
-func (x *exits) add(e exit) {
-	if e.ports == nil || e.protocol == 0 {
-		x.other = append(x.other, e)
-		return
-	}
-	for _, port := range e.ports {
-		k := frontKey{protocol: e.protocol, port: port}
-		x.byPort[k] = append(x.byPort[k], e)
-	}
-}
-
 // exit records that a rule ends the way of what it matches. RETURN and -g do so within their chain. DNAT of one address is compared
 // where its frontend becomes a pool, unless it is left out.
 func (w *walker) exit(r rule, m *match) {
@@ -41,28 +24,31 @@ func (w *walker) exit(r rule, m *match) {
 	case r.target == "RETURN" || r.goesTo:
 		e.chance = r.chance // of what gets to the chain
 		m.returns = append(slices.Clip(m.returns), exit{e, r})
+	case e.ports == nil || e.protocol == 0:
+		w.before[frontKey{}] = append(w.before[frontKey{}], exit{e, r})
 	default:
-		w.before.add(exit{e, r})
+		for _, port := range e.ports {
+			k := frontKey{protocol: e.protocol, port: port}
+			w.before[k] = append(w.before[k], exit{e, r})
+		}
 	}
 }
 
 // meets returns the rules that keep some connections from a leaf and a port, and whether one keeps all of them.
-func (w *walker) meets(m match, port uint16) (some []exit, all bool, err error) {
-	for _, list := range [][]exit{m.returns, w.before.other, w.before.byPort[frontKey{protocol: m.protocol, port: port}]} {
-		if err := w.step(len(list)); err != nil {
-			return nil, false, err
-		}
+func (w *walker) meets(m match, port uint16) (some []exit, all bool) {
+	for _, list := range [][]exit{m.returns, w.before[frontKey{}], w.before[frontKey{protocol: m.protocol, port: port}]} {
+		w.step(len(list))
 		for _, e := range list {
 			switch {
 			case !e.overlaps(m, port):
 			case e.covers(m):
-				return []exit{e}, true, nil
+				return []exit{e}, true
 			default:
 				some = append(some, e)
 			}
 		}
 	}
-	return some, false, nil
+	return some, false
 }
 
 // overlaps reports whether an exit may match what gets to a leaf of another frontend.

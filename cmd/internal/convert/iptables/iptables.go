@@ -15,36 +15,24 @@ const maxSteps = 2_000_000
 
 // Read follows packets from PREROUTING of table nat to the rules that rewrite their
 // destination.
-func Read(in reader.Input) (*reader.Result, error) {
-	rs, err := readRules(in)
-	if err != nil {
-		return nil, err
+func Read(in reader.Input) *reader.Result {
+	w := &walker{Result: &reader.Result{At: reader.Position{File: in.Name}}, rules: readRules(in), fronts: map[frontKey]*frontend{}, leads: map[string]bool{},
+		named: map[int]bool{}, before: map[frontKey][]exit{}, pools: map[*reader.Service]poolIndex{}}
+	if len(w.rules.nat["PREROUTING"]) == 0 {
+		w.Fail("the table nat has no rules in PREROUTING")
 	}
-	w := &walker{Result: &reader.Result{}, rules: rs, fronts: map[frontKey]*frontend{}, leads: map[string]bool{}, named: map[int]bool{},
-		before: exits{byPort: map[frontKey][]exit{}}, pools: map[*reader.Service]poolIndex{}}
-	if len(rs.nat["PREROUTING"]) == 0 {
-		return nil, reader.ErrorAt(reader.Position{File: in.Name}, "the table nat has no rules in PREROUTING")
-	}
-	if err = w.walk("PREROUTING", match{chance: 1}, 0); err == nil {
-		err = w.firewalls()
-	}
+	w.walk("PREROUTING", match{chance: 1}, 0)
+	w.firewalls()
 	w.unreached()
 	w.withoutEndpoints()
-	if err != nil {
-		return nil, reader.ErrorAt(reader.Position{File: in.Name}, "%s", err)
-	}
-	if err := w.kube(); err != nil {
-		return nil, err
-	}
+	w.kube()
 	w.KeepsPods(in.Name)
 	ofKube := len(w.Services)
-	if err := w.plain(); err != nil {
-		return nil, err
-	}
+	w.plain()
 	if slices.ContainsFunc(w.Services[ofKube:], (*reader.Service).Masquerades) {
 		w.KeepsClients(in.Name)
 	}
-	return w.Result, nil
+	return w.Result
 }
 
 // A frontKey is what clients connect to. Without address it is every address of the host.
@@ -57,9 +45,9 @@ type frontKey struct {
 // A frontend is where the connections to one address and port go.
 type frontend struct {
 	frontKey
-	comment string // of kube-proxy
-	leaves  []leaf
-	ranges  []netip.Prefix // who may use it; nil: everybody
+	ofKube bool // as a comment says
+	leaves []leaf
+	ranges []netip.Prefix // who may use it; nil: everybody
 }
 
 // A leaf is a rule that rewrites the destination, and what leads there.
@@ -77,9 +65,9 @@ type walker struct {
 	rules  *ruleset
 	fronts map[frontKey]*frontend
 	order  []*frontend
-	leads  map[string]bool // whether a chain leads to a DNAT
-	before exits
-	named  map[int]bool // lines that packets get to, of rules that a service or a note has
+	leads  map[string]bool     // whether a chain leads to a DNAT
+	before map[frontKey][]exit // rules that packets meet before others, by port without address; of all ports: frontKey{}
+	named  map[int]bool        // lines that packets get to, of rules that a service or a note has
 	pools  map[*reader.Service]poolIndex
 	steps  int
 }
@@ -97,62 +85,49 @@ func (w *walker) unreached() {
 	}
 }
 
-// step counts what is looked at.
-func (w *walker) step(n int) error {
+// step counts what is looked at, and ends the reading where it is too much.
+func (w *walker) step(n int) {
 	if w.steps += n; w.steps > maxSteps {
-		return fmt.Errorf("more than %d rules lead from one to another", maxSteps)
+		w.Fail("more than %d rules lead from one to another", maxSteps)
 	}
-	return nil
 }
 
 // walk follows packets through a chain.
-func (w *walker) walk(chain string, m match, depth int) error {
+func (w *walker) walk(chain string, m match, depth int) {
 	if depth > reader.MaxDepth {
-		return nil // a loop, which the kernel refuses
+		return // a loop, which the kernel refuses
 	}
 	m.svl = m.svl || strings.HasPrefix(chain, "KUBE-SVL-")
 	for _, r := range w.rules.nat[chain] {
-		if err := w.step(1 + len(m.ports)*len(r.ports)/reader.MaxPorts); err != nil {
-			return err
-		}
-		if r.ends() && r.always() { // nothing gets to what follows
+		w.step(1 + len(m.ports)*len(r.ports)/reader.MaxPorts)
+		switch {
+		case r.ends() && r.always(): // nothing gets to what follows
 			if r.target != "RETURN" {
 				w.exit(r, &m)
 			}
-			return nil
-		}
-		switch {
+			return
 		case r.target == "DNAT":
-			if err := w.leaf(r, m); err != nil {
-				return err
-			}
+			w.leaf(r, m)
 			w.exit(r, &m)
 		case r.rewrites():
-			why, hint := "a process of this host is no endpoint", "have it listen on the port itself"
-			if r.target == "NETMAP" {
-				why, hint = "no service is of a whole range", "write a service with the addresses that are used"
-			}
 			w.named[r.at.Line] = true
-			w.Note(r.at, r.name(match{dst: r.dst.Prefix})+" is left out: "+why, hint)
+			w.Note(r.at, otherTargets[r.target].Of(r.name(match{dst: r.dst.Prefix})), otherTargets[r.target].Hint)
 			w.exit(r, &m)
 		case r.ends():
 			w.exit(r, &m)
 		case strings.HasPrefix(r.target, "SVCP-"):
 			w.Note(r.at, "rules of svcproxy are left out", "")
-		case w.rules.nat[r.target] != nil && w.leadsOn(r.target, 0):
-			if next, ok := m.and(r); ok {
-				if err := w.walk(r.target, next, depth+1); err != nil {
-					return err
+		default:
+			if w.leadsOn(r.target, 0) {
+				if next, ok := m.and(r); ok {
+					w.walk(r.target, next, depth+1)
 				}
 			}
 			if r.goesTo {
 				w.exit(r, &m)
 			}
-		case r.goesTo:
-			w.exit(r, &m)
 		}
 	}
-	return nil
 }
 
 // leadsOn reports whether a chain leads to a rule that rewrites the destination, or that ends the way of packets.
@@ -162,26 +137,20 @@ func (w *walker) leadsOn(chain string, depth int) bool {
 		return known
 	}
 	w.leads[chain] = false
-	for _, r := range w.rules.nat[chain] {
-		if r.rewrites() || r.ends() && r.target != "RETURN" || w.rules.nat[r.target] != nil && w.leadsOn(r.target, depth+1) {
-			w.leads[chain] = true
-			break
-		}
-	}
+	w.leads[chain] = slices.ContainsFunc(w.rules.nat[chain], func(r rule) bool {
+		return r.rewrites() || r.ends() && r.target != "RETURN" || w.leadsOn(r.target, depth+1)
+	})
 	return w.leads[chain]
 }
 
 // leaf notes where a rule sends what gets to it.
-func (w *walker) leaf(r rule, m match) error {
+func (w *walker) leaf(r rule, m match) {
 	m, ok := m.and(r)
 	if !ok {
-		return nil
-	}
-	to, err := w.destinations(r.destination)
-	if err == reader.ErrGrown {
-		return err
+		return
 	}
 	w.named[r.at.Line] = true
+	to, err := w.destinations(r.destination)
 	leave := func(why, hint string) { w.Note(r.at, r.name(m)+" is left out: "+why, hint) }
 	switch {
 	case err != nil:
@@ -196,22 +165,16 @@ func (w *walker) leaf(r rule, m match) error {
 		leave(fmt.Sprintf("%s is %s", m.dst.Addr(), source.Unusable(m.dst.Addr())), "")
 	default:
 		for _, port := range m.ports {
-			before, all, err := w.meets(m, port)
-			if err != nil {
-				return err
-			}
+			some, all := w.meets(m, port)
 			if all {
-				w.Note(r.at, fmt.Sprintf("%s is left out: line %d has all connections to port %d before it", r.name(m), before[0].rule.at.Line, port), "")
+				w.Note(r.at, fmt.Sprintf("%s is left out: line %d has all connections to port %d before it", r.name(m), some[0].rule.at.Line, port), "")
 				continue
 			}
-			if err := w.Grow(1 + len(to)); err != nil {
-				return err
-			}
+			w.Grow(1 + len(to))
 			f := w.front(frontKey{m.dst.Addr(), m.protocol, port})
-			f.leaves = append(f.leaves, leaf{match: m, at: r.at, to: to, persistent: r.persistent && len(to) > 1, before: before})
+			f.leaves = append(f.leaves, leaf{match: m, at: r.at, to: to, persistent: r.persistent && len(to) > 1, before: some})
 		}
 	}
-	return nil
 }
 
 func (w *walker) front(k frontKey) *frontend {
@@ -240,7 +203,7 @@ func (w *walker) destinations(text string) (to []netip.AddrPort, err error) {
 	if err != nil {
 		return nil, err
 	}
-	list, err := w.AddrRange(strings.ReplaceAll(strings.ReplaceAll(host, "[", ""), "]", ""))
+	list, err := w.AddrRange(strings.NewReplacer("[", "", "]", "").Replace(host))
 	for _, a := range list {
 		to = append(to, netip.AddrPortFrom(a, n))
 	}
@@ -260,19 +223,14 @@ func (w *walker) withoutEndpoints() {
 
 // firewalls reads who may use the addresses of load balancers: newer versions of kube-proxy drop the
 // others in table filter.
-func (w *walker) firewalls() error {
+func (w *walker) firewalls() {
 	for _, r := range w.rules.filter["KUBE-PROXY-FIREWALL"] {
-		if !r.dst.IsSingleIP() {
-			continue
-		}
 		for _, port := range r.ports {
 			f := w.fronts[frontKey{r.dst.Addr(), r.protocol, port}]
-			if f == nil {
+			if f == nil || !r.dst.IsSingleIP() {
 				continue
 			}
-			if err := w.step(len(w.rules.filter[r.target])); err != nil {
-				return err
-			}
+			w.step(len(w.rules.filter[r.target]))
 			for _, inner := range w.rules.filter[r.target] {
 				if inner.target == "RETURN" && inner.src.IsValid() && !inner.src.not && len(f.ranges) < 1000 {
 					f.ranges = append(f.ranges, inner.src.Masked())
@@ -280,5 +238,4 @@ func (w *walker) firewalls() error {
 			}
 		}
 	}
-	return nil
 }

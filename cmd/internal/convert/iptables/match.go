@@ -1,10 +1,12 @@
 package iptables
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
 
+	"svcproxy.dev/svcproxy/internal/lists"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -34,17 +36,13 @@ func (m match) and(r rule) (match, bool) {
 		}
 		r.src.Prefix, r.src.local, r.in = netip.Prefix{}, false, ""
 	}
-	var ok [4]bool
-	m.dst, ok[0] = m.narrow(m.dst, r.dst.Prefix, r.dst.not)
-	m.src, ok[1] = m.narrow(m.src, r.src.Prefix, r.src.not)
-	m.ports, ok[2] = commonPorts(m.ports, r.ports)
-	ok[3] = r.protocol == 0 || m.protocol == 0 || m.protocol == r.protocol
-	if slices.Contains(ok[:], false) {
+	dst, dstOK := narrow(m.dst, r.dst)
+	src, srcOK := narrow(m.src, r.src)
+	ports, portsOK := commonPorts(m.ports, r.ports)
+	if !dstOK || !srcOK || !portsOK || r.protocol != 0 && m.protocol != 0 && m.protocol != r.protocol {
 		return m, false
 	}
-	if r.protocol != 0 {
-		m.protocol = r.protocol
-	}
+	m.dst, m.src, m.ports, m.protocol = dst, src, ports, cmp.Or(r.protocol, m.protocol)
 	m.local = m.local || r.dst.local
 	m.fromHost = m.fromHost || r.src.local
 	if r.in != "" && r.notIn && !r.ofDocker() {
@@ -90,11 +88,12 @@ func (m match) limitedHint() string {
 // outside reports whether a range, which is not every address, has nothing in common with another one.
 func outside(a, b netip.Prefix) bool { return a.IsValid() && !a.Overlaps(b) }
 
-// narrow returns what a range and the one of a rule have in common; false: nothing. An invalid range
+// narrow returns what a range and the side of a rule have in common; false: nothing. An invalid range
 // is every address.
-func (match) narrow(a, b netip.Prefix, not bool) (netip.Prefix, bool) {
+func narrow(a netip.Prefix, of side) (netip.Prefix, bool) {
+	b := of.Prefix
 	switch {
-	case not:
+	case of.not:
 		return a, !a.IsValid() || !a.Overlaps(b) || b.Bits() > a.Bits()
 	case !b.IsValid():
 		return a, true
@@ -114,11 +113,6 @@ func commonPorts(a, b []uint16) ([]uint16, bool) {
 	case b == nil:
 		return a, true
 	}
-	var both []uint16
-	for _, n := range a {
-		if slices.Contains(b, n) {
-			both = append(both, n)
-		}
-	}
+	both := lists.Keep(a, func(n uint16) bool { return slices.Contains(b, n) })
 	return both, both != nil
 }

@@ -15,19 +15,24 @@ import (
 type rule struct {
 	at          reader.Position
 	chain, text string
-	dst, src    side
-	protocol    source.Protocol // 0: any, or one that no service has
-	ports       []uint16        // nil: any
-	in          string          // an interface; empty: any
-	notIn       bool
-	chance      float64 // that it matches; 1: always
-	affinity    uint64  // it is for clients that came within so many seconds; 0: for all
+	wants
 	comment     string
 	target      string
-	goesTo      bool     // the target, with nothing behind it
-	destination string   // of DNAT
-	persistent  bool     // a client gets the same address of a range
-	other       []string // matches that we do not know
+	goesTo      bool   // the target, with nothing behind it
+	destination string // of DNAT
+	persistent  bool   // a client gets the same address of a range
+}
+
+// Wants are what a rule matches.
+type wants struct {
+	dst, src side
+	protocol source.Protocol // 0: any, or one that no service has
+	ports    []uint16        // nil: any
+	in       string          // an interface; empty: any
+	notIn    bool
+	chance   float64  // that it matches; 1: always
+	affinity uint64   // it is for clients that came within so many seconds; 0: for all
+	other    []string // matches that we do not know
 }
 
 // A side is what a rule asks of where packets are from, or of where they go.
@@ -37,6 +42,22 @@ type side struct {
 	local        bool // this host itself, or one of its addresses
 }
 
+// set reads an address, or a range with a length or a mask.
+func (s *side) set(text string, not bool) bool {
+	p, err := netip.ParsePrefix(text)
+	if a, addrErr := netip.ParseAddr(text); addrErr == nil && a.Zone() == "" {
+		p, err = netip.PrefixFrom(a, a.BitLen()), nil
+	}
+	s.Prefix, s.not = p, not
+	return err == nil
+}
+
+// setLocal reads a type of addresses.
+func (s *side) setLocal(kind string, not bool) bool {
+	s.local = kind == "LOCAL" && !not
+	return s.local
+}
+
 // A ruleset is what iptables-save prints of the tables that matter.
 type ruleset struct {
 	nat, filter map[string][]rule // by chain
@@ -44,7 +65,7 @@ type ruleset struct {
 }
 
 // readRules reads what iptables-save prints.
-func readRules(in reader.Input) (*ruleset, error) {
+func readRules(in reader.Input) *ruleset {
 	rs := &ruleset{nat: map[string][]rule{}, filter: map[string][]rule{}}
 	var table map[string][]rule
 	inNAT := false
@@ -61,14 +82,14 @@ func readRules(in reader.Input) (*ruleset, error) {
 				table = map[string][]rule{} // of no interest
 			}
 		case table == nil:
-			return nil, reader.ErrorAt(at, "the line is in no table: want what iptables-save prints")
+			reader.Fail(at, "the line is in no table: want what iptables-save prints")
 		default:
 			words, err := reader.OfIPTables.Split(line)
-			if err == nil && (len(words) < 2 || words[0] != "-A") {
-				err = fmt.Errorf("it is no rule: want -A and a chain")
-			}
 			if err != nil {
-				return nil, reader.ErrorAt(at, "%s", err)
+				reader.Fail(at, "%s", err)
+			}
+			if len(words) < 2 || words[0] != "-A" {
+				reader.Fail(at, "it is no rule: want -A and a chain")
 			}
 			r := parseRule(at, words[1], words[2:])
 			if table[r.chain] = append(table[r.chain], r); inNAT {
@@ -76,55 +97,101 @@ func readRules(in reader.Input) (*ruleset, error) {
 			}
 		}
 	}
-	return rs, nil
+	return rs
 }
-
-// plainWords are matches whose names say nothing more, and options that change no choice.
-var plainWords = []string{"tcp", "udp", "sctp", "comment", "addrtype", "statistic", "multiport", "recent", "state", "conntrack"}
 
 // parseRule reads the options of a rule. What cannot be read is among other.
 func parseRule(at reader.Position, chain string, words []string) rule {
-	r := rule{at: at, chain: chain, text: strings.Join(words, " "), chance: 1}
-	not, seconds := false, uint64(0)
-	rcheck := false
+	r := rule{at: at, chain: chain, text: strings.Join(words, " "), wants: wants{chance: 1}}
+	not, recent := "", false
 	for i := 0; i < len(words); i++ {
 		word, value := words[i], ""
 		if word == "!" {
-			not = true
+			not = "! "
 			continue
 		}
 		if i+1 < len(words) && !strings.HasPrefix(words[i+1], "-") && words[i+1] != "!" {
 			i++
 			value = words[i]
 		}
-		switch word {
-		case "-m", "--match":
-			if !slices.Contains(plainWords, value) {
-				r.other = append(r.other, "-m "+value)
-			}
-		case "--seconds":
-			seconds, _ = strconv.ParseUint(value, 10, 31)
-		case "--rcheck", "--update":
-			rcheck = true
-			if not {
-				r.other = append(r.other, "! "+word)
-			}
-		default:
-			r.option(word, value, not)
+		recent = recent || word == "--rcheck" || word == "--update"
+		if text := strings.TrimSpace(word + " " + value); !r.option(word, value, not != "") && text != "" {
+			r.other = append(r.other, not+text)
 		}
-		not = false
+		not = ""
 	}
-	switch {
-	case rcheck && strings.HasPrefix(r.target, "KUBE-SEP-"):
-		r.affinity = max(1, seconds)
-	case rcheck:
+	if ofKube := strings.HasPrefix(r.target, "KUBE-SEP-"); recent && ofKube {
+		r.affinity = max(1, r.affinity)
+	} else if r.affinity = 0; recent {
 		r.other = append(r.other, "-m recent")
 	}
 	return r
 }
 
+// plainMatches are matches whose names say nothing more.
+var plainMatches = reader.WordSet("tcp udp sctp comment addrtype statistic multiport recent state conntrack")
+
+// plainOptions are options that change no choice.
+var plainOptions = reader.WordSet(`--mode --packet --random --reap --rttl --name --mask --rsource --rdest --set --set-xmark --set-mark --random-fully
+	--or-mark --to-ports --to-source --log-prefix --log-level`)
+
+// option reads an option and its value. It reports whether all of it is known.
+func (r *rule) option(word, value string, not bool) bool {
+	number, err := strconv.ParseUint(value, 10, 31)
+	switch word {
+	case "-d", "--destination":
+		return r.dst.set(value, not)
+	case "-s", "--source":
+		return r.src.set(value, not)
+	case "--dst-type":
+		return r.dst.setLocal(value, not)
+	case "--src-type":
+		return r.src.setLocal(value, not)
+	case "-p", "--protocol":
+		r.protocol = reader.Protocols[value]
+		return r.protocol != 0 && !not
+	case "-i", "--in-interface":
+		r.in, r.notIn = value, not
+	case "--dport", "--dports", "--destination-port", "--destination-ports":
+		if r.ports = portList(value); not {
+			r.ports = nil
+		}
+		return r.ports != nil
+	case "--state", "--ctstate": // only packets that begin a connection get to table nat
+		return !not && slices.Contains(strings.Split(value, ","), "NEW")
+	case "--probability":
+		f, err := strconv.ParseFloat(value, 64)
+		if r.chance = 1; err != nil || !(f > 0 && f <= 1) {
+			return false
+		}
+		r.chance = f
+	case "--every":
+		if err != nil || number == 0 || number > 65535 {
+			return false
+		}
+		r.chance = 1 / float64(number)
+	case "--seconds": // of clients that have come
+		r.affinity = number
+	case "--rcheck", "--update":
+		return !not
+	case "--comment":
+		r.comment = value
+	case "-j", "-g", "--jump", "--goto":
+		r.target, r.goesTo = value, strings.HasPrefix(word, "-g") || word == "--goto"
+	case "--to-destination", "--to":
+		r.destination = value
+	case "--persistent":
+		r.persistent = true
+	case "-m", "--match":
+		return plainMatches[value]
+	default:
+		return plainOptions[word]
+	}
+	return true
+}
+
 // name describes a rule that rewrites destinations, for messages.
-func (r rule) name(m match) string {
+func (r *rule) name(m match) string {
 	text := r.target
 	if m.dst.IsValid() {
 		text += " of " + m.dst.String()
@@ -142,111 +209,40 @@ func (r rule) name(m match) string {
 }
 
 // ends reports whether a rule ends its chain for what it matches, with the destination as it is.
-func (r rule) ends() bool {
-	return slices.Contains([]string{"RETURN", "ACCEPT", "DROP", "QUEUE", "NFQUEUE"}, r.target)
+func (r *rule) ends() bool { return endings[r.target] }
+
+var endings = reader.WordSet("RETURN ACCEPT DROP QUEUE NFQUEUE")
+
+// otherTargets rewrite destinations, as DNAT does, and make no service.
+var otherTargets = map[string]reader.Left{
+	"REDIRECT": {Why: "a process of this host is no endpoint", Hint: "have it listen on the port itself"},
+	"NETMAP":   {Why: "no service is of a whole range", Hint: "write a service with the addresses that are used"},
 }
 
 // rewrites reports whether a rule changes the destination.
-func (r rule) rewrites() bool {
-	return slices.Contains([]string{"DNAT", "REDIRECT", "NETMAP"}, r.target)
-}
+func (r *rule) rewrites() bool { return r.target == "DNAT" || otherTargets[r.target].Why != "" }
 
 // always reports whether a rule matches everything.
-func (r rule) always() bool {
+func (r *rule) always() bool {
 	return !r.dst.IsValid() && !r.src.IsValid() && r.protocol == 0 && r.ports == nil && r.in == "" && !r.dst.local && !r.src.local && r.chance == 1 && r.affinity == 0 && len(r.other) == 0
 }
 
 // ofDocker reports whether a rule keeps containers from published ports, of which they have no need.
-func (r rule) ofDocker() bool { return r.chain == "DOCKER" && r.in != "" && (r.notIn || r.ends()) }
+func (r *rule) ofDocker() bool { return r.chain == "DOCKER" && r.in != "" && (r.notIn || r.ends()) }
 
 // shortcut reports whether by a rule of kube-proxy pods, or this host, get to all endpoints of a
 // service that has the traffic policy local. It says nothing of who may use the service.
-func (r rule) shortcut() bool {
+func (r *rule) shortcut() bool {
 	return strings.HasPrefix(r.chain, "KUBE-EXT-") && !r.src.not && !r.notIn && (r.src.IsValid() || r.src.local || r.in != "")
 }
 
-// option reads an option and its value.
-func (r *rule) option(word, value string, not bool) {
-	ok := true
-	switch word {
-	case "-d", "--destination":
-		r.dst.Prefix, ok = prefixOf(value)
-		r.dst.not = not
-	case "-s", "--source":
-		r.src.Prefix, ok = prefixOf(value)
-		r.src.not = not
-	case "-p", "--protocol":
-		r.protocol = reader.Protocols[value]
-		ok = r.protocol != 0 && !not
-	case "-i", "--in-interface":
-		r.in, r.notIn = value, not
-	case "--dport", "--dports", "--destination-port", "--destination-ports":
-		if r.ports, ok = portList(value); not {
-			r.ports, ok = nil, false
-		}
-	case "--dst-type":
-		r.dst.local, ok = value == "LOCAL", value == "LOCAL" && !not
-	case "--state", "--ctstate": // only packets that begin a connection get to table nat
-		ok = !not && slices.Contains(strings.Split(value, ","), "NEW")
-	case "--src-type":
-		r.src.local, ok = value == "LOCAL" && !not, value == "LOCAL" && !not
-	case "--probability":
-		r.chance, ok = chanceOf(value)
-	case "--every":
-		n, err := strconv.ParseUint(value, 10, 16)
-		if ok = err == nil && n > 0; ok {
-			r.chance = 1 / float64(n)
-		}
-	case "--comment":
-		r.comment = value
-	case "-j", "-g", "--jump", "--goto":
-		r.target, r.goesTo = value, strings.HasPrefix(word, "-g") || word == "--goto"
-	case "--to-destination", "--to":
-		r.destination = value
-	case "--persistent":
-		r.persistent = true
-	case "--mode", "--packet", "--random", "--reap", "--rttl", "--name", "--mask", "--rsource", "--rdest", "--set", "--set-xmark", "--set-mark", "--random-fully",
-		"--or-mark", "--to-ports", "--to-source", "--log-prefix", "--log-level":
-	default:
-		ok = false
-	}
-	if !ok {
-		if text := strings.TrimSpace(word + " " + value); text != "" {
-			if not {
-				text = "! " + text
-			}
-			r.other = append(r.other, text)
-		}
-	}
-}
-
-func chanceOf(text string) (float64, bool) {
-	f, err := strconv.ParseFloat(text, 64)
-	if err != nil || !(f > 0 && f <= 1) {
-		return 1, false
-	}
-	return f, true
-}
-
-// prefixOf reads an address, or a range with a length or a mask.
-func prefixOf(text string) (netip.Prefix, bool) {
-	if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" {
-		return netip.PrefixFrom(a, a.BitLen()), true
-	}
-	p, err := netip.ParsePrefix(text)
-	return p, err == nil
-}
-
-// portList reads ports and ranges of them, with commas between them.
-func portList(text string) (list []uint16, ok bool) {
+// portList reads ports and ranges of them, with commas between them; nil: it is none.
+func portList(text string) (list []uint16) {
 	for part := range strings.SplitSeq(text, ",") {
 		ports, err := reader.PortRange(part, ":")
-		if err != nil {
-			return nil, false
-		}
-		if list = append(list, ports...); len(list) > reader.MaxPorts {
-			return nil, false
+		if list = append(list, ports...); err != nil || len(list) > reader.MaxPorts {
+			return nil
 		}
 	}
-	return list, true
+	return list
 }

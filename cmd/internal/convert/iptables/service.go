@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"regexp"
 	"slices"
-	"strings"
 	"time"
 
 	"svcproxy.dev/svcproxy/cmd/internal/convert/reader"
@@ -17,30 +16,19 @@ import (
 var kubeComment = regexp.MustCompile(`^([a-z0-9-]{1,63})/([a-z0-9-]{1,63})(?::([a-z0-9-]{1,63}))?( cluster IP| external IP| loadbalancer IP|)$`)
 
 // kube makes a service of all frontends that kube-proxy names alike.
-func (w *walker) kube() error {
+func (w *walker) kube() {
 	services := map[source.Key]*reader.Service{}
-	var nodePorts []*frontend
-	for _, f := range w.order {
-		m := kubeComment.FindStringSubmatch(f.leaves[0].comment)
-		if m == nil {
-			continue
+	for _, nodePorts := range []bool{false, true} { // these when the ports are known
+		for _, f := range w.order {
+			m := kubeComment.FindStringSubmatch(f.leaves[0].comment)
+			if f.ofKube = m != nil; f.ofKube && nodePorts != f.addr.IsValid() {
+				w.kubeFront(services, f, m)
+			}
 		}
-		f.comment = m[0]
-		if !f.addr.IsValid() {
-			nodePorts = append(nodePorts, f)
-			continue
-		}
-		w.kubeFront(services, f, m)
-	}
-	for _, f := range nodePorts { // when the ports are known
-		w.kubeFront(services, f, kubeComment.FindStringSubmatch(f.comment))
 	}
 	var out []*reader.Service
 	for _, s := range w.Services {
-		if err := w.allPorts(s); err != nil {
-			return err
-		}
-		reader.CommonTargets(s.Service)
+		w.allPorts(s)
 		split := reader.SplitPorts(s.Service)
 		for i, svc := range split {
 			one := *s
@@ -56,7 +44,6 @@ func (w *walker) kube() error {
 		}
 	}
 	w.Services = out
-	return nil
 }
 
 // maxFronts is more than any service of kube-proxy has.
@@ -75,9 +62,7 @@ func (w *walker) kubeFront(services map[source.Key]*reader.Service, f *frontend,
 		return
 	}
 	p := f.pool()
-	for _, n := range p.notes {
-		s.Note(n.At, n.Msg, n.Hint)
-	}
+	p.tell(s)
 	noteWider(s, f)
 	i := slices.IndexFunc(s.Ports, func(q source.Port) bool { return q.Name == m[3] && q.Protocol == f.protocol })
 	if i < 0 {
@@ -117,7 +102,7 @@ type servedPort struct {
 }
 
 // addPool adds endpoints that serve a port: one of the same address that does not serve it yet, or a new one.
-func (w *walker) addPool(s *reader.Service, port string, p pool) {
+func (w *walker) addPool(s *reader.Service, port string, p *pool) {
 	x, known := w.pools[s]
 	if !known {
 		x = poolIndex{map[netip.Addr][]int{}, map[servedPort]bool{}, map[servedPort]int{}}
@@ -141,25 +126,21 @@ func (w *walker) addPool(s *reader.Service, port string, p pool) {
 }
 
 // allPorts says of each endpoint which ports it does not serve.
-func (w *walker) allPorts(s *reader.Service) error {
-	if err := w.Grow(len(s.Endpoints) * len(s.Ports)); err != nil {
-		return reader.ErrorAt(s.At, "%s", err)
-	}
-	for i := range s.Endpoints {
+func (w *walker) allPorts(s *reader.Service) {
+	w.At = s.At
+	w.Grow(len(s.Endpoints) * len(s.Ports))
+	for _, e := range s.Endpoints {
 		for _, q := range s.Ports {
-			if _, known := s.Endpoints[i].Ports[q.Name]; !known {
-				s.Endpoints[i].Ports[q.Name] = 0
-			}
+			e.Ports[q.Name] += 0 // which is there then
 		}
 	}
-	return nil
 }
 
 // plain makes a service of each frontend that has rules of its own, one of all ports of a rule.
-func (w *walker) plain() error {
+func (w *walker) plain() {
 	by := map[string]*reader.Service{}
 	for _, f := range w.order {
-		if f.comment != "" {
+		if f.ofKube {
 			continue
 		}
 		p := f.pool()
@@ -169,38 +150,36 @@ func (w *walker) plain() error {
 			}
 			continue
 		}
-		same := f.likeness(p)
-		s := by[same]
+		alike := fmt.Append(nil, f.addr, f.protocol, p.ranges, p.affinity, p.weights, p.hashed)
+		for _, l := range f.leaves {
+			alike = fmt.Append(alike, " ", l.at.Line)
+		}
+		s := by[string(alike)]
 		if s == nil {
 			s = w.plainService(f, p)
-			by[same] = s
+			by[string(alike)] = s
 		}
 		noteWider(s, f)
-		w.plainPort(s, f, p)
+		port := source.Port{Name: fmt.Sprintf("port-%d", f.port), Protocol: f.protocol, Port: f.port, TargetPort: f.port}
+		if !f.addr.IsValid() {
+			port.NodePort = f.port
+		}
+		s.Ports = append(s.Ports, port)
+		w.addPool(s, port.Name, p)
 	}
 	for _, s := range by {
-		if err := w.allPorts(s); err != nil {
-			return err
-		}
-		if len(s.Ports) == 1 {
-			unnamed(s)
+		w.allPorts(s)
+		if name := s.Ports[0].Name; len(s.Ports) == 1 { // the only one needs no name
+			s.Ports[0].Name = ""
+			for i, e := range s.Endpoints {
+				s.Endpoints[i].Ports = map[string]uint16{"": e.Ports[name]}
+			}
 		}
 		reader.CommonTargets(s.Service)
 	}
-	return nil
 }
 
-// likeness returns what ports of one service have in common: the rules, and what they make.
-func (f *frontend) likeness(p pool) string {
-	var b strings.Builder
-	fmt.Fprint(&b, f.addr, f.protocol, p.ranges, p.affinity, p.weights, p.hashed)
-	for _, l := range f.leaves {
-		fmt.Fprint(&b, " ", l.at.Line)
-	}
-	return b.String()
-}
-
-func (w *walker) plainService(f *frontend, p pool) *reader.Service {
+func (w *walker) plainService(f *frontend, p *pool) *reader.Service {
 	name := fmt.Sprintf("node-port-%s-%d", f.protocol, f.port)
 	if f.addr.IsValid() {
 		name = reader.FrontendName(f.addr, f.port, f.protocol)
@@ -217,28 +196,7 @@ func (w *walker) plainService(f *frontend, p pool) *reader.Service {
 	if p.hashed {
 		s.Scheduler, s.HashOn = source.Maglev, source.ClientIP
 	}
-	for _, n := range p.notes {
-		s.Note(n.At, n.Msg, n.Hint)
-	}
+	p.tell(s)
 	s.SetAffinity(s.At, time.Duration(p.affinity)*time.Second)
 	return s
-}
-
-// plainPort adds a port of a rule.
-func (w *walker) plainPort(s *reader.Service, f *frontend, p pool) {
-	port := source.Port{Name: fmt.Sprintf("port-%d", f.port), Protocol: f.protocol, Port: f.port, TargetPort: f.port}
-	if !f.addr.IsValid() {
-		port.NodePort = f.port
-	}
-	s.Ports = append(s.Ports, port)
-	w.addPool(s, port.Name, p)
-}
-
-// unnamed takes the name of the only port away.
-func unnamed(s *reader.Service) {
-	name := s.Ports[0].Name
-	s.Ports[0].Name = ""
-	for i := range s.Endpoints {
-		s.Endpoints[i].Ports = map[string]uint16{"": s.Endpoints[i].Ports[name]}
-	}
 }

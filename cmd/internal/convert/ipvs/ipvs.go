@@ -35,13 +35,12 @@ type Destination struct {
 	Weight       int
 	Way          source.Forwarding
 	checksum     string // of a tunnel, where it is not the kernel's own choice
-	Upper, Lower uint32 // thresholds of connections
+	Upper, Lower int    // thresholds of connections
 	Tier         uint8
 }
 
-// AddServer adds a virtual server as a service.
-func AddServer(r *reader.Result, v *VirtualServer, name string) *reader.Service {
-	s := r.Add(v.At, "default", name)
+// Serve makes the service of a virtual server.
+func (v *VirtualServer) Serve(s *reader.Service) {
 	s.VIPs = v.Addrs
 	s.Ports = []source.Port{{Protocol: v.Protocol, Port: v.Port, TargetPort: v.Port}}
 	s.Scheduler = v.Scheduler
@@ -52,27 +51,26 @@ func AddServer(r *reader.Result, v *VirtualServer, name string) *reader.Service 
 	if hashOn := v.likeMaglev(); hashOn != source.NotHashed {
 		s.Scheduler, s.HashOn = source.Maglev, hashOn
 	} else {
-		setFlags(s, v)
+		v.setFlags(s)
 	}
 	if s.OnePacket = v.OnePacket && v.Protocol == source.UDP; v.OnePacket && !s.OnePacket {
 		s.Note(v.At, "one-packet scheduling is left out: it is for UDP", "")
 	}
-	setDestinations(s, v)
-	return s
+	if len(v.Dests) > 0 {
+		v.setDestinations(s)
+	}
 }
 
 // setFlags sets the flags that the scheduler has.
-func setFlags(s *reader.Service, v *VirtualServer) {
-	var left []string
+func (v *VirtualServer) setFlags(s *reader.Service) {
 	has := source.FlagsOfScheduler(v.Scheduler)
-	for _, word := range v.Flags {
-		i := slices.IndexFunc(source.EachSchedulerFlag, func(f source.SchedulerFlags) bool { return f.String() == word })
-		if i < 0 || source.EachSchedulerFlag[i]&has == 0 {
-			left = append(left, word)
-			continue
+	left := slices.DeleteFunc(slices.Clone(v.Flags), func(word string) bool {
+		i := slices.IndexFunc(source.EachSchedulerFlag, func(f source.SchedulerFlags) bool { return f&has != 0 && f.String() == word })
+		if i >= 0 {
+			s.SchedulerFlags |= source.EachSchedulerFlag[i]
 		}
-		s.SchedulerFlags |= source.EachSchedulerFlag[i]
-	}
+		return i >= 0
+	})
 	if len(left) > 0 {
 		s.Note(v.At, "the flags "+strings.Join(left, ",")+" are left out: scheduler "+v.Scheduler+" has none of them", "")
 	}
@@ -90,57 +88,49 @@ func (v *VirtualServer) likeMaglev() source.HashOn {
 	return source.NotHashed
 }
 
-// setDestinations makes endpoints of the destinations that packets get to as to the most.
-func setDestinations(s *reader.Service, v *VirtualServer) {
-	if len(v.Dests) == 0 {
-		return
+// setDestinations makes endpoints of the destinations that packets get to as to the most, of several ways the first.
+func (v *VirtualServer) setDestinations(s *reader.Service) {
+	counts := map[source.Forwarding]int{}
+	for _, d := range v.Dests {
+		counts[d.Way]++
 	}
-	s.Forward = mostUsed(v.Dests)
+	s.Forward = slices.MaxFunc(v.Dests, func(a, b Destination) int { return cmp.Compare(counts[a.Way], counts[b.Way]) }).Way
 	own := make(map[netip.AddrPort]bool, len(v.Addrs))
 	for _, a := range v.Addrs {
 		own[netip.AddrPortFrom(a, v.Port)] = true
 	}
 	v.Dests = slices.DeleteFunc(v.Dests, func(d Destination) bool {
-		return cannotServe(s, d, own[netip.AddrPortFrom(d.Addr.Addr(), cmp.Or(d.Addr.Port(), v.Port))])
+		why := source.Unusable(d.Addr.Addr())
+		if own[netip.AddrPortFrom(d.Addr.Addr(), cmp.Or(d.Addr.Port(), v.Port))] {
+			why = "the address and port of the service itself"
+		}
+		if why != "" {
+			s.Note(d.At, fmt.Sprintf("%s is left out: it is %s", d.Addr.Addr(), why), "have the program listen on an address of the host of its own")
+		}
+		return why != ""
 	})
 	for _, d := range v.Dests {
 		if d.Way != s.Forward {
 			s.Note(d.At, fmt.Sprintf("%s is left out: its way to forward is %s, and that of others %s", d.Addr, d.Way, s.Forward), "make it a service of its own, or change it")
 			continue
 		}
-		n := d.Addr.Port()
-		if n == 0 || s.Forward.Answers() {
-			if n != 0 && n != v.Port {
-				s.Note(d.At, fmt.Sprintf("port %d of %s is left out: with %s packets keep port %d", n, d.Addr.Addr(), s.Forward, v.Port), "")
-			}
+		n := cmp.Or(d.Addr.Port(), v.Port)
+		if n != v.Port && s.Forward.Answers() {
+			s.Note(d.At, fmt.Sprintf("port %d of %s is left out: with %s packets keep port %d", n, d.Addr.Addr(), s.Forward, v.Port), "")
 			n = v.Port
 		}
-		e := endpointOf(s, d)
-		e.Ports = map[string]uint16{s.Ports[0].Name: n}
-		s.AddEndpoint(d.At, d.Addr.String(), e)
+		s.AddEndpoint(d.At, d.Addr.String(), d.endpoint(s, n))
 	}
 	reader.CommonTargets(s.Service)
 }
 
-// cannotServe notes a destination that no endpoint can be; own: it is the virtual server itself.
-func cannotServe(s *reader.Service, d Destination, own bool) bool {
-	why := source.Unusable(d.Addr.Addr())
-	if own {
-		why = "the address and port of the service itself"
-	}
-	if why != "" {
-		s.Note(d.At, fmt.Sprintf("%s is left out: it is %s", d.Addr.Addr(), why), "have the program listen on an address of the host of its own")
-	}
-	return why != ""
-}
-
-func endpointOf(s *reader.Service, d Destination) source.Endpoint {
+func (d Destination) endpoint(s *reader.Service, port uint16) source.Endpoint {
 	e := reader.Endpoint(d.Addr.Addr())
-	e.Tier = d.Tier
+	e.Tier, e.Ports = d.Tier, map[string]uint16{s.Ports[0].Name: port}
 	if e.Weight = uint16(max(0, min(d.Weight, 65535))); int(e.Weight) != d.Weight {
 		s.Note(d.At, fmt.Sprintf("the weight %d of %s is written as %d", d.Weight, d.Addr.Addr(), e.Weight), "the greatest is 65535")
 	}
-	e.MaxConnections, e.MinConnections = min(d.Upper, source.MaxConnectionLimit), min(d.Lower, source.MaxConnectionLimit)
+	e.MaxConnections, e.MinConnections = uint32(min(d.Upper, source.MaxConnectionLimit)), uint32(min(d.Lower, source.MaxConnectionLimit))
 	if d.Lower > d.Upper {
 		s.Note(d.At, fmt.Sprintf("the lower threshold of connections of %s, %d, is left out: it is above the upper one, %d", d.Addr.Addr(), d.Lower, d.Upper), "")
 		e.MinConnections = 0
@@ -149,13 +139,4 @@ func endpointOf(s *reader.Service, d Destination) source.Endpoint {
 		s.Note(d.At, fmt.Sprintf("%s of the tunnel to %s is left out", d.checksum, d.Addr.Addr()), "tunnels have the checksums that IPVS gives them by itself")
 	}
 	return e
-}
-
-// mostUsed returns the way to forward that most destinations have, of several the first.
-func mostUsed(dests []Destination) source.Forwarding {
-	counts := map[source.Forwarding]int{}
-	for _, d := range dests {
-		counts[d.Way]++
-	}
-	return slices.MaxFunc(dests, func(a, b Destination) int { return cmp.Compare(counts[a.Way], counts[b.Way]) }).Way
 }

@@ -16,23 +16,19 @@ import (
 )
 
 // Read reads keepalived.conf(5), as far as it is about virtual servers.
-func Read(in reader.Input) (*reader.Result, error) {
+func Read(in reader.Input) *reader.Result {
 	k := keepalived{Result: reader.NewResult(in), groups: map[string]*node{}, used: map[string]bool{}}
-	if err := readTree(in, k.Result, k.statement); err != nil {
-		return nil, err
-	}
+	parse(in, k.Result, k.statement)
 	for _, n := range k.later {
-		if err := k.virtualServer(n); err != nil {
-			return nil, err
-		}
+		k.virtualServer(n)
 	}
 	for _, name := range slices.Sorted(maps.Keys(k.groups)) {
 		if !k.used[name] {
-			k.Note(k.groups[name].at, "virtual_server_group "+source.Excerpt(name)+" is left out: no virtual server has it", "")
+			k.Note(k.groups[name].At, "virtual_server_group "+source.Excerpt(name)+" is left out: no virtual server has it", "")
 		}
 	}
 	k.KeepsClients(in.Name)
-	return k.Result, nil
+	return k.Result
 }
 
 type keepalived struct {
@@ -43,107 +39,97 @@ type keepalived struct {
 }
 
 // byVRRP are statements about addresses that move between hosts.
-var byVRRP = []string{"vrrp_instance", "vrrp_sync_group", "vrrp_script", "vrrp_track_process", "vrrp_track_file", "track_file", "track_process", "bfd_instance",
-	"static_ipaddress", "static_routes", "static_rules", "static_track_group", "linkbeat_interfaces", "garp_group", "interface_up_down_delays"}
+var byVRRP = reader.WordSet(`vrrp_instance vrrp_sync_group vrrp_script vrrp_track_process vrrp_track_file track_file track_process bfd_instance
+	static_ipaddress static_routes static_rules static_track_group linkbeat_interfaces garp_group interface_up_down_delays`)
 
-// statement reads a statement that is in no block. Only what is too much ends the reading.
-func (k *keepalived) statement(n *node) error {
+// globals are the global settings that IPVS has: why they are left out, and what to do.
+var globals = map[string]reader.Left{
+	"lvs_timeouts":       {Hint: "set tcp_timeout, tcp_fin_timeout and udp_timeout in [ipvs] of svcproxy.toml"},
+	"lvs_sync_daemon":    {Why: "connections are not copied to another host", Hint: `with scheduler = "maglev" every host chooses the same endpoint: see docs/maglev.md`},
+	"lvs_flush":          {Why: "what others have in IPVS is not touched", Hint: "svcproxy cleanup removes what is ours"},
+	"lvs_flush_on_stop":  {Why: "what others have in IPVS is not touched", Hint: "svcproxy cleanup removes what is ours"},
+	"net_namespace":      {Hint: "run svcproxy in that namespace, with directories of its own"},
+	"net_namespace_ipvs": {Hint: "run svcproxy in that namespace, with directories of its own"},
+	"script_user":        {Why: "checks of type exec run as the user of svcproxy", Hint: "set exec_user in [health] of svcproxy.toml"},
+}
+
+// statement reads a statement that is in no block.
+func (k *keepalived) statement(n *node) {
 	switch {
 	case n.key() == "virtual_server_group":
 		k.groups[n.Arg(1)] = n
 	case n.key() == "virtual_server" && (n.Arg(1) == "group" || k.later != nil):
 		k.later = append(k.later, n)
 	case n.key() == "virtual_server":
-		return k.virtualServer(n)
+		k.virtualServer(n)
 	case n.key() == "global_defs":
-		k.global(n)
-	case slices.Contains(byVRRP, n.key()):
-		k.Note(n.at, strings.TrimSpace(n.key()+" "+n.Arg(1))+" is left out: it is no service", "keep it in keepalived, which works beside svcproxy: see docs/many-hosts.md")
-	case n.key() == "SSL":
-		k.Note(n.at, "the certificate of SSL is left out", "health checks show none; use type = \"exec\" where a server asks for one")
-	case n.block:
-		k.Note(n.at, source.Excerpt(n.key())+" is left out: it is no service", "")
-	}
-	return nil
-}
-
-// global notes the global settings that IPVS has.
-func (k *keepalived) global(n *node) {
-	for _, s := range n.sub {
-		switch s.key() {
-		case "lvs_timeouts":
-			k.Note(s.at, "lvs_timeouts is left out", "set tcp_timeout, tcp_fin_timeout and udp_timeout in [ipvs] of svcproxy.toml")
-		case "lvs_sync_daemon":
-			k.Note(s.at, "lvs_sync_daemon is left out: connections are not copied to another host", `with scheduler = "maglev" every host chooses the same endpoint: see docs/maglev.md`)
-		case "lvs_flush", "lvs_flush_on_stop":
-			k.Note(s.at, s.key()+" is left out: what others have in IPVS is not touched", "svcproxy cleanup removes what is ours")
-		case "net_namespace", "net_namespace_ipvs":
-			k.Note(s.at, s.key()+" is left out", "run svcproxy in that namespace, with directories of its own")
-		case "script_user":
-			k.Note(s.at, "script_user is left out: checks of type exec run as the user of svcproxy", "set exec_user in [health] of svcproxy.toml")
+		for _, s := range n.sub {
+			if left, known := globals[s.key()]; known {
+				k.Note(s.At, left.Of(s.key()), left.Hint)
+			}
 		}
+	case byVRRP[n.key()]:
+		k.Note(n.At, strings.TrimSpace(n.key()+" "+n.Arg(1))+" is left out: it is no service", "keep it in keepalived, which works beside svcproxy: see docs/many-hosts.md")
+	case n.key() == "SSL":
+		k.Note(n.At, "the certificate of SSL is left out", "health checks show none; use type = \"exec\" where a server asks for one")
+	case n.block:
+		k.Note(n.At, source.Excerpt(n.key())+" is left out: it is no service", "")
 	}
 }
 
-// VirtualServer reads a virtual server, which a group may make several services of.
-func (k *keepalived) virtualServer(n *node) error {
-	leave := func(why string) { k.Note(n.at, source.Excerpt(strings.Join(n.Words, " "))+" is left out: "+why, "") }
-	if n.last("real_server") == nil {
+// virtualServer reads a virtual server, which a group may make several services of.
+func (k *keepalived) virtualServer(n *node) {
+	leave := func(why string) { k.Note(n.At, n.Text(0)+" is left out: "+why, "") }
+	if !n.has("real_server") {
 		leave("it has no real server, so keepalived does not use it")
-		return nil
+		return
 	}
+	k.At = n.At
 	groups, name, err := k.frontends(n)
-	if err == reader.ErrGrown {
-		return reader.ErrorAt(n.at, "%s", err)
-	}
 	if err != nil {
 		leave(err.Error())
-		return nil
+		return
 	}
-	if err := k.Grow((len(groups) - 1) * n.size()); err != nil {
-		return reader.ErrorAt(n.at, "%s", err)
-	}
+	k.Grow((len(groups) - 1) * n.size())
 	for _, g := range groups {
-		label := name
 		v := k.settings(n)
-		v.Addrs, v.Port = g.addrs, g.port
-		if v.Protocol == 0 {
+		if v.Addrs, v.Port = g.addrs, g.port; v.Protocol == 0 {
 			leave("its protocol is none of TCP, UDP and SCTP")
-			return nil
+			return
 		}
-		switch {
-		case name == "":
-			label = reader.FrontendName(g.addrs[0], g.port, v.Protocol)
-		case len(groups) > 1:
+		label := cmp.Or(name, reader.FrontendName(g.addrs[0], g.port, v.Protocol))
+		if name != "" && len(groups) > 1 {
 			label = fmt.Sprintf("%s-%d", name, g.port)
 		}
-		k.serve(n, &v, label)
+		serve(k.Add(n.At, "default", label), n, &v)
 	}
-	return nil
+}
+
+// A portGroup is addresses that have one port.
+type portGroup struct {
+	port  uint16
+	addrs []netip.Addr
 }
 
 // frontends returns what clients reach a virtual server by, and the name of its group.
 func (k *keepalived) frontends(n *node) (groups []portGroup, name string, err error) {
-	switch n.Arg(1) {
-	case "group":
-		group := k.groups[n.Arg(2)]
-		k.used[n.Arg(2)] = true
-		if group == nil {
-			return nil, "", fmt.Errorf("there is no virtual_server_group %s", source.Excerpt(n.Arg(2)))
+	if name = n.Arg(2); n.Arg(1) == "group" {
+		k.used[name] = true
+		if k.groups[name] == nil {
+			return nil, "", fmt.Errorf("there is no virtual_server_group %s", source.Excerpt(name))
 		}
-		groups, err = k.group(group)
-		if err == nil && len(groups) == 0 {
-			err = fmt.Errorf("the group %s has no address with a port", source.Excerpt(n.Arg(2)))
+		if groups = k.group(k.groups[name]); groups == nil {
+			return nil, "", fmt.Errorf("the group %s has no address with a port", source.Excerpt(name))
 		}
-		return groups, n.Arg(2), err
-	case "fwmark":
-		return nil, "", fmt.Errorf("no service is chosen by a mark; write one with the addresses and ports that are marked")
+		return groups, name, nil
 	}
 	a, err := netip.ParseAddr(n.Arg(1))
-	if n.Arg(1) == "" {
+	switch {
+	case n.Arg(1) == "fwmark":
+		return nil, "", fmt.Errorf("no service is chosen by a mark; write one with the addresses and ports that are marked")
+	case n.Arg(1) == "":
 		return nil, "", fmt.Errorf("no address is written")
-	}
-	if err != nil {
+	case err != nil:
 		return nil, "", fmt.Errorf("%s is no address", source.Excerpt(n.Arg(1)))
 	}
 	port, err := reader.PortOf(n.Arg(2))
@@ -154,24 +140,20 @@ func (k *keepalived) frontends(n *node) (groups []portGroup, name string, err er
 }
 
 // group returns the addresses of a group by their port, in the order in which ports are written.
-func (k *keepalived) group(n *node) (groups []portGroup, err error) {
+func (k *keepalived) group(n *node) (groups []portGroup) {
 	of := map[uint16]int{}
 	for _, s := range n.sub {
 		if s.key() == "fwmark" {
-			k.Note(s.at, "fwmark "+source.Excerpt(s.Arg(1))+" of the group "+source.Excerpt(n.Arg(1))+" is left out: no service is chosen by a mark", "add the addresses and ports that are marked")
+			k.Note(s.At, "fwmark "+source.Excerpt(s.Arg(1))+" of the group "+source.Excerpt(n.Arg(1))+" is left out: no service is chosen by a mark", "add the addresses and ports that are marked")
 			continue
 		}
 		addrs, err := k.AddrRange(s.key())
-		if err == reader.ErrGrown {
-			return nil, err
-		}
 		port, portErr := reader.PortOf(s.Arg(1))
-		err = cmp.Or(err, portErr)
-		if err == nil && port == 0 {
+		if err = cmp.Or(err, portErr); err == nil && port == 0 {
 			err = fmt.Errorf("it is of all ports")
 		}
 		if err != nil {
-			k.Note(s.at, source.Excerpt(s.key())+" of the group is left out: "+err.Error(), "")
+			k.Note(s.At, source.Excerpt(s.key())+" of the group is left out: "+err.Error(), "")
 			continue
 		}
 		i, known := of[port]
@@ -181,24 +163,25 @@ func (k *keepalived) group(n *node) (groups []portGroup, err error) {
 		}
 		groups[i].addrs = append(groups[i].addrs, addrs...)
 	}
-	return groups, nil
+	return groups
 }
 
 // standardPersistence is how long keepalived keeps clients on their real server where no time is written.
 const standardPersistence = 360 * time.Second
 
-// number reads the number of a statement. A note says where it is none.
-func (n *node) number(note func(at reader.Position, msg, hint string)) (int, bool) {
+// number sets the number of a statement. A note says where it is none.
+func (n *node) number(note func(at reader.Position, msg, hint string), to *int) {
 	number, err := strconv.ParseUint(n.Arg(1), 10, 31)
 	if err != nil {
-		note(n.at, n.key()+" "+source.Excerpt(n.Arg(1))+" is left out: it is no number", "")
+		note(n.At, n.key()+" "+source.Excerpt(n.Arg(1))+" is left out: it is no number", "")
+		return
 	}
-	return int(number), err == nil
+	*to = int(number)
 }
 
 // settings reads what a virtual server is without its real servers.
 func (k *keepalived) settings(n *node) ipvs.VirtualServer {
-	v := ipvs.VirtualServer{At: n.at, Protocol: source.UDP, Scheduler: "wlc", Weight: 1} // of keepalived, where nothing is written
+	v := ipvs.VirtualServer{At: n.At, Protocol: source.UDP, Scheduler: "wlc", Weight: 1} // of keepalived, where nothing is written
 	for _, s := range n.sub {
 		switch s.key() {
 		case "protocol":
@@ -206,19 +189,15 @@ func (k *keepalived) settings(n *node) ipvs.VirtualServer {
 		case "lvs_sched", "lb_algo":
 			v.Scheduler = s.Arg(1)
 		case "persistence_timeout":
-			v.Persistence = standardPersistence
-			if s.Arg(1) == "" {
-				continue
+			seconds := int(standardPersistence / time.Second)
+			if s.Arg(1) != "" {
+				s.number(k.Note, &seconds)
 			}
-			if seconds, ok := s.number(k.Note); ok {
-				v.Persistence = time.Duration(seconds) * time.Second
-			}
+			v.Persistence = time.Duration(seconds) * time.Second
 		case "persistence_granularity":
-			v.Granularity, v.MaskedAt = source.Excerpt(s.Arg(1)), s.at
+			v.Granularity, v.MaskedAt = source.Excerpt(s.Arg(1)), s.At
 		case "weight": // of real servers that have none
-			if weight, ok := s.number(k.Note); ok {
-				v.Weight = weight
-			}
+			s.number(k.Note, &v.Weight)
 		case "ops":
 			v.OnePacket = true
 		case "flag-1", "flag-2", "flag-3", "sh-port", "sh-fallback", "mh-port", "mh-fallback":
@@ -231,117 +210,84 @@ func (k *keepalived) settings(n *node) ipvs.VirtualServer {
 	return v
 }
 
-// serve adds a virtual server with its real servers, in a mode and with checks as near as can be.
-func (k *keepalived) serve(n *node, v *ipvs.VirtualServer, name string) {
-	way, wayNotes := wayOf(n, "lvs_method", "lb_kind")
+// serve fills the service of a virtual server in with its real servers, in a mode and with checks as near as can be.
+func serve(s *reader.Service, n *node, v *ipvs.VirtualServer) {
+	way := wayOf(s, n, source.Forwarding{}, "lvs_method", "lb_kind")
 	var reals, sorry []*node
-	for _, s := range n.sub {
-		switch s.key() {
+	for _, sub := range n.sub {
+		switch sub.key() {
 		case "real_server":
-			reals = append(reals, s)
+			reals = append(reals, sub)
+			realServer(s, v, sub, ipvs.Destination{Weight: v.Weight, Way: wayOf(s, sub, way, "lvs_method", "lb_kind")})
 		case "sorry_server":
-			sorry = append(sorry, s)
+			sorry = append(sorry, sub)
 		}
 	}
-	notes := wayNotes
-	for _, s := range reals {
-		own, ownNotes := wayOf(s, "lvs_method", "lb_kind")
-		notes = append(append(notes, ownNotes...), realServer(v, s, cmp.Or(own, way), 0)...)
+	for i, sub := range sorry {
+		if i > 0 {
+			s.Note(sub.At, "sorry_server "+source.Excerpt(sub.Arg(1))+" is left out: a virtual server has one", "write it as an endpoint with tier = 2")
+			continue
+		}
+		realServer(s, v, sub, ipvs.Destination{Weight: 1, Way: wayOf(s, n, way, "sorry_server_lvs_method"), Tier: 1})
 	}
-	for _, s := range sorry[min(1, len(sorry)):] {
-		notes = append(notes, reader.Note{At: s.at, Msg: "sorry_server " + source.Excerpt(s.Arg(1)) + " is left out: a virtual server has one", Hint: "write it as an endpoint with tier = 2"})
-	}
-	if len(sorry) > 0 {
-		own, ownNotes := wayOf(n, "sorry_server_lvs_method")
-		notes = append(append(notes, ownNotes...), realServer(v, sorry[0], cmp.Or(own, way), 1)...)
-	}
-	s := ipvs.AddServer(k.Result, v, name)
-	if n.last("protocol") == nil {
-		s.Note(n.at, "no protocol is written, which keepalived takes for UDP", `write protocol = "tcp" if it was meant`)
-	}
-	for _, note := range notes {
-		s.Note(note.At, note.Msg, note.Hint)
+	v.Serve(s)
+	if !n.has("protocol") {
+		s.Note(n.At, "no protocol is written, which keepalived takes for UDP", `write protocol = "tcp" if it was meant`)
 	}
 	addChecks(s, n, reals, len(sorry) > 0)
 	quorum(s, n, v, len(sorry) > 0)
 	leftOut(s, n, reals)
 }
 
-// wayOf returns how packets get to real servers by a statement of a block; nil: it says nothing.
-func wayOf(n *node, keys ...string) (*source.Forwarding, []reader.Note) {
-	i := slices.IndexFunc(n.sub, func(s *node) bool { return slices.Contains(keys, s.key()) })
+// wayOf returns how packets get to real servers by a statement of a block, else as by one before it.
+func wayOf(s *reader.Service, in *node, before source.Forwarding, keys ...string) source.Forwarding {
+	i := slices.IndexFunc(in.sub, func(n *node) bool { return slices.Contains(keys, n.key()) })
 	if i < 0 {
-		return nil, nil
+		return before
 	}
-	s := n.sub[i]
-	switch s.Arg(1) {
+	n := in.sub[i]
+	switch n.Arg(1) {
 	case "NAT":
-		return &source.Forwarding{}, nil
+		return source.Forwarding{}
 	case "DR":
-		return &source.Forwarding{Method: source.ForwardDirect}, nil
-	case "TUN":
-		return tunnelWay(s)
-	}
-	return nil, []reader.Note{{At: s.at, Msg: source.Excerpt(strings.Join(s.Words, " ")) + " is left out", Hint: "want NAT, DR or TUN"}}
-}
-
-// tunnelWay reads TUN [type KIND [port NUMBER] [CHECKSUM]].
-func tunnelWay(s *node) (way *source.Forwarding, notes []reader.Note) {
-	kind, port := "", ""
-	for i, w := range s.Words {
-		switch w {
-		case "type":
-			kind = s.Arg(i + 1)
-		case "port":
-			port = s.Arg(i + 1)
-		case "csum", "remcsum":
-			notes = append(notes, reader.Note{At: s.at, Msg: w + " of the tunnel is left out", Hint: "tunnels have the checksums that IPVS gives them by itself"})
+		return source.Forwarding{Method: source.ForwardDirect}
+	case "TUN": // [type KIND [port NUMBER] [CHECKSUM]]
+		args := map[string]string{}
+		for i, w := range n.Words {
+			if args[w] = n.Arg(i + 1); w == "csum" || w == "remcsum" {
+				s.Note(n.At, w+" of the tunnel is left out", "tunnels have the checksums that IPVS gives them by itself")
+			}
 		}
+		way, err := ipvs.TunnelOf(args["type"], args["port"])
+		if err != nil {
+			s.Note(n.At, err.Error(), "want ipip, gue or gre")
+		}
+		return way
 	}
-	f, err := ipvs.TunnelOf(kind, port)
-	if err != nil {
-		notes = append(notes, reader.Note{At: s.at, Msg: err.Error(), Hint: "want ipip, gue or gre"})
-	}
-	return &f, notes
+	s.Note(n.At, n.Text(0)+" is left out", "want NAT, DR or TUN")
+	return before
 }
 
 // realServer adds a real server, or a sorry server, as a destination, or notes why it cannot.
-func realServer(v *ipvs.VirtualServer, n *node, way *source.Forwarding, tier uint8) (notes []reader.Note) {
-	d := ipvs.Destination{At: n.at, Weight: 1, Tier: tier}
-	if tier == 0 {
-		d.Weight = v.Weight
-	}
-	if way != nil {
-		d.Way = *way
-	}
+func realServer(s *reader.Service, v *ipvs.VirtualServer, n *node, d ipvs.Destination) {
 	a, err := netip.ParseAddr(n.Arg(1))
 	port, portErr := reader.PortOf(n.Arg(2))
 	if err != nil || portErr != nil {
-		return []reader.Note{{At: n.at, Msg: fmt.Sprintf("%s %s is left out: want an address and a port", n.key(), source.Excerpt(strings.Join(n.Words[1:], " ")))}}
+		s.Note(n.At, n.key()+" "+n.Text(1)+" is left out: want an address and a port", "")
+		return
 	}
-	d.Addr = netip.AddrPortFrom(a, port)
-	weight, upper, lower := d.Weight, 0, 0
-	for _, s := range n.sub {
-		var to *int
-		switch s.key() {
+	d.At, d.Addr = n.At, netip.AddrPortFrom(a, port)
+	for _, sub := range n.sub {
+		switch sub.key() {
 		case "weight":
-			to = &weight
+			sub.number(s.Note, &d.Weight)
 		case "uthreshold":
-			to = &upper
+			sub.number(s.Note, &d.Upper)
 		case "lthreshold":
-			to = &lower
-		default:
-			continue
-		}
-		if number, ok := s.number(func(at reader.Position, msg, hint string) {
-			notes = append(notes, reader.Note{At: at, Msg: msg, Hint: hint})
-		}); ok {
-			*to = number
+			sub.number(s.Note, &d.Lower)
 		}
 	}
-	d.Weight, d.Upper, d.Lower = weight, uint32(upper), uint32(lower)
 	v.Dests = append(v.Dests, d)
-	return notes
 }
 
 // quorum takes the quorum over where endpoints weigh the same: they are counted, not weighed.
@@ -350,30 +296,23 @@ func quorum(s *reader.Service, n *node, v *ipvs.VirtualServer, hasSorry bool) {
 	if i < 0 {
 		return
 	}
-	at := n.sub[i].at
-	want, _ := n.sub[i].number(s.Note)
-	weights := map[int]bool{}
-	weight := 1
+	at, want := n.sub[i].At, 0
+	n.sub[i].number(s.Note, &want)
+	same, weight := true, -1
 	for _, d := range v.Dests {
 		if d.Tier == 0 {
+			same = same && (weight < 0 || weight == d.Weight)
 			weight = d.Weight
-			weights[d.Weight] = true
 		}
 	}
 	switch {
 	case want <= 1:
 	case !hasSorry:
 		s.Note(at, "quorum is left out: there is no sorry_server to change to", "svcproxy status --check "+s.Name+" tells scripts whether the service works")
-	case len(weights) != 1 || weight == 0:
+	case !same || weight <= 0:
 		s.Note(at, "quorum is left out: the weights of real servers differ, and min_up counts endpoints", "write min_up = the number of endpoints without which the sorry server is used")
 	default:
 		s.MinUp = uint16(min(65535, len(v.Dests)-1, (want+weight-1)/weight)) // without the sorry server
 		s.Note(at, fmt.Sprintf("below min_up = %d the sorry server is used beside the endpoints that are left, not in their place", s.MinUp), "")
 	}
-}
-
-// A portGroup is addresses that have one port.
-type portGroup struct {
-	port  uint16
-	addrs []netip.Addr
 }

@@ -13,18 +13,19 @@ import (
 
 // A misc is a program with its arguments, of MISC_CHECK.
 type misc struct {
-	words   []string // of which those of variables stand for what the check is told
-	dynamic bool     // exit codes above 1 set a weight
+	words   []string
+	told    map[string]string // environment variables that replace arguments: the address and the port of the endpoint
+	dynamic bool              // exit codes above 1 set a weight
 	addr    netip.Addr
 }
-
-// variables are the environment variables that replace words: the address and the port of the endpoint.
-var variables = map[string]string{"\x00address": `"$SVCPROXY_ADDRESS"`, "\x00port": `"$SVCPROXY_PORT"`}
 
 // program makes a command of a program and its arguments. The address and the port of the real server
 // among them become those of the endpoint that is asked.
 func (r *checkReader) program(c *source.HealthCheck) bool {
-	m := misc{addr: r.addr}
+	m := misc{addr: r.addr, told: map[string]string{r.addr.String(): `"$SVCPROXY_ADDRESS"`}}
+	if r.port == r.own {
+		m.told[strconv.Itoa(int(r.port))] = `"$SVCPROXY_PORT"`
+	}
 	c.Timeout = c.Interval // of keepalived, where no time is written
 	for _, s := range r.node.sub {
 		switch s.key() {
@@ -36,29 +37,20 @@ func (r *checkReader) program(c *source.HealthCheck) bool {
 			c.Timeout = r.seconds("misc_timeout", c.Timeout)
 		case "misc_dynamic":
 			m.dynamic = true
-			r.Note(s.at, "misc_dynamic sets no weight: exit codes above 2 pass, and 2, which stood for weight 0, fails", "126 and 127 fail too: a shell has them for a program that it cannot run")
+			r.Note(s.At, "misc_dynamic sets no weight: exit codes above 2 pass, and 2, which stood for weight 0, fails", "126 and 127 fail too: a shell has them for a program that it cannot run")
 		}
 	}
 	if len(m.words) == 0 {
-		r.Note(r.node.at, "MISC_CHECK is left out: it has no misc_path", "")
+		r.Note(r.node.At, "MISC_CHECK is left out: it has no misc_path", "")
 		return false
 	}
-	for i, w := range m.words {
-		switch {
-		case i > 0 && w == r.addr.String():
-			m.words[i] = "\x00address"
-		case i > 0 && r.port == r.own && w == strconv.Itoa(int(r.port)):
-			m.words[i] = "\x00port"
-		}
-	}
 	r.misc = m
-	if c.Command = m.words; m.dynamic || slices.ContainsFunc(m.words, isVariable) {
+	isTold := func(word string) bool { return m.told[word] != "" }
+	if c.Command = m.words; m.dynamic || slices.ContainsFunc(m.words[1:], isTold) {
 		c.Command = shell([]misc{m})
 	}
 	return true
 }
-
-func isVariable(word string) bool { return variables[word] != "" }
 
 // weighs is the end of a script: of the exit codes that set a weight, that of weight 0 is a failure, and
 // so are those by which a shell says that it cannot run a program.
@@ -70,16 +62,17 @@ func shell(miscs []misc) []string {
 	var script strings.Builder
 	var kept []string
 	numbers := map[string]int{}
+	several, dynamic := len(miscs) > 1, false
 	for _, m := range miscs {
-		if len(miscs) > 1 {
+		if several {
 			fmt.Fprintf(&script, " %s)", m.addr)
 		}
-		if !m.dynamic {
+		if dynamic = dynamic || m.dynamic; !m.dynamic {
 			script.WriteString(" exec")
 		}
-		for _, w := range m.words {
-			if isVariable(w) {
-				script.WriteString(" " + variables[w])
+		for k, w := range m.words {
+			if m.told[w] != "" && k > 0 {
+				script.WriteString(" " + m.told[w])
 				continue
 			}
 			i, known := numbers[w]
@@ -88,15 +81,15 @@ func shell(miscs []misc) []string {
 			}
 			fmt.Fprintf(&script, ` "${%d}"`, i)
 		}
-		if len(miscs) > 1 {
+		if several {
 			script.WriteString(" ;;")
 		}
 	}
 	text := strings.TrimSpace(script.String())
-	if len(miscs) > 1 {
+	if several {
 		text = `case "$SVCPROXY_ADDRESS" in ` + text + " esac"
 	}
-	if slices.ContainsFunc(miscs, func(m misc) bool { return m.dynamic }) {
+	if dynamic {
 		text += weighs
 	}
 	return slices.Concat([]string{"/bin/sh", "-c", text}, kept)

@@ -60,51 +60,35 @@ type service struct {
 }
 
 // Read reads objects of Kubernetes: YAML or JSON, any number of documents, and lists.
-func Read(in reader.Input) (*reader.Result, error) {
+func Read(in reader.Input) *reader.Result {
 	r := newManifestReader()
 	r.Missing = "write its endpoints, or print them with kubectl get services,endpointslices -A -o yaml"
 	for _, d := range documents(in) {
-		text, err := jsonOf(d.at, d.text)
-		if err != nil {
-			return nil, err
-		}
-		if err := r.add(d.at, itemLines(d.text, "items"), text, "", 0); err != nil {
-			return nil, err
-		}
+		r.add(d.at, itemLines(d.text, "items"), jsonOf(d.at, d.text), "", 0)
 	}
 	return r.finish(in.Name)
 }
 
 // ReadCilium reads the state file of Cilium's standalone load balancer: objects of Kubernetes in
 // two lists, without their kinds.
-func ReadCilium(in reader.Input) (*reader.Result, error) {
+func ReadCilium(in reader.Input) *reader.Result {
 	all := slices.DeleteFunc(documents(in), func(d document) bool { return !d.has })
 	at := reader.Position{File: in.Name, Line: 1}
 	if len(all) > 1 {
-		return nil, reader.ErrorAt(all[1].at, "a state file has one document; svcproxy convert kubernetes reads several")
-	}
-	text, err := jsonOf(at, in.Data)
-	if err != nil {
-		return nil, err
+		reader.Fail(all[1].at, "a state file has one document; svcproxy convert kubernetes reads several")
 	}
 	var state struct {
 		Services, Endpoints []json.RawMessage
 	}
-	if err := json.Unmarshal(text, &state); err != nil {
-		return nil, reader.ErrorAt(at, "it is no state file: %s", objectError(err))
+	if err := json.Unmarshal(jsonOf(at, in.Data), &state); err != nil {
+		reader.Fail(at, "it is no state file: %s", objectError(err))
 	}
 	if state.Services == nil {
-		return nil, reader.ErrorAt(at, "it has no key services, as a state file has; svcproxy convert kubernetes reads objects and lists of Kubernetes")
+		reader.Fail(at, "it has no key services, as a state file has; svcproxy convert kubernetes reads objects and lists of Kubernetes")
 	}
 	r := newManifestReader()
-	for _, l := range []struct {
-		kind, key string
-		objects   []json.RawMessage
-	}{{"Service", "services", state.Services}, {"EndpointSlice", "endpoints", state.Endpoints}} {
-		if err := r.addAll(at, itemLines(in.Data, l.key), l.objects, l.kind, 0); err != nil {
-			return nil, err
-		}
-	}
+	r.addAll(at, itemLines(in.Data, "services"), state.Services, "Service", 0)
+	r.addAll(at, itemLines(in.Data, "endpoints"), state.Endpoints, "EndpointSlice", 0)
 	return r.finish(in.Name)
 }
 
@@ -112,10 +96,10 @@ func ReadCilium(in reader.Input) (*reader.Result, error) {
 var yamlLine = regexp.MustCompile(`^line (\d+): `)
 
 // jsonOf converts a YAML document to JSON. The position is that of its first line.
-func jsonOf(at reader.Position, text []byte) ([]byte, error) {
+func jsonOf(at reader.Position, text []byte) []byte {
 	out, err := yaml.YAMLToJSON(text)
 	if err == nil {
-		return out, nil
+		return out
 	}
 	msg := strings.TrimPrefix(err.Error(), "yaml: ")
 	if m := yamlLine.FindStringSubmatch(msg); m != nil {
@@ -126,7 +110,8 @@ func jsonOf(at reader.Position, text []byte) ([]byte, error) {
 	if bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) {
 		syntax = "JSON"
 	}
-	return nil, reader.ErrorAt(at, "it is no %s: %s", syntax, source.Printable(msg))
+	reader.Fail(at, "it is no %s: %s", syntax, source.Printable(msg))
+	return nil
 }
 
 // itemLines returns the lines, counted from 0, at which the items of a top-level list begin. It reads block YAML and the
@@ -215,78 +200,72 @@ func behind(line []byte, mark string) (rest string, marked bool) {
 }
 
 // addAll adds the objects of a list. Lines are their offsets from a position, or nil.
-func (r *manifestReader) addAll(at reader.Position, lines []int, all []json.RawMessage, kind string, depth int) error {
+func (r *manifestReader) addAll(at reader.Position, lines []int, all []json.RawMessage, kind string, depth int) {
 	for i, text := range all {
 		item := at
 		if len(lines) == len(all) {
 			item.Line += lines[i]
 		}
-		if err := r.add(item, nil, text, kind, depth); err != nil {
-			return err
-		}
+		r.add(item, nil, text, kind, depth)
 	}
-	return nil
 }
 
 // add takes up an object, or all that a list has. A kind is that of objects that do not say it.
-func (r *manifestReader) add(at reader.Position, lines []int, text []byte, kind string, depth int) error {
-	if bytes.Equal(bytes.TrimSpace(text), []byte("null")) {
-		return nil // a document of comments
-	}
+func (r *manifestReader) add(at reader.Position, lines []int, text []byte, kind string, depth int) {
 	var o object
 	if err := json.Unmarshal(text, &o); err != nil {
-		return reader.ErrorAt(at, "it is no object of Kubernetes: %s", objectError(err))
+		reader.Fail(at, "it is no object of Kubernetes: %s", objectError(err))
 	}
 	o.Kind = cmp.Or(o.Kind, kind)
-	if strings.HasSuffix(o.Kind, "List") && depth < reader.MaxDepth {
-		return r.addAll(at, lines, o.Items, strings.TrimSuffix(o.Kind, "List"), depth+1)
-	}
-	if o.Kind == "Service" && strings.Contains(o.APIVersion, "/") { // of a group, such as that of Knative
+	key := source.Key{Namespace: cmp.Or(o.Metadata.Namespace, "default"), Name: o.Metadata.Name}
+	switch isService := o.Kind == "Service"; {
+	case bytes.Equal(bytes.TrimSpace(text), []byte("null")): // a document of comments
+		return
+	case strings.HasSuffix(o.Kind, "List") && depth < reader.MaxDepth:
+		r.addAll(at, lines, o.Items, strings.TrimSuffix(o.Kind, "List"), depth+1)
+		return
+	case isService && strings.Contains(o.APIVersion, "/"): // of a group, such as that of Knative
 		r.Note(at, "Service "+source.Excerpt(o.Metadata.Name)+" of "+source.Excerpt(o.APIVersion)+" is left out: it is no service of Kubernetes itself", "")
-		return nil
-	}
-	if key := (source.Key{Namespace: cmp.Or(o.Metadata.Namespace, "default"), Name: o.Metadata.Name}); o.Kind == "Service" {
-		if r.seen[key] {
-			r.Note(at, "service "+source.Printable(key.String())+" is there already: the first one counts", "")
-			return nil
-		}
-		r.seen[key] = true
+		return
+	case isService && r.seen[key]:
+		r.Note(at, "service "+source.Printable(key.String())+" is there already: the first one counts", "")
+		return
 	}
 	known, err := r.all.Add(o.Kind, text, len(r.at))
-	switch {
-	case err != nil:
-		return reader.ErrorAt(at, "%s %s cannot be read: %s", source.Printable(o.Kind), source.Excerpt(o.Metadata.Name), objectError(err))
-	case !known:
+	if err != nil {
+		reader.Fail(at, "%s %s cannot be read: %s", source.Printable(o.Kind), source.Excerpt(o.Metadata.Name), objectError(err))
+	}
+	if !known {
 		r.Note(at, source.Printable(cmp.Or(o.Kind, "object"))+" "+source.Excerpt(o.Metadata.Name)+" is left out: it is no service", "")
-		return nil
-	case o.Kind == "Service":
+		return
+	}
+	if o.Kind == "Service" {
 		var s service
 		if err := json.Unmarshal(text, &s); err != nil {
-			return reader.ErrorAt(at, "Service %s cannot be read: %s", source.Excerpt(o.Metadata.Name), objectError(err))
+			reader.Fail(at, "Service %s cannot be read: %s", source.Excerpt(o.Metadata.Name), objectError(err))
 		}
-		r.texts[len(r.at)] = s
+		r.texts[len(r.at)], r.seen[key] = s, true
 	}
 	r.at = append(r.at, at)
-	return nil
 }
 
 // finish makes services of all objects.
-func (r *manifestReader) finish(file string) (*reader.Result, error) {
+func (r *manifestReader) finish(file string) *reader.Result {
 	for _, c := range r.all.Services() {
 		at, text := r.at[c.ID], r.texts[c.ID]
+		name := source.Printable(c.Key.String())
 		if proxy, named := text.Metadata.Labels[labelProxyName]; named {
-			r.Note(at, "service "+source.Printable(c.Key.String())+" is left out: the label "+labelProxyName+" gives it to "+source.Excerpt(proxy), "")
+			r.Note(at, "service "+name+" is left out: the label "+labelProxyName+" gives it to "+source.Excerpt(proxy), "")
 			continue
 		}
 		if c.Service == nil {
 			for _, msg := range c.Notes {
-				r.Note(at, "service "+source.Printable(c.Key.String())+": "+msg, "")
+				r.Note(at, "service "+name+": "+msg, "")
 			}
 			continue
 		}
-		if err := r.Grow(len(c.Ports) * len(c.Endpoints)); err != nil {
-			return nil, reader.ErrorAt(at, "%s", err)
-		}
+		r.At = at
+		r.Grow(len(c.Ports) * len(c.Endpoints))
 		opens := text.denied(c.Service)
 		for i, svc := range reader.SplitPorts(c.Service) {
 			s := r.Add(at, c.Key.Namespace, svc.Name)
@@ -297,10 +276,10 @@ func (r *manifestReader) finish(file string) (*reader.Result, error) {
 				continue
 			}
 			for _, msg := range c.Notes {
-				s.Note(at, source.Printable(c.Key.String())+": "+msg, "")
+				s.Note(at, name+": "+msg, "")
 			}
 			if opens != "" {
-				s.Note(at, source.Printable(c.Key.String())+" "+opens, "write load_balancer_source_ranges")
+				s.Note(at, name+" "+opens, "write load_balancer_source_ranges")
 			}
 			text.leftOut(s)
 		}
@@ -309,7 +288,7 @@ func (r *manifestReader) finish(file string) (*reader.Result, error) {
 		r.Note(r.at[o.ID], o.Note, "")
 	}
 	r.KeepsPods(file)
-	return r.Result, nil
+	return r.Result
 }
 
 // labelProxyName is the label by which a Service chooses another proxy than kube-proxy.

@@ -10,6 +10,6 @@ import (
 
 var errNoKubernetes = errors.New("this svcproxy was built without Kubernetes (-tags nokubernetes), and cannot read its objects; use one that was not")
 
-func Read(reader.Input) (*reader.Result, error) { return nil, errNoKubernetes }
+func Read(reader.Input) *reader.Result { return reader.End(errNoKubernetes) }
 
-func ReadCilium(reader.Input) (*reader.Result, error) { return nil, errNoKubernetes }
+func ReadCilium(reader.Input) *reader.Result { return reader.End(errNoKubernetes) }

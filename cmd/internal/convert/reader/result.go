@@ -2,14 +2,12 @@ package reader
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"io"
 	"iter"
 	"net/netip"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"svcproxy.dev/svcproxy/source"
@@ -65,9 +63,29 @@ func (p Position) Compare(o Position) int {
 	return cmp.Or(cmp.Compare(p.File, o.File), cmp.Compare(p.Line, o.Line))
 }
 
-// ErrorAt returns an error about a position that ends the reading.
-func ErrorAt(at Position, format string, args ...any) error {
-	return fmt.Errorf("%s: %s", at, fmt.Sprintf(format, args...))
+// A failure is the error of an input that cannot be read at all.
+type failure struct{ error }
+
+// End ends the reading, however deep in blocks and files, with an error that Catch returns.
+func End(err error) *Result { panic(failure{err}) }
+
+// Fail ends the reading with an error about a position.
+func Fail(at Position, format string, args ...any) {
+	End(fmt.Errorf("%s: %s", at, fmt.Sprintf(format, args...)))
+}
+
+// Fail ends the reading with an error about what is read now.
+func (r *Result) Fail(format string, args ...any) { Fail(r.At, format, args...) }
+
+// Catch is deferred by who begins to read. It sets the error of Fail.
+func Catch(err *error) {
+	switch v := recover().(type) {
+	case nil:
+	case failure:
+		*err = v.error
+	default:
+		panic(v)
+	}
 }
 
 // A Note says what is not carried over, where it stands, and what to do.
@@ -81,7 +99,17 @@ type Note struct {
 
 // String returns the note on one line that may go to a terminal.
 func (n Note) String() string {
-	text := n.At.String() + ": " + source.Printable(n.Msg) + n.others()
+	text := n.At.String() + ": " + source.Printable(n.Msg)
+	lines := strings.Fields(strings.Trim(fmt.Sprint(n.also), "[]"))
+	if n.more > 0 {
+		lines = append(lines, fmt.Sprintf("%d more", n.more))
+	}
+	switch last := len(lines) - 1; {
+	case last == 0:
+		text += " (also line " + lines[0] + ")"
+	case last > 0:
+		text += " (also lines " + strings.Join(lines[:last], ", ") + " and " + lines[last] + ")"
+	}
 	if n.Hint != "" {
 		text += "; " + source.Printable(n.Hint)
 	}
@@ -91,33 +119,12 @@ func (n Note) String() string {
 // maxAlso is how many other lines a note names. It counts the rest.
 const maxAlso = 10
 
-// others names the other lines that say the same.
-func (n Note) others() string {
-	if len(n.also) == 0 {
-		return ""
-	}
-	var words []string
-	for _, line := range n.also {
-		words = append(words, strconv.Itoa(line))
-	}
-	if n.more > 0 {
-		words = append(words, strconv.Itoa(n.more)+" more")
-	}
-	list := strings.Join(words, ", ")
-	if i := strings.LastIndex(list, ", "); i >= 0 {
-		list = list[:i] + " and" + list[i+1:]
-	}
-	if len(words) > 1 {
-		return " (also lines " + list + ")"
-	}
-	return " (also line " + list + ")"
-}
-
 // A Result is what was read.
 type Result struct {
 	Services []*Service
-	Notes    []Note // about what is part of no service
-	Missing  string // what to do about a service without endpoints; empty: write them
+	Notes    []Note   // about what is part of no service
+	Missing  string   // what to do about a service without endpoints; empty: write them
+	At       Position // of what is read now, and may stand for too much
 	names    map[string]int
 	said     map[said]int
 	grown    int // of maxGrowth
@@ -145,25 +152,21 @@ type Service struct {
 // NewResult returns an empty one of an input that may include files.
 func NewResult(in Input) *Result { return &Result{included: len(in.Data)} }
 
-// ErrGrown ends the reading of a text that stands for too much.
-var ErrGrown = errors.New("it stands for too many addresses, endpoints or words; split it")
-
-// Grow counts what a text stands for.
-func (r *Result) Grow(n int) error {
+// Grow counts what a text stands for, and ends the reading where it is too much.
+func (r *Result) Grow(n int) {
 	if r.grown += n; n < 0 || r.grown > maxGrowth {
-		return ErrGrown
+		r.Fail("it stands for too many addresses, endpoints or words; split it")
 	}
-	return nil
 }
 
 // Note adds a note about something outside of services. A repeated note adds its line to the first one.
 func (r *Result) Note(at Position, msg, hint string) {
-	r.addNote(&r.Notes, nil, Note{At: at, Msg: msg, Hint: hint})
+	r.addNote(&r.Notes, said{nil, at.File, msg, hint}, at)
 }
 
 // Note adds a note about the service. A repeated note adds its line to the first one.
 func (s *Service) Note(at Position, msg, hint string) {
-	s.all.addNote(&s.Notes, s, Note{At: at, Msg: msg, Hint: hint})
+	s.all.addNote(&s.Notes, said{s, at.File, msg, hint}, at)
 }
 
 // A said is what has been noted of a service, or of none.
@@ -172,33 +175,29 @@ type said struct {
 	file, msg, hint string
 }
 
-func (r *Result) addNote(list *[]Note, of *Service, n Note) {
-	key := said{of, n.At.File, n.Msg, n.Hint}
+func (r *Result) addNote(list *[]Note, key said, at Position) {
 	i, known := r.said[key]
-	switch {
-	case known:
-		(*list)[i].repeat(n.At.Line)
-	case len(r.said) < maxNotes:
+	if !known {
+		if len(r.said) == maxNotes {
+			r.unsaid++
+			return
+		}
 		if r.said == nil {
 			r.said = map[said]int{}
 		}
 		r.said[key] = len(*list)
-		*list = append(*list, n)
-	default:
-		r.unsaid++
+		*list = append(*list, Note{At: at, Msg: key.msg, Hint: key.hint, last: at.Line})
+		return
 	}
-}
-
-// repeat adds the line of a repeated note.
-func (n *Note) repeat(line int) {
+	n := &(*list)[i]
 	switch {
-	case line == n.At.Line || line == n.last || slices.Contains(n.also, line):
+	case at.Line == n.At.Line || at.Line == n.last || slices.Contains(n.also, at.Line):
 	case len(n.also) < maxAlso:
-		n.also = append(n.also, line)
+		n.also = append(n.also, at.Line)
 	default:
 		n.more++
 	}
-	n.last = line
+	n.last = at.Line
 }
 
 // Whole returns an error if notes were dropped, because no note may be lost silently.

@@ -13,33 +13,31 @@ import (
 
 // CommonTargets makes the number that most endpoints have for a port its target port.
 func CommonTargets(s *source.Service) {
-	var targets []source.Port
-	for _, p := range s.Ports {
+	ports := slices.Clone(s.Ports)
+	for k, p := range ports {
 		counts := map[uint16]int{}
 		for i := range s.Endpoints {
 			counts[s.Endpoints[i].Port(p)]++
 		}
 		if len(counts) > 0 {
-			p.TargetPort = slices.MaxFunc(slices.Sorted(maps.Keys(counts)), func(a, b uint16) int {
-				return cmp.Or(cmp.Compare(counts[a], counts[b]), cmp.Compare(b, a))
+			ports[k].TargetPort = slices.MaxFunc(slices.Sorted(maps.Keys(counts)), func(a, b uint16) int {
+				return cmp.Compare(counts[a], counts[b]) // of several the lowest
 			})
 		}
-		targets = append(targets, p)
 	}
 	for i := range s.Endpoints {
 		e := &s.Endpoints[i]
-		var own map[string]uint16
+		own := map[string]uint16{}
 		for k, p := range s.Ports {
-			if n := e.Port(p); n != targets[k].TargetPort {
-				if own == nil {
-					own = map[string]uint16{}
-				}
+			if n := e.Port(p); n != ports[k].TargetPort {
 				own[p.Name] = n
 			}
 		}
-		e.Ports = own
+		if e.Ports = own; len(own) == 0 {
+			e.Ports = nil
+		}
 	}
-	s.Ports = targets
+	s.Ports = ports
 }
 
 // A Named is an endpoint that has a host name instead of an address.
@@ -147,6 +145,11 @@ func (s *Service) SetAffinity(at Position, d time.Duration) {
 		s.Note(at, fmt.Sprintf("clients keep their endpoint for 24h, not for %s", d), "nothing to do, as a rule")
 		s.Affinity = source.MaxAffinity
 	}
+}
+
+// CheckTime returns a time of a check within the bounds of those.
+func CheckTime(d time.Duration) time.Duration {
+	return max(source.MinCheckTime, min(source.MaxCheckTime, d))
 }
 
 // A Checked is a server that is an endpoint, with its check.

@@ -3,55 +3,62 @@ package reader
 import (
 	"errors"
 	"fmt"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
 	"svcproxy.dev/svcproxy/source"
 )
 
-// Words are those of a line or a statement.
-type Words []string
+// A Line is a line of the input, or a statement, in words.
+type Line struct {
+	At    Position
+	Words []string
+}
 
 // Arg returns a word by its number; empty: there is none.
-func (w Words) Arg(i int) string {
-	if i < len(w) {
-		return w[i]
+func (l Line) Arg(i int) string {
+	if i < len(l.Words) {
+		return l.Words[i]
 	}
 	return ""
 }
 
-// errQuote says that a line ends in quotes.
-var errQuote = errors.New("a quote has no end")
-
-// A splitter takes up the words of a line.
-type splitter struct {
-	words []string
-	word  strings.Builder
-	begun bool // the word; one in quotes may be empty
+// Is reports whether a line begins with these words.
+func (l Line) Is(words ...string) bool {
+	return len(l.Words) >= len(words) && slices.Equal(l.Words[:len(words)], words)
 }
 
-// add adds to the word.
-func (s *splitter) add(text string) {
-	s.word.WriteString(text)
-	s.begun = true
+// Text returns the words from one on, for messages.
+func (l Line) Text(from int) string {
+	return source.Excerpt(strings.Join(l.Words[min(from, len(l.Words)):], " "))
 }
 
-// end ends the word, if one has begun.
-func (s *splitter) end() {
-	if s.begun {
-		s.words = append(s.words, s.word.String())
+// WordSet returns the set of the words of a text.
+func WordSet(text string) map[string]bool {
+	out := map[string]bool{}
+	for _, word := range strings.Fields(text) {
+		out[word] = true
 	}
-	s.word.Reset()
-	s.begun = false
+	return out
+}
+
+// A Left says why statements are left out, and what to do about it.
+type Left struct{ Why, Hint string }
+
+// Of returns what a note says of something that is left out.
+func (l Left) Of(what string) string {
+	if l.Why == "" {
+		return what + " is left out"
+	}
+	return what + " is left out: " + l.Why
 }
 
 // PortOf reads a port; without one it is 0.
 func PortOf(text string) (uint16, error) {
-	if text == "" {
-		return 0, nil
-	}
 	n, err := strconv.ParseUint(text, 10, 16)
-	if err != nil {
+	if text != "" && err != nil {
 		return 0, fmt.Errorf("%s is no port", source.Excerpt(text))
 	}
 	return uint16(n), nil
@@ -79,45 +86,53 @@ var (
 )
 
 // Split splits a line at blanks that are in no quotes.
-func (x Syntax) Split(line string) ([]string, error) {
-	var s splitter
-	quote := byte(0)
+func (x Syntax) Split(line string) (words []string, err error) {
+	var word []byte
+	begun, quote := false, byte(0) // a word in quotes may be empty
+	end := func() {
+		if begun {
+			words = append(words, string(word))
+		}
+		word, begun = word[:0], false
+	}
 	for i := 0; i < len(line); i++ {
 		c := line[i]
-		inBraces := quote == 0 && x.Braces && (c == '{' || c == '}') && (i == 0 || line[i-1] != '$') && !strings.Contains(s.word.String(), "${")
+		length := 1 // of what means text
+		text := line[i : i+1]
 		switch {
 		case quote == 0 && c == '#' && x.Comment:
 			line = line[:i]
+			continue
 		case c == '\\' && i+1 < len(line) && x.Escapes && quote != '\'':
-			text, length := unescaped(line[i+1:], quote)
-			s.add(text)
-			i += length
+			text, length = unescaped(line[i+1:], quote)
+			length++
 		case c == '\\' && i+1 < len(line) && x.Braces && quote != 0:
-			i++
-			if line[i] != '"' && line[i] != '\\' {
-				s.add(`\`)
+			text, length = line[i:i+2], 2
+			if text[1] == '"' || text[1] == '\\' {
+				text = text[1:]
 			}
-			s.add(line[i : i+1])
 		case quote != 0 && c == quote:
-			quote = 0
+			quote, text = 0, ""
 		case quote == 0 && strings.IndexByte(x.Quotes, c) >= 0:
-			quote, s.begun = c, true
+			quote, text = c, ""
 		case quote == 0 && (c == ' ' || c == '\t'):
-			s.end()
-		case inBraces:
-			s.end()
-			s.words = append(s.words, line[i:i+1])
-		default:
-			s.add(line[i : i+1])
+			end()
+			continue
+		case quote == 0 && x.Braces && (c == '{' || c == '}') && (i == 0 || line[i-1] != '$') && !strings.Contains(string(word), "${"):
+			end()
+			words = append(words, text)
+			continue
 		}
+		word, begun = append(word, text...), true
+		i += length - 1
 	}
 	if quote != 0 && !x.Open {
-		return nil, errQuote
+		return nil, errors.New("a quote has no end")
 	}
-	if quote == 0 || !x.Open { // a word in quotes without an end is none
-		s.end()
+	if quote == 0 { // a word in quotes without an end is none
+		end()
 	}
-	return s.words, nil
+	return words, nil
 }
 
 // unescaped returns what a backslash before a text means, and how much of the text belongs to it. Before all else it stays,
@@ -135,6 +150,19 @@ func unescaped(text string, quote byte) (means string, length int) {
 		}
 	}
 	return `\`, 0
+}
+
+// dollars matches what begins an escape, a class, or is a dollar sign.
+var dollars = regexp.MustCompile(`(?s)\\.|\[\^?\]?(?:\\.|\[:\^?[a-z]+:\]|[^\]\\])*\]|\$`)
+
+// Expression returns an expression of PCRE as RE2 has it: $ is also before a newline that ends the text.
+func Expression(text string) string {
+	return dollars.ReplaceAllStringFunc(text, func(s string) string {
+		if s == "$" {
+			return `\n?$`
+		}
+		return s
+	})
 }
 
 // MaxPorts is how many ports of a range become ports of a service.
