@@ -47,7 +47,7 @@ func listOf[T any](all []T, text func(T) string) string {
 
 // quoted returns a basic string of TOML, on one line.
 func quoted(text string) string {
-	b := []byte{'"'}
+	b := append(make([]byte, 0, len(text)+2), '"')
 	for _, c := range text {
 		switch i := strings.IndexRune("\"\\\n\r\t", c); {
 		case i >= 0:
@@ -75,15 +75,15 @@ func putUnless[T comparable](t *table, key string, standard, v T) {
 
 func (t table) inline() string { return "{ " + strings.Join(t, ", ") + " }" }
 
+// Unlike the ports and endpoints of any service, which has to write them.
+var noPorts, noEndpoints = []source.Port{{}}, []source.Endpoint{{}}
+
 // serviceText returns a service as a service file has it: what differs from one of which nothing is written.
 func serviceText(s *source.Service, named []reader.Named) string {
-	t := table{"name = " + literal(s.Name)}
+	t := append(make(table, 0, 16), "name = "+literal(s.Name))
 	putUnless(&t, "namespace", "default", s.Namespace)
 	putUnless(&t, "enabled", true, !s.Disabled)
-	standard := source.Service{
-		Ports: []source.Port{{}}, Endpoints: []source.Endpoint{{}}, // unlike those of any service, which has to write them
-		MinUp: min(s.MinUp, 1), HealthCheck: s.HealthCheck, Disabled: s.Disabled,
-	}
+	standard := source.Service{Ports: noPorts, Endpoints: noEndpoints, MinUp: min(s.MinUp, 1), HealthCheck: s.HealthCheck, Disabled: s.Disabled}
 	for _, d := range standard.Differences(s) {
 		switch d.Key {
 		case "ports":

@@ -87,7 +87,7 @@ var (
 
 // Split splits a line at blanks that are in no quotes.
 func (x Syntax) Split(line string) (words []string, err error) {
-	var word []byte
+	word := make([]byte, 0, 64)
 	begun, quote := false, byte(0) // a word in quotes may be empty
 	end := func() {
 		if begun {
