@@ -52,13 +52,34 @@ func uneven(n int) string {
 
 // Where a load balancer kept sources out by an annotation, the service counts as open.
 func TestAnnotatedRangesOpen(t *testing.T) {
-	for text, want := range map[string]string{
-		kubeOf(false)([]string{"service.beta.kubernetes.io/load-balancer-source-ranges: 10.0.0.0/8", "ingress: [{ip: 192.0.2.9}]"}):         "[default/web]",
-		kubeOf(false)([]string{"service.beta.kubernetes.io/load-balancer-source-ranges: 10.0.0.0/8"}):                                       "[]",
-		kubeOf(false)([]string{"service.cilium.io/src-ranges-policy: deny", "loadBalancerSourceRanges: [x]", "ingress: [{ip: 192.0.2.9}]"}): "[default/web]",
+	const of, balanced, ranges = "service.beta.kubernetes.io/", "ingress: [{ip: 192.0.2.9}]", "loadBalancerSourceRanges: [10.0.0.0/8]"
+	for want, all := range map[string][][]string{
+		"[default/web]": {
+			{of + "load-balancer-source-ranges: 10.0.0.0/8", balanced},
+			{of + "load-balancer-source-ranges: \"::/0\"", balanced},
+			{of + "load-balancer-source-ranges: 0.0.0.0/1", balanced},
+			{of + "azure-allowed-ip-ranges: 10.0.0.0/8", balanced},
+			{of + "azure-deny-all-except-load-balancer-source-ranges: \"true\"", balanced, ranges},
+			{of + "do-loadbalancer-allow-rules: cidr:10.0.0.0/8", balanced},
+			{of + "do-loadbalancer-deny-rules: ip:198.51.100.7", balanced},
+			{of + "linode-loadbalancer-firewall-acl: x", balanced},
+			{of + "linode-loadbalancer-firewall-id: \"7\"", balanced, ranges},
+			{"service.cilium.io/src-ranges-policy: deny", "loadBalancerSourceRanges: [x]", balanced},
+		},
+		"[]": {
+			{of + "load-balancer-source-ranges: 10.0.0.0/8"},
+			{of + "load-balancer-source-ranges: 10.0.0.0/8", balanced, ranges},
+			{of + "load-balancer-source-ranges: 0.0.0.0/0", balanced},
+			{of + "load-balancer-source-ranges: \"128.0.0.0/1, 0.0.0.0/1\"", balanced},
+			{of + "azure-deny-all-except-load-balancer-source-ranges: \"false\"", balanced, ranges},
+			{of + "linode-loadbalancer-firewall-id: \"7\""},
+		},
 	} {
-		if d, err := document(format(t, "kubernetes"), reader.Input{Name: "in", Data: []byte(text)}); err != nil || fmt.Sprint(d.Opened) != want {
-			t.Errorf("error %v, open: %v; want %s of\n%s", err, d.Opened, want, text)
+		for _, written := range all {
+			text := kubeOf(false)(written)
+			if d, err := document(format(t, "kubernetes"), reader.Input{Name: "in", Data: []byte(text)}); err != nil || fmt.Sprint(d.Opened) != want {
+				t.Errorf("error %v, open: %v; want %s of\n%s", err, d.Opened, want, text)
+			}
 		}
 	}
 }

@@ -270,7 +270,7 @@ func (r *manifestReader) finish(file string) *reader.Result {
 		for i, svc := range reader.SplitPorts(c.Service) {
 			s := r.Add(at, c.Key.Namespace, svc.Name)
 			svc.Name = s.Name
-			s.Service, s.Opens = svc, opens != ""
+			s.Service, s.Opens = svc, len(opens) > 0
 			reader.CommonTargets(svc)
 			if i > 0 {
 				continue
@@ -278,8 +278,8 @@ func (r *manifestReader) finish(file string) *reader.Result {
 			for _, msg := range c.Notes {
 				s.Note(at, name+": "+msg, "")
 			}
-			if opens != "" {
-				s.Note(at, name+" "+opens, "write load_balancer_source_ranges")
+			for _, msg := range opens {
+				s.Note(at, name+" "+msg, "write load_balancer_source_ranges")
 			}
 			text.leftOut(s)
 		}
@@ -301,22 +301,32 @@ const (
 	cloudRanges  = "service.beta.kubernetes.io/load-balancer-source-ranges"
 )
 
-// denied inverts ranges that are to be kept out. It returns what lets in sources that were kept out; empty: nothing does.
-func (t *service) denied(s *source.Service) (opens string) {
+// aboutAccess matches annotations of cloud providers that say who may use a load balancer.
+var aboutAccess = regexp.MustCompile(`^service\.beta\.kubernetes\.io/.*(allow|deny|range|acl|firewall)`)
+
+// denied inverts ranges that are to be kept out. It returns what lets in sources that were kept out.
+func (t *service) denied(s *source.Service) (opens []string) {
 	if len(s.LoadBalancerIPs) == 0 {
-		return ""
+		return nil
 	}
-	if text := t.Metadata.Annotations[cloudRanges]; text != "" && len(t.Spec.Ranges) == 0 {
-		return "is open to all sources now: a load balancer admits those of " + cloudRanges + " = " + source.Excerpt(text)
+	to := "all sources"
+	if len(t.Spec.Ranges) > 0 {
+		to = "all of load_balancer_source_ranges"
+	}
+	for _, key := range slices.Sorted(maps.Keys(t.Metadata.Annotations)) {
+		text := t.Metadata.Annotations[key]
+		if aboutAccess.MatchString(key) && (key != cloudRanges || len(t.Spec.Ranges) == 0) && !admitsAll(s, text) {
+			opens = append(opens, "is open to "+to+" now: a load balancer admits those of "+source.Printable(key)+" = "+source.Excerpt(text))
+		}
 	}
 	if !strings.EqualFold(t.Metadata.Annotations[rangesPolicy], "deny") {
-		return ""
+		return opens
 	}
 	var denied []netip.Prefix
 	for _, text := range t.Spec.Ranges {
 		p, err := netip.ParsePrefix(strings.TrimSpace(text))
 		if err != nil {
-			opens = "lets in " + source.Excerpt(text) + ": it is to be kept out, and is no range"
+			opens = append(opens, "lets in "+source.Excerpt(text)+": it is to be kept out, and is no range")
 			continue
 		}
 		denied = append(denied, p)
@@ -324,13 +334,28 @@ func (t *service) denied(s *source.Service) (opens string) {
 	if s.LoadBalancerSourceRanges = nil; len(denied) == 0 {
 		return opens
 	}
-	s.LoadBalancerSourceRanges = slices.DeleteFunc(reader.RangesOf(denied...).Not().Prefixes(), func(p netip.Prefix) bool {
-		return !slices.ContainsFunc(s.LoadBalancerIPs, func(a netip.Addr) bool { return a.Is4() == p.Addr().Is4() })
-	})
-	if len(s.LoadBalancerSourceRanges) == 0 {
+	if s.LoadBalancerSourceRanges = others(s, denied); len(s.LoadBalancerSourceRanges) == 0 {
 		s.LoadBalancerSourceRanges = []netip.Prefix{reader.NoSource}
 	}
 	return opens
+}
+
+// others returns the sources that are in none of some ranges, and can get to a load balancer of the service.
+func others(s *source.Service, ranges []netip.Prefix) []netip.Prefix {
+	return slices.DeleteFunc(reader.RangesOf(ranges...).Not().Prefixes(), func(p netip.Prefix) bool {
+		return !slices.ContainsFunc(s.LoadBalancerIPs, func(a netip.Addr) bool { return a.Is4() == p.Addr().Is4() })
+	})
+}
+
+// admitsAll reports whether the value of an annotation keeps nobody from a service: nothing, false, or ranges of everybody.
+func admitsAll(s *source.Service, text string) bool {
+	var list []netip.Prefix
+	for word := range strings.FieldsFuncSeq(text, func(c rune) bool { return c == ',' || c == ' ' }) {
+		if p, err := netip.ParsePrefix(word); err == nil {
+			list = append(list, p)
+		}
+	}
+	return text == "" || text == "false" || len(others(s, list)) == 0
 }
 
 // leftOut notes annotations about what a Service does, and addresses of load balancers that packets do not get here by.
@@ -338,7 +363,8 @@ func (t *service) leftOut(s *reader.Service) {
 	for _, key := range slices.Sorted(maps.Keys(t.Metadata.Annotations)) {
 		value := t.Metadata.Annotations[key]
 		isRead := key == rangesPolicy && (strings.EqualFold(value, "deny") || strings.EqualFold(value, "allow"))
-		if strings.HasPrefix(key, "service.cilium.io/") && !isRead || key == cloudRanges && !s.Opens {
+		isLost := aboutAccess.MatchString(key) && (len(s.LoadBalancerIPs) == 0 || key == cloudRanges && len(t.Spec.Ranges) > 0)
+		if strings.HasPrefix(key, "service.cilium.io/") && !isRead || isLost {
 			s.Note(s.At, fmt.Sprintf("the annotation %s = %s is left out", source.Excerpt(key), source.Excerpt(value)), "see docs/moving.md")
 		}
 	}
