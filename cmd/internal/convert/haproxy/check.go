@@ -2,6 +2,7 @@ package haproxy
 
 import (
 	"cmp"
+	"encoding/hex"
 	"fmt"
 	"regexp"
 	"slices"
@@ -193,7 +194,11 @@ func (r *checkReader) tcpCheck(c *source.HealthCheck) {
 			l.Words = l.Words[:i]
 		}
 		pattern, ok := expected(l)
-		kind, sends := l.Arg(1), l.Is("tcp-check", "send") && len(l.Words) == 3
+		kind, text := l.Arg(1), l.Arg(2)
+		sends := kind == "send" && len(l.Words) == 3
+		if kind == "send-binary" && len(l.Words) == 3 {
+			text, sends = plainBytes(text)
+		}
 		r.partly = r.partly || late && kind == "expect" // what is left out is more than the end
 		switch {
 		case kind == "comment":
@@ -201,7 +206,7 @@ func (r *checkReader) tcpCheck(c *source.HealthCheck) {
 		case kind == "connect" && !begun && (len(l.Words) == 2 || len(l.Words) == 4 && l.Words[2] == "port"):
 			c.Port, _ = reader.PortOf(l.Arg(3))
 		case sends && (len(send) > 0 || len(expect) == 0):
-			send = append(send, l.Arg(2))
+			send = append(send, text)
 		case sends:
 			r.Note(l.At, whole.Text(0)+" is left out: a check sends before it expects", "")
 			late = true
@@ -217,6 +222,15 @@ func (r *checkReader) tcpCheck(c *source.HealthCheck) {
 	}
 }
 
+// notPlain matches what is neither printable ASCII nor ends lines.
+var notPlain = regexp.MustCompile(`[^ -~\t\r\n]`)
+
+// plainBytes returns the text that hexadecimal digits stand for; false: they stand for none.
+func plainBytes(digits string) (string, bool) {
+	text, err := hex.DecodeString(digits)
+	return string(text), err == nil && len(text) > 0 && !notPlain.Match(text)
+}
+
 // expected returns a regular expression of what tcp-check expects.
 func expected(l reader.Line) (string, bool) {
 	if len(l.Words) != 4 || l.Words[1] != "expect" || l.Words[3] == "" {
@@ -225,6 +239,9 @@ func expected(l reader.Line) (string, bool) {
 	switch l.Words[2] {
 	case "string":
 		return regexp.QuoteMeta(l.Words[3]), true
+	case "binary":
+		text, ok := plainBytes(l.Words[3])
+		return regexp.QuoteMeta(text), ok
 	case "rstring":
 		text := reader.Expression(l.Words[3])
 		_, err := regexp.Compile(text)
