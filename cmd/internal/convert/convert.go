@@ -80,18 +80,17 @@ func (f Format) Read(in reader.Input) (r *reader.Result, err error) {
 
 // plainText returns a text as UTF-8, without the mark of byte order that editors of other systems put before it.
 func plainText(data []byte) []byte {
-	var order binary.ByteOrder = binary.LittleEndian
-	switch {
-	case bytes.HasPrefix(data, []byte("\xef\xbb\xbf")):
-		return data[3:]
-	case bytes.HasPrefix(data, []byte("\xfe\xff")):
-		order = binary.BigEndian
-	case !bytes.HasPrefix(data, []byte("\xff\xfe")):
-		return data
+	if text, marked := bytes.CutPrefix(data, []byte("\xef\xbb\xbf")); marked {
+		return text
 	}
-	units := make([]uint16, 0, len(data)/2)
-	for i := 2; i+1 < len(data); i += 2 {
-		units = append(units, order.Uint16(data[i:]))
+	for mark, order := range map[string]binary.ByteOrder{"\xfe\xff": binary.BigEndian, "\xff\xfe": binary.LittleEndian} {
+		if text, marked := bytes.CutPrefix(data, []byte(mark)); marked {
+			units := make([]uint16, len(text)/2)
+			for i := range units {
+				units[i] = order.Uint16(text[2*i:])
+			}
+			return []byte(string(utf16.Decode(units)))
+		}
 	}
-	return []byte(string(utf16.Decode(units)))
+	return data
 }

@@ -77,8 +77,8 @@ func (j Judge) Document(r *reader.Result, head string) (*Document, error) {
 		d.Notes = append(d.Notes, s.Notes...)
 		size += len(s.text)
 	}
-	if err := r.Whole(); err != nil {
-		return nil, fmt.Errorf("converting to a service file: %w", err)
+	if !r.Whole() {
+		return nil, fmt.Errorf("converting to a service file: there is more to say of it than %d lines; split it", reader.MaxNotes)
 	}
 	var b bytes.Buffer
 	b.Grow(size)
@@ -166,16 +166,15 @@ func (j Judge) judge(all []*judged) {
 			continue
 		}
 		for _, s := range some {
-			j.judgeOne(s)
+			if !j.reads(s) && s.HealthCheck != nil {
+				j.withoutCheck(s)
+			}
 		}
 	}
 }
 
-// judgeOne reads a service by itself. Where only its check is at fault, the check becomes a comment.
-func (j Judge) judgeOne(s *judged) {
-	if j.reads(s) || s.HealthCheck == nil {
-		return
-	}
+// withoutCheck makes the check of a service a comment where only that is at fault.
+func (j Judge) withoutCheck(s *judged) {
 	check, text, faults := s.HealthCheck, s.text, s.faults
 	s.HealthCheck = nil
 	if s.text = serviceText(s.Service.Service, s.Named); !j.reads(s) {

@@ -31,13 +31,6 @@ func (r *checkReader) unsaid(at reader.Position, msg, hint string) {
 	r.partly = true
 }
 
-func newCheckReader(s *reader.Service, back *section) *checkReader {
-	r := &checkReader{Service: s, back: back, asked: map[bool]*source.HealthCheck{}}
-	r.connect, _ = back.last("timeout", "connect")
-	r.answer, _ = back.last("timeout", "check")
-	return r
-}
-
 // add takes up a server that serves at a port. HAProxy connects for no longer than inter, whatever timeout check says.
 func (r *checkReader) add(p proxyServer, own uint16) {
 	out := reader.Checked{At: p.At, Name: p.title()}

@@ -90,7 +90,9 @@ func setParams(s *reader.Service, to map[string]string, l reader.Line, from int)
 
 // addServers makes endpoints of servers. A server with a host name becomes a comment; its check is read like any other.
 func addServers(s *reader.Service, back *section) {
-	checks := newCheckReader(s, back)
+	checks := &checkReader{Service: s, back: back, asked: map[bool]*source.HealthCheck{}}
+	checks.connect, _ = back.last("timeout", "connect")
+	checks.answer, _ = back.last("timeout", "check")
 	standard, own := map[string]string{}, map[string]string{}
 	for _, l := range back.defaults.all("default-server") {
 		setParams(s, standard, l, 1)

@@ -108,24 +108,19 @@ func (w *walker) walk(chain string, m match, depth int) {
 			return
 		case r.target == "DNAT":
 			w.leaf(r, m)
-			w.exit(r, &m)
 		case r.rewrites():
 			w.named[r.at.Line] = true
 			w.Note(r.at, otherTargets[r.target].Of(r.name(match{dst: r.dst.Prefix})), otherTargets[r.target].Hint)
-			w.exit(r, &m)
-		case r.ends():
-			w.exit(r, &m)
 		case strings.HasPrefix(r.target, "SVCP-"):
 			w.Note(r.at, "rules of svcproxy are left out", "")
-		default:
-			if w.leadsOn(r.target, 0) {
-				if next, ok := m.and(r); ok {
-					w.walk(r.target, next, depth+1)
-				}
+			continue
+		case !r.ends() && w.leadsOn(r.target, 0):
+			if next, ok := m.and(r); ok {
+				w.walk(r.target, next, depth+1)
 			}
-			if r.goesTo {
-				w.exit(r, &m)
-			}
+		}
+		if r.rewrites() || r.ends() || r.goesTo {
+			w.exit(r, &m)
 		}
 	}
 }

@@ -17,14 +17,14 @@ import (
 // A checker is a kind of check that a real server can have.
 type checker struct {
 	kind    source.CheckType
-	read    func(*checkReader, *source.HealthCheck) bool // false: nothing can be asked, and a note says so
+	read    func(*checkReader, *source.HealthCheck) bool // what is of it alone; false: nothing can be asked, and a note says so
 	retries int                                          // where retry is not written
 	delay   time.Duration                                // where delay_before_retry is not written; 0: the interval
 	keys    map[string]bool                              // statements of it alone
 }
 
 var checkers = map[string]checker{
-	"TCP_CHECK":  {source.CheckTCP, (*checkReader).connects, 1, time.Second, nil},
+	"TCP_CHECK":  {source.CheckTCP, nil, 1, time.Second, nil},
 	"HTTP_GET":   {source.CheckHTTP, (*checkReader).http, 1, 3 * time.Second, ofHTTP},
 	"SSL_GET":    {source.CheckHTTPS, (*checkReader).http, 1, 3 * time.Second, ofHTTP},
 	"SMTP_CHECK": {source.CheckTCP, (*checkReader).smtp, 1, time.Second, reader.WordSet("host helo_name")},
@@ -159,7 +159,7 @@ func (r *checkReader) check() *source.HealthCheck {
 		Type: r.kind, Interval: interval, IntervalDown: interval, Timeout: r.seconds("connect_timeout", 5*time.Second),
 		Rise: 1, Fall: uint8(r.repeats() + 1), Refuse: true,
 	}
-	if !r.read(r, c) {
+	if r.read != nil && !r.read(r, c) {
 		return nil
 	}
 	r.where(c)
@@ -223,8 +223,6 @@ func (r *checkReader) none(*source.HealthCheck) bool {
 	r.leaveOut(r.node.At, r.node.key()+" is left out: there is no such check", `write health_check = { type = "exec", command = [...] } with a program that asks`)
 	return false
 }
-
-func (r *checkReader) connects(*source.HealthCheck) bool { return true }
 
 func (r *checkReader) smtp(c *source.HealthCheck) bool {
 	c.Expect = "^220"

@@ -93,26 +93,20 @@ func (k *keepalived) virtualServer(n *node) {
 	k.Grow((len(groups) - 1) * n.size())
 	for _, g := range groups {
 		v := k.settings(n)
-		if v.Addrs, v.Port = g.addrs, g.port; v.Protocol == 0 {
+		if v.Addrs, v.Port = g.Addrs, g.Port; v.Protocol == 0 {
 			leave("its protocol is none of TCP, UDP and SCTP")
 			return
 		}
-		label := cmp.Or(name, reader.FrontendName(g.addrs[0], g.port, v.Protocol))
+		label := cmp.Or(name, reader.FrontendName(g.Addrs[0], g.Port, v.Protocol))
 		if name != "" && len(groups) > 1 {
-			label = fmt.Sprintf("%s-%d", name, g.port)
+			label = fmt.Sprintf("%s-%d", name, g.Port)
 		}
 		serve(k.Add(n.At, "default", label), n, &v)
 	}
 }
 
-// A portGroup is addresses that have one port.
-type portGroup struct {
-	port  uint16
-	addrs []netip.Addr
-}
-
-// frontends returns what clients reach a virtual server by, and the name of its group.
-func (k *keepalived) frontends(n *node) (groups []portGroup, name string, err error) {
+// frontends returns what clients reach a virtual server by: addresses with a port each, and the name of its group.
+func (k *keepalived) frontends(n *node) (groups []ipvs.VirtualServer, name string, err error) {
 	if name = n.Arg(2); n.Arg(1) == "group" {
 		k.used[name] = true
 		if k.groups[name] == nil {
@@ -136,11 +130,11 @@ func (k *keepalived) frontends(n *node) (groups []portGroup, name string, err er
 	if err == nil && port == 0 {
 		err = fmt.Errorf("it is of all ports of %s; write a service with the ports that are used", a)
 	}
-	return []portGroup{{port, []netip.Addr{a}}}, "", err
+	return []ipvs.VirtualServer{{Port: port, Addrs: []netip.Addr{a}}}, "", err
 }
 
 // group returns the addresses of a group by their port, in the order in which ports are written.
-func (k *keepalived) group(n *node) (groups []portGroup) {
+func (k *keepalived) group(n *node) (groups []ipvs.VirtualServer) {
 	of := map[uint16]int{}
 	for _, s := range n.sub {
 		if s.key() == "fwmark" {
@@ -158,10 +152,10 @@ func (k *keepalived) group(n *node) (groups []portGroup) {
 		}
 		i, known := of[port]
 		if !known {
-			i, groups = len(groups), append(groups, portGroup{port: port})
+			i, groups = len(groups), append(groups, ipvs.VirtualServer{Port: port})
 			of[port] = i
 		}
-		groups[i].addrs = append(groups[i].addrs, addrs...)
+		groups[i].Addrs = append(groups[i].Addrs, addrs...)
 	}
 	return groups
 }

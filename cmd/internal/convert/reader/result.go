@@ -18,7 +18,7 @@ import (
 const MaxSize = 16 << 20
 
 const (
-	maxNotes    = 200_000   // about what is not carried over
+	MaxNotes    = 200_000   // about what is not carried over
 	MaxServices = 100_000   // as many as a service file may have
 	maxGrowth   = 1_000_000 // endpoints, addresses and words that a short text may stand for, in all
 )
@@ -128,7 +128,7 @@ type Result struct {
 	names    map[string]int
 	said     map[said]int
 	grown    int // of maxGrowth
-	unsaid   int // notes beyond maxNotes
+	unsaid   int // notes beyond MaxNotes
 	included int // bytes of files that the input includes
 
 	check    *source.HealthCheck    // that a service got last
@@ -178,7 +178,7 @@ type said struct {
 func (r *Result) addNote(list *[]Note, key said, at Position) {
 	i, known := r.said[key]
 	if !known {
-		if len(r.said) == maxNotes {
+		if len(r.said) == MaxNotes {
 			r.unsaid++
 			return
 		}
@@ -200,13 +200,8 @@ func (r *Result) addNote(list *[]Note, key said, at Position) {
 	n.last = at.Line
 }
 
-// Whole returns an error if notes were dropped, because no note may be lost silently.
-func (r *Result) Whole() error {
-	if r.unsaid > 0 {
-		return fmt.Errorf("there is more to say of it than %d lines; split it", maxNotes)
-	}
-	return nil
-}
+// Whole reports whether every note was kept: none may be lost silently.
+func (r *Result) Whole() bool { return r.unsaid == 0 }
 
 // ErrIncluded is returned when the input and its includes together exceed MaxSize.
 var ErrIncluded = fmt.Errorf("all files together have more than %d bytes", MaxSize)
