@@ -9,12 +9,6 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// An exit is a rule that ends the way of what it matches, and what leads there.
-type exit struct {
-	match
-	rule rule
-}
-
 // exit records that a rule ends the way of what it matches. RETURN and -g do so within their chain. DNAT of one address is compared
 // where its frontend becomes a pool, unless it is left out.
 func (w *walker) exit(r rule, m *match) {

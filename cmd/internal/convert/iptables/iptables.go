@@ -10,9 +10,6 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// maxSteps bounds how many rules are looked at, from chain to chain.
-const maxSteps = 2_000_000
-
 // Read follows packets from PREROUTING of table nat to the rules that rewrite their
 // destination.
 func Read(in reader.Input) *reader.Result {
@@ -35,43 +32,6 @@ func Read(in reader.Input) *reader.Result {
 	return w.Result
 }
 
-// A frontKey is what clients connect to. Without address it is every address of the host.
-type frontKey struct {
-	addr     netip.Addr
-	protocol source.Protocol
-	port     uint16
-}
-
-// A frontend is where the connections to one address and port go.
-type frontend struct {
-	frontKey
-	ofKube bool // as a comment says
-	leaves []leaf
-	ranges []netip.Prefix // who may use it; nil: everybody
-}
-
-// A leaf is a rule that rewrites the destination, and what leads there.
-type leaf struct {
-	match
-	at reader.Position
-	to []netip.AddrPort // port 0: the same
-
-	persistent bool
-	before     []exit // that keep some connections from it
-}
-
-type walker struct {
-	*reader.Result
-	rules  *ruleset
-	fronts map[frontKey]*frontend
-	order  []*frontend
-	leads  map[string]bool     // whether a chain leads to a DNAT
-	before map[frontKey][]exit // rules that packets meet before others, by port without address; of all ports: frontKey{}
-	named  map[int]bool        // lines that packets get to, of rules that a service or a note has
-	pools  map[*reader.Service]poolIndex
-	steps  int
-}
-
 // unreached notes the rules that no packet from PREROUTING gets to.
 func (w *walker) unreached() {
 	for _, r := range w.rules.order {
@@ -82,13 +42,6 @@ func (w *walker) unreached() {
 			}
 			w.Note(r.at, fmt.Sprintf("%s in chain %s is left out: no packet from PREROUTING gets there", r.name(match{dst: r.dst.Prefix}), source.Printable(r.chain)), hint)
 		}
-	}
-}
-
-// step counts what is looked at, and ends the reading where it is too much.
-func (w *walker) step(n int) {
-	if w.steps += n; w.steps > maxSteps {
-		w.Fail("more than %d rules lead from one to another", maxSteps)
 	}
 }
 

@@ -2,13 +2,18 @@ package iptables
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 
+	"svcproxy.dev/svcproxy/cmd/internal/convert/reader"
 	"svcproxy.dev/svcproxy/internal/lists"
 	"svcproxy.dev/svcproxy/source"
 )
+
+// maxSteps bounds how many rules are looked at, from chain to chain.
+const maxSteps = 2_000_000
 
 // A match is what all rules on a way to another one want.
 type match struct {
@@ -26,6 +31,88 @@ type match struct {
 	svl      bool   // it leads through a chain for endpoints of this host
 	returns  []exit // of the chains on the way
 	shortcut int    // a line by which pods and this host get around those; 0: it leads through none
+}
+
+// An exit is a rule that ends the way of what it matches, and what leads there.
+type exit struct {
+	match
+	rule rule
+}
+
+// A frontKey is what clients connect to. Without address it is every address of the host.
+type frontKey struct {
+	addr     netip.Addr
+	protocol source.Protocol
+	port     uint16
+}
+
+// A frontend is where the connections to one address and port go.
+type frontend struct {
+	frontKey
+	ofKube bool // as a comment says
+	leaves []leaf
+	ranges []netip.Prefix // who may use it; nil: everybody
+}
+
+// A leaf is a rule that rewrites the destination, and what leads there.
+type leaf struct {
+	match
+	at reader.Position
+	to []netip.AddrPort // port 0: the same
+
+	persistent bool
+	before     []exit // that keep some connections from it
+}
+
+type walker struct {
+	*reader.Result
+	rules  *ruleset
+	fronts map[frontKey]*frontend
+	order  []*frontend
+	leads  map[string]bool     // whether a chain leads to a DNAT
+	before map[frontKey][]exit // rules that packets meet before others, by port without address; of all ports: frontKey{}
+	named  map[int]bool        // lines that packets get to, of rules that a service or a note has
+	pools  map[*reader.Service]poolIndex
+	steps  int
+}
+
+// A poolIndex finds endpoints of a service.
+type poolIndex struct {
+	of    map[netip.Addr][]int
+	known map[servedPort]bool
+	next  map[servedPort]int // how many endpoints of an address serve a port; number 0
+}
+
+// A servedPort is a port of an address, by name and number.
+type servedPort struct {
+	addr   netip.Addr
+	port   string
+	number uint16
+}
+
+// step counts what is looked at, and ends the reading where it is too much.
+func (w *walker) step(n int) {
+	if w.steps += n; w.steps > maxSteps {
+		w.Fail("more than %d rules lead from one to another", maxSteps)
+	}
+}
+
+// name describes a rule that rewrites destinations, for messages.
+func (r *rule) name(m match) string {
+	text := r.target
+	if m.dst.IsValid() {
+		text += " of " + m.dst.String()
+	}
+	switch n := len(r.ports); {
+	case n == 1:
+		text += fmt.Sprintf(" port %d", r.ports[0])
+	case n > 1:
+		text += fmt.Sprintf(" port %d and %d more", r.ports[0], n-1)
+	}
+	if r.destination != "" {
+		text += " to " + source.Excerpt(r.destination)
+	}
+	return text
 }
 
 // and returns what a rule wants beside what was wanted before; false: both cannot be.

@@ -1,7 +1,6 @@
 package iptables
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -188,24 +187,6 @@ func (r *rule) option(word, value string, not bool) bool {
 		return plainOptions[word]
 	}
 	return true
-}
-
-// name describes a rule that rewrites destinations, for messages.
-func (r *rule) name(m match) string {
-	text := r.target
-	if m.dst.IsValid() {
-		text += " of " + m.dst.String()
-	}
-	switch n := len(r.ports); {
-	case n == 1:
-		text += fmt.Sprintf(" port %d", r.ports[0])
-	case n > 1:
-		text += fmt.Sprintf(" port %d and %d more", r.ports[0], n-1)
-	}
-	if r.destination != "" {
-		text += " to " + source.Excerpt(r.destination)
-	}
-	return text
 }
 
 // ends reports whether a rule ends its chain for what it matches, with the destination as it is.

@@ -87,20 +87,6 @@ func (w *walker) kubeFront(services map[source.Key]*reader.Service, f *frontend,
 	w.addPool(s, s.Ports[i].Name, p)
 }
 
-// A poolIndex finds endpoints of a service.
-type poolIndex struct {
-	of    map[netip.Addr][]int
-	known map[servedPort]bool
-	next  map[servedPort]int // how many endpoints of an address serve a port; number 0
-}
-
-// A servedPort is a port of an address, by name and number.
-type servedPort struct {
-	addr   netip.Addr
-	port   string
-	number uint16
-}
-
 // addPool adds endpoints that serve a port: one of the same address that does not serve it yet, or a new one.
 func (w *walker) addPool(s *reader.Service, port string, p *pool) {
 	x, known := w.pools[s]
