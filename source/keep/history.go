@@ -2,19 +2,16 @@ package keep
 
 import (
 	"cmp"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"svcproxy.dev/svcproxy/source"
-	"svcproxy.dev/svcproxy/source/disk"
 	"svcproxy.dev/svcproxy/source/read"
 )
 
@@ -77,7 +74,7 @@ func parseRevisions(data []byte) (list []Revision, whole bool) {
 // Histories returns what stateDir keeps of the versions of service files, the newest
 // first: of those with this name or, where it is empty, of all. It writes nothing.
 func Histories(stateDir, name string) ([]Revision, error) {
-	data, err := os.ReadFile(filepath.Join(historyDir(stateDir), "index"))
+	data, err := os.ReadFile(historyDir(stateDir).file("index"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("reading the history of service files: %w", err)
 	}
@@ -97,13 +94,13 @@ func Histories(stateDir, name string) ([]Revision, error) {
 // dropped reports whether the text of r is not kept any more: then its line is about to go, too.
 func (r Revision) dropped(stateDir string) bool {
 	v := r.version()
-	_, err := os.Lstat(filepath.Join(historyDir(stateDir), copyName(v.Name, v.Sum)))
+	_, err := os.Lstat(historyDir(stateDir).path(v))
 	return v.exists() && err != nil
 }
 
 // markInUse marks the newest revision of each file that is the last accepted one.
 func markInUse(list []Revision, stateDir string) {
-	index, err := os.ReadFile(filepath.Join(stateDir, "lastgood", "index"))
+	index, err := os.ReadFile(lastGoodDir(stateDir).file("index"))
 	if err != nil {
 		return // nothing is known to be in use
 	}
@@ -136,11 +133,3 @@ func revisionNumbered(stateDir, name string, number int) (Revision, error) {
 	}
 	return list[i], nil
 }
-
-// readHistory returns a version from the history, false if it is not there as it was.
-func readHistory(stateDir, name string, sum [sha256.Size]byte) ([]byte, bool) {
-	data, _, err := disk.ReadContent(filepath.Join(historyDir(stateDir), copyName(name, sum)), read.MaxFileSize)
-	return data, err == nil && sha256.Sum256(data) == sum
-}
-
-func historyDir(stateDir string) string { return filepath.Join(stateDir, "history") }

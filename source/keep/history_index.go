@@ -1,17 +1,19 @@
 package keep
 
 import (
+	"cmp"
 	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
-	"path/filepath"
+	"os/user"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"svcproxy.dev/svcproxy/source/disk"
 	"svcproxy.dev/svcproxy/source/read"
@@ -32,7 +34,7 @@ const (
 // happens after the store has written what it needs, and what fails here
 // hinders nothing else.
 type history struct {
-	dir  string
+	dir  copies
 	log  *slog.Logger
 	keep atomic.Int64 // of each file; 0: defaultKeep
 
@@ -40,25 +42,27 @@ type history struct {
 	said   string // why the last write failed; empty: it did not
 	loaded bool
 	list   []Revision // by number
-	lines  int        // of the index
 	pruned int        // how many prune left, the last time
-	whole  bool       // the index on the disk is as we know it, and can be added to
-	news   bool       // it has grown, and the disk was not asked since
+	index  journal
+	news   bool // it has grown, and the disk was not asked since
 }
 
-func (h *history) index() string { return filepath.Join(h.dir, "index") }
+func newHistory(stateDir string, log *slog.Logger) *history {
+	dir := historyDir(stateDir)
+	return &history{dir: dir, log: log, index: journal{path: dir.file("index")}}
+}
 
 // load reads the index. One that is there and cannot be read stays: it is tried again with the next change.
 func (h *history) load(needed map[Version]bool) error {
-	data, err := os.ReadFile(h.index())
+	data, err := os.ReadFile(h.index.path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("reading the versions that are kept: %w", err)
 	}
 	if h.loaded = true; err == nil {
-		h.list, h.whole = parseRevisions(data)
-		h.lines = len(h.list)
+		h.list, h.index.whole = parseRevisions(data)
+		h.index.lines = len(h.list)
 	}
-	if h.whole { // else nobody knows what it named
+	if h.index.whole { // else nobody knows what it named
 		h.removeOrphans(needed)
 	}
 	return nil
@@ -67,46 +71,121 @@ func (h *history) load(needed map[Version]bool) error {
 // removeOrphans removes copies that the index does not name and nothing needs: a process was
 // killed between the two.
 func (h *history) removeOrphans(needed map[Version]bool) {
-	named := copyNames(needed)
+	named := names(needed)
 	for _, r := range h.list {
-		if k := r.version(); k.exists() {
-			named[copyName(k.Name, k.Sum)] = true
+		if v := r.version(); v.exists() {
+			named[copyName(v.Name, v.Sum)] = true
 		}
 	}
-	entries, err := os.ReadDir(h.dir)
-	if err != nil {
-		return // nothing is known
-	}
-	for _, e := range entries {
-		if isCopy.MatchString(e.Name()) && !named[e.Name()] {
-			_ = os.Remove(filepath.Join(h.dir, e.Name()))
-		}
+	if found, err := os.ReadDir(string(h.dir)); err == nil { // else nothing is known
+		h.dir.removeOrphans(found, func(name string) bool { return named[name] })
 	}
 }
 
+// add notes what was accepted, once its copies are in the directory from.
+func (h *history) add(from copies, changes []*change, needed map[Version]bool) {
+	if !h.loaded {
+		if err := h.load(needed); err != nil {
+			h.noteError(err)
+			return
+		}
+	}
+	err := os.MkdirAll(string(h.dir), 0o700)
+	var news []Revision
+	for _, c := range changes {
+		if err == nil {
+			news, err = h.take(from, c, news)
+		}
+	}
+	if err == nil && len(news) > 0 {
+		err = h.write(news)
+	}
+	if h.pruneDue() {
+		h.prune(needed)
+	}
+	h.noteError(err)
+}
+
+// take keeps the copies of a change, and returns news with what is to be added for it.
+func (h *history) take(from copies, c *change, news []Revision) ([]Revision, error) {
+	next := len(news) + 1
+	if len(h.list) > 0 {
+		next += h.list[len(h.list)-1].Number
+	}
+	if c.old.Sum == c.Sum { // it was written again
+		if c.Version == nil || !h.has(c.name, c.Sum) {
+			return news, nil
+		}
+		return news, h.keepCopy(from, Version{c.name, c.Sum}, c.data)
+	}
+	if !c.old.Removed() && !h.has(c.name, c.old.Sum) { // of a version without a history, or dropped
+		if h.keepCopy(from, Version{c.name, c.old.Sum}, nil) == nil { // else it is gone already
+			news = append(news, Revision{Number: next, File: c.name, Sum: read.IDText(c.old.Sum), At: c.old.At, UID: -1})
+			next++
+		}
+	}
+	r := Revision{Number: next, File: c.name, At: c.At, UID: -1, Diff: DiffOf(c.Was, c.Version)}
+	if c.Version == nil {
+		r.At = time.Now().Round(0)
+		return append(news, r), nil
+	}
+	r.Sum, r.Services, r.Size, r.UID = read.IDText(c.Sum), len(c.Version.Services), c.Version.Size, c.Version.UID
+	if u, err := user.LookupId(strconv.Itoa(r.UID)); err == nil {
+		r.Owner = u.Username
+	}
+	return append(news, r), h.keepCopy(from, Version{c.name, c.Sum}, c.data)
+}
+
+// keepCopy links a copy of the store, or writes it where links cannot be made. The link takes the place of what is
+// there: a power failure may have left that cut off.
+func (h *history) keepCopy(from copies, v Version, data []byte) error {
+	temp, to := h.dir.file(tempName), h.dir.path(v)
+	_ = os.Remove(temp) // as a rule there is none
+	err := os.Link(from.path(v), temp)
+	if err == nil {
+		err = os.Rename(temp, to)
+		_ = os.Remove(temp) // which rename leaves where both are one file
+	}
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if data == nil {
+		if data, _, err = disk.ReadContent(from.path(v), read.MaxFileSize); err != nil {
+			return err
+		}
+	}
+	return replace(to, data, true)
+}
+
 func (h *history) has(name string, sum [sha256.Size]byte) bool {
-	text := hex.EncodeToString(sum[:])
+	text := read.IDText(sum)
 	return slices.ContainsFunc(h.list, func(r Revision) bool { return r.File == name && r.Sum == text })
+}
+
+func linesOf(list []Revision) string {
+	var b strings.Builder
+	for _, r := range list {
+		b.WriteString(r.encode())
+	}
+	return b.String()
 }
 
 // write adds revisions to the index, of which the disk is asked later.
 func (h *history) write(news []Revision) error {
-	if !h.whole {
+	if !h.index.whole {
 		if err := h.rewrite(); err != nil {
 			return err
 		}
 	}
-	var lines strings.Builder
-	for _, r := range news {
-		lines.WriteString(r.encode())
-	}
-	if err := addLines(h.index(), lines.String()); err != nil {
-		h.whole = false // there may be half a line
+	if err := h.index.add(linesOf(news), len(news)); err != nil {
 		return err
 	}
-	h.list, h.lines, h.news = append(h.list, news...), h.lines+len(news), true
+	h.list, h.news = append(h.list, news...), true
 	return nil
 }
+
+// rewrite writes the index again.
+func (h *history) rewrite() error { return h.index.rewrite([]byte(linesOf(h.list)), len(h.list)) }
 
 // takeNews reports whether the index has grown since it was last called.
 func (h *history) takeNews() bool {
@@ -118,23 +197,9 @@ func (h *history) takeNews() bool {
 // noteSynced notes whether the disk has the index.
 func (h *history) noteSynced(err error) {
 	if err != nil {
-		h.whole = false // nobody knows what it has
+		h.index.whole = false // nobody knows what it has
 		h.noteError(err)
 	}
-}
-
-// rewrite writes the index again.
-func (h *history) rewrite() error {
-	var b strings.Builder
-	for _, r := range h.list {
-		b.WriteString(r.encode())
-	}
-	err := disk.Replace(h.index(), filepath.Join(h.dir, tempName), true, disk.Bytes([]byte(b.String())))
-	if err != nil {
-		return err
-	}
-	h.lines, h.whole = len(h.list), true
-	return nil
 }
 
 // fewRevisions are looked through at every change. A longer index is when it has
@@ -148,10 +213,7 @@ func (h *history) pruneDue() bool {
 
 // prune drops the oldest versions, except those that are needed: of each file, and of all.
 func (h *history) prune(needed map[Version]bool) {
-	keep := int(h.keep.Load())
-	if keep == 0 {
-		keep = defaultKeep
-	}
+	keep := cmp.Or(int(h.keep.Load()), defaultKeep)
 	stays, left := map[Version]bool{}, make([]bool, len(h.list))
 	versions, blocks := map[string]int{}, 0
 	for i := len(h.list) - 1; i >= 0; i-- {
@@ -168,11 +230,11 @@ func (h *history) prune(needed map[Version]bool) {
 		if left[i] {
 			list = append(list, r)
 		} else if k := r.version(); k.exists() && !stays[k] {
-			_ = os.Remove(filepath.Join(h.dir, copyName(k.Name, k.Sum))) // or else it is in the way of nothing
+			_ = os.Remove(h.dir.path(k)) // or else it is in the way of nothing
 		}
 	}
 	h.pruned = len(list)
-	if h.list = list; h.lines > 2*len(list)+indexSlack/10 {
+	if h.list = list; h.index.lines > 2*len(list)+indexSlack/10 {
 		h.noteError(h.rewrite())
 	}
 }

@@ -40,8 +40,8 @@ func TestDiffOfNotes(t *testing.T) {
 
 // The room is bounded: the oldest versions of all files go first.
 func TestHistoryBounded(t *testing.T) {
-	h := &history{dir: historyDir(t.TempDir())}
-	h.loaded, h.whole = true, true
+	h := newHistory(t.TempDir(), nil)
+	h.loaded, h.index.whole = true, true
 	for i := range 100 {
 		r := Revision{Number: i + 1, File: fmt.Sprintf("%d.toml", i%50), Sum: strings.Repeat(fmt.Sprintf("%02x", i), 32), Size: historyBlocks / 10 * blockSize}
 		h.list = append(h.list, r)

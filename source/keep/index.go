@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"svcproxy.dev/svcproxy/source/disk"
 	"svcproxy.dev/svcproxy/source/read"
 )
 
@@ -105,14 +106,44 @@ func parseIndex(data []byte) (records map[string]Record, lines, damaged int) {
 	return records, lines, damaged
 }
 
-// addLines adds lines to an index that is there, in one write.
-func addLines(path, lines string) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+// A journal is an index on the disk: lines are added to it, and it is written again when too many do not count.
+type journal struct {
+	path  string
+	lines int  // without the header
+	whole bool // it is as we know it, and can be added to
+}
+
+// add adds n lines to an index that is whole, in one write.
+func (j *journal) add(text string, n int) error {
+	f, err := os.OpenFile(j.path, os.O_WRONLY|os.O_APPEND, 0)
+	if err == nil {
+		_, err = f.WriteString(text)
+		err = errors.Join(err, f.Close())
+	}
 	if err != nil {
+		j.whole = false // there may be half a line
 		return err
 	}
-	_, err = f.WriteString(lines)
-	return errors.Join(err, f.Close())
+	j.lines += n
+	return nil
+}
+
+// rewrite writes the index again, of n lines. Synced, even a power failure leaves one of the two.
+func (j *journal) rewrite(text []byte, n int) error {
+	err := replace(j.path, text, true)
+	if err == nil {
+		j.lines, j.whole = n, true
+	}
+	return err
+}
+
+// replace makes or replaces a file in one step.
+func replace(path string, data []byte, sync bool) error {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	return disk.Replace(path, filepath.Join(dir, tempName), sync, disk.Bytes(data))
 }
 
 // sumDigits is how much of a checksum, in hex, stands in the name of a copy.
@@ -150,12 +181,14 @@ type Version struct {
 
 func (v Version) exists() bool { return v.Sum != [sha256.Size]byte{} }
 
-// copyNames returns the names of the copies of versions.
-func copyNames(versions map[Version]bool) map[string]bool {
-	names := make(map[string]bool, len(versions))
-	for v := range versions {
-		if v.exists() {
-			names[copyName(v.Name, v.Sum)] = true
+// names returns the names of the copies of versions.
+func names(versions ...map[Version]bool) map[string]bool {
+	names := map[string]bool{}
+	for _, list := range versions {
+		for v := range list {
+			if v.exists() {
+				names[copyName(v.Name, v.Sum)] = true
+			}
 		}
 	}
 	return names

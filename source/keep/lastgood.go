@@ -13,15 +13,15 @@ import (
 // stateDir keeps them: what a daemon that starts now would give them back before it
 // reads what they say. It writes nothing. Without a right to read there are none.
 func LastGood(rules read.Rules, dir, stateDir string, names []string) []source.Unit {
-	st := opened(stateDir)
-	lists := lastGoodLists(rules, st, dir)
+	recs := opened(stateDir)
+	lists := recs.lists(rules, dir)
 	var units []source.Unit
 	for _, name := range names {
-		r, ok := st.recordOf(name)
+		r, ok := recs.recordOf(name)
 		if !ok || read.IsEndpointsFile(name) {
 			continue
 		}
-		v := st.lastGood(dir, name, r, rules, rules.ParseCopy)
+		v := recs.lastGood(dir, name, r, rules, rules.ParseCopy)
 		if v.Broken {
 			continue
 		}
@@ -43,33 +43,33 @@ func Recorded(stateDir string) map[string]bool {
 	return names
 }
 
-// opened returns a store that is only read.
-func opened(stateDir string) *Store {
-	st := New(stateDir, slog.New(slog.DiscardHandler))
-	st.Load()
-	return st
+// opened returns records that are only read.
+func opened(stateDir string) *records {
+	r := newRecords(stateDir, slog.New(slog.DiscardHandler))
+	r.Load()
+	return r
 }
 
-func (st *Store) lastGood(dir, name string, r Record, rules read.Rules, parse read.Parser) *read.Version {
-	data, err := st.Read(name, r)
+func (r *records) lastGood(dir, name string, rec Record, rules read.Rules, parse read.Parser) *read.Version {
+	data, err := r.Read(name, rec)
 	if err != nil {
-		if _, text, what := st.StandIn(name, r); what != "" {
+		if _, text, what := r.StandIn(name, rec); what != "" {
 			data, err = text, nil
 		}
 	}
 	return read.NewVersion(context.Background(), filepath.Join(dir, name), data, err, rules, parse, nil)
 }
 
-// lastGoodLists looks up lists as they were last accepted.
-func lastGoodLists(rules read.Rules, st *Store, dir string) read.Lookup {
+// lists looks up lists as they were last accepted.
+func (r *records) lists(rules read.Rules, dir string) read.Lookup {
 	known := map[string]*read.EndpointList{}
 	return func(name string) (*read.EndpointList, string) {
-		r, ok := st.recordOf(name)
+		rec, ok := r.recordOf(name)
 		if !ok {
 			return nil, read.LacksList
 		}
 		if _, ok := known[name]; !ok {
-			known[name] = st.lastGood(dir, name, r, rules, nil).List
+			known[name] = r.lastGood(dir, name, rec, rules, nil).List
 		}
 		return known[name], read.LacksList
 	}

@@ -39,7 +39,7 @@ func TestPutWhileWriting(t *testing.T) {
 		}
 		st.settle()
 		if why := st.WriteError(); why != "" || !st.OnDisk() {
-			t.Errorf("%q: %s, pending %v", first, why, slices.Collect(maps.Keys(st.unwritten)))
+			t.Errorf("%q: %s, pending %v", first, why, slices.Collect(maps.Keys(st.pending)))
 		}
 		r, ok := st.recordOf("x.toml")
 		if v := versions[first]; ok != (v != nil) || ok && r.Sum != v.ID {
@@ -52,8 +52,8 @@ func TestPutWhileWriting(t *testing.T) {
 			t.Errorf("%q: its copy is %q, %v", first, data, err)
 		}
 		again := New(st.stateDir(), slog.New(slog.DiscardHandler))
-		if again.Load(); again.records["x.toml"].Sum != r.Sum {
-			t.Errorf("%q: the index has %v, want %v", first, again.records["x.toml"], r)
+		if again.Load(); again.known["x.toml"].Sum != r.Sum {
+			t.Errorf("%q: the index has %v, want %v", first, again.known["x.toml"], r)
 		}
 	}
 }
@@ -67,16 +67,16 @@ func TestPutAfterError(t *testing.T) {
 		return st.write(st.next())
 	}
 	checked(t, put("a"))
-	checked(t, os.Remove(st.index()))
-	checked(t, os.Mkdir(st.index(), 0o700))
+	checked(t, os.Remove(st.index.path))
+	checked(t, os.Mkdir(st.index.path, 0o700))
 	if put("b") == nil {
 		t.Fatal("the index is a directory, and was written")
 	}
-	checked(t, os.Remove(st.index()))
+	checked(t, os.Remove(st.index.path))
 	checked(t, put("a"))
 	again := New(st.stateDir(), slog.New(slog.DiscardHandler))
-	if again.Load(); again.records["x.toml"].Sum != read.IDOf([]byte("a"), nil) || st.Pending() {
-		t.Errorf("the index has %v", again.records)
+	if again.Load(); again.known["x.toml"].Sum != read.IDOf([]byte("a"), nil) || st.Pending() {
+		t.Errorf("the index has %v", again.known)
 	}
 }
 
@@ -91,7 +91,7 @@ func TestTroubleEndsWithItsCause(t *testing.T) {
 		}
 	}
 	put("a")
-	temp := filepath.Join(st.lastgood, tempName)
+	temp := filepath.Join(st.Dir(), tempName)
 	checked(t, os.MkdirAll(filepath.Join(temp, "x"), 0o700)) // so that no copy can be written
 	if put("b"); st.WriteError() == "" {
 		t.Fatal("a copy was written")
@@ -125,19 +125,19 @@ func TestHistoryThatCannotBeRead(t *testing.T) {
 	}
 	add("a")
 	h := add("b")
-	checked(t, os.Rename(h.index(), h.index()+".away"))
-	checked(t, os.Symlink("index", h.index())) // ELOOP, for root too
+	checked(t, os.Rename(h.index.path, h.index.path+".away"))
+	checked(t, os.Symlink("index", h.index.path)) // ELOOP, for root too
 	if add("c").said == "" {
 		t.Error("nothing says that the history cannot be read")
 	}
-	if _, err := os.Readlink(h.index()); err != nil {
+	if _, err := os.Readlink(h.index.path); err != nil {
 		t.Errorf("the index was replaced: %v", err)
 	}
-	checked(t, os.Rename(h.index()+".away", h.index()))
+	checked(t, os.Rename(h.index.path+".away", h.index.path))
 	h = add("d")
 	var texts []string
 	for _, r := range h.list {
-		text, err := os.ReadFile(filepath.Join(h.dir, copyName(r.File, r.version().Sum)))
+		text, err := os.ReadFile(h.dir.path(r.version()))
 		checked(t, err)
 		texts = append(texts, string(text))
 	}
@@ -151,14 +151,14 @@ func TestHistoryRepairsCopy(t *testing.T) {
 	s := newSyncing(t)
 	s.write("1")
 	s.write("2")
-	cut := filepath.Join(s.Store.history.dir, copyName("x.toml", read.IDOf([]byte("1"), nil)))
+	cut := s.history.dir.path(Version{"x.toml", read.IDOf([]byte("1"), nil)})
 	checked(t, os.Remove(cut)) // it is a link
 	checked(t, os.WriteFile(cut, nil, 0o600))
 	s.write("1")
 	if text, err := os.ReadFile(cut); err != nil || string(text) != "1" {
 		t.Errorf("the history has %q, %v", text, err)
 	}
-	if names, err := filepath.Glob(filepath.Join(s.Store.history.dir, tempName)); err != nil || names != nil {
+	if names, err := filepath.Glob(s.history.dir.file(tempName)); err != nil || names != nil {
 		t.Errorf("left behind: %q, %v", names, err)
 	}
 }

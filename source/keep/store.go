@@ -1,18 +1,18 @@
 package keep
 
 import (
+	"bytes"
+	"cmp"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
-	"path/filepath"
-	"sync"
+	"maps"
+	"strings"
 	"sync/atomic"
 	"time"
 
-	"svcproxy.dev/svcproxy/internal/wake"
-	"svcproxy.dev/svcproxy/source/read"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // A Store keeps a copy of the last accepted version of each file, as it was
@@ -28,69 +28,59 @@ import (
 // Disks can be slow, so all of it is done by one goroutine, that of Run, and
 // nobody waits for it; nor does it wait for the disk to have what was accepted.
 type Store struct {
-	lastgood string // its directory
-	log      *slog.Logger
-	err      atomic.Value // a string, see WriteError
-	history  *history
-	wakeups  chan struct{} // holds something when writeMore has work
-	tasks    chan func()   // what else is to be done beside it
-	synced   chan synced   // how the sync ended that is under way
-
-	mu        sync.Mutex // guards what follows, and version.data; never held while the disk is waited for
-	records   map[string]Record
-	damaged   map[string]bool  // files whose copy is, by name
-	unwritten map[string]Entry // what is not written yet, by file name
-	writing   map[string]Entry // those that the goroutine of Run is about to record; unwritten may have later ones by now
-	dirText   []byte           // of the directory, if that is not written yet
-	decided   []byte           // of decisions, if they are not written yet
-	needs     map[Version]bool // that decisions name
-
-	unsynced map[string]unsynced // what is written and may not be on the disk, by file name
-	syncing  map[string]unsynced // that, of which the disk is asked; unsynced has what was written since
-
-	// Of Load, then of the goroutine of Run.
-	lines        int                 // of the index, without the header
-	indexIntact  bool                // the index on disk is as we know it, and can be added to
-	indexDamaged bool                // the index was damaged or lost: copies count that it does not name
-	copies       map[string][]string // those that Load found, the newest first, by copyStem
-	retained     map[Version]bool    // replaced copies that decisions need
-	unclean      bool                // the host stopped without shutting down, see markerPath
-	marked       bool
+	queue
+	history *history
+	err     atomic.Value  // a string, see WriteError
+	tasks   chan func()   // what else is to be done beside the queue
+	synced  chan *syncing // a sync that has ended
+	marked  bool          // see MarkUsed
 }
-
-// An Entry is a record to be written.
-type Entry struct {
-	Record
-	Version *read.Version // nil: the file was removed
-	Was     *read.Version // in use before, for the history; nil: none, or not known
-}
-
-// A job is one entry on its way to the disk.
-type job struct {
-	Entry
-	name string
-	data []byte // of the version
-	old  Record // what it replaces
-}
-
-// An unsynced is what was written of a file, and the disk may not have yet: its newest copy, and its line in the index.
-type unsynced struct {
-	Entry
-	data     []byte              // of the version, to write it again
-	replaced [][sha256.Size]byte // the versions before, whose copies go once the disk has this one
-}
-
-// A synced is how a sync ended: of what the store has, and of the history.
-type synced struct{ err, history error }
 
 // New returns a store in stateDir that does nothing before Load.
 func New(stateDir string, log *slog.Logger) *Store {
 	return &Store{
-		lastgood: filepath.Join(stateDir, "lastgood"), log: log,
-		history: &history{dir: historyDir(stateDir), log: log},
-		records: map[string]Record{}, damaged: map[string]bool{}, unwritten: map[string]Entry{}, writing: map[string]Entry{}, retained: map[Version]bool{},
-		unsynced: map[string]unsynced{},
-		wakeups:  make(chan struct{}, 1), tasks: make(chan func(), 8), synced: make(chan synced, 1),
+		queue: queue{
+			records: newRecords(stateDir, log), wakeups: make(chan struct{}, 1),
+			pending: map[string]*change{}, texts: map[string][]byte{}, written: map[string]*change{},
+			replaced: map[Version]bool{}, retained: map[Version]bool{},
+		},
+		history: newHistory(stateDir, log), tasks: make(chan func(), 8), synced: make(chan *syncing, 1),
+	}
+}
+
+// Run writes what there is to write until ctx ends. What is pending then is
+// written, but not synced: nothing that it replaces is removed before the next start.
+func (st *Store) Run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			for st.writeMore() {
+			}
+			st.unmarkRunning()
+			if st.syncing != nil {
+				st.endSync(<-st.synced)
+			}
+			return
+		case <-st.wakeups:
+			if st.writeMore() {
+				st.wake()
+			}
+			st.beginSync()
+		case s := <-st.synced:
+			if st.endSync(s); s.err == nil { // else it is tried again with what is written next
+				st.beginSync()
+			}
+		case f := <-st.tasks:
+			f()
+		}
+	}
+}
+
+// enqueue has f done by the goroutine of Run, unless that has more than enough to do.
+func (st *Store) enqueue(f func()) {
+	select {
+	case st.tasks <- f:
+	default:
 	}
 }
 
@@ -113,110 +103,8 @@ func (st *Store) noteError(err error) {
 	}
 }
 
-// Pending reports whether anything is not written yet.
-func (st *Store) Pending() bool {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	return st.pends()
-}
-
-// pends is pending for a caller that holds st.mu.
-func (st *Store) pends() bool { return len(st.unwritten) > 0 || st.dirText != nil || st.decided != nil }
-
-// OnDisk reports whether the disk has all that the store was given.
-func (st *Store) OnDisk() bool {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	return !st.pends() && len(st.unsynced) == 0 && st.syncing == nil
-}
-
-func (st *Store) index() string { return filepath.Join(st.lastgood, "index") }
-
-func (st *Store) stateDir() string { return filepath.Dir(st.lastgood) }
-
-// Dir returns the directory of the copies.
-func (st *Store) Dir() string { return st.lastgood }
-
-// UncleanStop reports whether the host stopped without shutting down while the store was used.
-func (st *Store) UncleanStop() bool { return st.unclean }
-
 // SetKeep sets how many versions of each file the history has from now on, 0: 20.
 func (st *Store) SetKeep(n int) { st.history.keep.Store(int64(n)) }
-
-// Put takes what is to be recorded, by file name, for writeMore: who calls it has
-// something to do that is more urgent. What cannot be written is kept for retry.
-func (st *Store) Put(entries map[string]Entry) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	for name, e := range entries {
-		w, busy := st.writing[name] // then what is on the disk is about to be replaced
-		if st.has(name, e) && !busy {
-			if st.unwritten[name].Sum == e.Sum { // a copy that is missing, of rewriteCopy
-				continue
-			}
-			if _, was := st.unwritten[name]; was {
-				delete(st.unwritten, name)
-				st.wake() // if that could not be written, nothing is wrong any more
-			}
-			e.releaseText()
-			continue
-		}
-		if p, ok := st.unwritten[name]; ok && busy && p == w {
-			e.Was = p.Version
-		} else if ok {
-			e.Was = p.Was // which is on the disk, or about to be
-		}
-		st.unwritten[name] = e
-		st.wake()
-	}
-}
-
-// has reports whether e is recorded already.
-func (st *Store) has(name string, e Entry) bool {
-	r, ok := st.records[name]
-	return r.Sum == e.Sum && ok == (e.Version != nil) && !st.damaged[name]
-}
-
-// releaseText lets go of the text of e, which is kept.
-func (e Entry) releaseText() {
-	if e.Version != nil {
-		e.Version.Data = nil
-	}
-}
-
-func (st *Store) wake() { wake.Once(st.wakeups) }
-
-func (st *Store) set(name string, r Record) {
-	if r.Removed() {
-		delete(st.records, name)
-	} else {
-		st.records[name] = r
-	}
-}
-
-// PutDirectory takes what is to be kept of the directory of files, for writeMore.
-func (st *Store) PutDirectory(text []byte) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	st.dirText = text
-	st.wake()
-}
-
-// PutDecisions takes what is to be kept of decisions, for writeMore, and the versions that these
-// need, whose copies stay. A text of nil is on the disk already.
-func (st *Store) PutDecisions(text []byte, needs map[Version]bool) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	st.decided, st.needs = text, needs
-	st.wake()
-}
-
-// needed returns the versions that decisions name.
-func (st *Store) needed() map[Version]bool {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	return st.needs
-}
 
 // flushTime is how long a disk may take to hold a decision.
 const flushTime = 10 * time.Second
@@ -237,5 +125,126 @@ func (st *Store) Flush(ctx context.Context) error {
 			return fmt.Errorf("writing the state directory: %w", ctx.Err())
 		case <-time.After(5 * time.Millisecond):
 		}
+	}
+}
+
+// What is beside the index.
+const (
+	decisionsFile = "decisions"
+	directoryFile = "directory"
+)
+
+// DecisionsPath returns the path of what PutDecisions takes.
+func (st *Store) DecisionsPath() string { return st.dir.file(decisionsFile) }
+
+// DirectoryPath returns the path of what stateDir keeps of the directory of files, see PutDirectory.
+func DirectoryPath(stateDir string) string { return lastGoodDir(stateDir).file(directoryFile) }
+
+// writeMore writes some of what is pending, and reports whether there is more. After
+// an error the rest waits for retry.
+func (st *Store) writeMore() bool {
+	changes := st.next() // first, so that the decisions which were put before them are written before
+	err := st.writeTexts()
+	if len(changes) > 0 {
+		err = cmp.Or(err, st.write(changes))
+	}
+	st.noteError(err)
+	return err == nil && st.Pending()
+}
+
+// writeTexts writes what is beside the index, and returns the first error.
+func (st *Store) writeTexts() (err error) {
+	st.mu.Lock()
+	texts := maps.Clone(st.texts)
+	st.mu.Unlock()
+	for name, text := range texts {
+		decisions := name == decisionsFile
+		if e := replace(st.dir.file(name), text, decisions); e != nil {
+			err = cmp.Or(err, e)
+			continue
+		}
+		st.mu.Lock()
+		if bytes.Equal(st.texts[name], text) { // else there is another by now
+			delete(st.texts, name)
+		}
+		st.mu.Unlock()
+		if decisions {
+			st.drop(st.takeRetained())
+		}
+	}
+	return err
+}
+
+// write goes on after a copy that cannot be written, and returns the first error. Whether the disk
+// has all that, beginSync asks.
+func (st *Store) write(changes []*change) (err error) {
+	var written []*change
+	defer func() { st.endWriting(changes, written) }()
+	var lines strings.Builder
+	var copied []*change
+	for _, c := range changes {
+		if e := st.writeCopy(c); e != nil {
+			err = cmp.Or(err, e)
+			continue
+		}
+		copied = append(copied, c)
+		lines.WriteString(c.encode(c.name))
+	}
+	if len(copied) == 0 {
+		return err
+	}
+	if !st.index.whole {
+		if err := st.rewrite(); err != nil {
+			return err
+		}
+	}
+	if err := st.index.add(lines.String(), len(copied)); err != nil {
+		return err
+	}
+	written = copied
+	st.history.add(st.dir, written, st.needed())
+	return err
+}
+
+func (st *Store) writeCopy(c *change) error {
+	v := Version{c.name, c.Sum}
+	switch {
+	case c.Version == nil:
+		return nil
+	case c.data != nil || c.Version.Size == 0:
+		return replace(st.dir.path(v), c.data, false)
+	}
+	if _, err := st.dir.read(v); err != nil { // else it is what was replaced a moment ago
+		return fmt.Errorf("the text of %s is not known any more", source.Quote(c.name))
+	}
+	return nil
+}
+
+// rewrite writes the index again, with what counts only.
+func (st *Store) rewrite() error {
+	var b bytes.Buffer
+	b.WriteString(indexHeader)
+	st.mu.Lock()
+	n := len(st.known)
+	for name, r := range st.known {
+		b.WriteString(r.encode(name))
+	}
+	st.mu.Unlock()
+	return st.index.rewrite(b.Bytes(), n)
+}
+
+// Maintain writes again what could not be written, and keeps the index short that has this many files.
+func (st *Store) Maintain(files int) {
+	if !st.OnDisk() {
+		st.wake()
+	}
+	st.enqueue(func() { st.compact(files + indexSlack) })
+}
+
+// compact rewrites the index if it is damaged, or has more than slack lines that
+// do not count.
+func (st *Store) compact(slack int) {
+	if st.index.lines > len(st.Names())+slack || st.indexDamaged && !st.index.whole {
+		st.noteError(st.rewrite())
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"os"
-	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -15,110 +14,93 @@ import (
 // waits for what everybody else has written to it.
 const maxSyncEach = 8
 
-// noteUnsynced notes what was written. The caller holds st.mu.
-func (st *Store) noteUnsynced(j job) {
-	u := unsynced{j.Entry, j.data, st.unsynced[j.name].replaced}
-	if !j.old.Removed() && copyName(j.name, j.old.Sum) != copyName(j.name, j.Sum) {
-		u.replaced = append(u.replaced, j.old.Sum)
-	}
-	st.unsynced[j.name] = u
+// A syncing is what the disk is asked for.
+type syncing struct {
+	files    map[string]*change // by name
+	replaced map[Version]bool   // what goes once the disk has these
+
+	err, history error // why it does not say that it has these, and the index of the history
 }
 
 // beginSync has a goroutine wait for the disk, which may take its time, unless one does.
 func (st *Store) beginSync() {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	if st.syncing != nil || len(st.unsynced) == 0 {
+	if st.syncing != nil || len(st.written) == 0 {
 		return
 	}
-	st.syncing, st.unsynced = st.unsynced, map[string]unsynced{}
-	files, news := st.syncing, st.history.takeNews()
+	s := &syncing{files: st.written, replaced: st.replaced}
+	st.syncing, st.written, st.replaced = s, map[string]*change{}, map[Version]bool{}
+	news := st.history.takeNews()
 	go func() {
-		s := synced{err: st.sync(files)}
-		if s.err == nil && news {
-			s.history = disk.Sync(st.history.index())
+		if s.err = st.dir.sync(s.files); s.err == nil && news {
+			s.history = disk.Sync(st.history.index.path)
 		}
 		st.synced <- s
 	}()
 }
 
 // endSync removes what was replaced by what the disk has now. Where it could not be asked, nobody knows what it has,
-// and all is written again.
-func (st *Store) endSync(s synced) {
+// and that and what was written since is written again, when retry or another change comes to it.
+func (st *Store) endSync(s *syncing) {
 	st.mu.Lock()
-	done := st.syncing
 	st.syncing = nil
 	if s.err != nil {
-		st.indexIntact = false
-		st.writeAgain(done)
+		st.index.whole = false
+		for _, files := range []map[string]*change{st.written, s.files} {
+			for name, c := range files {
+				if st.pending[name] == nil {
+					st.pending[name] = c
+				}
+			}
+		}
+		clear(st.written)
+		for v := range s.replaced {
+			st.replaced[v] = true
+		}
 	}
 	st.mu.Unlock()
 	if s.err == nil {
 		st.history.noteSynced(s.history)
-		st.dropReplaced(done)
+		st.drop(s.replaced)
 	}
 	st.noteError(s.err)
 }
 
-// writeAgain has what was synced and what was written since written again, when retry or another change comes to it.
-// The caller holds st.mu.
-func (st *Store) writeAgain(synced map[string]unsynced) {
-	for name, u := range synced {
-		if newer, ok := st.unsynced[name]; ok {
-			newer.replaced = slices.Concat(u.replaced, newer.replaced)
-			u = newer
-		}
-		st.unsynced[name] = u
-	}
-	for name, u := range st.unsynced {
-		st.damaged[name] = true
-		if _, ok := st.unwritten[name]; ok {
-			continue
-		}
-		if u.Version != nil {
-			u.Version.Data = u.data
-		}
-		st.unwritten[name] = u.Entry
-	}
-}
-
-func (st *Store) dropReplaced(files map[string]unsynced) {
-	for name, u := range files {
-		for _, sum := range u.replaced {
-			if !st.counts(name, sum) {
-				st.dropCopy(name, sum)
-			}
-		}
+// drop removes the copies of versions that nothing needs.
+func (st *Store) drop(versions map[Version]bool) {
+	for _, v := range st.unneeded(versions) {
+		_ = os.Remove(st.dir.path(v)) // or else as an orphan, at the next start
 	}
 }
 
 // sync waits until the disk has what was written of a few files, or of many everything
-// that the file system of the store was given.
-func (st *Store) sync(files map[string]unsynced) error {
+// that their file system was given.
+func (d copies) sync(files map[string]*change) error {
 	if len(files) > maxSyncEach {
-		return st.syncAll()
+		return d.syncAll()
 	}
-	for name, u := range files {
-		if u.Version == nil { // it has no copy
+	for name, c := range files {
+		if c.Version == nil { // it has no copy
 			continue
 		}
-		if err := disk.Sync(st.CopyPath(name, u.Sum)); err != nil {
+		if err := disk.Sync(d.path(Version{name, c.Sum})); err != nil {
 			return err
 		}
 	}
-	return cmp.Or(disk.Sync(st.index()), disk.Sync(st.lastgood))
+	return cmp.Or(disk.Sync(d.file("index")), disk.Sync(string(d)))
 }
 
-func (st *Store) syncAll() error {
-	d, err := os.Open(st.lastgood)
+func (d copies) syncAll() error {
+	f, err := os.Open(string(d))
 	if err != nil {
 		return err
 	}
-	defer d.Close()
-	err = unix.Syncfs(int(d.Fd()))
+	defer f.Close()
+	err = unix.Syncfs(int(f.Fd()))
 	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) { // a filter of system calls knows the older one only
 		unix.Sync()
 		return nil
 	}
-	return os.NewSyscallError("syncfs "+st.lastgood, err)
+	return os.NewSyscallError("syncfs "+string(d), err)
 }

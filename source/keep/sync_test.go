@@ -31,24 +31,24 @@ func checked(t testing.TB, err error) {
 	}
 }
 
-// A syncing store is one whose disk answers when the test says so.
-type syncing struct {
+// A slowStore is one whose disk answers when the test says so.
+type slowStore struct {
 	*testing.T
 	*Store
 }
 
-func newSyncing(t *testing.T) syncing {
-	return syncing{t, New(t.TempDir(), slog.New(slog.DiscardHandler))}
+func newSyncing(t *testing.T) slowStore {
+	return slowStore{t, New(t.TempDir(), slog.New(slog.DiscardHandler))}
 }
 
 // write has a version of x.toml written, or that it was removed where there is no text.
-func (s syncing) write(text string) {
+func (s slowStore) write(text string) {
 	s.tell(text)
 	s.writeMore()
 }
 
 // tell says what is accepted, and has nothing written yet.
-func (s syncing) tell(text string) {
+func (s slowStore) tell(text string) {
 	e := Entry{}
 	if text != "" {
 		e.Version = &read.Version{ID: read.IDOf([]byte(text), nil), Data: []byte(text), Size: len(text)}
@@ -58,13 +58,14 @@ func (s syncing) tell(text string) {
 }
 
 // answer has the disk answer what it was asked.
-func (s syncing) answer(err error) {
-	<-s.synced
-	s.endSync(synced{err: err})
+func (s slowStore) answer(err error) {
+	end := <-s.synced
+	end.err = err
+	s.endSync(end)
 }
 
 // has fails the test unless these versions have a copy.
-func (s syncing) has(when string, want ...string) {
+func (s slowStore) has(when string, want ...string) {
 	s.Helper()
 	var got []string
 	for _, text := range []string{"1", "2", "3"} {
@@ -80,7 +81,7 @@ func (s syncing) has(when string, want ...string) {
 }
 
 // wants fails the test unless these versions were accepted.
-func (s syncing) wants(want ...string) {
+func (s slowStore) wants(want ...string) {
 	s.Helper()
 	texts := map[string]string{"": "removed"}
 	for _, text := range []string{"1", "2", "3"} {
@@ -102,7 +103,7 @@ func TestWrittenWhileSyncing(t *testing.T) {
 	s.settle()
 	s.write("2")
 	s.beginSync()
-	found, err := os.ReadDir(s.lastgood)
+	found, err := os.ReadDir(s.Dir())
 	checked(t, err)
 	s.write("3")
 	s.beginSync()
@@ -162,7 +163,7 @@ func TestSyncFails(t *testing.T) {
 					s.tell(tt.meanwhile)
 				}
 				if s.settle(); s.WriteError() != "" || !s.OnDisk() {
-					t.Errorf("in the end: error %q, pending %v", s.WriteError(), slices.Collect(maps.Keys(s.unwritten)))
+					t.Errorf("in the end: error %q, pending %v", s.WriteError(), slices.Collect(maps.Keys(s.pending)))
 				}
 				s.has("in the end", tt.copies...)
 				s.wants(tt.history...)
@@ -173,26 +174,26 @@ func TestSyncFails(t *testing.T) {
 }
 
 // fail has the disk lose what it was asked for, and more.
-func (s syncing) fail() {
+func (s slowStore) fail() {
 	s.Helper()
-	index, err := os.ReadFile(s.index())
+	index, err := os.ReadFile(s.index.path)
 	checked(s.T, err)
 	s.answer(fs.ErrInvalid)
 	checked(s.T, os.Truncate(s.CopyPath("x.toml", read.IDOf([]byte("2"), nil)), 0))
-	checked(s.T, os.WriteFile(s.index(), index[:len(index)/2], 0o600))
+	checked(s.T, os.WriteFile(s.index.path, index[:len(index)/2], 0o600))
 	if s.WriteError() != fs.ErrInvalid.Error() || s.OnDisk() {
 		s.Errorf("after a sync that failed: error %q, settled %v", s.WriteError(), s.OnDisk())
 	}
 }
 
 // start fails the test unless a start finds this version.
-func (s syncing) start(want string) {
+func (s slowStore) start(want string) {
 	s.Helper()
 	st := New(s.stateDir(), s.log)
 	st.Load()
 	r, known := st.recordOf("x.toml")
 	if known != (want != "") || st.indexDamaged {
-		s.Fatalf("a start finds %v, damaged %v", st.records, st.indexDamaged)
+		s.Fatalf("a start finds %v, damaged %v", st.known, st.indexDamaged)
 	}
 	if text, err := st.Read("x.toml", r); known && (err != nil || string(text) != want) {
 		s.Errorf("a start finds %q, %v; want %q", text, err, want)
@@ -203,7 +204,7 @@ func (s syncing) start(want string) {
 func TestSyncOfHistoryFails(t *testing.T) {
 	s := newSyncing(t)
 	s.write("1")
-	checked(t, os.Remove(s.Store.history.index()))
+	checked(t, os.Remove(s.Store.history.index.path))
 	s.settle()
 	s.write("2")
 	list, _ := Histories(s.stateDir(), "")

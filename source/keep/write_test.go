@@ -22,17 +22,17 @@ func TestIndexUnwritable(t *testing.T) {
 		st.settle()
 	}
 	keep("a.toml", "a 1\n")
-	checked(t, os.Rename(st.index(), st.index()+".away"))
-	checked(t, os.Symlink("/dev/full", st.index()))
+	checked(t, os.Rename(st.index.path, st.index.path+".away"))
+	checked(t, os.Symlink("/dev/full", st.index.path))
 	keep("a.toml", "a 2\n")
 	if st.WriteError() == "" {
 		t.Fatal("writing to a full disk succeeded")
 	}
-	if r := st.records["a.toml"]; r.Sum != read.IDOf([]byte("a 1\n"), nil) {
+	if r := st.known["a.toml"]; r.Sum != read.IDOf([]byte("a 1\n"), nil) {
 		t.Error("a record counts that could not be written")
 	}
-	checked(t, os.Rename(st.index()+".away", st.index()))
-	f, err := os.OpenFile(st.index(), os.O_WRONLY|os.O_APPEND, 0)
+	checked(t, os.Rename(st.index.path+".away", st.index.path))
+	f, err := os.OpenFile(st.index.path, os.O_WRONLY|os.O_APPEND, 0)
 	checked(t, err)
 	_, err = f.WriteString("5d2b91c3 9f86d0")
 	checked(t, err)
@@ -43,7 +43,7 @@ func TestIndexUnwritable(t *testing.T) {
 	again := New(st.stateDir(), st.log)
 	again.Load()
 	for name, text := range map[string]string{"a.toml": "a 2\n", "b.toml": "b 1\n"} {
-		if r := again.records[name]; r.Sum != read.IDOf([]byte(text), nil) {
+		if r := again.known[name]; r.Sum != read.IDOf([]byte(text), nil) {
 			t.Errorf("%s is not recorded as %q", name, text)
 		} else if data, err := again.Read(name, r); err != nil || string(data) != text {
 			t.Errorf("the copy of %s: %q, %v", name, data, err)
