@@ -18,15 +18,7 @@ const (
 	ForwardTunnel
 )
 
-func (m ForwardMethod) String() string {
-	switch m {
-	case ForwardDirect:
-		return "direct"
-	case ForwardTunnel:
-		return "tunnel"
-	}
-	return "masquerade"
-}
+func (m ForwardMethod) String() string { return [...]string{"masquerade", "direct", "tunnel"}[m] }
 
 // A TunnelType is how packets are wrapped on their way to an endpoint.
 type TunnelType uint8
@@ -39,17 +31,7 @@ const (
 	GRE
 )
 
-func (t TunnelType) String() string {
-	switch t {
-	case IPIP:
-		return "ipip"
-	case GUE:
-		return "gue"
-	case GRE:
-		return "gre"
-	}
-	return ""
-}
+func (t TunnelType) String() string { return [...]string{"", "ipip", "gue", "gre"}[t] }
 
 // GUEPort is the UDP port of GUE where none is written, as registered with IANA.
 const GUEPort = 6080

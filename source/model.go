@@ -55,12 +55,7 @@ const (
 	Local
 )
 
-func (p TrafficPolicy) String() string {
-	if p == Local {
-		return "local"
-	}
-	return "cluster"
-}
+func (p TrafficPolicy) String() string { return [...]string{"cluster", "local"}[p] }
 
 // A TrafficDistribution says which endpoints are preferred while one of them is ready.
 type TrafficDistribution uint8
@@ -75,15 +70,7 @@ const (
 )
 
 func (d TrafficDistribution) String() string {
-	switch d {
-	case PreferSameZone:
-		return "prefer_same_zone"
-	case PreferSameNode:
-		return "prefer_same_node"
-	case AsHinted:
-		return "as_hinted"
-	}
-	return ""
+	return [...]string{"", "prefer_same_zone", "prefer_same_node", "as_hinted"}[d]
 }
 
 // A Service is one whole service with its endpoints. It is never changed once
@@ -249,8 +236,8 @@ func (s *Service) AddressLists() [3]AddressList {
 // Addresses yields all of a service, in the order of files.
 func (s *Service) Addresses() iter.Seq[netip.Addr] {
 	return func(yield func(netip.Addr) bool) {
-		for _, list := range [][]netip.Addr{s.VIPs, s.ExternalIPs, s.LoadBalancerIPs} {
-			for _, a := range list {
+		for _, list := range s.AddressLists() {
+			for _, a := range list.Addrs {
 				if !yield(a) {
 					return
 				}

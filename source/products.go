@@ -35,51 +35,28 @@ func (p Products) counted() Products {
 	return Products{min(p.Frontends, mostCounted), min(p.Endpoints, mostCounted), min(p.SourceRanges, mostCounted)}
 }
 
-// An Excess is a product that is more than its limit.
-type Excess struct {
-	key         string // of the limit
-	part        string // the key of a service that makes it large
-	what, fewer string // in words
-	count, most uint64
-}
+// OfFile is what messages call all services of a file together.
+const OfFile = "the services of this file"
 
-// Exceeded returns the first of the limits that a sum exceeds; nil: none.
-func (limits Products) Exceeded(sum Products) *Excess {
-	for _, e := range []Excess{
+// Exceeded returns what is wrong with a sum that exceeds one of the limits, the first; nil: nothing. who has too many.
+func (limits Products) Exceeded(sum Products, who string) *Problem {
+	for _, e := range []struct {
+		limit, part string // the key of the limit, and that of a service that makes it large
+		what, fewer string // in words
+		count, most uint64
+	}{
 		{"frontends", "ports", "frontends (addresses times ports)", "addresses or ports", sum.Frontends, limits.Frontends},
 		{"frontend_endpoints", "endpoints", "endpoints of frontends (addresses times ports times endpoints)", "addresses, ports, endpoints or different weights", sum.Endpoints, limits.Endpoints},
 		{"frontend_source_ranges", "source_ranges", "source ranges of frontends (addresses times ports times ranges)", "addresses, ports or ranges", sum.SourceRanges, limits.SourceRanges},
 	} {
 		if e.count > e.most {
-			return &e
+			return &Problem{
+				Path: At(e.part), Msg: fmt.Sprintf("%s have %d %s, more than %d", who, e.count, e.what, e.most),
+				Hint: fmt.Sprintf("use fewer %s, or raise %s in [limits] of svcproxy.toml", e.fewer, e.limit),
+			}
 		}
 	}
 	return nil
-}
-
-// OfFile is what messages call all services of a file together.
-const OfFile = "the services of this file"
-
-// Problem says what has too many.
-func (e *Excess) Problem(who string) Problem {
-	return Problem{
-		Path: At(e.part), Msg: fmt.Sprintf("%s have %d %s, more than %d", who, e.count, e.what, e.most),
-		Hint: fmt.Sprintf("use fewer %s, or raise %s in [limits] of svcproxy.toml", e.fewer, e.key),
-	}
-}
-
-// A PortCount says how many ports a service has, and how many of them are node ports too.
-type PortCount struct{ All, Node int }
-
-// CountPorts counts ports.
-func CountPorts(ports []Port) (n PortCount) {
-	n.All = len(ports)
-	for i := range ports {
-		if ports[i].NodePort != 0 {
-			n.Node++
-		}
-	}
-	return n
 }
 
 // An EndpointCount says how many endpoints of each family there are, and how many slots their weights make.
@@ -130,8 +107,17 @@ func (e endpointSum) slots(s *Service) uint64 {
 }
 
 // Products counts those of a service.
-func (s *Service) Products() Products {
-	return s.ProductsOf(CountPorts(s.Ports), CountEndpoints(s.Endpoints))
+func (s *Service) Products() Products { return s.ProductsWith(CountEndpoints(s.Endpoints)) }
+
+// ProductsWith counts those of a service as if it had so many endpoints.
+func (s *Service) ProductsWith(endpoints EndpointCount) Products {
+	nodePorts := 0
+	for i := range s.Ports {
+		if s.Ports[i].NodePort != 0 {
+			nodePorts++
+		}
+	}
+	return s.ProductsOf(len(s.Ports), nodePorts, endpoints)
 }
 
 // TotalProducts counts those of services.
@@ -142,25 +128,25 @@ func TotalProducts(list []*Service) (sum Products) {
 	return sum
 }
 
-// ProductsOf counts those of a service as if it had so many ports and endpoints.
-func (s *Service) ProductsOf(ports PortCount, endpoints EndpointCount) Products {
-	p := s.productsOf(true, ports, endpoints.four).Plus(s.productsOf(false, ports, endpoints.six))
-	p.Frontends = max(p.Frontends, uint64(ports.All))
+// ProductsOf counts those of a service as if it had so many ports, node ports among them, and endpoints.
+func (s *Service) ProductsOf(ports, nodePorts int, endpoints EndpointCount) Products {
+	all, node := uint64(ports), uint64(nodePorts)
+	p := s.productsOf(true, all, node, endpoints.four).Plus(s.productsOf(false, all, node, endpoints.six))
+	p.Frontends = max(p.Frontends, all)
 	p.Endpoints = max(p.Endpoints, endpoints.four.count+endpoints.six.count)
 	return p.counted()
 }
 
 // productsOf counts those of one family.
-func (s *Service) productsOf(four bool, ports PortCount, endpoints endpointSum) Products {
+func (s *Service) productsOf(four bool, ports, nodePorts uint64, endpoints endpointSum) Products {
 	vips, external := uint64(ofFamily(s.VIPs, four)), uint64(ofFamily(s.ExternalIPs, four))
-	balancers, nodePorts := uint64(ofFamily(s.LoadBalancerIPs, four)), uint64(ports.Node)
-	if vips+external+balancers == 0 && s.hasAddress() {
+	balancers := uint64(ofFamily(s.LoadBalancerIPs, four))
+	if vips+external+balancers == 0 && len(s.VIPs)+len(s.ExternalIPs)+len(s.LoadBalancerIPs) > 0 {
 		nodePorts = 0 // they are of the families of the addresses
 	}
-	all := uint64(ports.All)
-	balancers *= all
-	outside := external*all + balancers + nodePorts
-	frontends := vips*all + outside
+	balancers *= ports
+	outside := external*ports + balancers + nodePorts
+	frontends := vips*ports + outside
 	routes := frontends
 	switch {
 	case s.Forward.Answers():
@@ -172,10 +158,6 @@ func (s *Service) productsOf(four bool, ports PortCount, endpoints endpointSum) 
 	p := Products{Frontends: frontends, Endpoints: times(routes, endpoints.slots(s)), SourceRanges: times(frontends, ranges)}
 	p.SourceRanges += times(balancers, uint64(ofFamily(s.LoadBalancerSourceRanges, four)))
 	return p.counted()
-}
-
-func (s *Service) hasAddress() bool {
-	return len(s.VIPs)+len(s.ExternalIPs)+len(s.LoadBalancerIPs) > 0
 }
 
 // ofFamily counts the addresses or ranges of one family.

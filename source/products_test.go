@@ -73,8 +73,7 @@ func TestExceeded(t *testing.T) {
 	}
 	for _, tt := range tests {
 		got := ""
-		if e := limits.Exceeded(tt.sum); e != nil {
-			p := e.Problem("we")
+		if p := limits.Exceeded(tt.sum, "we"); p != nil {
 			got = p.Msg + "; " + p.Hint
 		}
 		if got != tt.want {

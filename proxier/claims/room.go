@@ -15,12 +15,9 @@ import (
 // Limit sets how much all services together may be multiplied to. Without a call there is no limit. Only the first Apply may follow it.
 func (t *Tracker) Limit(limits source.Products) { t.limits = &limits }
 
-// exceeded returns the limit that a sum exceeds; nil: none.
-func (t *Tracker) exceeded(sum source.Products) *source.Excess {
-	if t.limits == nil {
-		return nil
-	}
-	return t.limits.Exceeded(sum)
+// exceeded reports whether a sum exceeds a limit.
+func (t *Tracker) exceeded(sum source.Products) bool {
+	return t.limits != nil && t.limits.Exceeded(sum, "") != nil
 }
 
 // floor is how much there is without the files that are about to change.
@@ -38,7 +35,7 @@ func (t step) floor(files []*unit) source.Products {
 // not looked at: that may be more than can be kept.
 func (t step) hopeless(u *unit, floor source.Products) bool {
 	u.excess = false
-	if t.exceeded(floor.Plus(u.load)) != nil {
+	if t.exceeded(floor.Plus(u.load)) {
 		t.exceed(u, floor)
 	}
 	return u.excess
@@ -56,7 +53,7 @@ func (t step) hasRoom(u *unit, team *team) bool {
 			others = others.Plus(f.load)
 		}
 	}
-	if t.exceeded(others.Plus(u.load)) == nil {
+	if !t.exceeded(others.Plus(u.load)) {
 		return true
 	}
 	t.exceed(u, others)
@@ -68,8 +65,8 @@ func (t *Tracker) exceed(u *unit, others source.Products) {
 	u.excess, u.stale, u.holders, u.faults = true, true, nil, nil
 	for _, s := range u.wanted {
 		others = others.Plus(s.Products())
-		if e := t.exceeded(others); e != nil {
-			p := e.Problem(fmt.Sprintf("service %q: with it all services", s.Key))
+		if t.exceeded(others) {
+			p := t.limits.Exceeded(others, fmt.Sprintf("service %q: with it all services", s.Key))
 			u.faults = []source.Fault{{Pos: s.NamePos(), Msg: p.Msg, Hint: p.Hint}}
 			return
 		}
@@ -78,7 +75,7 @@ func (t *Tracker) exceed(u *unit, others source.Products) {
 
 // admit decides which objects there is room for beside files. As long as there is room for all it costs nothing.
 func (t step) admit() {
-	all := t.exceeded(t.inFiles.Plus(t.objects.load)) == nil
+	all := !t.exceeded(t.inFiles.Plus(t.objects.load))
 	if all && t.objects.excess == 0 {
 		return
 	}
@@ -88,7 +85,7 @@ func (t step) admit() {
 			continue
 		}
 		was := u.excess
-		u.excess = !all && t.exceeded(sum.Plus(u.load)) != nil
+		u.excess = !all && t.exceeded(sum.Plus(u.load))
 		if u.excess {
 			t.exceed(u, sum)
 		} else {

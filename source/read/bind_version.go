@@ -72,9 +72,8 @@ func (rules Rules) countListed(v *Version, l *EndpointList, name string, sum sou
 	limits, endpoints := rules.Limits.Products(), source.CountEndpoints(l.All)
 	for _, i := range v.Lists[name] {
 		s := v.Services[i]
-		sum = sum.Minus(s.Products()).Plus(s.ProductsOf(source.CountPorts(s.Ports), endpoints))
-		if e := limits.Exceeded(sum); e != nil {
-			p := e.Problem(source.OfFile)
+		sum = sum.Minus(s.Products()).Plus(s.ProductsWith(endpoints))
+		if p := limits.Exceeded(sum, source.OfFile); p != nil {
 			return sum, &source.Fault{Pos: s.EndpointsFromPos(), Msg: p.Msg, Hint: p.Hint}
 		}
 	}

@@ -161,7 +161,7 @@ func syntaxOf(c chunk, rest []byte, isJSON bool) ([]source.Fault, bool) {
 // reuse takes over a service that was good before. What the host can do may have changed since.
 func (p *reading) reuse(s *source.Service, pos source.Position) bool {
 	sum := p.products.Plus(s.Products())
-	if p.limits.Exceeded(sum) != nil || p.check != nil && len(p.check(s)) > 0 {
+	if p.limits.Exceeded(sum, source.OfFile) != nil || p.check != nil && len(p.check(s)) > 0 {
 		return false
 	}
 	p.products = sum

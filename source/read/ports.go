@@ -106,25 +106,26 @@ func readPorts(r *decode.Reader, v any) (w writtenPorts) {
 			p.protocols = make([]source.Protocol, 1)
 		}
 	}
-	w.over = !r.Within(w.count().All)
+	n, _ := w.count()
+	w.over = !r.Within(n)
 	return w
 }
 
-// count counts the ports that the elements stand for.
-func (w *writtenPorts) count() (n source.PortCount) {
+// count counts the ports that the elements stand for, and the node ports among them.
+func (w *writtenPorts) count() (all, node int) {
 	for i := range w.list {
 		p := &w.list[i]
-		n.All += p.count()
+		all += p.count()
 		if p.NodePort != 0 {
-			n.Node += p.count()
+			node += p.count()
 		}
 	}
-	return n
+	return all, node
 }
 
 // ports makes the ports that the elements stand for.
 func (w *writtenPorts) ports(r *decode.Reader) (ports []source.Port) {
-	if n := w.count().All; !w.over && n > len(w.list) {
+	if n, _ := w.count(); !w.over && n > len(w.list) {
 		r.In("ports", func() {
 			w.checkNames(r)
 			ports = w.expand(r, make([]source.Port, 0, n))

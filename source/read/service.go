@@ -110,13 +110,13 @@ func (p *reading) count(s *service) bool {
 	for i := range s.endpoints {
 		endpoints.Add(&s.endpoints[i].Endpoint)
 	}
-	p.products = p.products.Plus(s.ProductsOf(s.written.count(), endpoints))
-	e := p.limits.Exceeded(p.products)
-	if e == nil {
+	ports, nodePorts := s.written.count()
+	p.products = p.products.Plus(s.ProductsOf(ports, nodePorts, endpoints))
+	problem := p.limits.Exceeded(p.products, source.OfFile)
+	if problem == nil {
 		return true
 	}
 	p.over = true
-	problem := e.Problem(source.OfFile)
 	p.r.FaultAt(problem.Path, problem.Msg, problem.Hint)
 	return false
 }
