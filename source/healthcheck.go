@@ -45,7 +45,7 @@ const (
 func (r CheckResult) String() string { return [...]string{"unknown", "passed", "failed"}[r] }
 
 // A HealthCheck says how endpoints are asked whether they are alive, and what their
-// answers mean. It is never changed, and may be shared by services. Its tags are those of keyed.
+// answers mean. It is never changed, and may be shared by services. Its tags are those of keyedBy.
 type HealthCheck struct {
 	Type CheckType `key:"type"`
 	Port uint16    `key:"port"` // 0: the one under which the endpoint serves the first port of the service that it serves

@@ -7,25 +7,13 @@ import (
 	"strings"
 )
 
-// A keyed field is one of a struct whose tag says under which key files write it: `key:"min_up"`, with "!" before it
-// where the field is true when the key is false. A field that affects traffic and has no key in files is named in
-// words. The tag note is of keys that only people read. A field without a tag does not affect Equal.
-type keyed struct {
-	key   string
-	not   bool
-	index int
-}
-
-// keyedBy returns the fields of a struct type that have a tag, in order.
-func keyedBy[T any](tag string) (list []keyed) {
-	t := reflect.TypeFor[T]()
-	for i := range t.NumField() {
-		if key, ok := t.Field(i).Tag.Lookup(tag); ok {
-			name, not := strings.CutPrefix(key, "!")
-			list = append(list, keyed{name, not, i})
-		}
-	}
-	return list
+// keyedBy returns the fields of a struct type that have a tag, in order. The tag says under which key files write a
+// field: `key:"min_up"`, with "!" before it where the field is true when the key is false. A field that affects traffic
+// and has no key in files is named in words. The tag note is of keys that only people read. A field without a tag does
+// not affect Equal.
+func keyedBy[T any](tag string) []reflect.StructField {
+	fields := reflect.VisibleFields(reflect.TypeFor[T]())
+	return slices.DeleteFunc(fields, func(f reflect.StructField) bool { return f.Tag.Get(tag) == "" })
 }
 
 var (
@@ -35,18 +23,10 @@ var (
 	checkKeys    = keyedBy[HealthCheck]("key")
 )
 
-// value returns what the key says where the field has this value.
-func (k *keyed) value(field reflect.Value) any {
-	if k.not {
-		return !field.Bool()
-	}
-	return field.Interface()
-}
-
 // equalBy reports whether two structs are the same in these fields.
-func equalBy[T any](keys []keyed, a, b *T) bool {
+func equalBy[T any](keys []reflect.StructField, a, b *T) bool {
 	va, vb := reflect.ValueOf(a).Elem(), reflect.ValueOf(b).Elem()
-	return each(len(keys), func(i int) bool { return same(va.Field(keys[i].index), vb.Field(keys[i].index)) })
+	return each(len(keys), func(i int) bool { return same(va.FieldByIndex(keys[i].Index), vb.FieldByIndex(keys[i].Index)) })
 }
 
 // same reports whether two fields are equal. A list or map without elements is the same as none.
@@ -108,12 +88,18 @@ func (c *HealthCheck) Differences(now *HealthCheck) []Difference {
 	return differences(checkKeys, c, now)
 }
 
-func differences[T any](keys []keyed, old, now *T) (list []Difference) {
+func differences[T any](keys []reflect.StructField, old, now *T) (list []Difference) {
 	was, is := reflect.ValueOf(old).Elem(), reflect.ValueOf(now).Elem()
 	for _, k := range keys {
-		if a, b := was.Field(k.index), is.Field(k.index); !same(a, b) {
-			list = append(list, Difference{k.key, k.value(a), k.value(b)})
+		a, b := was.FieldByIndex(k.Index), is.FieldByIndex(k.Index)
+		if same(a, b) {
+			continue
 		}
+		d := Difference{k.Tag.Get("key"), a.Interface(), b.Interface()}
+		if key, not := strings.CutPrefix(d.Key, "!"); not {
+			d = Difference{key, !a.Bool(), !b.Bool()}
+		}
+		list = append(list, d)
 	}
 	return list
 }

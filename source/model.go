@@ -74,7 +74,7 @@ func (d TrafficDistribution) String() string {
 }
 
 // A Service is one whole service with its endpoints. It is never changed once
-// it has been sent on; a change is a new Service. Its tags are those of keyed.
+// it has been sent on; a change is a new Service. Its tags are those of keyedBy.
 type Service struct {
 	Key
 
@@ -172,7 +172,7 @@ type WrittenPort struct {
 	Protocols   []Protocol
 }
 
-// An Endpoint is one address that serves a service. Its tags are those of keyed.
+// An Endpoint is one address that serves a service. Its tags are those of keyedBy.
 type Endpoint struct {
 	Addr netip.Addr `key:"address"`
 

@@ -31,12 +31,6 @@ const (
 	maxProgram = 2000
 )
 
-// A checkValidator looks for what is wrong with a check alone.
-type checkValidator struct {
-	*HealthCheck
-	problems
-}
-
 // ValidateCheck returns what is wrong with a check, whatever service it is of, at paths in the
 // check. One without a type has not been read, and has no problems. What a check
 // without problems other than warnings has can be put into a request or a command line.
@@ -44,77 +38,83 @@ func ValidateCheck(c *HealthCheck) []Problem {
 	if c.Type == 0 {
 		return nil
 	}
-	v := checkValidator{HealthCheck: c}
-	v.times()
-	v.source()
+	var p problems
+	p.times(c)
+	if why := Unusable(c.Source); c.Source.IsValid() && why != "" {
+		p.fault(At("source"), fmt.Sprintf("source %s is %s", c.Source, why), "want an address of this host")
+	}
 	switch c.Type {
 	case CheckHTTP, CheckHTTPS:
-		v.http()
-		v.serverName()
+		p.http(c)
+		p.serverName(c)
 	case CheckGRPC:
-		v.grpc()
-		v.serverName()
+		if name := c.GRPCService; len(name) > 253 || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r > '~' }) {
+			p.fault(At("service"), Excerpt(name)+" is not the name of a service of gRPC", "want at most 253 letters, digits and signs, such as package.Service")
+		}
+		p.serverName(c)
 	case CheckTCP, CheckUDP:
-		v.talk()
+		p.talk(c)
 	case CheckExec:
-		v.command()
+		p.command(c.Command)
 	}
-	return v.problems
+	return p
 }
 
-func (v *checkValidator) times() {
+func (p *problems) times(c *HealthCheck) {
 	for _, t := range []struct {
 		key string
 		is  time.Duration
-	}{{"interval", v.Interval}, {"interval_down", v.IntervalDown}, {"timeout", v.Timeout}} {
+	}{{"interval", c.Interval}, {"interval_down", c.IntervalDown}, {"timeout", c.Timeout}} {
 		if t.is < MinCheckTime || t.is > MaxCheckTime {
-			v.fault(At(t.key), fmt.Sprintf("%s is %s", t.key, t.is), "want 100ms to 1h")
+			p.fault(At(t.key), fmt.Sprintf("%s is %s", t.key, t.is), "want 100ms to 1h")
 			return
 		}
 	}
-	if v.Timeout > v.Interval {
-		v.warn(At("timeout"), fmt.Sprintf("timeout %s is more than interval %s", v.Timeout, v.Interval),
+	if c.Timeout > c.Interval {
+		p.warn(At("timeout"), fmt.Sprintf("timeout %s is more than interval %s", c.Timeout, c.Interval),
 			"an endpoint that does not answer is asked only every timeout")
 	}
 	for _, n := range []struct {
 		key string
 		is  uint8
-	}{{"rise", v.Rise}, {"fall", v.Fall}} {
+	}{{"rise", c.Rise}, {"fall", c.Fall}} {
 		if n.is == 0 {
-			v.fault(At(n.key), n.key+" is 0", "want 1 to 255")
+			p.fault(At(n.key), n.key+" is 0", "want 1 to 255")
 		}
 	}
 }
 
-func (v *checkValidator) source() {
-	if !v.Source.IsValid() {
-		return
+func (p *problems) http(c *HealthCheck) {
+	switch _, err := url.ParseRequestURI(c.Path); {
+	case !strings.HasPrefix(c.Path, "/"):
+		p.fault(At("path"), "the path "+Excerpt(c.Path)+` does not begin with "/"`, "")
+	case len(c.Path) > maxCheckText:
+		p.fault(At("path"), fmt.Sprintf("the path has %d bytes", len(c.Path)), fmt.Sprintf("want %d at most", maxCheckText))
+	case err != nil || strings.ContainsFunc(c.Path, func(r rune) bool { return r <= ' ' || r > '~' || r == '#' }):
+		p.fault(At("path"), "the path "+Excerpt(c.Path)+" cannot be asked for", "write blanks, # and what is not ASCII as % and two hexadecimal digits, such as %20")
 	}
-	if why := Unusable(v.Source); why != "" {
-		v.fault(At("source"), fmt.Sprintf("source %s is %s", v.Source, why), "want an address of this host")
+	if c.Method == "" || len(c.Method) > 20 || strings.Trim(c.Method, upperCase) != "" {
+		p.fault(At("method"), Excerpt(c.Method)+" is not a method", "want one in capital letters, such as GET or HEAD")
 	}
-}
-
-func (v *checkValidator) http() {
-	switch _, err := url.ParseRequestURI(v.Path); {
-	case !strings.HasPrefix(v.Path, "/"):
-		v.fault(At("path"), "the path "+Excerpt(v.Path)+` does not begin with "/"`, "")
-	case len(v.Path) > maxCheckText:
-		v.fault(At("path"), fmt.Sprintf("the path has %d bytes", len(v.Path)), fmt.Sprintf("want %d at most", maxCheckText))
-	case err != nil || strings.ContainsFunc(v.Path, func(r rune) bool { return r <= ' ' || r > '~' || r == '#' }):
-		v.fault(At("path"), "the path "+Excerpt(v.Path)+" cannot be asked for", "write blanks, # and what is not ASCII as % and two hexadecimal digits, such as %20")
+	if c.Host != "" && !isHost(c.Host) {
+		p.fault(At("host"), Excerpt(c.Host)+" is not a host", hostHint(c.Host))
 	}
-	if v.Method == "" || len(v.Method) > 20 || strings.Trim(v.Method, upperCase) != "" {
-		v.fault(At("method"), Excerpt(v.Method)+" is not a method", "want one in capital letters, such as GET or HEAD")
+	if len(c.ExpectStatus) == 0 {
+		p.fault(At("expect_status"), "expect_status is empty, so that no answer is good", `want ranges such as "200-399"`)
 	}
-	if v.Host != "" && !isHost(v.Host) {
-		v.fault(At("host"), Excerpt(v.Host)+" is not a host", hostHint(v.Host))
+	for i, s := range c.ExpectStatus {
+		switch {
+		case s == StatusRange{}: // it could not be read
+		case s.First > s.Last:
+			p.fault(At("expect_status", i), fmt.Sprintf("%d-%d ends before it begins", s.First, s.Last), "")
+		case s.First < 100 || s.Last > 599:
+			p.fault(At("expect_status", i), fmt.Sprintf("%d-%d are no statuses of HTTP", s.First, s.Last), "want 100 to 599")
+		}
 	}
-	v.statuses()
-	if v.Method == "HEAD" && v.ExpectBody != "" {
-		v.fault(At("expect_body"), "the answer to HEAD has no body to match expect_body", "use GET")
+	if c.Method == "HEAD" && c.ExpectBody != "" {
+		p.fault(At("expect_body"), "the answer to HEAD has no body to match expect_body", "use GET")
 	}
-	v.expression("expect_body", v.ExpectBody)
+	p.expression("expect_body", c.ExpectBody)
 }
 
 const upperCase = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -141,35 +141,20 @@ func hostHint(s string) string {
 	return "want a name or an address, and behind a colon the port if it is to be sent"
 }
 
-func (v *checkValidator) statuses() {
-	if len(v.ExpectStatus) == 0 {
-		v.fault(At("expect_status"), "expect_status is empty, so that no answer is good", `want ranges such as "200-399"`)
-	}
-	for i, s := range v.ExpectStatus {
-		switch {
-		case s == StatusRange{}: // it could not be read
-		case s.First > s.Last:
-			v.fault(At("expect_status", i), fmt.Sprintf("%d-%d ends before it begins", s.First, s.Last), "")
-		case s.First < 100 || s.Last > 599:
-			v.fault(At("expect_status", i), fmt.Sprintf("%d-%d are no statuses of HTTP", s.First, s.Last), "want 100 to 599")
-		}
-	}
-}
-
 // expression looks at a regular expression. It is not compiled: one of a few bytes can be as large
 // as a program can hold.
-func (v *checkValidator) expression(key, expr string) {
+func (p *problems) expression(key, expr string) {
 	if len(expr) > maxCheckText {
-		v.fault(At(key), fmt.Sprintf("%s has %d bytes", key, len(expr)), fmt.Sprintf("want %d at most", maxCheckText))
+		p.fault(At(key), fmt.Sprintf("%s has %d bytes", key, len(expr)), fmt.Sprintf("want %d at most", maxCheckText))
 		return
 	}
 	re, err := syntax.Parse(expr, syntax.Perl)
 	if err != nil {
-		v.fault(At(key), fmt.Sprintf("%s %s is not a regular expression: %s", key, Excerpt(expr), whyNoExpression(err)), "")
+		p.fault(At(key), fmt.Sprintf("%s %s is not a regular expression: %s", key, Excerpt(expr), whyNoExpression(err)), "")
 		return
 	}
 	if programSize(re) > maxProgram {
-		v.fault(At(key), fmt.Sprintf("%s %s takes too long to look for", key, Excerpt(expr)), "want fewer or smaller numbers in { }, and smaller classes")
+		p.fault(At(key), fmt.Sprintf("%s %s takes too long to look for", key, Excerpt(expr)), "want fewer or smaller numbers in { }, and smaller classes")
 	}
 }
 
@@ -202,55 +187,49 @@ func programSize(re *syntax.Regexp) int {
 }
 
 // serverName looks at the name that a certificate must have.
-func (v *checkValidator) serverName() {
-	_, err := netip.ParseAddr(v.ServerName)
+func (p *problems) serverName(c *HealthCheck) {
+	_, err := netip.ParseAddr(c.ServerName)
 	switch {
-	case v.ServerName != "" && !IsName(v.ServerName) && (err != nil || strings.Contains(v.ServerName, "%")):
-		v.fault(At("server_name"), Excerpt(v.ServerName)+" is not the name of a server", "want a name or an address, without port")
-	case v.Type != CheckGRPC || v.TLS:
-	case v.ServerName != "":
-		v.fault(At("server_name"), "server_name does nothing without TLS", "write tls = true")
-	case v.Insecure:
-		v.fault(At("verify"), "verify does nothing without TLS", "write tls = true")
-	case v.MinTLS != AnyTLS:
-		v.fault(At("min_tls"), "min_tls does nothing without TLS", "write tls = true")
+	case c.ServerName != "" && !IsName(c.ServerName) && (err != nil || strings.Contains(c.ServerName, "%")):
+		p.fault(At("server_name"), Excerpt(c.ServerName)+" is not the name of a server", "want a name or an address, without port")
+	case c.Type != CheckGRPC || c.TLS:
+	case c.ServerName != "":
+		p.fault(At("server_name"), "server_name does nothing without TLS", "write tls = true")
+	case c.Insecure:
+		p.fault(At("verify"), "verify does nothing without TLS", "write tls = true")
+	case c.MinTLS != AnyTLS:
+		p.fault(At("min_tls"), "min_tls does nothing without TLS", "write tls = true")
 	}
 }
 
-func (v *checkValidator) grpc() {
-	if len(v.GRPCService) > 253 || strings.ContainsFunc(v.GRPCService, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		v.fault(At("service"), Excerpt(v.GRPCService)+" is not the name of a service of gRPC", "want at most 253 letters, digits and signs, such as package.Service")
-	}
-}
-
-func (v *checkValidator) talk() {
+func (p *problems) talk(c *HealthCheck) {
 	switch {
-	case len(v.Send) > maxCheckText:
-		v.fault(At("send"), fmt.Sprintf("send has %d bytes", len(v.Send)), fmt.Sprintf("want %d at most", maxCheckText))
-	case v.Type == CheckUDP && v.Send == "":
-		v.fault(At("send"), "a udp check without send asks nothing", `write what is sent, such as send = "ping\r\n", and in expect what must come back`)
+	case len(c.Send) > maxCheckText:
+		p.fault(At("send"), fmt.Sprintf("send has %d bytes", len(c.Send)), fmt.Sprintf("want %d at most", maxCheckText))
+	case c.Type == CheckUDP && c.Send == "":
+		p.fault(At("send"), "a udp check without send asks nothing", `write what is sent, such as send = "ping\r\n", and in expect what must come back`)
 	}
-	v.expression("expect", v.Expect)
+	p.expression("expect", c.Expect)
 }
 
-func (v *checkValidator) command() {
-	if len(v.Command) == 0 {
-		v.fault(At("command"), "an exec check has no command", `write the program and its arguments, such as command = ["/usr/local/bin/alive", "-q"]`)
+func (p *problems) command(command []string) {
+	if len(command) == 0 {
+		p.fault(At("command"), "an exec check has no command", `write the program and its arguments, such as command = ["/usr/local/bin/alive", "-q"]`)
 		return
 	}
-	if len(v.Command) > MaxArguments {
-		v.fault(At("command"), fmt.Sprintf("command has %d elements, more than %d", len(v.Command), MaxArguments), "")
+	if len(command) > MaxArguments {
+		p.fault(At("command"), fmt.Sprintf("command has %d elements, more than %d", len(command), MaxArguments), "")
 		return
 	}
-	for i, arg := range v.Command {
+	for i, arg := range command {
 		at := At("command", i)
 		switch {
 		case strings.Contains(arg, "\x00"):
-			v.fault(at, Excerpt(arg)+" has a NUL, which no argument can have", "")
+			p.fault(at, Excerpt(arg)+" has a NUL, which no argument can have", "")
 		case len(arg) > maxCheckText:
-			v.fault(at, fmt.Sprintf("the argument has %d bytes", len(arg)), fmt.Sprintf("want %d at most", maxCheckText))
+			p.fault(at, fmt.Sprintf("the argument has %d bytes", len(arg)), fmt.Sprintf("want %d at most", maxCheckText))
 		case i == 0 && !filepath.IsAbs(arg):
-			v.fault(at, "the program "+Excerpt(arg)+" is not an absolute path", "it is not looked for, and no shell runs it: write it as /usr/bin/NAME")
+			p.fault(at, "the program "+Excerpt(arg)+" is not an absolute path", "it is not looked for, and no shell runs it: write it as /usr/bin/NAME")
 		}
 	}
 }
