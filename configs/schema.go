@@ -147,7 +147,7 @@ func standard() Settings {
 // of the tables that the file is read by.
 func Schema() decode.Schema {
 	s := decode.TableOf(fileFields(), standard()).Schema
-	s.Dialect, s.Title = decode.Draft, "svcproxy.toml"
+	s.Heading = decode.Headed("svcproxy.toml")
 	return s
 }
 

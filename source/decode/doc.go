@@ -18,58 +18,43 @@ import (
 type Doc struct {
 	Root map[string]any
 
-	file  string
-	data  string // without byte order mark
-	json  bool
-	list  string // the key in Root of a text that is a list, without a key; empty: it is none
-	marks []mark // of lines; nil until a position is asked for
+	file string
+	data string // without byte order mark
+	json bool
+	list string // the key in Root of a text that is a list, without a key; empty: it is none
+
+	// The offset that place was last asked for, how many lines are before it, and where its own begins.
+	at, lines, start int
 }
 
 // TOML decodes a text in TOML. The Doc is nil when the text is at fault.
-func TOML(file string, data []byte) (*Doc, []source.Fault) {
-	return decode(&Doc{file: file}, data, func(s *scanner) (map[string]any, []textFault) {
-		tree, faults := parseTOML(s.text)
-		if tree != nil && s.again != nil {
-			return nil, []textFault{*s.again}
-		}
-		return tree, faults
-	})
-}
+func TOML(file string, data []byte) (*Doc, []source.Fault) { return decode(&Doc{file: file}, data, "") }
 
 // JSON decodes a text in JSON, whose root must be an object. The Doc is nil
 // when the text is at fault. A key that is in an object twice is a fault too, but
 // leaves a Doc, so that more faults can be found.
-func JSON(file string, data []byte) (*Doc, []source.Fault) {
-	return decode(&Doc{file: file, json: true}, data, treeOf)
-}
+func JSON(file string, data []byte) (*Doc, []source.Fault) { return JSONList(file, data, "") }
 
-// JSONList decodes a text in JSON as JSON does, and also one that is no more than a list:
+// JSONList decodes a text in JSON as JSON does, and also, if key is not empty, one that is no more than a list:
 // that is read as the one key of an object.
 func JSONList(file string, data []byte, key string) (*Doc, []source.Fault) {
-	d := &Doc{file: file, json: true}
-	return decode(d, data, func(s *scanner) (map[string]any, []textFault) {
-		tree, faults := treeOf(s)
-		list, ok := s.made.([]any)
-		switch {
-		case tree != nil || len(faults) == 0 || faults[0].hint != wantObject:
-			return tree, faults
-		case !ok:
-			faults[0].hint = "want a list, or an object with the key " + source.Excerpt(key)
-			return nil, faults
-		}
-		d.list = key
-		return map[string]any{key: list}, s.twice
-	})
+	return decode(&Doc{file: file, json: true}, data, key)
 }
 
-func decode(d *Doc, data []byte, parse func(*scanner) (map[string]any, []textFault)) (*Doc, []source.Fault) {
+func decode(d *Doc, data []byte, key string) (*Doc, []source.Fault) {
 	d.data = strings.TrimPrefix(string(data), "\ufeff")
 	s, faults := d.check()
-	if faults == nil {
-		d.Root, faults = parse(s)
-		if d.Root == nil && len(faults) == 1 {
-			faults[0] = guess(d.data, d.json, faults[0])
+	switch {
+	case faults != nil:
+	case d.json:
+		faults = d.makeJSON(s, key)
+	default:
+		if d.Root, faults = parseTOML(d.data); d.Root != nil && s.again != nil {
+			d.Root, faults = nil, []textFault{*s.again}
 		}
+	}
+	if s != nil && d.Root == nil && len(faults) == 1 {
+		faults[0] = guess(d.data, d.json, faults[0])
 	}
 	if len(faults) == 0 {
 		return d, nil
@@ -84,19 +69,27 @@ func decode(d *Doc, data []byte, parse func(*scanner) (map[string]any, []textFau
 	return d, out
 }
 
-// treeOf returns the tree of a text in JSON that was scanned, if it is valid.
-func treeOf(s *scanner) (map[string]any, []textFault) {
+// makeJSON takes over the tree of a text in JSON that was scanned, if it is valid: an object or, if key is not empty, the list of it.
+func (d *Doc) makeJSON(s *scanner, key string) []textFault {
 	if !json.Valid([]byte(s.text)) {
-		return nil, []textFault{syntaxFault(s.text)}
+		return []textFault{syntaxFault(s.text)}
 	}
-	tree, ok := s.made.(map[string]any)
-	if !ok {
-		return nil, []textFault{{off: s.start, msg: "the file is " + describe(s.made), hint: wantObject}}
+	switch v := s.made.(type) {
+	case map[string]any:
+		d.Root = v
+		return s.twice
+	case []any:
+		if key != "" {
+			d.Root, d.list = map[string]any{key: v}, key
+			return s.twice
+		}
 	}
-	return tree, s.twice
+	hint := `want an object, as in {"services": []}`
+	if key != "" {
+		hint = "want a list, or an object with the key " + source.Excerpt(key)
+	}
+	return []textFault{{off: s.start, msg: "the file is " + describe(s.made), hint: hint}}
 }
-
-const wantObject = `want an object, as in {"services": []}`
 
 // check scans the text, and finds what the parsers must not see.
 func (d *Doc) check() (*scanner, []textFault) {
@@ -138,9 +131,7 @@ func (d *Doc) Positions(paths []source.Path) []source.Position {
 
 // Elements returns where each element of a list at the top stands.
 func (d *Doc) Elements(key string) []source.Position {
-	list, root := &node{all: true}, &node{}
-	root.add(source.Step{Key: key, Index: -1}, list)
-	scan(d.data, d.json, root)
+	list, _ := listAt(d.data, d.json, key)
 	pos := make([]source.Position, len(list.elems))
 	for i, off := range list.elems {
 		pos[i] = d.place(off)
@@ -151,12 +142,18 @@ func (d *Doc) Elements(key string) []source.Position {
 // Spans returns where the elements of a list at the top of a text in JSON begin and
 // end. In one that is not valid they may be anywhere.
 func Spans(text, key string) (begins, ends []int) {
-	list, root := &node{all: true}, &node{}
-	root.add(source.Step{Key: key, Index: -1}, list)
-	if s := scan(text, true, root); s.stopped() {
+	list, ok := listAt(text, true, key)
+	if !ok {
 		return nil, nil
 	}
 	return list.elems, list.ends
+}
+
+// listAt finds all elements of a list at the top of a text, and reports whether the text was read to its end.
+func listAt(text string, isJSON bool, key string) (list *node, ok bool) {
+	list, root := &node{all: true}, &node{}
+	root.add(source.Step{Key: key, Index: -1}, list)
+	return list, !scan(text, isJSON, root).stopped()
 }
 
 // nodes returns the node at the end of each path, or the last on the way. The
@@ -181,40 +178,19 @@ func (d *Doc) nodes(paths []source.Path) []*node {
 	return out
 }
 
-// A mark says in which line a block of the text begins, and where that line does.
-type mark struct{ line, start int }
-
-// blockSize is how much text there is between two marks, in bytes. Marks are few
-// where an index of all lines could be many times the text.
-const blockSize = 4096
-
-// place turns an offset into a position.
+// place turns an offset into a position. It counts lines from where it was last asked, which is mostly near: an index of all lines
+// could be many times the text.
 func (d *Doc) place(off int) source.Position {
-	if d.marks == nil {
-		d.marks = marksOf(d.data)
-	}
 	off = min(max(off, 0), len(d.data))
-	block := off / blockSize
-	m := d.marks[block].to(d.data, block*blockSize, off)
-	return source.Position{File: d.file, Line: m.line, Col: off - m.start + 1}
-}
-
-func marksOf(text string) []mark {
-	marks := make([]mark, 1, len(text)/blockSize+1)
-	marks[0].line = 1
-	for off := blockSize; off <= len(text); off += blockSize {
-		marks = append(marks, marks[len(marks)-1].to(text, off-blockSize, off))
+	between := d.data[min(d.at, off):max(d.at, off)]
+	if n := strings.Count(between, "\n"); n > 0 {
+		if off < d.at {
+			n = -n
+		}
+		d.lines, d.start = d.lines+n, strings.LastIndexByte(d.data[:off], '\n')+1
 	}
-	return marks
-}
-
-// to returns the mark of end, where m is that of begin.
-func (m mark) to(text string, begin, end int) mark {
-	between := text[begin:end]
-	if nl := strings.LastIndexByte(between, '\n'); nl >= 0 {
-		return mark{m.line + strings.Count(between, "\n"), begin + nl + 1}
-	}
-	return m
+	d.at = off
+	return source.Position{File: d.file, Line: d.lines + 1, Col: off - d.start + 1}
 }
 
 // below returns what of paths is below a key, the others as the path of the whole text.

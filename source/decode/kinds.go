@@ -210,9 +210,8 @@ func ShortDuration(d time.Duration) string {
 func List[V any](kind Kind[V]) Kind[[]V] {
 	return Kind[[]V]{Schema: listOf(kind.Schema), Read: func(r *Reader, v any) ([]V, bool) {
 		var out []V // nil of an empty list
-		if n := r.length(v); n > 0 {
-			out = make([]V, 0, n)
-		}
+		_, n := elements(v)
+		out = slices.Grow(out, min(n, r.limit().max))
 		read := func(_ int, v any) {
 			x, _ := kind.Read(r, v)
 			out = append(out, x)
@@ -236,9 +235,8 @@ func Unique[V comparable](kind Kind[V]) Kind[[]V] {
 			if !twice {
 				where[x] = i
 			} else if x != none {
-				r.element(i, nil, func(int, any) {
-					r.Fault(fmt.Sprintf("%s is the same as %s[%d]", r.name(), r.path[len(r.path)-2].Key, first), "")
-				})
+				key := r.path[len(r.path)-1].Key
+				r.FaultAt(source.At(i), fmt.Sprintf("%s[%d] is the same as %s[%d]", key, i, key, first), "")
 			}
 		}
 		return true

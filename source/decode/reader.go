@@ -3,6 +3,7 @@ package decode
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -56,34 +57,21 @@ func (r *Reader) Limit(key string, most int, hint string) { r.limits[key] = limi
 // bound returns how many of the n elements of the value that is being read are
 // within its limit, and reports the one that is not.
 func (r *Reader) bound(n int) int {
-	l, ok := r.limit()
-	if !ok || n <= l.max {
-		return n
+	l := r.limit()
+	if n > l.max {
+		r.Fault(fmt.Sprintf("%s has %d elements, more than %d", r.name(), n, l.max), l.hint)
 	}
-	r.Fault(fmt.Sprintf("%s has %d elements, more than %d", r.name(), n, l.max), l.hint)
-	return l.max
+	return min(n, l.max)
 }
 
-// limit returns the limit of the value that is being read; false: it has none.
-func (r *Reader) limit() (l limit, ok bool) {
+// limit returns the limit of the value that is being read.
+func (r *Reader) limit() limit {
 	if len(r.path) > 0 {
-		l, ok = r.limits[r.path[len(r.path)-1].Key]
+		if l, ok := r.limits[r.path[len(r.path)-1].Key]; ok {
+			return l
+		}
 	}
-	return l, ok
-}
-
-// length returns how many elements of a list are read.
-func (r *Reader) length(list any) (n int) {
-	switch list := list.(type) {
-	case []any:
-		n = len(list)
-	case []map[string]any:
-		n = len(list)
-	}
-	if l, ok := r.limit(); ok {
-		n = min(n, l.max)
-	}
-	return n
+	return limit{max: math.MaxInt}
 }
 
 // Within reports whether n elements of the value that is being read are within its limit, and whether
@@ -387,41 +375,42 @@ func (r *Reader) below(key string) source.Path {
 // it. A value that is no list is a fault; of a list that is longer than its limit
 // only what is within is read.
 func Each(r *Reader, v any, read func(i int, v any)) bool {
+	if at, n := elements(v); at != nil {
+		for i := range r.bound(n) {
+			r.path = append(r.path, source.Step{Index: i})
+			read(i, at(i))
+			r.path = r.path[:len(r.path)-1]
+		}
+		return true
+	}
+	hint := "want a list"
+	if s, ok := v.(string); ok {
+		hint = fmt.Sprintf("want a list: [%s]", source.Excerpt(s))
+		if words := strings.FieldsFunc(s, func(c rune) bool { return c == ',' || c == ' ' }); len(words) > 1 && len(s) <= 200 {
+			for i := range words {
+				words[i] = source.Excerpt(words[i])
+			}
+			hint = "want a list: [" + strings.Join(words, ", ") + "]"
+		}
+	}
+	r.Fault(r.name()+" is "+describe(v), hint)
+	return false
+}
+
+// elements returns how many elements a list has, and each by its index; nil: it is no list.
+func elements(v any) (at func(int) any, n int) {
 	switch list := v.(type) {
 	case []any:
-		for i, v := range list[:r.bound(len(list))] {
-			r.element(i, v, read)
-		}
+		return func(i int) any { return list[i] }, len(list)
 	case []map[string]any:
-		for i, v := range list[:r.bound(len(list))] {
-			r.element(i, v, read)
-		}
-	default:
-		hint := "want a list"
-		if s, ok := v.(string); ok {
-			hint = fmt.Sprintf("want a list: [%s]", source.Excerpt(s))
-			if words := strings.FieldsFunc(s, func(c rune) bool { return c == ',' || c == ' ' }); len(words) > 1 && len(s) <= 200 {
-				for i := range words {
-					words[i] = source.Excerpt(words[i])
-				}
-				hint = "want a list: [" + strings.Join(words, ", ") + "]"
-			}
-		}
-		r.Fault(r.name()+" is "+describe(v), hint)
-		return false
+		return func(i int) any { return list[i] }, len(list)
 	}
-	return true
+	return nil, 0
 }
 
 // In does something with the Reader standing at a key of the table that is being read.
 func (r *Reader) In(key string, do func()) {
 	r.path = append(r.path, source.Step{Key: key, Index: -1})
 	do()
-	r.path = r.path[:len(r.path)-1]
-}
-
-func (r *Reader) element(i int, v any, read func(i int, v any)) {
-	r.path = append(r.path, source.Step{Index: i})
-	read(i, v)
 	r.path = r.path[:len(r.path)-1]
 }

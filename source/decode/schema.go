@@ -8,8 +8,7 @@ import (
 // A Schema is what JSON Schema (draft 7, which editors know best) can say of a
 // kind of value. The zero Schema lets everything through.
 type Schema struct {
-	Dialect     string     `json:"$schema,omitempty"`
-	Title       string     `json:"title,omitempty"`
+	*Heading
 	Description string     `json:"description,omitempty"`
 	Default     any        `json:"default,omitempty"` // what holds where the key is not written; nil: it cannot be written
 	Type        string     `json:"type,omitempty"`
@@ -26,8 +25,14 @@ type Schema struct {
 	Others      any        `json:"additionalProperties,omitempty"` // of the values of other keys, a *Schema; false: there are none
 }
 
-// Draft is the Dialect that a Schema is written in.
-const Draft = "http://json-schema.org/draft-07/schema#"
+// A Heading is what the Schema of a whole file begins with.
+type Heading struct {
+	Dialect string `json:"$schema"`
+	Title   string `json:"title"`
+}
+
+// Headed returns the Heading of a Schema with this title.
+func Headed(title string) *Heading { return &Heading{"http://json-schema.org/draft-07/schema#", title} }
 
 // Properties are the keys of a table, in the order of the documentation.
 type Properties []Property

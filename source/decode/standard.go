@@ -45,7 +45,7 @@ func candidates(s Schema, v any) (list []any) {
 		}
 		return list
 	case s.Type == "array":
-		return []any{elements(v)}
+		return []any{listed(v)}
 	}
 	switch v := v.(type) {
 	case time.Duration:
@@ -65,8 +65,8 @@ func candidates(s Schema, v any) (list []any) {
 	return []any{fmt.Sprint(v)}
 }
 
-// elements returns those of a list as a file writes them.
-func elements(list any) []any {
+// listed returns the elements of a list as a file writes them.
+func listed(list any) []any {
 	v, out := reflect.ValueOf(list), []any{}
 	if v.Kind() != reflect.Slice {
 		return out

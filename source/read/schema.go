@@ -103,7 +103,7 @@ func Schema() decode.Schema {
 	standard.timeout, standard.Forward.Tunnel, standard.Forward.Port = defaultAffinity, source.IPIP, source.GUEPort
 	services := decode.List(decode.TableOf(serviceFields, standard)).Schema
 	return decode.Schema{
-		Dialect: decode.Draft, Title: "svcproxy service file", Type: "object", Others: false, Required: []string{"services"},
+		Heading: decode.Headed("svcproxy service file"), Type: "object", Others: false, Required: []string{"services"},
 		Properties: decode.Properties{
 			{Key: schemaKey, Schema: decode.Text.Schema},
 			{Key: "services", Schema: services},
