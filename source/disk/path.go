@@ -33,9 +33,6 @@ func (d *Asker) Lstat(path string) PathInfo {
 
 // Follow looks at what a link leads to.
 func (d *Asker) Follow(path string, link PathInfo) PathInfo {
-	if d.crowded() {
-		return PathInfo{Err: ErrNoAnswer}
-	}
 	return d.lookUp(link.ContentPath(path), statOf(path))
 }
 
@@ -89,24 +86,6 @@ func (d *Asker) ReadOnce(path string, limit int) Text {
 // Stat is os.Stat within the bound of Answer.
 func Stat(path string) (fs.FileInfo, error) {
 	return Answer(path, func() (fs.FileInfo, error) { return os.Stat(path) })
-}
-
-// Answer calls read, which reads path, and returns its result. If read takes more than 5 s, because the file system of path
-// does not answer, Answer returns ErrNoAnswer and leaves read running. So it must not be called again and again by a process
-// that stays: each call may leave a thread behind.
-func Answer[T any](path string, read func() (T, error)) (T, error) {
-	type result struct {
-		got T
-		err error
-	}
-	r, ok := Ask(NewAsker(filepath.Dir(path)), path, func() (r result) {
-		r.got, r.err = read()
-		return r
-	})
-	if !ok {
-		r.err = &fs.PathError{Op: "open", Path: path, Err: ErrNoAnswer}
-	}
-	return r.got, r.err
 }
 
 // isMounted reports whether a file is mounted where it is, and so may be written

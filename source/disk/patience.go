@@ -2,6 +2,7 @@ package disk
 
 import (
 	"errors"
+	"io/fs"
 	"path/filepath"
 	"sync"
 	"time"
@@ -23,9 +24,6 @@ const (
 
 	// manyBelow is how many questions about what is in one directory may go unanswered before nothing else in it is asked about.
 	manyBelow = 8
-
-	// maxUnanswered is how many questions may go unanswered before no other is asked beyond the directory: each has a thread.
-	maxUnanswered = 256
 )
 
 // ErrNoAnswer says why a file cannot be read that may be there.
@@ -40,7 +38,6 @@ type Asker struct {
 	mu         sync.Mutex
 	unanswered map[string]int // questions that were given up, and have not been answered yet, by path
 	below      map[string]int // the same, by the directory that the path is in
-	total      int            // of them
 	patience   time.Duration
 }
 
@@ -93,7 +90,7 @@ func Ask[T any](d *Asker, path string, do func() T) (got T, ok bool) {
 func (d *Asker) patienceFor(path string) (time.Duration, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for at := path; d.total > 0; {
+	for at := path; len(d.unanswered) > 0; {
 		up := filepath.Dir(at)
 		if d.unanswered[at] > 0 || d.below[up] >= manyBelow && up != d.dir {
 			return 0, false
@@ -109,49 +106,54 @@ func (d *Asker) patienceFor(path string) (time.Duration, bool) {
 func (d *Asker) giveUp(path string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.count(path, 1)
+	d.unanswered[path]++
+	d.below[filepath.Dir(path)]++
 	d.patience = min(d.patience, nextPatience)
 }
 
 func (d *Asker) noteAnswer(path string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.count(path, -1)
+	release(d.unanswered, path)
+	release(d.below, filepath.Dir(path))
 	wake.Once(d.Answered)
 }
 
-func (d *Asker) count(path string, n int) {
-	add(d.unanswered, path, n)
-	add(d.below, filepath.Dir(path), n)
-	d.total += n
-}
-
-// add adds to a count that is kept while it is not 0.
-func add(counts map[string]int, path string, n int) {
-	if counts[path] += n; counts[path] == 0 {
+// release takes one from a count that is kept while it is not 0.
+func release(counts map[string]int, path string) {
+	if counts[path]--; counts[path] == 0 {
 		delete(counts, path)
 	}
 }
 
-// Writer is trust.Writer, which is waited for no longer than anything else.
-func (d *Asker) Writer(path string) (string, error) {
+// askBoth is Ask for what fails with an error, which is ErrNoAnswer where no answer comes in time.
+func askBoth[T any](d *Asker, path string, do func() (T, error)) (got T, err error) {
 	type answer struct {
-		who string
+		got T
 		err error
 	}
 	a, ok := Ask(d, path, func() (a answer) {
-		a.who, a.err = trust.Writer(path)
+		a.got, a.err = do()
 		return a
 	})
 	if !ok {
-		return "", ErrNoAnswer
+		return got, ErrNoAnswer
 	}
-	return a.who, a.err
+	return a.got, a.err
 }
 
-// crowded reports whether so much is unanswered that nothing else should be asked.
-func (d *Asker) crowded() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.total >= maxUnanswered
+// Answer calls read, which reads path, and returns its result. If read takes more than 5 s, because the file system of path
+// does not answer, Answer returns ErrNoAnswer and leaves read running. So it must not be called again and again by a process
+// that stays: each call may leave a thread behind.
+func Answer[T any](path string, read func() (T, error)) (T, error) {
+	got, err := askBoth(NewAsker(filepath.Dir(path)), path, read)
+	if err == ErrNoAnswer {
+		err = &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	return got, err
+}
+
+// Writer is trust.Writer, which is waited for no longer than anything else.
+func (d *Asker) Writer(path string) (string, error) {
+	return askBoth(d, path, func() (string, error) { return trust.Writer(path) })
 }

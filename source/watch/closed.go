@@ -17,7 +17,7 @@ type closeEvents struct {
 	dirs map[int]string // by watch
 }
 
-func newcloseEvents() (*closeEvents, error) {
+func newCloseEvents() (*closeEvents, error) {
 	fd, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("inotify: %w", err)

@@ -13,15 +13,10 @@ const maxHops = 40
 // A tracer finds out on which paths the meaning of others depends.
 type tracer struct {
 	disks *disk.Asker
-	seen  map[string]component // paths share most of their directories
+	seen  map[string]disk.PathInfo // paths share most of their directories
 }
 
-type component struct {
-	target string // of a link
-	exists bool
-}
-
-func newTracer(d *disk.Asker) *tracer { return &tracer{d, map[string]component{}} }
+func newTracer(d *disk.Asker) *tracer { return &tracer{d, map[string]disk.PathInfo{}} }
 
 // Trace follows an absolute path and returns where it leads, empty if nowhere, and
 // the paths that say so: those of the links on the way, and the end of it. Where it ends
@@ -35,29 +30,23 @@ func (t *tracer) trace(path string) (end string, passed []string) {
 			continue
 		}
 		next := filepath.Join(at, name) // .. is resolved, and right: at has no links
-		found := t.readComponent(next)
-		if found.target == "" && found.exists {
+		is, ok := t.seen[next]
+		if !ok {
+			is = t.disks.Lstat(next) // what does not answer leads nowhere
+			t.seen[next] = is
+		}
+		if is.Err == nil && !is.IsLink() {
 			at = next
 			continue
 		}
 		passed = append(passed, next)
-		if !found.exists || len(passed) > maxHops {
+		if is.LeadsTo == "" || len(passed) > maxHops {
 			return "", passed
 		}
-		if filepath.IsAbs(found.target) {
+		if filepath.IsAbs(is.LeadsTo) {
 			at = "/"
 		}
-		rest = append(strings.Split(found.target, "/"), rest...)
+		rest = append(strings.Split(is.LeadsTo, "/"), rest...)
 	}
 	return at, append(passed, at)
-}
-
-func (t *tracer) readComponent(path string) component {
-	if c, ok := t.seen[path]; ok {
-		return c
-	}
-	is := t.disks.Lstat(path) // what does not answer leads nowhere
-	c := component{target: is.LeadsTo, exists: is.Err == nil && is.IsLink() == (is.LeadsTo != "")}
-	t.seen[path] = c
-	return c
 }

@@ -54,7 +54,7 @@ func New(dir string) (*Watcher, error) {
 	if err != nil {
 		return nil, fmt.Errorf("watching %s: %w", dir, err)
 	}
-	c, err := newcloseEvents()
+	c, err := newCloseEvents()
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("watching %s: %w", dir, err), w.Close())
 	}
@@ -172,16 +172,13 @@ func (w *Watcher) removeLink(name string) {
 		}
 		if delete(w.linksOver[path], name); len(w.linksOver[path]) == 0 {
 			delete(w.linksOver, path)
-			w.release(filepath.Dir(path))
+			dir := filepath.Dir(path)
+			if w.needed[dir]--; w.needed[dir] == 0 {
+				delete(w.needed, dir)
+			}
 		}
 	}
 	delete(w.linkPaths, name)
-}
-
-func (w *Watcher) release(dir string) {
-	if w.needed[dir]--; w.needed[dir] == 0 {
-		delete(w.needed, dir)
-	}
 }
 
 // set watches these directories, and none that is not needed.
@@ -207,34 +204,30 @@ func (w *Watcher) set(dirs []string) (added bool, err error) {
 // where it is added, which fsnotify does one at a time.
 func (w *Watcher) ensure(dir string, alive bool) (added bool, err error) {
 	is := w.Disks.Stat(dir)
-	switch {
-	case is.Err == disk.ErrNoAnswer:
+	if is.Err == nil {
+		id := disk.StampOf(is.Info).FileID
+		if old, ok := w.watched[dir]; ok && alive && old == id {
+			return false, nil
+		}
+		w.unwatch(dir)
+		if err = w.Add(dir); err == nil {
+			w.closeEvents.addDir(dir)
+			w.watched[dir] = id
+			return true, nil
+		}
+		err = fmt.Errorf("watching %s: %w", dir, err)
+	}
+	switch err = cmp.Or(err, is.Err); {
+	case errors.Is(err, fs.ErrNotExist): // removed since it was traced
+		return true, nil
+	case err == disk.ErrNoAnswer:
 		return false, nil
-	case is.Err != nil:
-		return errors.Is(is.Err, fs.ErrNotExist), ignoreMissing(is.Err) // removed since it was traced
 	}
-	id := disk.StampOf(is.Info).FileID
-	if old, ok := w.watched[dir]; ok && alive && old == id {
-		return false, nil
-	}
-	w.unwatch(dir)
-	if err := w.Add(dir); err != nil {
-		return errors.Is(err, fs.ErrNotExist), ignoreMissing(fmt.Errorf("watching %s: %w", dir, err))
-	}
-	w.closeEvents.addDir(dir)
-	w.watched[dir] = id
-	return true, nil
+	return false, err
 }
 
 func (w *Watcher) unwatch(dir string) {
 	_ = w.Remove(dir) // it may be gone by itself
 	w.closeEvents.removeDir(dir)
 	delete(w.watched, dir)
-}
-
-func ignoreMissing(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
 }
