@@ -60,7 +60,7 @@ func walk(path string, visit func(at string, info fs.FileInfo) bool) error {
 	if err != nil {
 		return err
 	}
-	at, rest, links := "/", path, 0
+	at, rest, links := "/", strings.Split(path, "/"), 0
 	for {
 		info, err := os.Lstat(at)
 		if err != nil {
@@ -77,28 +77,19 @@ func walk(path string, visit func(at string, info fs.FileInfo) bool) error {
 			if links++; links > maxLinks {
 				return &fs.PathError{Op: "follow", Path: path, Err: unix.ELOOP}
 			}
-			at, rest = filepath.Dir(at), to+"/"+rest
+			at, rest = filepath.Dir(at), append(strings.Split(to, "/"), rest...)
 			if filepath.IsAbs(to) {
 				at = "/"
 			}
 		}
-		var name string
-		if name, rest = next(rest); name == "" {
+		for len(rest) > 0 && (rest[0] == "" || rest[0] == ".") {
+			rest = rest[1:]
+		}
+		if len(rest) == 0 {
 			return nil
 		}
-		at = filepath.Join(at, name)
+		at, rest = filepath.Join(at, rest[0]), rest[1:]
 	}
-}
-
-// next cuts the first name from a path. It returns none where the path has no more.
-func next(path string) (name, rest string) {
-	for name == "" || name == "." {
-		var found bool
-		if name, path, found = strings.Cut(path, "/"); !found && (name == "" || name == ".") {
-			return "", ""
-		}
-	}
-	return name, path
 }
 
 // writer says who besides root and the user of this process can change one directory, link or file.
