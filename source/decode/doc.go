@@ -151,8 +151,9 @@ func Spans(text, key string) (begins, ends []int) {
 
 // listAt finds all elements of a list at the top of a text, and reports whether the text was read to its end.
 func listAt(text string, isJSON bool, key string) (list *node, ok bool) {
-	list, root := &node{all: true}, &node{}
-	root.add(source.Step{Key: key, Index: -1}, list)
+	root := &node{}
+	list = root.want(source.Step{Key: key, Index: -1})
+	list.all = true
 	return list, !scan(text, isJSON, root).stopped()
 }
 

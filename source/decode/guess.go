@@ -36,7 +36,7 @@ func guess(text string, isJSON bool, f textFault) textFault {
 	case at != nil && strings.Count(line[:at[0]], `"`)%2 == 0 && begin+at[0] <= f.off:
 		return textFault{begin + at[0], notFilledIn, ""}
 	case markup.MatchString(start):
-		return textFault{f.off, "the text is XML or HTML", "want " + language(isJSON)}
+		return textFault{f.off, "the text is XML or HTML", map[bool]string{true: "want JSON", false: "want TOML"}[isJSON]}
 	case isJSON:
 		return guessJSON(text, line, first, f)
 	case strings.HasPrefix(start, "{") || strings.HasPrefix(start, "[") && json.Valid([]byte(start)):
@@ -51,13 +51,6 @@ func guess(text string, isJSON bool, f textFault) textFault {
 func lineAt(text string, off int) string {
 	line, _, _ := strings.Cut(text[strings.LastIndexByte(text[:off], '\n')+1:], "\n")
 	return strings.TrimSuffix(line, "\r")
-}
-
-func language(isJSON bool) string {
-	if isJSON {
-		return "JSON"
-	}
-	return "TOML"
 }
 
 // guessTOML looks at the word where a text stops being TOML.

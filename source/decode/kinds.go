@@ -78,7 +78,7 @@ func (k Kind[V]) Instead(hint func(v any) string) Kind[V] {
 		before := len(r.faults)
 		x, ok := read(r, v)
 		if h := hint(v); h != "" && len(r.faults) == before+1 {
-			r.faults[before].hint = h
+			r.faults[before].Hint = h
 		}
 		return x, ok
 	}
@@ -100,11 +100,9 @@ func (k Kind[V]) As(pattern string) Kind[V] {
 }
 
 // Bool reads true or false.
-var Bool = Kind[bool]{Read: readBool, Schema: Schema{Type: "boolean"}}
-
-func readBool(r *Reader, v any) (bool, bool) {
+var Bool = Kind[bool]{Schema: Schema{Type: "boolean"}, Read: func(r *Reader, v any) (bool, bool) {
 	return as[bool](r, v, "want true or false")
-}
+}}
 
 // Number reads an integer from least to most.
 func Number[N uint8 | uint16 | uint32 | int](least, most N) Kind[N] {

@@ -20,21 +20,15 @@ func parseTOML(text string) (tree map[string]any, faults []textFault) {
 		}
 	}()
 	var root any
-	_, err := toml.Decode(text, &root)
-	if err != nil {
-		return nil, []textFault{tomlFault(err)}
+	if _, err := toml.Decode(text, &root); err != nil {
+		f := textFault{msg: printable(err.Error())}
+		if pe, ok := errors.AsType[toml.ParseError](err); ok { // its column may be that of the line before
+			f = textFault{off: pe.Position.Start, msg: printable(pe.Message)}
+		}
+		return nil, []textFault{f}
 	}
 	tree, _ = root.(map[string]any)
 	return tree, nil
-}
-
-// tomlFault places an error of the TOML parser. Of its position only the offset
-// is right: its column is that of the line before where a line begins.
-func tomlFault(err error) textFault {
-	if pe, ok := errors.AsType[toml.ParseError](err); ok {
-		return textFault{off: pe.Position.Start, msg: printable(pe.Message)}
-	}
-	return textFault{msg: printable(err.Error())}
 }
 
 // syntaxFault finds where a text stops being JSON.

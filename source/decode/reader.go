@@ -37,12 +37,10 @@ type limit struct {
 
 // A pathFault is a fault at a value, or at the key of it.
 type pathFault struct {
-	path      source.Path
-	onKey     bool
-	meant     source.Path // of a key that is unknown: the key of the table that it stands for; nil: none
-	crossing  bool        // from Problem
-	msg, hint string
-	warning   bool
+	source.Problem
+	onKey    bool
+	meant    source.Path // of a key that is unknown: the key of the table that it stands for; nil: none
+	crossing bool        // from Problem
 }
 
 // NewReader returns a Reader that stands at path.
@@ -80,12 +78,12 @@ func (r *Reader) Within(n int) bool { return r.bound(n) == n }
 
 // Fault reports the value that is being read.
 func (r *Reader) Fault(msg, hint string) {
-	r.add(pathFault{path: slices.Clone(r.path), msg: msg, hint: hint})
+	r.FaultAt(nil, msg, hint)
 }
 
 // FaultAt reports a value below the one that is being read.
 func (r *Reader) FaultAt(below source.Path, msg, hint string) {
-	r.add(pathFault{path: slices.Concat(r.path, below), msg: msg, hint: hint})
+	r.add(pathFault{Problem: source.Problem{Path: slices.Concat(r.path, below), Msg: msg, Hint: hint}})
 }
 
 // Problem reports what crosses values, at a path below the one that is being
@@ -93,33 +91,33 @@ func (r *Reader) FaultAt(below source.Path, msg, hint string) {
 // holds it, is itself at fault: it may be no more than a consequence. The same is
 // reported once. So it is dropped at and below a key whose value stands under a misspelt one.
 func (r *Reader) Problem(p source.Problem) {
-	if r.Full() { // what is a consequence does not matter any more
-		r.add(pathFault{warning: p.Warning})
-		return
-	}
 	at := slices.Concat(r.path, p.Path)
 	for _, f := range r.faults {
+		if r.Full() { // what is a consequence does not matter any more
+			break
+		}
 		if f.crossing {
-			if f.msg == p.Msg && slices.Equal(f.path, at) {
+			if f.Msg == p.Msg && slices.Equal(f.Path, at) {
 				return
 			}
 			continue
 		}
-		if !f.onKey && (f.path.Under(at) || at.Under(f.path)) || f.meant != nil && at.Under(f.meant) {
+		if !f.onKey && (f.Path.Under(at) || at.Under(f.Path)) || f.meant != nil && at.Under(f.meant) {
 			return
 		}
-		if f.onKey && p.Warning && (f.path.Under(at) || at.Under(f.path[:len(f.path)-1])) {
+		if f.onKey && p.Warning && (f.Path.Under(at) || at.Under(f.Path[:len(f.Path)-1])) {
 			return // what is missing may be what that key was meant to be
 		}
 	}
-	r.add(pathFault{path: at, crossing: true, msg: p.Msg, hint: p.Hint, warning: p.Warning})
+	p.Path = at
+	r.add(pathFault{Problem: p, crossing: true})
 }
 
 func (r *Reader) add(f pathFault) {
-	r.failed = r.failed || !f.warning
+	r.failed = r.failed || !f.Warning
 	if r.Full() {
 		r.more = true
-		r.worse = r.worse || !f.warning
+		r.worse = r.worse || !f.Warning
 		return
 	}
 	r.faults = append(r.faults, f)
@@ -138,11 +136,18 @@ func (r *Reader) Faults(d *Doc) []source.Fault {
 		return nil
 	}
 	out := make([]source.Fault, len(r.faults), len(r.faults)+1)
+	paths := make([]source.Path, len(r.faults))
 	for i, f := range r.faults {
-		out[i] = source.Fault{Msg: f.msg, Hint: f.hint, Warning: f.warning}
+		out[i], paths[i] = source.Fault{Msg: f.Msg, Hint: f.Hint, Warning: f.Warning}, f.Path
 	}
 	if d != nil {
-		r.place(d, out)
+		for i, n := range d.nodes(paths) {
+			off := n.val
+			if r.faults[i].onKey {
+				off = n.key
+			}
+			out[i].Pos = d.place(off)
+		}
 	}
 	slices.SortStableFunc(out, func(a, b source.Fault) int {
 		return cmp.Or(cmp.Compare(a.Pos.Line, b.Pos.Line), cmp.Compare(a.Pos.Col, b.Pos.Col))
@@ -164,7 +169,7 @@ func (r *Reader) Take(d *Doc) []source.Fault {
 func (r *Reader) Problems() []source.Problem {
 	out := make([]source.Problem, len(r.faults))
 	for i, f := range r.faults {
-		out[i] = source.Problem{Path: f.path, Msg: f.msg, Hint: f.hint, Warning: f.warning}
+		out[i] = f.Problem
 	}
 	return out
 }
@@ -179,21 +184,6 @@ func Cap(file string, faults []source.Fault) []source.Fault {
 	}
 	worse := source.AnyError(faults[maxFaults:])
 	return append(faults[:maxFaults:maxFaults], source.Fault{Pos: source.Position{File: file}, Msg: fmt.Sprintf(moreFaults, maxFaults), Warning: !worse})
-}
-
-// place gives faults their positions in the text of d.
-func (r *Reader) place(d *Doc, faults []source.Fault) {
-	paths := make([]source.Path, len(r.faults))
-	for i, f := range r.faults {
-		paths[i] = f.path
-	}
-	for i, n := range d.nodes(paths) {
-		off := n.val
-		if r.faults[i].onKey {
-			off = n.key
-		}
-		faults[i].Pos = d.place(off)
-	}
 }
 
 // name says which value is being read, without what leads to its table: "port",
@@ -307,7 +297,7 @@ func Table[T any](r *Reader, v any, fields []Field[T], to *T) bool {
 	}
 	for _, key := range missing {
 		if !slices.Contains(meant, key) { // else that fault says it
-			r.addAt(key, pathFault{msg: fmt.Sprintf("key %q is missing", key)})
+			r.FaultAt(source.At(key), fmt.Sprintf("key %q is missing", key), "")
 		}
 	}
 	return true
@@ -316,10 +306,6 @@ func Table[T any](r *Reader, v any, fields []Field[T], to *T) bool {
 // unknown reports the keys of a table that are none of its fields. It returns
 // those that it says were meant.
 func unknown[T any](r *Reader, table map[string]any, fields []Field[T]) (meant []string) {
-	if r.Full() { // nobody would see the hint
-		r.add(pathFault{})
-		return nil
-	}
 	var names, unused []string
 	for _, f := range fields {
 		names = append(names, f.Key)
@@ -331,17 +317,17 @@ func unknown[T any](r *Reader, table map[string]any, fields []Field[T]) (meant [
 		if slices.Contains(names, key) {
 			continue
 		}
-		if r.Full() {
+		if r.Full() { // nobody would see the hint
 			r.add(pathFault{})
 			break
 		}
 		near, hint := r.hint(key, unused)
-		f := pathFault{onKey: true, msg: "unknown key " + source.Excerpt(key), hint: cmp.Or(hint, "want "+source.Either(names))}
+		f := pathFault{onKey: true, Problem: source.Problem{Path: r.below(key), Msg: "unknown key " + source.Excerpt(key), Hint: cmp.Or(hint, "want "+source.Either(names))}}
 		if near != "" {
-			f.hint, f.meant = fmt.Sprintf("did you mean %q?", near), r.below(near)
+			f.Hint, f.meant = fmt.Sprintf("did you mean %q?", near), r.below(near)
 			meant = append(meant, near)
 		}
-		r.addAt(key, f)
+		r.add(f)
 	}
 	return meant
 }
@@ -354,16 +340,6 @@ func (r *Reader) hint(key string, unused []string) (meant, hint string) {
 		}
 	}
 	return source.Nearest(key, unused), ""
-}
-
-// addAt reports what is about a key of the table that is being read.
-func (r *Reader) addAt(key string, f pathFault) {
-	if r.Full() {
-		r.add(f)
-		return
-	}
-	f.path = r.below(key)
-	r.add(f)
 }
 
 // below returns the path of a key of the table that is being read.

@@ -23,17 +23,13 @@ type node struct {
 
 // want returns the child that s names, and asks for it.
 func (n *node) want(s source.Step) *node {
-	if n.kids[s] == nil {
-		n.add(s, &node{})
-	}
-	return n.kids[s]
-}
-
-func (n *node) add(s source.Step, kid *node) {
 	if n.kids == nil {
 		n.kids = map[source.Step]*node{}
 	}
-	n.kids[s] = kid
+	if n.kids[s] == nil {
+		n.kids[s] = &node{}
+	}
+	return n.kids[s]
 }
 
 // last follows path as far as the text has it.
@@ -134,8 +130,11 @@ func (s *scanner) at(set string) bool {
 	return s.i < len(s.text) && strings.IndexByte(set, s.text[s.i]) >= 0
 }
 
-// space skips white space within a line.
+// space skips white space within a line, in JSON that of several.
 func (s *scanner) space() {
+	if s.json {
+		s.blank()
+	}
 	for s.at(" \t\r") {
 		s.i++
 	}
@@ -168,13 +167,12 @@ func (s *scanner) line() {
 func (s *scanner) pair(table *node) (raw string, v any) {
 	start, depth := s.i, s.depth
 	n, raw := s.dotted(table)
-	s.defined(start)
+	if s.dots[s.path] && s.again == nil { // as in a.b = 1, a = 2: the parser of TOML passes over the second
+		s.again = &textFault{start, "this key is a table already, by a key with a dot", "leave one of them out"}
+	}
 	if s.at("=:") {
 		s.i++
 		s.space()
-		if s.json {
-			s.blank()
-		}
 		v = s.value(n)
 	}
 	if s.i == start {
@@ -189,9 +187,6 @@ func (s *scanner) dotted(n *node) (named *node, raw string) {
 	s.path = ""
 	for first := true; ; first = false {
 		s.space()
-		if s.json {
-			s.blank()
-		}
 		if n != nil && n.count > 0 {
 			n = n.current // a table within the last [[element]]
 		}
@@ -203,9 +198,6 @@ func (s *scanner) dotted(n *node) (named *node, raw string) {
 		}
 		n = s.child(n, raw, start)
 		s.space()
-		if s.json {
-			s.blank()
-		}
 		s.deeper(s.i)
 		more := s.at(".") && !s.stopped()
 		if !s.json && (more || s.dots != nil) {
@@ -333,10 +325,12 @@ func (s *scanner) nest(closing byte, item func()) {
 // str reads a string of any kind, quotes included.
 func (s *scanner) str() {
 	quote := s.text[s.i]
-	if triple := tripled(quote); !s.json && strings.HasPrefix(s.text[s.i:], triple) {
-		s.i += 3
-		s.long(triple)
-		return
+	for _, triple := range []string{`"""`, "'''"} {
+		if !s.json && strings.HasPrefix(s.text[s.i:], triple) {
+			s.i += 3
+			s.long(triple)
+			return
+		}
 	}
 	for s.i++; s.i < len(s.text); s.i++ {
 		switch c := s.text[s.i]; {

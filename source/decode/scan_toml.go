@@ -26,21 +26,6 @@ func (s *scanner) header() *node {
 	return n
 }
 
-// defined notes when the key that was read is that of a table which keys with
-// dots have made, as in a.b = 1, a = 2. The parser of TOML passes over the second.
-func (s *scanner) defined(at int) {
-	if s.dots[s.path] && s.again == nil {
-		s.again = &textFault{at, "this key is a table already, by a key with a dot", "leave one of them out"}
-	}
-}
-
-func tripled(quote byte) string {
-	if quote == '"' {
-		return `"""`
-	}
-	return "'''"
-}
-
 // long reads a multi-line string from behind its opening quotes.
 func (s *scanner) long(triple string) {
 	for s.i < len(s.text) && !strings.HasPrefix(s.text[s.i:], triple) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"reflect"
+	"slices"
 	"time"
 )
 
@@ -30,22 +31,12 @@ func alike(a, b any) bool {
 }
 
 // candidates returns what may be written for a value that is v in the program.
-func candidates(s Schema, v any) (list []any) {
-	switch {
-	case len(s.AnyOf) > 0:
-		for _, one := range s.AnyOf {
-			list = append(list, candidates(one, v)...)
-		}
-		return list
-	case s.Type == "boolean":
-		return []any{false, true}
-	case len(s.Enum) > 0:
-		for _, word := range s.Enum {
+func candidates(s Schema, v any) []any {
+	list := []any{false, true}
+	for _, one := range slices.Concat(s.AnyOf, []Schema{s}) {
+		for _, word := range one.Enum {
 			list = append(list, word)
 		}
-		return list
-	case s.Type == "array":
-		return []any{listed(v)}
 	}
 	switch v := v.(type) {
 	case time.Duration:
@@ -55,24 +46,17 @@ func candidates(s Schema, v any) (list []any) {
 			return []any{""}
 		}
 	}
-	rv := reflect.ValueOf(v)
-	switch {
+	switch rv := reflect.ValueOf(v); {
 	case rv.CanInt():
-		return []any{rv.Int()}
+		list = append(list, rv.Int())
 	case rv.CanUint():
-		return []any{int64(rv.Uint())}
+		list = append(list, int64(rv.Uint()))
+	case rv.Kind() == reflect.Slice:
+		elements := []any{}
+		for i := range rv.Len() {
+			elements = append(elements, fmt.Sprint(rv.Index(i).Interface()))
+		}
+		return append(list, elements)
 	}
-	return []any{fmt.Sprint(v)}
-}
-
-// listed returns the elements of a list as a file writes them.
-func listed(list any) []any {
-	v, out := reflect.ValueOf(list), []any{}
-	if v.Kind() != reflect.Slice {
-		return out
-	}
-	for i := range v.Len() {
-		out = append(out, fmt.Sprint(v.Index(i).Interface()))
-	}
-	return out
+	return append(list, fmt.Sprint(v), []any{})
 }
