@@ -5,10 +5,10 @@
 // of a file, a Record what it has of one. A Revision is a version of the history, a Diff how it differs from the one before.
 //
 //	lastgood  for commands: what was accepted last
-//	store     the goroutine of Run: what is pending is written; tidy: what a start left and lost
-//	sync      until the disk has what was written
+//	tidy      what a start left and lost
+//	store     the goroutine of Run: what is pending is written, until the disk has it
 //	queue     what the Store is given, and what is not on the disk yet
 //	records   what was accepted; recover: what copies say that the index does not
 //	history   what the history has; history_index: its index on disk; history_diff: a Diff
-//	index     the index of last good versions, and the names of copies
+//	index     the index of last good versions, the copies and their names
 package keep

@@ -104,12 +104,12 @@ func markInUse(list []Revision, stateDir string) {
 	if err != nil {
 		return // nothing is known to be in use
 	}
-	records, _, _ := parseIndex(index)
+	inUse, _, _ := parseIndex(index)
 	done := map[string]bool{}
 	for i := range list {
 		r := &list[i]
 		v := r.version()
-		rec, known := records[r.File]
+		rec, known := inUse[r.File]
 		if v.exists() && known && rec.Sum == v.Sum && !done[r.File] {
 			r.InUse, done[r.File] = true, true
 		}

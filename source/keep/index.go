@@ -2,17 +2,22 @@ package keep
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/source/disk"
 	"svcproxy.dev/svcproxy/source/read"
@@ -85,8 +90,8 @@ func parseRecord(line string) (name string, r Record, ok bool) {
 
 // parseIndex reads an index: what counts of it, how many lines it has, and how
 // many of these are damaged.
-func parseIndex(data []byte) (records map[string]Record, lines, damaged int) {
-	records = map[string]Record{}
+func parseIndex(data []byte) (known map[string]Record, lines, damaged int) {
+	known = map[string]Record{}
 	body, ok := bytes.CutPrefix(data, []byte(indexHeader))
 	if !ok {
 		damaged++
@@ -98,12 +103,12 @@ func parseIndex(data []byte) (records map[string]Record, lines, damaged int) {
 		case !ok:
 			damaged++
 		case r.Removed():
-			delete(records, name)
+			delete(known, name)
 		default:
-			records[name] = r
+			known[name] = r
 		}
 	}
-	return records, lines, damaged
+	return known, lines, damaged
 }
 
 // A journal is an index on the disk: lines are added to it, and it is written again when too many do not count.
@@ -200,3 +205,90 @@ const indexSlack = 2000
 
 // tempName is where a file is written before it takes the place of another.
 const tempName = ".new"
+
+// A copies is a directory that has copies of versions, and an index of them.
+type copies string
+
+func lastGoodDir(stateDir string) copies { return copies(filepath.Join(stateDir, "lastgood")) }
+
+func historyDir(stateDir string) copies { return copies(filepath.Join(stateDir, "history")) }
+
+func (d copies) file(name string) string { return filepath.Join(string(d), name) }
+
+func (d copies) path(v Version) string { return d.file(copyName(v.Name, v.Sum)) }
+
+// read returns the text of a version.
+func (d copies) read(v Version) ([]byte, error) {
+	data, _, err := disk.ReadContent(d.path(v), read.MaxFileSize)
+	if err == nil && sha256.Sum256(data) != v.Sum {
+		err = ErrDamaged
+	}
+	return data, err
+}
+
+// removeOrphans removes those of the found copies that are not needed.
+func (d copies) removeOrphans(found []fs.DirEntry, needed func(name string) bool) {
+	for _, e := range found {
+		if name := e.Name(); isCopy.MatchString(name) && !needed(name) {
+			_ = os.Remove(d.file(name)) // or else at the next start
+		}
+	}
+}
+
+// find returns the names of all copies by what they are of, the newest first.
+func (d copies) find() map[string][]string {
+	entries, err := os.ReadDir(string(d))
+	if err != nil {
+		return nil // nothing is known
+	}
+	infos := map[string]fs.FileInfo{}
+	found := map[string][]string{}
+	for _, e := range entries {
+		info, err := e.Info()
+		if m := isCopy.FindStringSubmatch(e.Name()); m != nil && err == nil {
+			infos[e.Name()] = info
+			found[m[1]+"."+m[3]] = append(found[m[1]+"."+m[3]], e.Name())
+		}
+	}
+	for _, names := range found {
+		slices.SortFunc(names, func(a, b string) int {
+			return cmp.Or(infos[b].ModTime().Compare(infos[a].ModTime()), strings.Compare(a, b))
+		})
+	}
+	return found
+}
+
+// sync waits until the disk has a few copies and the index, or of many copies everything
+// that their file system was given.
+func (d copies) sync(versions []Version) error {
+	if len(versions) > maxSyncEach {
+		return d.syncAll()
+	}
+	for _, v := range versions {
+		if !v.exists() { // the file was removed
+			continue
+		}
+		if err := disk.Sync(d.path(v)); err != nil {
+			return err
+		}
+	}
+	return cmp.Or(disk.Sync(d.file("index")), disk.Sync(string(d)))
+}
+
+func (d copies) syncAll() error {
+	f, err := os.Open(string(d))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	err = unix.Syncfs(int(f.Fd()))
+	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) { // a filter of system calls knows the older one only
+		unix.Sync()
+		return nil
+	}
+	return os.NewSyscallError("syncfs "+string(d), err)
+}
+
+// maxSyncEach is how many files are synced one by one: a sync of the whole file system also
+// waits for what everybody else has written to it.
+const maxSyncEach = 8

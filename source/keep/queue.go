@@ -21,6 +21,14 @@ type change struct {
 	taken bool   // the goroutine of Run is about to record it
 }
 
+// A syncing is what the disk is asked for.
+type syncing struct {
+	files    map[string]*change // by name
+	replaced map[Version]bool   // what goes once the disk has these
+
+	err, history error // why it does not say that it has these, and the index of the history
+}
+
 // A queue has what is not on the disk yet. Its methods do not wait.
 type queue struct {
 	*records

@@ -12,29 +12,8 @@ import (
 	"sync"
 
 	"svcproxy.dev/svcproxy/source"
-	"svcproxy.dev/svcproxy/source/disk"
 	"svcproxy.dev/svcproxy/source/read"
 )
-
-// A copies is a directory that has copies of versions, and an index of them.
-type copies string
-
-func lastGoodDir(stateDir string) copies { return copies(filepath.Join(stateDir, "lastgood")) }
-
-func historyDir(stateDir string) copies { return copies(filepath.Join(stateDir, "history")) }
-
-func (d copies) file(name string) string { return filepath.Join(string(d), name) }
-
-func (d copies) path(v Version) string { return d.file(copyName(v.Name, v.Sum)) }
-
-// read returns the text of a version.
-func (d copies) read(v Version) ([]byte, error) {
-	data, _, err := disk.ReadContent(d.path(v), read.MaxFileSize)
-	if err == nil && sha256.Sum256(data) != v.Sum {
-		err = ErrDamaged
-	}
-	return data, err
-}
 
 // A records is what a state directory has of the last accepted versions of files.
 type records struct {

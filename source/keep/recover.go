@@ -1,13 +1,12 @@
 package keep
 
 import (
-	"cmp"
+	"bytes"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"slices"
 	"strings"
 
 	"svcproxy.dev/svcproxy/source/disk"
@@ -39,29 +38,6 @@ func (r *records) Load() {
 			r.recordCopy(name)
 		}
 	}
-}
-
-// find returns the names of all copies by what they are of, the newest first.
-func (d copies) find() map[string][]string {
-	entries, err := os.ReadDir(string(d))
-	if err != nil {
-		return nil // nothing is known
-	}
-	infos := map[string]fs.FileInfo{}
-	found := map[string][]string{}
-	for _, e := range entries {
-		info, err := e.Info()
-		if m := isCopy.FindStringSubmatch(e.Name()); m != nil && err == nil {
-			infos[e.Name()] = info
-			found[m[1]+"."+m[3]] = append(found[m[1]+"."+m[3]], e.Name())
-		}
-	}
-	for _, names := range found {
-		slices.SortFunc(names, func(a, b string) int {
-			return cmp.Or(infos[b].ModTime().Compare(infos[a].ModTime()), strings.Compare(a, b))
-		})
-	}
-	return found
 }
 
 // Find returns what is recorded of a file or, where the index was damaged or lost, what its copies say.
@@ -132,4 +108,25 @@ func (r *records) findOther(name string, rec Record) (other Record, text []byte,
 		}
 	}
 	return Record{}, nil, ""
+}
+
+// bootID changes with each boot of the host, random(4).
+const bootID = "/proc/sys/kernel/random/boot_id"
+
+// Boot tells this boot of the host from others; empty: it is not known.
+func Boot() string {
+	text, _ := os.ReadFile(bootID)
+	return strings.TrimSpace(string(text))
+}
+
+// markerPath is the path of a file that is there while the store is used, and says in
+// which boot. One of another boot means that the host stopped without shutting
+// down: then a file that was being replaced may be missing altogether.
+func (r *records) markerPath() string { return r.dir.file("running") }
+
+// stoppedUncleanly reports whether the host stopped without shutting down since this was last marked.
+func (r *records) stoppedUncleanly() bool {
+	was, err1 := os.ReadFile(r.markerPath())
+	is, err2 := os.ReadFile(bootID)
+	return err1 == nil && err2 == nil && !bytes.Equal(was, is)
 }

@@ -8,11 +8,13 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"os"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/disk"
 )
 
 // A Store keeps a copy of the last accepted version of each file, as it was
@@ -20,7 +22,7 @@ import (
 // back: web.toml is kept as lastgood/web.<start of its checksum>.toml.
 //
 // A copy is written before the line of the index that says it counts; then both
-// reach the disk (sync.go); only then what they replace is
+// reach the disk (beginSync); only then what they replace is
 // removed. So whenever the process is killed or the power fails, each file has its
 // last good version or the one before. Checksums say what is damaged, and what
 // the index no longer knows is read from the names of the copies (recover.go).
@@ -56,7 +58,9 @@ func (st *Store) Run(ctx context.Context) {
 		case <-ctx.Done():
 			for st.writeMore() {
 			}
-			st.unmarkRunning()
+			if st.marked {
+				_ = os.Remove(st.markerPath()) // or else missing files are kept until a reload
+			}
 			if st.syncing != nil {
 				st.endSync(<-st.synced)
 			}
@@ -246,5 +250,61 @@ func (st *Store) Maintain(files int) {
 func (st *Store) compact(slack int) {
 	if st.index.lines > len(st.Names())+slack || st.indexDamaged && !st.index.whole {
 		st.noteError(st.rewrite())
+	}
+}
+
+// beginSync has a goroutine wait for the disk, which may take its time, unless one does.
+func (st *Store) beginSync() {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.syncing != nil || len(st.written) == 0 {
+		return
+	}
+	s := &syncing{files: st.written, replaced: st.replaced}
+	st.syncing, st.written, st.replaced = s, map[string]*change{}, map[Version]bool{}
+	var versions []Version
+	for name, c := range s.files {
+		versions = append(versions, Version{name, c.Sum})
+	}
+	news := st.history.takeNews()
+	go func() {
+		if s.err = st.dir.sync(versions); s.err == nil && news {
+			s.history = disk.Sync(st.history.index.path)
+		}
+		st.synced <- s
+	}()
+}
+
+// endSync removes what was replaced by what the disk has now. Where it could not be asked, nobody knows what it has,
+// and that and what was written since is written again, when retry or another change comes to it.
+func (st *Store) endSync(s *syncing) {
+	st.mu.Lock()
+	st.syncing = nil
+	if s.err != nil {
+		st.index.whole = false
+		for _, files := range []map[string]*change{st.written, s.files} {
+			for name, c := range files {
+				if st.pending[name] == nil {
+					st.pending[name] = c
+				}
+			}
+		}
+		clear(st.written)
+		for v := range s.replaced {
+			st.replaced[v] = true
+		}
+	}
+	st.mu.Unlock()
+	if s.err == nil {
+		st.history.noteSynced(s.history)
+		st.drop(s.replaced)
+	}
+	st.noteError(s.err)
+}
+
+// drop removes the copies of versions that nothing needs.
+func (st *Store) drop(versions map[Version]bool) {
+	for _, v := range st.unneeded(versions) {
+		_ = os.Remove(st.dir.path(v)) // or else as an orphan, at the next start
 	}
 }

@@ -1,12 +1,10 @@
 package keep
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"io/fs"
 	"os"
-	"strings"
 
 	"svcproxy.dev/svcproxy/source/read"
 )
@@ -91,15 +89,6 @@ func (q *queue) removeOrphans(found []fs.DirEntry) (missing []string) {
 	return missing
 }
 
-// removeOrphans removes those of the found copies that are not needed.
-func (d copies) removeOrphans(found []fs.DirEntry, needed func(name string) bool) {
-	for _, e := range found {
-		if name := e.Name(); isCopy.MatchString(name) && !needed(name) {
-			_ = os.Remove(d.file(name)) // or else at the next start
-		}
-	}
-}
-
 // rewriteCopy writes the copy of a file again that is missing, if v is what it was of.
 func (q *queue) rewriteCopy(name string, v *read.Version) {
 	q.mu.Lock()
@@ -108,27 +97,6 @@ func (q *queue) rewriteCopy(name string, v *read.Version) {
 		q.pending[name] = &change{Entry: Entry{Record: r, Version: v}, name: name, data: v.Data}
 		q.wake()
 	}
-}
-
-// bootID changes with each boot of the host, random(4).
-const bootID = "/proc/sys/kernel/random/boot_id"
-
-// Boot tells this boot of the host from others; empty: it is not known.
-func Boot() string {
-	text, _ := os.ReadFile(bootID)
-	return strings.TrimSpace(string(text))
-}
-
-// markerPath is the path of a file that is there while the store is used, and says in
-// which boot. One of another boot means that the host stopped without shutting
-// down: then a file that was being replaced may be missing altogether.
-func (r *records) markerPath() string { return r.dir.file("running") }
-
-// stoppedUncleanly reports whether the host stopped without shutting down since this was last marked.
-func (r *records) stoppedUncleanly() bool {
-	was, err1 := os.ReadFile(r.markerPath())
-	is, err2 := os.ReadFile(bootID)
-	return err1 == nil && err2 == nil && !bytes.Equal(was, is)
 }
 
 // MarkUsed says that this boot uses the store from now on.
@@ -144,11 +112,4 @@ func (st *Store) MarkUsed() {
 		st.marked = err == nil
 		st.noteError(err)
 	})
-}
-
-// unmarkRunning says that it is not used any more.
-func (st *Store) unmarkRunning() {
-	if st.marked {
-		_ = os.Remove(st.markerPath()) // or else missing files are kept until a reload
-	}
 }
