@@ -102,11 +102,6 @@ func addrHint(s string) string {
 	return whyNoAddr(s)
 }
 
-func isAddr(s string) bool {
-	_, err := netip.ParseAddr(s)
-	return err == nil
-}
-
 // prefixHint says why a text is not a range, or what to write instead.
 func prefixHint(s string) string {
 	if a, err := netip.ParseAddr(s); err == nil && a.Zone() == "" && !a.Is4In6() {

@@ -8,7 +8,10 @@ package decode
 import (
 	"encoding/json"
 	"fmt"
+	"math"
+	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"svcproxy.dev/svcproxy/source"
@@ -203,4 +206,34 @@ func below(key string, paths []source.Path) []source.Path {
 		}
 	}
 	return out
+}
+
+// describe says what a value is, for messages about wrong types.
+func describe(v any) string {
+	switch v := v.(type) {
+	case nil:
+		return "null"
+	case string:
+		return source.Excerpt(v) + ", a string"
+	case bool:
+		return strconv.FormatBool(v) + ", a boolean"
+	case int64:
+		return strconv.FormatInt(v, 10) + ", a number"
+	case float64:
+		return float(v) + ", a number with a fraction"
+	case map[string]any:
+		return "a table"
+	case []any, []map[string]any:
+		return "a list"
+	case time.Time:
+		return "a date or time"
+	}
+	return "of a type that no key has"
+}
+
+func float(f float64) string {
+	if f == math.Trunc(f) && math.Abs(f) < 1e6 {
+		return strconv.FormatFloat(f, 'f', 1, 64)
+	}
+	return strconv.FormatFloat(f, 'g', -1, 64)
 }

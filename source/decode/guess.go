@@ -66,11 +66,11 @@ func guessTOML(text string, f textFault) textFault {
 		return textFault{f.off, "a colon behind a key", "write ="}
 	case strings.HasPrefix(f.msg, "strings cannot contain newlines"):
 		return textFault{f.off, "the string has no closing quote on its line", ""}
-	case broken.MatchString(f.msg) && table.MatchString(lineAt(text, f.off)):
+	case brokenValue.MatchString(f.msg) && tableLine.MatchString(lineAt(text, f.off)):
 		return textFault{f.off, "a header within a value", "close the list or table above it"}
-	case broken.MatchString(f.msg) && word.text != "" && word.isValue:
+	case brokenValue.MatchString(f.msg) && word.text != "" && word.isValue:
 		return word.fault(f)
-	case header.MatchString(lineAt(text, f.off)):
+	case headerLine.MatchString(lineAt(text, f.off)):
 		f.hint = "write [[services]]"
 	case strings.HasSuffix(f.msg, "has already been defined.") && strings.Contains(f.msg, "'services"):
 		f.msg, f.hint = strings.TrimSuffix(f.msg, "."), "begin each further service with [[services]]"
@@ -84,12 +84,12 @@ func guessTOML(text string, f textFault) textFault {
 }
 
 var (
-	broken = regexp.MustCompile(`^(expected value|Invalid |expected a top-level item|expected a comma|unexpected)`) // of the parser, about values
-	table  = regexp.MustCompile(`^\[\[?[A-Za-z_][\w.]*\]\]?\s*$`)
+	brokenValue = regexp.MustCompile(`^(expected value|Invalid |expected a top-level item|expected a comma|unexpected)`) // of the parser, about values
+	tableLine   = regexp.MustCompile(`^\[\[?[A-Za-z_][\w.]*\]\]?\s*$`)
 	// twiceAList matches what the parser says of a list that is written both ways.
 	twiceAList = regexp.MustCompile(`^Key 'services\.(ports|endpoints)' was already created and cannot be used as an array`)
 
-	header = regexp.MustCompile(`^\[(services\]\]|\[services\])\s*$`)
+	headerLine = regexp.MustCompile(`^\[(services\]\]|\[services\])\s*$`)
 )
 
 // A bareWord is what stands without quotes between two marks of TOML.
@@ -168,4 +168,9 @@ func guessJSON(text, line string, first bool, f textFault) textFault {
 		}
 	}
 	return f
+}
+
+func isAddr(s string) bool {
+	_, err := netip.ParseAddr(s)
+	return err == nil
 }

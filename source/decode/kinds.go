@@ -2,9 +2,7 @@ package decode
 
 import (
 	"fmt"
-	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -37,15 +35,6 @@ func readText(r *Reader, v any) (string, bool) {
 		return "", false
 	}
 	return r.word(s), true
-}
-
-// as returns a value if it is of this type. What is not, it reports with the hint.
-func as[V any](r *Reader, v any, hint string) (V, bool) {
-	x, ok := v.(V)
-	if !ok {
-		r.Fault(r.name()+" is "+describe(v), hint)
-	}
-	return x, ok
 }
 
 // Matching reads a string that ok accepts; want says which those are.
@@ -241,36 +230,6 @@ func Unique[V comparable](kind Kind[V]) Kind[[]V] {
 	})
 }
 
-// describe says what a value is, for messages about wrong types.
-func describe(v any) string {
-	switch v := v.(type) {
-	case nil:
-		return "null"
-	case string:
-		return source.Excerpt(v) + ", a string"
-	case bool:
-		return strconv.FormatBool(v) + ", a boolean"
-	case int64:
-		return strconv.FormatInt(v, 10) + ", a number"
-	case float64:
-		return float(v) + ", a number with a fraction"
-	case map[string]any:
-		return "a table"
-	case []any, []map[string]any:
-		return "a list"
-	case time.Time:
-		return "a date or time"
-	}
-	return "of a type that no key has"
-}
-
-func float(f float64) string {
-	if f == math.Trunc(f) && math.Abs(f) < 1e6 {
-		return strconv.FormatFloat(f, 'f', 1, 64)
-	}
-	return strconv.FormatFloat(f, 'g', -1, 64)
-}
-
 // MapOf reads a table of any keys, whose values are of one kind.
 func MapOf[V any](kind Kind[V]) Kind[map[string]V] {
 	return Kind[map[string]V]{Schema: Schema{Type: "object", Others: &kind.Schema}, Read: func(r *Reader, v any) (map[string]V, bool) {
@@ -285,14 +244,5 @@ func MapOf[V any](kind Kind[V]) Kind[map[string]V] {
 			r.path = r.path[:len(r.path)-1]
 		}
 		return out, true
-	}}
-}
-
-// TableOf reads a table of these fields; start is what holds where none is written.
-func TableOf[V any](fields []Field[V], start V) Kind[V] {
-	return Kind[V]{Schema: tableSchema(fields, start), Read: func(r *Reader, v any) (V, bool) {
-		x := start
-		ok := Table(r, v, fields, &x)
-		return x, ok
 	}}
 }

@@ -207,131 +207,6 @@ func (r *Reader) word(s string) string {
 	return w
 }
 
-// A Field is one key of a table, and how it is read into a T.
-type Field[T any] struct {
-	Key      string
-	Required bool
-	Read     func(r *Reader, v any, to *T)
-	Value    func(of *T) any // the value of the key in a T; nil where there is none to show
-	Schema   Schema
-	Start    func(to *T) // sets the value of a key that is not written; nil: it is zero
-
-	// Copy takes the value of the key over; nil: there is nothing to take. Default: a table of defaults may
-	// have the key too, for each T that does not have it and that Needs accepts; nil: for all of those.
-	Copy    func(from, to *T)
-	Default bool
-	Needs   func(of *T) bool
-}
-
-// Key makes the field of a key whose value is of a kind and stays in to. A value
-// at fault leaves what is there.
-func Key[T, V any](key string, kind Kind[V], in func(*T) *V) Field[T] {
-	var start func(*T)
-	if kind.standard != nil {
-		start = func(to *T) { *in(to) = *kind.standard }
-	}
-	return Field[T]{
-		Key:    key,
-		Schema: kind.Schema,
-		Start:  start,
-		Value:  func(of *T) any { return *in(of) },
-		Copy:   func(from, to *T) { *in(to) = *in(from) },
-		Read: func(r *Reader, v any, to *T) {
-			if x, ok := kind.Read(r, v); ok {
-				*in(to) = x
-			}
-		},
-	}
-}
-
-// Standard returns what holds where none of these keys is written.
-func Standard[T any](fields []Field[T]) (start T) {
-	for _, f := range fields {
-		if f.Start != nil {
-			f.Start(&start)
-		}
-	}
-	return start
-}
-
-// Defaults returns the fields of a table of defaults.
-func Defaults[T any](fields []Field[T]) []Field[T] {
-	var list []Field[T]
-	for _, f := range fields {
-		if f.Default {
-			f.Required = false
-			list = append(list, f)
-		}
-	}
-	return list
-}
-
-// Need makes the key of a field required.
-func Need[T any](f Field[T]) Field[T] {
-	f.Required = true
-	return f
-}
-
-// Table reads v, a table that has these keys and no others, into to.
-func Table[T any](r *Reader, v any, fields []Field[T], to *T) bool {
-	table, ok := as[map[string]any](r, v, "want a table")
-	if !ok {
-		return false
-	}
-	known := 0
-	var missing []string
-	for i := range fields {
-		f := &fields[i]
-		v, ok := table[f.Key]
-		switch {
-		case ok:
-			known++
-			r.In(f.Key, func() { f.Read(r, v, to) })
-		case f.Required:
-			missing = append(missing, f.Key)
-		}
-	}
-	var meant []string
-	if known < len(table) {
-		meant = unknown(r, table, fields)
-	}
-	for _, key := range missing {
-		if !slices.Contains(meant, key) { // else that fault says it
-			r.FaultAt(source.At(key), fmt.Sprintf("key %q is missing", key), "")
-		}
-	}
-	return true
-}
-
-// unknown reports the keys of a table that are none of its fields. It returns
-// those that it says were meant.
-func unknown[T any](r *Reader, table map[string]any, fields []Field[T]) (meant []string) {
-	var names, unused []string
-	for _, f := range fields {
-		names = append(names, f.Key)
-		if _, used := table[f.Key]; !used {
-			unused = append(unused, f.Key)
-		}
-	}
-	for key := range table {
-		if slices.Contains(names, key) {
-			continue
-		}
-		if r.Full() { // nobody would see the hint
-			r.add(pathFault{})
-			break
-		}
-		near, hint := r.hint(key, unused)
-		f := pathFault{onKey: true, Problem: source.Problem{Path: r.below(key), Msg: "unknown key " + source.Excerpt(key), Hint: cmp.Or(hint, "want "+source.Either(names))}}
-		if near != "" {
-			f.Hint, f.meant = fmt.Sprintf("did you mean %q?", near), r.below(near)
-			meant = append(meant, near)
-		}
-		r.add(f)
-	}
-	return meant
-}
-
 // hint returns the unused key that was meant by another, or what to do with it.
 func (r *Reader) hint(key string, unused []string) (meant, hint string) {
 	if r.Hint != nil {
@@ -389,4 +264,13 @@ func (r *Reader) In(key string, do func()) {
 	r.path = append(r.path, source.Step{Key: key, Index: -1})
 	do()
 	r.path = r.path[:len(r.path)-1]
+}
+
+// as returns a value if it is of this type. What is not, it reports with the hint.
+func as[V any](r *Reader, v any, hint string) (V, bool) {
+	x, ok := v.(V)
+	if !ok {
+		r.Fault(r.name()+" is "+describe(v), hint)
+	}
+	return x, ok
 }

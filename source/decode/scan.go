@@ -48,7 +48,7 @@ func (n *node) last(path source.Path) *node {
 // like the inside of TOML with ":" for "=", and of that it also makes the values.
 // Libraries say whether a text is valid; the scanner follows a valid one exactly,
 // and an invalid one up to where it stops being valid, as far as nesting goes. What
-// only TOML has is in scan_toml.go.
+// only TOML has stands at the end of this file.
 type scanner struct {
 	text  string
 	json  bool
@@ -377,4 +377,42 @@ func word(s string) any {
 	}
 	f, _ := strconv.ParseFloat(s, 64) // out of range: infinite, which no key takes
 	return f
+}
+
+// header reads [a.b] or [[a.b]] and returns the table that it opens.
+func (s *scanner) header() *node {
+	start := s.i
+	s.i++
+	s.depth = 0
+	list := s.at("[")
+	if list {
+		s.i++
+	}
+	s.keys, s.isTop = 0, true
+	n, _ := s.dotted(s.root)
+	s.keys, s.isTop = 0, false
+	s.count(s.i, 0, 1)
+	s.dots = nil
+	if n != nil && (!list || n.count == 0) {
+		n.key, n.val = start, start
+	}
+	if list {
+		n = s.elem(n, start)
+	}
+	s.line()
+	return n
+}
+
+// long reads a multi-line string from behind its opening quotes.
+func (s *scanner) long(triple string) {
+	for s.i < len(s.text) && !strings.HasPrefix(s.text[s.i:], triple) {
+		if s.text[s.i] == '\\' && triple[0] == '"' {
+			s.i++
+		}
+		s.i++
+	}
+	s.i = min(s.i+3, len(s.text))
+	for s.at(triple[:1]) { // up to two more quotes belong to the string
+		s.i++
+	}
 }

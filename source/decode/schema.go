@@ -60,18 +60,3 @@ func (p Properties) MarshalJSON() ([]byte, error) {
 }
 
 func listOf(s Schema) Schema { return Schema{Type: "array", Items: &s} }
-
-// tableSchema returns what can be said of a table of these fields; start is what
-// holds where none is written.
-func tableSchema[T any](fields []Field[T], start T) Schema {
-	s := Schema{Type: "object", Others: false}
-	for _, f := range fields {
-		schema := f.Schema
-		schema.Default = f.standard(start)
-		s.Properties = append(s.Properties, Property{f.Key, schema})
-		if f.Required {
-			s.Required = append(s.Required, f.Key)
-		}
-	}
-	return s
-}
