@@ -1,10 +1,5 @@
 package source
 
-import (
-	"net/netip"
-	"slices"
-)
-
 // Means is a set of the ways in which a network is told of addresses.
 type Means uint8
 
@@ -21,14 +16,3 @@ var meansWords = []string{"bgp", "l2"}
 
 // String returns the ways as files write them, joined by commas.
 func (m Means) String() string { return flagText(m, EachMeans, meansWords) }
-
-// AnnouncedAddrs returns the addresses that announce of a service is for: those of external
-// traffic, or its VIPs if it has none of them, sorted, each once.
-func (s *Service) AnnouncedAddrs() []netip.Addr {
-	list := slices.Concat(s.ExternalIPs, s.LoadBalancerIPs)
-	if len(list) == 0 {
-		list = slices.Clone(s.VIPs)
-	}
-	slices.SortFunc(list, netip.Addr.Compare)
-	return slices.Compact(list)
-}

@@ -21,6 +21,13 @@ func (p Position) String() string {
 	return fmt.Sprintf("%s:%d:%d", Quote(p.File), p.Line, p.Col)
 }
 
+// A Place is where a part of a service stands, seen from where the service
+// begins: that moves with what stands above it in the file.
+type Place struct {
+	Line uint32 // so many lines below
+	Col  uint32 // from 1, in bytes; in the first line: so many bytes behind
+}
+
 // A Fault says what is wrong in a file, where, and what to write instead.
 // A warning is a Fault that does not keep the file from being used.
 type Fault struct {
@@ -69,4 +76,13 @@ func Quote(name string) string {
 		}
 	}
 	return name
+}
+
+// A Problem is something wrong with a service. A warning does not keep it from
+// being used.
+type Problem struct {
+	Path    Path // in the service, by the keys of a service file
+	Msg     string
+	Hint    string
+	Warning bool
 }

@@ -1,7 +1,6 @@
 package source
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
 	"strconv"
@@ -124,21 +123,4 @@ const (
 
 func (c CloseConnections) String() string {
 	return [...]string{"never", "failed", "always"}[c]
-}
-
-// EndpointAt returns an endpoint's address, with the port under which it serves the first port
-// of the service that it serves; port 0: it serves none. It names the endpoint in the service:
-// what is known of it beside its file is known of the place.
-func (s *Service) EndpointAt(e *Endpoint) netip.AddrPort {
-	for _, p := range s.Ports {
-		if n := e.Port(p); n != 0 {
-			return netip.AddrPortFrom(e.Addr, n)
-		}
-	}
-	return netip.AddrPortFrom(e.Addr, 0)
-}
-
-// AskedAt returns where the health check of the service asks about an endpoint.
-func (s *Service) AskedAt(e *Endpoint) netip.AddrPort {
-	return netip.AddrPortFrom(e.Addr, cmp.Or(s.HealthCheck.Port, s.EndpointAt(e).Port()))
 }

@@ -2,6 +2,7 @@ package source
 
 import (
 	"cmp"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -45,6 +46,14 @@ func same(a, b reflect.Value) bool {
 		return a.Len()+b.Len() == 0 || reflect.DeepEqual(a.Interface(), b.Interface())
 	}
 	return a.Equal(b)
+}
+
+// equal compares by hand what equalBy would take seven times as long for: a service has thousands of endpoints.
+func (e Endpoint) equal(o Endpoint) bool {
+	return e.Addr == o.Addr && maps.Equal(e.Ports, o.Ports) && e.Node == o.Node && e.Zone == o.Zone &&
+		(e.Hints == o.Hints || same(reflect.ValueOf(e.Hints), reflect.ValueOf(o.Hints))) && e.Weight == o.Weight && e.Tier == o.Tier && e.Disabled == o.Disabled &&
+		e.MaxConnections == o.MaxConnections && e.MinConnections == o.MinConnections &&
+		e.Ready == o.Ready && e.Serving == o.Serving && e.Terminating == o.Terminating
 }
 
 // each reports whether all of n numbers are good.

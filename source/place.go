@@ -5,13 +5,6 @@ import (
 	"slices"
 )
 
-// A Place is where a part of a service stands, seen from where the service
-// begins: that moves with what stands above it in the file.
-type Place struct {
-	Line uint32 // so many lines below
-	Col  uint32 // from 1, in bytes; in the first line: so many bytes behind
-}
-
 // Unique returns the paths of the parts that no two services can have in common,
 // in the order of Places.
 func (s *Service) Unique() []Path {

@@ -1,6 +1,7 @@
 package source
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -148,3 +149,28 @@ func isWord(s string, letter func(byte) bool) bool {
 func isLower(c byte) bool { return c >= 'a' && c <= 'z' || c >= '0' && c <= '9' }
 
 func isMark(c byte) bool { return c == '-' || c == '_' || c == '.' }
+
+// Bounds of what a service says to people. Those of labels are the ones of Kubernetes, except for their number.
+const (
+	MaxDescription = 256 // bytes of Service.Description
+	MaxLabels      = 64  // of a service
+
+	maxLabelPrefix = 253 // bytes of what stands before the slash of a label's key
+	maxLabelWord   = 63  // bytes of the rest of it, and of a value
+)
+
+// IsLabelKey reports whether s can be the key of a label: 1 to 63 of a-z, A-Z, 0-9, "-", "_" and ".",
+// beginning and ending with a letter or digit; before it may stand DNS labels with points between them,
+// 253 bytes at most, and a slash.
+func IsLabelKey(s string) bool {
+	prefix, word, prefixed := strings.Cut(s, "/")
+	if !prefixed {
+		prefix, word = "a", s
+	}
+	return len(prefix) <= maxLabelPrefix && !slices.ContainsFunc(strings.Split(prefix, "."), func(l string) bool { return !IsLabel(l) }) &&
+		len(word) <= maxLabelWord && IsName(word)
+}
+
+// IsLabelValue reports whether s can be the value of a label: nothing, or as the key without what stands
+// before the slash.
+func IsLabelValue(s string) bool { return s == "" || len(s) <= maxLabelWord && IsName(s) }

@@ -2,7 +2,11 @@ package source
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -14,33 +18,6 @@ const (
 
 // MaxTier is the highest Endpoint.Tier.
 const MaxTier = 9
-
-// A Problem is something wrong with a service. A warning does not keep it from
-// being used.
-type Problem struct {
-	Path    Path // in the service, by the keys of a service file
-	Msg     string
-	Hint    string
-	Warning bool
-}
-
-// problems are those that were found so far.
-type problems []Problem
-
-func (p *problems) fault(at Path, msg, hint string) {
-	*p = append(*p, Problem{Path: at, Msg: msg, Hint: hint})
-}
-
-func (p *problems) warn(at Path, msg, hint string) {
-	*p = append(*p, Problem{Path: at, Msg: msg, Hint: hint, Warning: true})
-}
-
-// maxProblems is how many problems of one service are looked for: nobody reads
-// more, and each takes time to word.
-const maxProblems = 1000
-
-// full reports whether there is no use in looking on.
-func (p problems) full() bool { return len(p) >= maxProblems }
 
 // Validate returns what is wrong with a service, whatever source it is from, as
 // far as the service alone can tell. Zero values of addresses and numbers are
@@ -58,10 +35,13 @@ func ValidateWritten(s *Service, written []int) []Problem {
 	v.ports()
 	v.healthCheck()
 	v.addresses()
-	v.sourceRanges()
+	if len(s.LoadBalancerSourceRanges) > 0 && len(s.LoadBalancerIPs) == 0 {
+		v.warn(At("load_balancer_source_ranges"), "load_balancer_source_ranges without load_balancer_ips does nothing", "")
+	}
+	v.ranges("source_ranges", s.SourceRanges)
+	v.ranges("load_balancer_source_ranges", s.LoadBalancerSourceRanges)
 	v.endpoints()
 	v.forwarding()
-	v.masquerading()
 	v.check()
 	v.hashing()
 	v.notes()
@@ -74,23 +54,6 @@ func ValidateWritten(s *Service, written []int) []Problem {
 		v.fault(At("session_affinity_timeout"), fmt.Sprintf("session_affinity_timeout is %s", s.Affinity), "want 1s to 24h")
 	}
 	return v.problems
-}
-
-type validator struct {
-	*Service
-	problems
-	written []int               // which element of ports says each port; nil: each one
-	where   map[netip.Addr]Path // of each address of the service
-	served  map[servedPort]int  // the ports of the service, as indexes
-	named   map[string]bool     // ports, by name
-}
-
-// portAt returns which element of ports says a port.
-func (v *validator) portAt(i int) int {
-	if v.written == nil {
-		return i
-	}
-	return v.written[i]
 }
 
 const (
@@ -115,18 +78,18 @@ func (v *validator) ports() {
 		v.fault(At("ports"), "the service has no ports", "")
 	}
 	names := make(map[string]int, len(v.Ports))
-	v.served, v.named = make(map[servedPort]int, len(v.Ports)), make(map[string]bool, len(v.Ports))
-	nodePorts := map[servedPort]int{}
+	v.served, v.named = make(map[PortAddr]int, len(v.Ports)), make(map[string]bool, len(v.Ports))
+	nodePorts := map[PortAddr]int{}
 	for i, p := range v.Ports {
 		v.portName(i, names)
 		v.named[p.Name] = true
-		if first, twice := seen(v.served, servedPort{p.Protocol, p.Port}, v.portAt(i)); twice && p.Port != 0 {
+		if first, twice := seen(v.served, PortAddr{p.Protocol, portOnly(p.Port)}, v.portAt(i)); twice && p.Port != 0 {
 			v.fault(At("ports", v.portAt(i)), fmt.Sprintf("port %d/%s is already ports[%d]", p.Port, p.Protocol, first), "")
 		}
 		if p.NodePort == 0 {
 			continue
 		}
-		if first, twice := seen(nodePorts, servedPort{p.Protocol, p.NodePort}, v.portAt(i)); twice {
+		if first, twice := seen(nodePorts, PortAddr{p.Protocol, portOnly(p.NodePort)}, v.portAt(i)); twice {
 			v.fault(At("ports", v.portAt(i), "node_port"), fmt.Sprintf("node port %d/%s is already that of ports[%d]", p.NodePort, p.Protocol, first), "")
 		}
 	}
@@ -145,14 +108,6 @@ func (v *validator) portName(i int, names map[string]int) {
 			v.fault(At("ports", at, "name"), fmt.Sprintf("the port name %q is already that of ports[%d]", name, first), "")
 		}
 	}
-}
-
-// seen remembers that k was found at i, and tells where it was found before.
-func seen[K comparable](m map[K]int, k K, i int) (first int, twice bool) {
-	if first, twice = m[k]; !twice {
-		m[k] = i
-	}
-	return first, twice
 }
 
 func (v *validator) healthCheck() {
@@ -199,37 +154,6 @@ func (v *validator) addresses() {
 	}
 }
 
-// Unusable says why no packet can be forwarded to an address, or returns "".
-func Unusable(a netip.Addr) string {
-	switch {
-	case a.Zone() != "":
-		return "an address with a zone"
-	case a.Is4In6():
-		return "an IPv4 address written as IPv6"
-	case a.IsUnspecified():
-		return "the unspecified address"
-	case a.Is4() && a.As4()[0] == 0:
-		return "an address of 0.0.0.0/8, which the kernel does not route"
-	case a.IsLoopback():
-		return "a loopback address"
-	case a.IsMulticast():
-		return "a multicast address"
-	case a.IsLinkLocalUnicast():
-		return "a link-local address"
-	case a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
-		return "the broadcast address"
-	}
-	return ""
-}
-
-func (v *validator) sourceRanges() {
-	if len(v.LoadBalancerSourceRanges) > 0 && len(v.LoadBalancerIPs) == 0 {
-		v.warn(At("load_balancer_source_ranges"), "load_balancer_source_ranges without load_balancer_ips does nothing", "")
-	}
-	v.ranges("source_ranges", v.SourceRanges)
-	v.ranges("load_balancer_source_ranges", v.LoadBalancerSourceRanges)
-}
-
 // ranges looks at a list of ranges of addresses, by its key.
 func (v *validator) ranges(key string, ranges []netip.Prefix) {
 	first := make(map[netip.Prefix]int, len(ranges))
@@ -243,6 +167,28 @@ func (v *validator) ranges(key string, ranges []netip.Prefix) {
 			if j, twice := seen(first, p, i); twice {
 				v.warn(at, fmt.Sprintf("%s is already %s[%d]", p, key, j), "")
 			}
+		}
+	}
+}
+
+// notes finds what cannot be shown.
+func (v *validator) notes() {
+	at := At("description")
+	if n := len(v.Description); n > MaxDescription {
+		v.fault(at, fmt.Sprintf("the description has %d bytes", n), fmt.Sprintf("want %d at most", MaxDescription))
+	}
+	if i := strings.IndexFunc(v.Description, func(r rune) bool { return !strconv.IsPrint(r) }); i >= 0 {
+		v.fault(at, "the description is no line of plain text: "+Excerpt(v.Description), "")
+	}
+	for _, key := range slices.Sorted(maps.Keys(v.Labels)) {
+		if v.full() {
+			return
+		}
+		if !IsLabelKey(key) {
+			v.fault(At("labels", key), Excerpt(key)+" is not the key of a label", `want 1 to 63 of a-z, A-Z, 0-9, -, _ and ., beginning and ending with a letter or digit, such as team or example.com/team`)
+		}
+		if value := v.Labels[key]; !IsLabelValue(value) {
+			v.fault(At("labels", key), "the label "+Excerpt(key)+" is "+Excerpt(value), `want 0 to 63 of a-z, A-Z, 0-9, -, _ and ., beginning and ending with a letter or digit`)
 		}
 	}
 }

@@ -14,7 +14,12 @@ func (v *validator) endpoints() {
 			return
 		}
 		e := &v.Endpoints[i]
-		v.endpointWords(i, e)
+		if e.Node != "" && !IsName(e.Node) {
+			v.fault(At("endpoints", i, "node"), Excerpt(e.Node)+" is not the name of a node", wantName)
+		}
+		if e.Zone != "" && !IsName(e.Zone) {
+			v.fault(At("endpoints", i, "zone"), Excerpt(e.Zone)+" is not the name of a zone", wantName)
+		}
 		v.endpointPorts(i, e)
 		v.connectionLimits(i, e)
 		if e.Terminating && e.Ready && !v.PublishNotReady {
@@ -56,19 +61,14 @@ func family(a netip.Addr) string {
 	return "IPv6"
 }
 
-func (v *validator) endpointWords(i int, e *Endpoint) {
-	if e.Node != "" && !IsName(e.Node) {
-		v.fault(At("endpoints", i, "node"), Excerpt(e.Node)+" is not the name of a node", wantName)
-	}
-	if e.Zone != "" && !IsName(e.Zone) {
-		v.fault(At("endpoints", i, "zone"), Excerpt(e.Zone)+" is not the name of a zone", wantName)
-	}
-}
-
 func (v *validator) endpointAddr(i int, e *Endpoint) {
 	at := At("endpoints", i, "address")
 	if why := Unusable(e.Addr); why != "" {
-		v.fault(at, fmt.Sprintf("endpoint %s is %s", e.Addr, why), endpointHint(e.Addr))
+		hint := ""
+		if e.Addr.IsLoopback() { // what people try
+			hint = "the kernel drops what is redirected there from outside: write an address of an interface"
+		}
+		v.fault(at, fmt.Sprintf("endpoint %s is %s", e.Addr, why), hint)
 	}
 	own, ok := v.where[e.Addr]
 	if !ok {
@@ -76,25 +76,11 @@ func (v *validator) endpointAddr(i int, e *Endpoint) {
 	}
 	for _, p := range v.Ports { // a proxy on the address itself, under another port, is none of ours
 		n := e.Port(p)
-		if _, served := v.served[servedPort{p.Protocol, n}]; served && n != 0 {
+		if _, served := v.served[PortAddr{p.Protocol, portOnly(n)}]; served && n != 0 {
 			v.fault(at, fmt.Sprintf("endpoint %s is an address and port of its own service, %s", netip.AddrPortFrom(e.Addr, n), own), "")
 			return
 		}
 	}
-}
-
-// A servedPort is a port or a node port that clients of the service use.
-type servedPort struct {
-	protocol Protocol
-	port     uint16
-}
-
-// endpointHint says what to write for a loopback endpoint, the one that people try.
-func endpointHint(a netip.Addr) string {
-	if a.IsLoopback() {
-		return "the kernel drops what is redirected there from outside: write an address of an interface"
-	}
-	return ""
 }
 
 func (v *validator) endpointPorts(i int, e *Endpoint) {
@@ -169,4 +155,14 @@ func sharedAddresses(list []Endpoint) (shared []int) {
 		}
 	}
 	return shared
+}
+
+// connectionLimits finds limits that contradict each other: the kernel refuses them.
+func (v *validator) connectionLimits(i int, e *Endpoint) {
+	switch at := At("endpoints", i, "min_connections"); {
+	case e.MinConnections > 0 && e.MaxConnections == 0:
+		v.fault(at, "min_connections without max_connections", "it says when an endpoint that was full gets connections again")
+	case e.MinConnections > e.MaxConnections:
+		v.fault(at, fmt.Sprintf("min_connections %d is more than max_connections %d", e.MinConnections, e.MaxConnections), "")
+	}
 }

@@ -295,16 +295,3 @@ func (v *validator) checkPort() {
 	}
 	v.warn(At("health_check", "type"), msg, hint)
 }
-
-// NoSlowStart returns why slow_start does nothing with a scheduler; empty: it does. A weight is no
-// share to those to which it is what an endpoint can bear (sh, dh, ovf), a rank (fo), or a size of
-// tables (mh).
-func NoSlowStart(scheduler string) string {
-	switch scheduler {
-	case "sh", "dh", "fo", "ovf", "mh":
-		return "to it a weight is no share"
-	case Maglev:
-		return "each host would begin at a moment of its own, and they would choose different endpoints"
-	}
-	return ""
-}

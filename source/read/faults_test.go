@@ -200,7 +200,7 @@ func TestEveryMessageHasACase(t *testing.T) {
 		t.Fatal(err)
 	}
 	used := 0
-	for _, path := range []string{"rules.go", "parse.go", "chunks.go", "defaults.go", "health.go", "hints.go", "list.go", "ports.go", "schema.go", "service.go", "warn.go", "../validate.go", "../validate_health.go", "../hashing.go", "../notes.go", "../decode/doc.go", "../decode/address.go", "../decode/guess.go", "../decode/kinds.go", "../decode/reader.go", "../decode/parse.go", "../decode/scan.go", "../decode/size.go", "../decode/table.go"} {
+	for _, path := range []string{"rules.go", "parse.go", "chunks.go", "defaults.go", "health.go", "hints.go", "list.go", "ports.go", "schema.go", "service.go", "warn.go", "../validate.go", "../validator.go", "../validate_health.go", "../validate_traffic.go", "../decode/doc.go", "../decode/address.go", "../decode/guess.go", "../decode/kinds.go", "../decode/reader.go", "../decode/parse.go", "../decode/scan.go", "../decode/size.go", "../decode/table.go"} {
 		for _, words := range messagesOf(t, path) {
 			switch {
 			case elsewhere[words] != "":
