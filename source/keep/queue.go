@@ -99,6 +99,12 @@ func (e Entry) releaseText() {
 
 func (q *queue) wake() { wake.Once(q.wakeups) }
 
+// What is beside the index.
+const (
+	decisionsFile = "decisions"
+	directoryFile = "directory"
+)
+
 // PutDirectory takes what is to be kept of the directory of files, for writeMore.
 func (q *queue) PutDirectory(text []byte) {
 	q.mu.Lock()

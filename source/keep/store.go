@@ -132,12 +132,6 @@ func (st *Store) Flush(ctx context.Context) error {
 	}
 }
 
-// What is beside the index.
-const (
-	decisionsFile = "decisions"
-	directoryFile = "directory"
-)
-
 // DecisionsPath returns the path of what PutDecisions takes.
 func (st *Store) DecisionsPath() string { return st.dir.file(decisionsFile) }
 
