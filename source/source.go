@@ -51,6 +51,10 @@ type Unit struct {
 	Version  string // tells versions of the unit apart; opaque to all but its source
 	Services []*Service
 
+	// InUse is the version of a file that is in use, with other endpoints than before: it counts where this one is refused, and if
+	// that is the version in use. Nil: nothing has changed.
+	InUse *Unit
+
 	// When it was changed where it is from, as far as its source knows: once for each
 	// change that is in Services for the first time. It may be long ago, or in the future.
 	Changed []time.Time

@@ -52,10 +52,13 @@ type unit struct {
 
 	// Of a file.
 	usedLoad source.Products // of used
+	usedAs   string          // the version of used
 	pending  bool            // wanted is not accepted
 	waits    bool            // it is in Tracker.waiting; it has been looked at
 	stale    bool            // something that it wants was touched since
 	holders  []*unit         // own what it wants; nil among them: it can never get it
+	renewal  *source.Unit    // has other endpoints for used; nil: nothing has
+	lacks    []source.Fault  // why there is no room for these
 
 	refusedAt time.Time
 	faults    []source.Fault
@@ -171,17 +174,49 @@ func (t *Tracker) unit(id source.UnitID) *unit {
 	return u
 }
 
+// renew gives the services in use of files other endpoints, for as long as another version of the file is refused. What they
+// claim is the same. Those for which there is no room wait until there is, which others may leave that have fewer by now.
+func (t step) renew(files map[source.UnitID]*unit) {
+	waiting := slices.DeleteFunc(slices.Collect(maps.Values(files)), func(u *unit) bool { return u.renewal == nil })
+	slices.SortFunc(waiting, (*unit).compare)
+	for n := -1; n != len(waiting); {
+		n = len(waiting)
+		waiting = slices.DeleteFunc(waiting, t.renewed)
+	}
+}
+
+// renewed is renew of one file. It returns false where there is no room.
+func (t step) renewed(u *unit) bool {
+	load := source.TotalProducts(u.renewal.Services)
+	all := t.inFiles.Minus(u.usedLoad).Plus(load)
+	if t.exceeded(all) {
+		p := t.limits.Exceeded(all, "with what lists say by now all services")
+		u.lacks = []source.Fault{{Pos: source.Position{File: u.ID.Name}, Msg: p.Msg, Hint: p.Hint}}
+		return false
+	}
+	t.remember(u)
+	t.release(u)
+	t.inFiles, u.used, u.usedLoad, u.renewal, u.lacks = all, u.renewal.Services, load, nil, nil
+	t.acquire(u, u.used)
+	return true
+}
+
 // setWanted sets what files want, and returns them.
-func (t *Tracker) setWanted(set []source.Unit) map[source.UnitID]*unit {
+func (t step) setWanted(set []source.Unit) map[source.UnitID]*unit {
 	dirty := make(map[source.UnitID]*unit, len(set))
 	for _, su := range set {
 		u := t.unit(su.ID)
 		t.unwait(u)
+		u.renewal, u.lacks = nil, nil
+		if su.InUse != nil && u.hasUsed && u.usedAs == su.InUse.Version {
+			u.renewal = su.InUse
+		}
 		u.Unit, u.wanted, u.pending = su, su.Services, true
 		u.load = source.TotalProducts(su.Services)
-		u.Services = nil
+		u.Services, u.InUse = nil, nil
 		dirty[su.ID] = u
 	}
+	t.renew(dirty)
 	return dirty
 }
 
@@ -210,7 +245,8 @@ func compareBools(a, b bool) int {
 func (t step) accept(u *unit) {
 	t.unwait(u)
 	t.inFiles = t.inFiles.Minus(u.usedLoad).Plus(u.load)
-	u.used, u.hasUsed, u.pending, u.faults, u.usedLoad = u.wanted, true, false, nil, u.load
+	u.used, u.hasUsed, u.pending, u.faults, u.usedLoad, u.usedAs = u.wanted, true, false, nil, u.load, u.Version
+	u.renewal, u.lacks = nil, nil
 	t.rememberAbsent(u)
 	t.accepted = append(t.accepted, u.Unit)
 	delete(t.refused, u.ID)
@@ -293,7 +329,7 @@ func (t *Tracker) NewRefusals() []Refusal {
 }
 
 func (u *unit) refusal() Refusal {
-	return Refusal{Unit: u.ID, Since: u.refusedAt, Stale: u.hasUsed, Partial: u.Partial && len(u.used) > 0, NoRoom: u.excess, Faults: u.faults}
+	return Refusal{Unit: u.ID, Since: u.refusedAt, Stale: u.hasUsed, Partial: u.Partial && len(u.used) > 0, NoRoom: u.excess, Faults: slices.Concat(u.faults, u.lacks)}
 }
 
 // Accepted returns the files that were accepted since it was last called, in

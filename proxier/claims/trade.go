@@ -38,6 +38,7 @@ func (t step) settle(files []*unit) {
 			t.refuse(u)
 		}
 	}
+	t.renew(t.refused)
 	for _, u := range t.refused {
 		t.updateConflicts(u)
 	}

@@ -59,7 +59,7 @@ func TestRefusedFileKeepsItsList(t *testing.T) {
 				h.use("put right", "other 0, web 1")
 				h.change(func() {})
 				h.change(func() { check(t, os.Chtimes(h.path("web.toml"), time.Unix(1e9, 0), time.Unix(1e9, 0))) })
-				if n := len(h.src.decisions.lists); n > 0 {
+				if n := len(h.src.decisions.kept); n > 0 {
 					t.Errorf("%d files with lists of their own are known still", n)
 				}
 			})

@@ -87,14 +87,14 @@ func TestMisfitIsNotChanged(t *testing.T) {
 		h.write("web.endpoints.json", listOfN(2))
 		h.start()
 		moment()
-		h.set("web.endpoints.json", `["fd00::1"]`)
-		seen := h.src.files["web.endpoints.json"].seen
+		h.set("web.toml", sixWeb)
+		seen := h.src.files["web.toml"].seen
 		was := seen.Faults[0]
-		h.set("web.toml", "# one line more\n"+serviceFrom("web", fromList))
+		h.set("web.endpoints.json", "\n"+listOfN(2))
 		if seen.Faults[0] != was {
 			t.Errorf("%s became %s", was, seen.Faults[0])
 		}
-		if !strings.Contains(h.faults(), "web.toml:3:8") {
+		if !strings.Contains(h.faults(), "web.endpoints.json:2:2") {
 			t.Errorf("said: %s", h.faults())
 		}
 	})

@@ -1,7 +1,7 @@
 package file
 
 import (
-	"crypto/sha256"
+	"cmp"
 	"path/filepath"
 	"slices"
 	"time"
@@ -11,39 +11,47 @@ import (
 	"svcproxy.dev/svcproxy/source/read"
 )
 
-// complete gives the services of a step the endpoints of their lists, and adds the files whose
-// lists are new. The caller holds s.mu.
-func (s *Source) complete(ch *source.Changes) {
+// complete gives the services of a step the endpoints of their lists, and adds the files whose lists are new. The caller
+// holds s.mu.
+func (s *Source) complete(p *plan, ch *source.Changes) {
 	set := map[source.UnitID]bool{}
-	for i := range ch.Set {
-		set[ch.Set[i].ID] = true
+	for _, u := range ch.Set {
+		set[u.ID] = true
+	}
+	if p.rulesChanged() {
+		for _, f := range s.files {
+			f.eachList(func(name string) { s.newLists[name] = true })
+		}
 	}
 	if len(s.newLists) > 0 {
-		for _, name := range sortedNames(s.files) {
-			f := s.files[name]
-			if f.used != nil && refersTo(f.used, s.newLists) && !set[f.id()] {
+		for _, f := range s.usersOf(s.newLists) {
+			if !set[f.id()] {
 				u := s.outgoing(f)
 				u.Changed = s.listsChanged(f.used)
 				ch.Set = append(ch.Set, u)
-			} else if f.good != nil && f.good != f.used && refersTo(f.good, s.newLists) {
-				s.noteLists(name)
 			}
 		}
 		clear(s.newLists)
 	}
+	files, first := map[string]int{}, map[string]string{} // with services that a list does not fit, and why
 	for i := range ch.Set {
-		switch f := s.files[filepath.Base(ch.Set[i].ID.Name)]; {
-		case f == nil || f.used == nil:
-		case len(f.used.Lists) > 0:
-			s.handBound(f, &ch.Set[i])
-		default:
-			f.bindings, f.warned, f.before, f.apart = nil, nil, nil, false
+		f := s.files[filepath.Base(ch.Set[i].ID.Name)]
+		if f == nil || f.used == nil {
+			continue
 		}
-		s.noteLists(filepath.Base(ch.Set[i].ID.Name))
+		was := cmp.Or(f.bound, &read.Bound{}).Faults
+		s.bind(p, f, &ch.Set[i])
+		for name, faults := range cmp.Or(f.bound, &read.Bound{}).Faults {
+			if len(was[name]) == 0 || was[name][0] != faults[0] {
+				files[name], first[name] = files[name]+1, cmp.Or(first[name], faults[0].String())
+			}
+		}
 	}
-	for name := range s.decisions.lists {
-		s.noteLists(name)
+	for _, name := range sortedNames(files) {
+		s.log.Warn("a list of endpoints does not fit some services; they keep the endpoints they have, if any",
+			"list", name, "files", files[name], "first", first[name])
 	}
+	s.boundBy = p.revision
 }
 
 // listsChanged returns when the new lists that v refers to were changed.
@@ -57,106 +65,48 @@ func (s *Source) listsChanged(v *read.Version) (at []time.Time) {
 	return at
 }
 
-// handBound sets the services of a unit of a file that refers to lists. The caller holds s.mu.
-func (s *Source) handBound(f *state, u *source.Unit) {
-	w := s.boundServices(f)
-	u.Services, u.Version = w.services, w.unitVersion(f.used)
-	if s.store != nil && len(f.sent) > 0 {
-		f.sent[len(f.sent)-1].fileWithLists = w
-	}
-	if f.used == f.good && (s.store == nil || f.accepted.services == nil) {
-		f.accepted = w
-	}
-}
-
-// boundServices returns the services that are used of a file, with their endpoints: those that were accepted, where
-// the lists are not those of then and do not fit.
-func (s *Source) boundServices(f *state) fileWithLists {
-	known := f.bindings
-	if s.fitted != s.revision.Load() {
-		known = nil
-	}
-	w := fileWithLists{lists: map[string][sha256.Size]byte{}}
-	list := func(name string) (*read.EndpointList, string) {
-		v := s.listToBind(f, name)
-		if v == nil {
-			return s.usedList(name)
+// bind sets the services of a unit, and notes them in f. Where another version is in use that refers to lists, they
+// count for that, too.
+func (s *Source) bind(p *plan, f *state, u *source.Unit) {
+	of := func(v *read.Version) *read.Bound {
+		if v == nil || len(v.Lists) == 0 {
+			return nil
 		}
-		w.lists[name] = v.ID
-		return v.List, read.LacksList
+		return p.of(f, v)
 	}
-	b := s.rules.BindVersion(f.used, list, known)
-	why := b.FirstFault()
-	f.apart = f.before != nil || why != "" && f.used == f.good && f.accepted.services != nil
-	if f.apart && f.before == nil {
-		s.log.Warn("services keep their last accepted endpoints; their lists fit only a newer version of the file", "file", f.path, "why", why)
-		return f.accepted
+	used, inUse := of(f.used), of(f.good)
+	f.bound, f.inUse = used, inUse
+	if used != nil {
+		u.Services = used.Services
 	}
-	f.bindings, f.warned = b.Known, b.Warned
-	if why != "" {
-		s.log.Error("some endpoints of a list are not valid for its services; using the others", "file", f.path, "why", why)
-	}
-	w.services = b.Services(f.used, list, s.rules.BindLoosely)
-	f.before = nil
-	return w
-}
-
-// usedList returns the list of a name that is used.
-func (s *Source) usedList(name string) (*read.EndpointList, string) {
-	if f := s.files[name]; f != nil {
-		return listOf(f, f.used)
-	}
-	return nil, read.LacksList
-}
-
-// noteLists notes with which lists a file was accepted, where the lists in use now are not those it was
-// accepted with. The caller holds s.mu.
-func (s *Source) noteLists(name string) {
-	f := s.files[name]
-	if f == nil || f.good == nil || f.used == f.good && !f.apart || !s.listsMoved(f) {
-		s.decisions.noteLists(name, nil)
-		return
-	}
-	s.decisions.noteLists(name, &acceptedLists{f.good.ID, f.accepted.lists})
-}
-
-// listsMoved reports whether a file was accepted with lists that are not in use any more.
-func (s *Source) listsMoved(f *state) bool {
-	for name, id := range f.accepted.lists {
-		if l := s.files[name]; l == nil || l.good == nil || l.good.ID != id {
-			return true
+	for i, v := range f.sent {
+		switch v.Version {
+		case f.used:
+			f.sent[i].bound = used
+		case f.good:
+			f.sent[i].bound = inUse
 		}
 	}
-	return false
+	if inUse != nil && f.good != f.used {
+		u.InUse = &source.Unit{ID: u.ID, Version: f.good.Name(), Services: inUse.Services}
+	}
+	s.noteKeeping(f)
 }
 
-// takeAcceptedLists has what was accepted of a file before this start go with the lists of then, where these
-// have been replaced. The caller holds s.mu.
-func (s *Source) takeAcceptedLists(p *probe) {
-	a := s.decisions.lists[p.name]
-	if a == nil || p.good == nil || a.of != p.good.ID {
-		return
-	}
-	p.f.before = map[string]*read.Version{}
-	for name, id := range a.lists {
-		data, err := s.store.Text(name, id)
-		if err != nil {
-			s.log.Warn("lost the endpoint list that a service file was last accepted with", "file", p.f.path, "err", err)
+// noteKeeping notes whether lists do not fit services of f, and what these keep.
+func (s *Source) noteKeeping(f *state) {
+	name := filepath.Base(f.path)
+	delete(s.keeping, name)
+	f.keeps = nil
+	for _, b := range []*read.Bound{f.bound, f.inUse} {
+		if b == nil || len(b.Faults) == 0 {
 			continue
 		}
-		if v := read.ListVersion(s.path(name), data, s.rules); v.List != nil {
-			p.f.before[name] = v
+		s.keeping[name] = f
+		for _, l := range b.Kept {
+			if l != nil && !slices.Contains(f.keeps, l) {
+				f.keeps = append(f.keeps, l)
+			}
 		}
 	}
-}
-
-// listToBind returns the version of a list that is to go with what is used of a file; nil: there is none.
-func (s *Source) listToBind(f *state, name string) *read.Version {
-	if v := f.before[name]; v != nil {
-		return v
-	}
-	if l := s.files[name]; l != nil {
-		return l.used
-	}
-	return nil
 }

@@ -30,8 +30,8 @@ func versionOf(t *testing.T, rules read.Rules, name, text string) *read.Version 
 }
 
 // to looks up one list.
-func to(l *read.EndpointList) read.Lookup {
-	return func(string) (*read.EndpointList, string) { return l, "" }
+func to(l *read.Version) read.Lookup {
+	return func(string) (*read.Version, string) { return l, "" }
 }
 
 // The text of a list is read once for what is wrong with it for many services, and not again later.
@@ -42,16 +42,16 @@ func TestListPlacedOnce(t *testing.T) {
 		"faults":   strings.Replace(longListOf(endpoints), `"10.1.0.1"`, `"fd00::1"`, 1),
 	} {
 		v := versionOf(t, read.Rules{}, "web.toml", manyFrom(services))
-		l := versionOf(t, read.Rules{}, "web.endpoints.json", list).List
-		known := read.Rules{}.BindVersion(v, to(l), nil).Known
+		l := versionOf(t, read.Rules{}, "web.endpoints.json", list)
+		known := read.Rules{}.Bind(v, to(l), nil, nil, nil).Known
 		for key, b := range known {
 			b.Faults = nil
 			known[key] = b
 		}
-		var b read.BindResult
-		once := testing.AllocsPerRun(1, func() { l.Positions([]source.Path{source.At(read.ListKey)}) })
-		placed := testing.AllocsPerRun(1, func() { b = read.Rules{}.BindVersion(v, to(l), known) })
-		again := testing.AllocsPerRun(1, func() { read.Rules{}.BindVersion(v, to(l), b.Known) })
+		var b *read.Bound
+		once := testing.AllocsPerRun(1, func() { l.List.Positions([]source.Path{source.At(read.ListKey)}) })
+		placed := testing.AllocsPerRun(1, func() { b = read.Rules{}.Bind(v, to(l), nil, nil, nil, known) })
+		again := testing.AllocsPerRun(1, func() { read.Rules{}.Bind(v, to(l), nil, nil, nil, b.Known) })
 		if n := len(b.Faults["web.endpoints.json"]) + len(b.Warned); n != services {
 			t.Errorf("%s: %d, want one of each of %d services", name, n, services)
 		}
@@ -79,17 +79,17 @@ func TestServicesShareList(t *testing.T) {
 		`[{"address": "10.1.0.1", "ports": {"": 8080}}, {"address": "10.1.0.2"}]`:      true,
 		`[{"address": "10.1.0.1", "port": 8080}, {"address": "10.1.0.2", "port": 81}]`: false,
 	} {
-		l := versionOf(t, read.Rules{}, "web.endpoints.json", text).List
-		b := read.Rules{}.BindVersion(v, to(l), nil)
+		l := versionOf(t, read.Rules{}, "web.endpoints.json", text)
+		b := read.Rules{}.Bind(v, to(l), nil, nil, nil)
 		var of [2]*source.Service
 		for i := range of {
-			of[i] = b.Known[read.BindingKey{Service: v.Services[i], List: l}].Service
+			of[i] = b.Services[i]
 		}
 		first, second := of[0].Endpoints, of[1].Endpoints
 		if got := &first[0] == &second[0]; got != shared {
 			t.Errorf("%s: shared is %v", text, got)
 		}
-		if cap(first) != len(first) || len(first) != len(l.Endpoints) {
+		if cap(first) != len(first) || len(first) != len(l.List.Endpoints) {
 			t.Errorf("%s: %d endpoints, and room for %d", text, len(first), cap(first))
 		}
 	}
@@ -104,8 +104,12 @@ func TestListedEndpointsOfFile(t *testing.T) {
 			"use fewer addresses, ports, endpoints or different weights, or raise frontend_endpoints in [limits] of svcproxy.toml",
 	} {
 		v := versionOf(t, rules, "web.toml", manyFrom(services))
-		b := rules.BindVersion(v, to(versionOf(t, rules, "web.endpoints.json", longListOf(4)).List), nil)
-		if got := b.FirstFault(); got != want {
+		b := rules.Bind(v, to(versionOf(t, rules, "web.endpoints.json", longListOf(4))), nil, nil, nil)
+		got := ""
+		if f := b.AllFaults(); len(f) > 0 {
+			got = f[0].String()
+		}
+		if got != want || b.Unfit != (want != "") {
 			t.Errorf("%d services: %q, want %q", services, got, want)
 		}
 	}
@@ -145,4 +149,30 @@ func TestPlacesInEmptyList(t *testing.T) {
 	if at := (read.Rules{}).EndpointPlaces(svc); at == nil || len(at) > 0 {
 		t.Errorf("of an empty list: places %v", at)
 	}
+}
+
+// Where one list does not fit many files, the log has one line, and the status as many faults as for one file.
+func TestListThatFitsNoFile(t *testing.T) {
+	onHost(t, func(h *host) {
+		var many []int
+		for i := range 100 {
+			many = append(many, i)
+		}
+		for i := range 30 {
+			h.write(fmt.Sprintf("f%02d.toml", i), strings.NewReplacer(`"web"`, fmt.Sprintf(`"s%d"`, i), "10.96.0.119", fmt.Sprintf("10.96.1.%d", i)).Replace(portNamed("http", "")))
+		}
+		h.write("web.endpoints.json", namedList("http", 1, 2))
+		h.start()
+		moment()
+		h.set("web.endpoints.json", namedList("web", many...))
+		if now := h.sink.inUse(); strings.Count(now, " 2") != 30 {
+			t.Errorf("in use: %s", now)
+		}
+		if n := strings.Count(h.faults(), "for service"); n != 1000 {
+			t.Errorf("%d faults", n)
+		}
+		if n := strings.Count(h.log.String(), "does not fit some services"); n != 1 || !strings.Contains(h.log.String(), "files=30") {
+			t.Errorf("%d lines: %s", n, &h.log)
+		}
+	})
 }

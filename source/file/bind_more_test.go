@@ -11,7 +11,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"svcproxy.dev/svcproxy/source"
-	"svcproxy.dev/svcproxy/source/keep"
 	"svcproxy.dev/svcproxy/source/read"
 )
 
@@ -36,7 +35,9 @@ func TestRevalidatedList(t *testing.T) {
 		}
 		again(true)
 		h.use("refused", "web 2")
-		h.say("refused", "web.endpoints.json accepted 0; web.toml stale 1", `DIR/web.endpoints.json:2:2: for service "default/web" (DIR/web.toml:2:8): one endpoint at most here`)
+		h.restart()
+		h.use("refused, restart", "web 2")
+		h.say("refused", "web.endpoints.json stale 0; web.toml accepted 1", `DIR/web.endpoints.json:2:2: for service "default/web" (DIR/web.toml:2:8): one endpoint at most here`)
 		again(false)
 		h.use("good again", "web 2")
 		h.say("good again", "web.endpoints.json accepted 0; web.toml accepted 1", "")
@@ -47,8 +48,7 @@ func TestRevalidatedList(t *testing.T) {
 	})
 }
 
-// Where the state directory does not go together any more, after a damage or a power failure between two
-// writes, a service has those endpoints that are good for it.
+// Where the state directory was damaged, and the list that a service had is lost, it has no endpoints until there is one.
 func TestListKeptNoMore(t *testing.T) {
 	for name, text := range map[string]string{"other": `["fd00::1", "10.1.0.7"]`, "damaged": ""} {
 		t.Run(name, func(t *testing.T) {
@@ -59,17 +59,15 @@ func TestListKeptNoMore(t *testing.T) {
 				moment()
 				last := h.lastCopy("web.endpoints.json")
 				h.stop()
-				want := "web 0"
 				check(t, errors.Join(os.RemoveAll(h.state+"/history"), os.Remove(last)))
 				if text != "" {
-					want = "web 1"
 					h.record("web.endpoints.json", text)
 				}
 				h.write("web.endpoints.json", "[")
 				h.start()
 				moment()
-				h.use("restart", want)
-				if !strings.Contains(h.log.String(), "some endpoints of a list are not valid for its services; using the others") {
+				h.use("restart", "web 0")
+				if !strings.Contains(h.log.String(), "a list of endpoints does not fit some services; they keep the endpoints they have, if any") {
 					t.Errorf("the log says nothing:\n%s", &h.log)
 				}
 				h.set("web.endpoints.json", listOfN(2))
@@ -113,13 +111,13 @@ func TestListsReadOnce(t *testing.T) {
 	}
 	want := []string{
 		"a.endpoints.json", "a.toml a 2",
-		"b.endpoints.json\n  " + `b.endpoints.json:1:14: for service "default/b" (b.toml:2:8): endpoint fd00::1 is IPv6, and the service has no address of that family; nothing would be sent to it`,
-		"b.toml b 1",
+		"b.endpoints.json",
+		"b.toml\n  " + `b.endpoints.json:1:14: for service "default/b" (b.toml:2:8): endpoint fd00::1 is IPv6, and the service has no address of that family; nothing would be sent to it`,
 		"c.toml\n  " + `c.toml:5:18: "c.endpoints.json" is no file of this directory; the file is used once the list is there: [] is one without endpoints`,
-		"d.endpoints.toml\n  " + `d.endpoints.toml:1:45: for service "default/d" (d.toml:2:8): the endpoint has a port, and the service has several; write ports = { name = number }` +
+		"d.endpoints.toml",
+		"d.toml\n  " + `d.endpoints.toml:1:45: for service "default/d" (d.toml:2:8): the endpoint has a port, and the service has several; write ports = { name = number }` +
 			"\n  " + `d.endpoints.toml:2:13: for service "default/d" (d.toml:2:8): endpoint 10.1.0.2:80 of port "a" is already endpoints[1]` +
 			"\n  " + `d.endpoints.toml:2:63: for service "default/d" (d.toml:2:8): the service has no port named "c"; want a or b`,
-		"d.toml d 1",
 		"e.endpoints.json",
 		"e.toml e 1\n  " + `e.endpoints.json:1:1: warning: for service "default/e" (e.toml:2:8): all endpoints have weight 0, so new connections are refused`,
 		"f.endpoints.json\n  f.endpoints.json:1:2: the text ends within a value",
@@ -130,7 +128,7 @@ func TestListsReadOnce(t *testing.T) {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 	state := t.TempDir()
-	if units := keep.LastGood(read.Rules{}, dir, state, []string{"a.toml"}); len(units) > 0 {
+	if units, _ := Recall(read.Rules{}, dir, state); len(units) > 0 {
 		t.Errorf("last good without a state: %v", units)
 	}
 	a := files[1].Services[0]

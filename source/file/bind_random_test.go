@@ -15,6 +15,8 @@ var variants = map[string][]string{
 	"b.toml":           {strings.ReplaceAll(serviceFrom("b", fromList), "web.end", "x.end"), serviceFrom("b", `endpoints = []`), "", "gone"},
 	"x.endpoints.json": {listOfN(3), listOfN(1), listOfN(5), `["fd00::1"]`, `["10.1.0.1", "fd00::1"]`, "[]", `["10.1.0.1"`, "", "gone"},
 	"y.endpoints.json": {listOfN(2), listOfN(4), `[{"address": "10.1.0.1", "port": 8080}]`, "null", "gone"},
+	"c.toml": {strings.ReplaceAll(serviceFrom("c", fromList), "web.end", "x.end"), strings.Replace(strings.ReplaceAll(serviceFrom("c", fromList), "web.end", "x.end"), "10.96.0.99", "10.96.0.98", 1), // which b has
+		strings.ReplaceAll(serviceFrom("c", fromList)+serviceFrom("d", fromList), "web.end", "x.end"), "gone"},
 }
 
 // fromX is a service with addresses of one family, or of both, that refers to a list.
@@ -56,6 +58,9 @@ func TestListsOverRestarts(t *testing.T) {
 					continue
 				}
 				before, said := h.sink.inUse(), h.faults()
+				if would := h.wouldUse(); would != before {
+					h.Fatalf("seed %d: %q is in use, and commands say %q\nafter\n%s", seed, before, would, strings.Join(walk, "\n"))
+				}
 				h.restart()
 				moment()
 				now, steps := h.sink.look()
@@ -63,9 +68,9 @@ func TestListsOverRestarts(t *testing.T) {
 					h.Fatalf("seed %d: before %q, restarted %q, then %q\nsaid %s\n now %s\nafter\n%s", seed, before, steps, now, said, h.faults(), strings.Join(walk, "\n"))
 				}
 			}
-			h.set("a.toml", fromX("both"), "b.toml", variants["b.toml"][0], "x.endpoints.json", listOfN(2), "y.endpoints.json", "[]")
+			h.set("a.toml", fromX("both"), "b.toml", variants["b.toml"][0], "x.endpoints.json", listOfN(2), "y.endpoints.json", "[]", "c.toml", variants["c.toml"][0])
 			moment()
-			h.use("all good", "a 2, b 2")
+			h.use("all good", "a 2, b 2, c 2")
 		})
 	}
 }

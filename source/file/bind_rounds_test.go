@@ -52,7 +52,7 @@ func TestListsGivenUpTogether(t *testing.T) {
 				h.src.Revalidate()
 				moment()
 				h.use("refused", "api 2, mid 2, web 2")
-				if got := strings.Count(h.states(), "endpoints.json stale"); got != 2 {
+				if got := strings.Count(h.states(), "endpoints.json stale"); got != 3 {
 					t.Errorf("files %s", h.states())
 				}
 			})

@@ -302,6 +302,28 @@ func TestUnusedList(t *testing.T) {
 	})
 }
 
+// A list that goes with the last reference to it is gone, and takes nothing with it.
+func TestListGoesWithItsReference(t *testing.T) {
+	onHost(t, func(h *host) {
+		h.write("web.toml", serviceFrom("web", fromList))
+		h.write("web.endpoints.json", listOfN(2))
+		h.start()
+		moment()
+		h.change(func() {
+			check(t, os.Remove(h.path("web.endpoints.json")))
+			h.write("web.toml", serviceFrom("web", `endpoints = ["10.1.0.7", "10.1.0.8", "10.1.0.9"]`))
+		})
+		h.use("both", "web 3")
+		h.change(func() {})
+		h.say("both", "web.toml accepted 1", "")
+		h.restart()
+		h.use("restart", "web 3")
+		if names := h.src.store.Names(); len(names) != 1 {
+			t.Errorf("recorded: %q", names)
+		}
+	})
+}
+
 // To the history, the guard, a rollback and an apply a list is one of the files.
 func TestListIsOneOfTheFiles(t *testing.T) {
 	onHost(t, func(h *host) {
@@ -344,7 +366,7 @@ func TestListIsOneOfTheFiles(t *testing.T) {
 	})
 }
 
-// What a list and a service cannot be used with is not gone back to.
+// A version of a service that fits no list that it could have is not gone back to. A list is, and says what it does not fit.
 func TestRollbackOfMisfit(t *testing.T) {
 	onHost(t, func(h *host) {
 		six := strings.Replace(serviceFrom("web", fromList), `["10.96.0.119"]`, `["fd00:96::10"]`, 1)
@@ -354,12 +376,22 @@ func TestRollbackOfMisfit(t *testing.T) {
 		moment()
 		h.set("web.toml", six, "web.endpoints.json", `["fd00::1"]`)
 		h.use("another family", "web 1")
-		for _, r := range [2]int{1, 2} {
-			_, err := h.src.Rollback(context.Background(), "", r)
-			if err == nil || !strings.Contains(err.Error(), "cannot be used with what is used of the others: ") {
-				h.Errorf("rollback %d: %v", r, err)
-			}
+		rollback := func(name string) error {
+			list, err := keep.Histories(h.state, name)
+			check(t, err)
+			_, err = h.src.Rollback(context.Background(), name, list[len(list)-1].Number)
+			moment()
+			return err
+		}
+		if err := rollback("web.toml"); err == nil || !strings.Contains(err.Error(), "cannot be used with its lists: ") {
+			t.Errorf("rollback of the service: %v", err)
 		}
 		h.use("as before", "web 1")
+		check(t, rollback("web.endpoints.json"))
+		h.use("the list alone", "web 1")
+		check(t, rollback("web.toml"))
+		h.use("both", "web 2")
+		h.say("both", "web.endpoints.json rolled back 0; web.toml rolled back 1", "DIR/web.endpoints.json: warning: version 1, accepted at 2000-01-01 00:00:00, is used in place of the present file; it is used until the file changes; "+
+			"DIR/web.toml: warning: version 2, accepted at 2000-01-01 00:00:00, is used in place of the present file; it is used until the file changes")
 	})
 }

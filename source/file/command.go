@@ -1,6 +1,7 @@
 package file
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -191,42 +192,25 @@ func (s *Source) Rollback(ctx context.Context, name string, number int) (keep.Re
 		return r, err
 	}
 	v.UID = r.UID
-	if err := s.fitsUsed(ctx, r.File, v); err != nil {
-		return r, err
-	}
 	why := fmt.Sprintf("version %d, accepted at %s, is used in place of the present file", r.Number, clock(r.At))
 	err = s.inRun(ctx, func(sink source.Sink) error {
 		s.mu.Lock()
-		if t := s.decisions.trial; t != nil {
+		b := s.newPlan(nil).of(cmp.Or(s.files[r.File], &state{path: s.path(r.File)}), v)
+		if t := s.decisions.trial; t != nil && !b.Unfit {
 			t.before[r.File] = v // what was asked for stays
 			delete(t.refused, r.File)
 		}
 		s.mu.Unlock()
-		s.useInstead(sink, map[string]*read.Version{r.File: v}, why)
+		if b.Unfit {
+			return fmt.Errorf("this version of %s cannot be used with its lists: %s", source.Quote(r.File), b.AllFaults()[0])
+		}
+		s.useInstead(sink, map[string]*read.Version{r.File: v}, nil, why)
 		return nil
 	})
 	if err != nil {
 		return r, err
 	}
 	return r, s.kept(ctx, r.File)
-}
-
-// fitsUsed returns why a version of a file cannot be used with the lists, or the services, of the others.
-func (s *Source) fitsUsed(ctx context.Context, name string, v *read.Version) error {
-	return s.inRun(ctx, func(source.Sink) error {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		f := s.files[name]
-		if f == nil {
-			f = &state{path: s.path(name)}
-			s.files[name] = f
-			defer delete(s.files, name)
-		}
-		for _, faults := range s.fit(map[*state]*read.Version{f: v}) {
-			return fmt.Errorf("this version of %s cannot be used with what is used of the others: %s", source.Quote(name), faults[0])
-		}
-		return nil
-	})
 }
 
 // A Confirmation says what Confirm did.

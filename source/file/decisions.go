@@ -8,6 +8,7 @@ import (
 	"hash/crc32"
 	"log/slog"
 	"maps"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -20,10 +21,10 @@ import (
 // what the files say. They outlive the process: a held change stays held, an
 // older version stays in use, and what was applied on trial goes back.
 type decisions struct {
-	pins    map[string]*pin           // by file name
-	trial   *trial                    // nil: there is none
-	overdue *overdue                  // nil: a client has been told, or there is none
-	lists   map[string]*acceptedLists // by name of the file that was accepted with them
+	pins    map[string]*pin            // by file name
+	trial   *trial                     // nil: there is none
+	overdue *overdue                   // nil: a client has been told, or there is none
+	kept    map[string][]*read.Version // of lists, by name, what services keep in place of those in use; the newest last
 
 	changed bool   // since text, perhaps
 	text    []byte // as last handed to the store
@@ -39,20 +40,6 @@ func (d *decisions) pin(name string, p *pin) {
 func (d *decisions) unpin(name string) {
 	d.changed = d.changed || d.pins[name] != nil
 	delete(d.pins, name)
-}
-
-// noteLists notes with which lists a file was accepted; nil: with those in use.
-func (d *decisions) noteLists(name string, a *acceptedLists) {
-	was := d.lists[name]
-	switch {
-	case a == nil && was != nil:
-		delete(d.lists, name)
-	case a == nil || was != nil && was.of == a.of && maps.Equal(was.lists, a.lists):
-		return
-	default:
-		d.lists[name] = a
-	}
-	d.changed = true
 }
 
 // try notes what is on trial; nil: nothing.
@@ -76,31 +63,39 @@ func (d *decisions) end() {
 type trial struct {
 	began, until time.Time
 	boot         string
-	before       map[string]*read.Version // in use when it began, by file name; of an earlier run only with its id
-	refused      map[string][32]byte      // handed on when it began, and not in use for another file has what they claim
-	back         bool                     // it was not confirmed in time while no process ran: the first look goes back
+	before       map[string]*read.Version   // in use when it began, by file name; of an earlier run only with its id
+	refused      map[string][32]byte        // handed on when it began, and not in use for another file has what they claim
+	kept         map[string][]*read.Version // as of decisions, when it began
+	back         bool                       // it was not confirmed in time while no process ran: the first look goes back
 }
 
 // An overdue is a trial that went back, until a client confirms: that may be too late for it,
 // and is not meant for what is held by then.
 type overdue struct{ began, back time.Time }
 
-// acceptedLists are the lists with which a version of a file was accepted, where they are not those that
-// are used now.
-type acceptedLists struct {
-	of    [sha256.Size]byte // the version of the file
-	lists map[string][sha256.Size]byte
+// lists returns the versions of lists that services keep, or did when the trial began.
+func (d *decisions) lists() (all []*read.Version) {
+	for _, lists := range d.kept {
+		all = append(all, lists...)
+	}
+	if d.trial != nil {
+		for _, lists := range d.trial.kept {
+			all = append(all, lists...)
+		}
+	}
+	return all
 }
 
-// needs returns the versions that must not be dropped.
-func (d *decisions) needs() map[keep.Version]bool {
-	needed := map[keep.Version]bool{}
+// needs returns the versions that must not be dropped, and the texts of lists that may have no copy yet.
+func (d *decisions) needs() (needed map[keep.Version]bool, texts map[keep.Version][]byte) {
+	needed, texts = map[keep.Version]bool{}, map[keep.Version][]byte{}
 	for name, p := range d.pins {
 		needed[keep.Version{Name: name, Sum: p.use}] = true
 	}
-	for _, a := range d.lists {
-		for name, id := range a.lists {
-			needed[keep.Version{Name: name, Sum: id}] = true
+	for _, l := range d.lists() {
+		v := keep.Version{Name: filepath.Base(l.Path), Sum: l.ID}
+		if needed[v] = true; l.List != nil {
+			texts[v] = l.List.Text()
 		}
 	}
 	if d.trial != nil {
@@ -108,16 +103,19 @@ func (d *decisions) needs() map[keep.Version]bool {
 			needed[keep.Version{Name: name, Sum: v.ID}] = true
 		}
 	}
-	return needed
+	return needed, texts
 }
 
 // As they are kept.
 type (
 	decisionsText struct {
-		Pins  []pinText    `json:"pins,omitempty"`
-		Apply *trialText   `json:"apply,omitempty"`
-		Back  *overdueText `json:"back,omitempty"`
-		Lists []listsText  `json:"lists,omitempty"`
+		Pins  []pinText           `json:"pins,omitempty"`
+		Apply *trialText          `json:"apply,omitempty"`
+		Back  *overdueText        `json:"back,omitempty"`
+		Kept  map[string][]string `json:"kept,omitempty"`
+		Lists []struct {          // as earlier versions of svcproxy had it
+			Lists map[string]string `json:"lists"`
+		} `json:"lists,omitempty"`
 	}
 	pinText struct {
 		File  string           `json:"file"`
@@ -127,17 +125,13 @@ type (
 		Since time.Time        `json:"since"`
 		Why   string           `json:"why"`
 	}
-	listsText struct {
-		File  string            `json:"file"`
-		Of    string            `json:"of"`
-		Lists map[string]string `json:"lists"`
-	}
 	trialText struct {
-		Began   time.Time         `json:"began"`
-		Until   time.Time         `json:"until"`
-		Boot    string            `json:"boot"`
-		Before  map[string]string `json:"before"`
-		Refused map[string]string `json:"refused,omitempty"`
+		Began   time.Time           `json:"began"`
+		Until   time.Time           `json:"until"`
+		Boot    string              `json:"boot"`
+		Before  map[string]string   `json:"before"`
+		Refused map[string]string   `json:"refused,omitempty"`
+		Kept    map[string][]string `json:"kept,omitempty"`
 	}
 	overdueText struct {
 		Began time.Time `json:"began"`
@@ -155,7 +149,7 @@ func (d *decisions) encode() []byte {
 		t.Pins = append(t.Pins, pinText{name, p.state, read.IDText(p.found), read.IDText(p.use), p.since, p.why})
 	}
 	if tr := d.trial; tr != nil {
-		t.Apply = &trialText{tr.began, tr.until, tr.boot, map[string]string{}, map[string]string{}}
+		t.Apply = &trialText{tr.began, tr.until, tr.boot, map[string]string{}, map[string]string{}, idTexts(tr.kept)}
 		for name, v := range tr.before {
 			t.Apply.Before[name] = read.IDText(v.ID)
 		}
@@ -163,13 +157,7 @@ func (d *decisions) encode() []byte {
 			t.Apply.Refused[name] = read.IDText(id)
 		}
 	}
-	for _, name := range sortedNames(d.lists) {
-		a := listsText{name, read.IDText(d.lists[name].of), map[string]string{}}
-		for list, id := range d.lists[name].lists {
-			a.Lists[list] = read.IDText(id)
-		}
-		t.Lists = append(t.Lists, a)
-	}
+	t.Kept = idTexts(d.kept)
 	if o := d.overdue; o != nil {
 		t.Back = &overdueText{o.began, o.back}
 	}
@@ -180,9 +168,32 @@ func (d *decisions) encode() []byte {
 	return fmt.Appendf(nil, "%s%08x\n%s\n", decisionsHeader, crc32.ChecksumIEEE(text), text)
 }
 
+func idTexts(kept map[string][]*read.Version) map[string][]string {
+	texts := map[string][]string{}
+	for name, lists := range kept {
+		for _, l := range lists {
+			texts[name] = append(texts[name], read.IDText(l.ID))
+		}
+	}
+	return texts
+}
+
+// keptOf reads what idTexts wrote. Of lists there are only names, see Source.loadLists.
+func keptOf(texts map[string][]string) map[string][]*read.Version {
+	kept := map[string][]*read.Version{}
+	for name, ids := range texts {
+		for _, text := range ids {
+			if id, ok := read.ParseID(text); ok && read.IsFileName(name) {
+				kept[name] = append(kept[name], &read.Version{ID: id, Path: name})
+			}
+		}
+	}
+	return kept
+}
+
 // parseDecisions reads what encode wrote.
 func parseDecisions(data []byte) (d decisions, err error) {
-	d.pins, d.lists = map[string]*pin{}, map[string]*acceptedLists{}
+	d.pins = map[string]*pin{}
 	head, text, _ := bytes.Cut(data, []byte("\n"))
 	text = bytes.TrimSuffix(text, []byte("\n"))
 	if string(head) != fmt.Sprintf("%s%08x", decisionsHeader, crc32.ChecksumIEEE(text)) {
@@ -199,9 +210,10 @@ func parseDecisions(data []byte) (d decisions, err error) {
 			d.pins[p.File] = &pin{p.State, found, use, p.Since, p.Why}
 		}
 	}
-	for _, a := range t.Lists {
-		if of, ok := read.ParseID(a.Of); ok && read.IsFileName(a.File) {
-			d.lists[a.File] = &acceptedLists{of, sumsOf(a.Lists)}
+	d.kept = keptOf(t.Kept)
+	for _, l := range t.Lists {
+		for name, id := range sumsOf(l.Lists) {
+			d.kept[name] = append(d.kept[name], &read.Version{ID: id, Path: name})
 		}
 	}
 	if t.Back != nil {
@@ -209,6 +221,7 @@ func parseDecisions(data []byte) (d decisions, err error) {
 	}
 	if t.Apply != nil {
 		d.trial = &trial{began: t.Apply.Began, until: t.Apply.Until, boot: t.Apply.Boot, before: map[string]*read.Version{}, refused: sumsOf(t.Apply.Refused)}
+		d.trial.kept = keptOf(t.Apply.Kept)
 		for name, sum := range sumsOf(t.Apply.Before) {
 			d.trial.before[name] = &read.Version{ID: sum}
 		}

@@ -10,11 +10,11 @@ import (
 	"svcproxy.dev/svcproxy/source/read"
 )
 
-// awaitApply has all of these files held that change something.
-func awaitApply(whole []*probe, verdict map[*state]string) {
-	for _, p := range whole {
-		if p.f.good == nil && p.f.next != read.Gone || p.f.good != nil && p.f.good.ID != p.f.next.ID {
-			verdict[p.f] = "changes wait for svcproxy apply, " + changes(p.f.good, p.f.next)
+// awaitApply has all files held that a plan changes.
+func awaitApply(p *plan, verdict map[*state]string) {
+	for f, v := range p.next {
+		if f.good == nil && v != read.Gone || f.good != nil && f.good.ID != v.ID {
+			verdict[f] = "changes wait for svcproxy apply, " + changes(f.good, v)
 		}
 	}
 }
@@ -136,56 +136,53 @@ func (s *Source) releaseIfOff(sink source.Sink) {
 // letGo has all that is held count, as one step, with what fits it and could not be used without. The caller holds s.mu.
 func (s *Source) letGo() (ch source.Changes, r released, removed map[string]*read.Version) {
 	removed = map[string]*read.Version{}
-	next := s.waitingToFit()
-	for _, f := range s.held {
-		next[f] = f.seen
-	}
-	misfits := s.fit(next)
+	p := s.planHeld()
 	for _, name := range sortedNames(s.files) {
 		f := s.files[name]
-		v, faults := next[f], misfits[f]
-		switch isHeld := s.held[name] != nil; {
-		case v == nil, faults != nil && !isHeld:
+		v, isHeld := p.next[f], s.held[name] != nil
+		if v == nil {
 			continue
-		case faults != nil:
-			v = v.Unfit(faults)
-			r.faults = append(r.faults, faults[0])
-		default:
+		}
+		if b := p.of(f, v); !b.Unfit {
 			r.files = append(r.files, name)
+		} else if isHeld {
+			v = v.Unfit(b.AllFaults())
+			r.faults = append(r.faults, v.Faults[0])
+		} else {
+			continue
 		}
 		was := f.good
 		s.unpin(name, f)
-		p := probe{name: name, f: f, at: time.Now(), v: v}
-		if s.activateHeld(&p, &ch); s.files[name] == nil {
+		pr := probe{name: name, f: f, at: time.Now(), v: v}
+		if s.activateHeld(&pr, &ch); s.files[name] == nil {
 			removed[name] = was
 		}
 	}
 	s.removed = recentRemovals{} // what was removed so far counts no more
 	s.refit = true
-	s.complete(&ch)
+	s.complete(p, &ch)
+	misfits := s.misfitsByFile()
+	for _, name := range r.files {
+		r.faults = append(r.faults, misfits[name][:min(1, len(misfits[name]))]...)
+	}
 	s.keepStep()
 	return ch, r, removed
 }
 
-// waitingToFit returns the versions that could not be used with what others say, and that the guard does not hold
-// if they now can be.
-func (s *Source) waitingToFit() map[*state]*read.Version {
-	next := map[*state]*read.Version{}
-	var due []*probe
-	for _, name := range sortedNames(s.files) {
-		if f := s.files[name]; s.waitsToFit(name, f) {
-			f.next = f.seen.Original
-			next[f] = f.next
-			due = append(due, &probe{name: name, f: f, at: time.Now()})
+// planHeld plans to use all that is held, and what could not be used without, unless the guard holds that.
+func (s *Source) planHeld() *plan {
+	p := s.newPlan(map[*state]*read.Version{})
+	for _, f := range s.held {
+		p.next[f] = f.seen
+	}
+	waiting := map[*state]bool{}
+	for name, f := range s.files {
+		if s.waitsToFit(name, f) && s.held[name] == nil {
+			p.next[f], waiting[f] = f.seen.Original, true
 		}
 	}
-	verdict := s.judge(due, *s.guardSet.Load(), time.Now())
-	for _, p := range due {
-		if p.f.next = nil; verdict[p.f] != "" {
-			delete(next, p.f)
-		}
-	}
-	return next
+	p.without(s.judge(p, waiting, *s.guardSet.Load(), time.Now()).verdict)
+	return p
 }
 
 // activateHeld has the version count that is held. A newer one, that waits, goes on waiting.

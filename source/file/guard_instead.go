@@ -1,10 +1,9 @@
 package file
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	"svcproxy.dev/svcproxy/source"
@@ -43,19 +42,29 @@ func (s *Source) versionBefore(name string, v *read.Version) (*read.Version, err
 	return nil, err
 }
 
-// useInstead has these versions used, by file name, nil: nothing, whatever the files say.
-func (s *Source) useInstead(sink source.Sink, versions map[string]*read.Version, why string) {
+// useInstead has these versions used, by file name, nil: nothing, whatever the files say. What services kept comes back with them.
+func (s *Source) useInstead(sink source.Sink, versions map[string]*read.Version, kept map[string][]*read.Version, why string) {
 	var ch source.Changes
 	removed := map[string]*read.Version{}
 	s.mu.Lock()
-	for _, name := range slices.Sorted(maps.Keys(versions)) {
+	p := s.newPlan(map[*state]*read.Version{})
+	p.back = kept
+	for name := range kept {
+		s.newLists[name] = true
+	}
+	for name, v := range versions {
 		f := s.files[name]
 		if f == nil {
-			f = &state{path: s.path(name), seen: read.Gone}
+			f = &state{path: s.path(name)}
 			s.files[name] = f
 		}
-		if f.seen == nil {
-			f.seen = read.Gone
+		f.seen, p.next[f] = cmp.Or(f.seen, read.Gone), cmp.Or(v, read.Gone)
+	}
+	for _, name := range sortedNames(versions) {
+		f := s.files[name]
+		if v := p.next[f]; v != read.Gone && p.of(f, v).Unfit {
+			s.log.Error("cannot restore a service file to its version before the apply", "file", f.path, "err", p.of(f, v).AllFaults()[0].String())
+			continue
 		}
 		s.unpin(name, f)
 		was := f.good
@@ -64,7 +73,7 @@ func (s *Source) useInstead(sink source.Sink, versions map[string]*read.Version,
 		}
 	}
 	s.refit = true
-	s.complete(&ch)
+	s.complete(p, &ch)
 	s.keepStep()
 	s.mu.Unlock()
 	if len(ch.Set)+len(ch.Delete) > 0 {
@@ -83,7 +92,8 @@ func (s *Source) replaceUsed(name string, f *state, v *read.Version, why string,
 		if f.used != nil && !f.isList() {
 			ch.Delete = append(ch.Delete, f.id())
 		}
-		f.used, f.good, f.accepted, f.sent, f.claimedAt = nil, nil, fileWithLists{}, nil, time.Time{}
+		f.used, f.good, f.bound, f.inUse, f.sent, f.claimedAt = nil, nil, nil, nil, nil, time.Time{}
+		s.noteKeeping(f)
 	case v.ID == f.seen.ID: // what the file says
 		f.seen, f.used, f.state = v, v, source.Accepted
 		s.handOn(f, ch)

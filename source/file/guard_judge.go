@@ -2,6 +2,7 @@ package file
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"strings"
 	"time"
@@ -10,16 +11,15 @@ import (
 	"svcproxy.dev/svcproxy/source/read"
 )
 
-// judge returns which of these files, whose versions count by now, are held, and why.
-func (s *Source) judge(due []*probe, guard Guard, now time.Time) map[*state]string {
-	j := judgement{
-		Source: s, guard: guard, now: now,
-		after: map[source.Key]*source.Service{}, due: map[*state]*read.Version{},
-		takes: map[*state]removal{}, verdict: map[*state]string{},
+// judge finds out which files of a plan are held, and why: of these or, nil, of all.
+func (s *Source) judge(p *plan, only map[*state]bool, guard Guard, now time.Time) *judgement {
+	j := &judgement{
+		plan: p, guard: guard, now: now,
+		after: map[source.Key]*source.Service{}, takes: map[*state]*removal{}, verdict: map[*state]string{},
 	}
 	s.removed.prune(now)
-	if guard.Removals == 0 || !j.collect(due) {
-		return j.verdict
+	if guard.Removals == 0 || !j.collect(only) {
+		return j
 	}
 	for _, f := range s.files {
 		j.total += f.enabled()
@@ -28,43 +28,26 @@ func (s *Source) judge(due []*probe, guard Guard, now time.Time) map[*state]stri
 	for f := range j.takes {
 		j.endpoints(f)
 	}
-	for f, r := range j.takes {
-		if j.verdict[f] == "" {
-			j.note(f, r)
-		}
-	}
-	return j.verdict
+	return j
 }
 
-// collect finds out what the step would remove, and reports whether that is anything. What
+// collect finds out what the plan would remove, and reports whether that is anything. What
 // is in another file by now was moved.
-func (j *judgement) collect(due []*probe) bool {
-	for _, p := range due {
-		j.due[p.f] = p.f.next // p.v is nil of one that was looked at again as it was
-	}
-	for _, p := range due {
-		j.add(p.f.next)
-	}
+func (j *judgement) collect(only map[*state]bool) bool {
 	for _, f := range j.files {
-		if j.due[f] == nil && f.used != nil && f.used != f.good { // it waits for what others have
-			j.add(f.used)
+		if v := j.next[f]; v != nil {
+			j.add(f, v)
+		} else if f.used != f.good { // it waits for what others have
+			j.add(f, f.used)
 		}
 	}
-	for _, p := range due { // lists first: they say what becomes of services of files that are not due
-		if p.f.good != nil && p.f.good.List != nil {
-			if r := j.removalOfList(p.f); len(r.endpoints) > 0 {
-				j.takes[p.f] = r
-			}
+	for _, f := range j.changing() {
+		if j.next[f] == nil {
+			j.add(f, f.good)
 		}
 	}
-	for _, p := range due {
-		if p.f.isList() {
-			continue
-		}
-		if r := j.removal(p.f); len(r.services)+len(r.endpoints) > 0 {
-			j.takes[p.f] = r
-		}
-	}
+	j.removals()
+	maps.DeleteFunc(j.takes, func(f *state, _ *removal) bool { return only != nil && !only[f] })
 	for k := range j.after {
 		delete(j.removed.services.gone, k)
 	}
@@ -76,30 +59,16 @@ func (j *judgement) collect(due []*probe) bool {
 	return len(j.takes) > 0
 }
 
-func (j *judgement) add(v *read.Version) {
-	for _, s := range v.Services {
+// add notes the services that a version of a file would have.
+func (j *judgement) add(f *state, v *read.Version) {
+	if v == nil {
+		return
+	}
+	for _, s := range j.of(f, v).Services {
 		if !s.Disabled {
-			j.after[s.Key] = j.withList(s, j.afterwards)
+			j.after[s.Key] = s
 		}
 	}
-}
-
-func (j *judgement) removal(f *state) removal {
-	r := removal{endpoints: map[source.Key][]endpointID{}}
-	for _, s := range j.goodServices(f) {
-		if s.Disabled {
-			continue
-		}
-		is := j.after[s.Key]
-		if is == nil {
-			r.services = append(r.services, s.Key)
-		} else if s.EndpointsFrom != "" && s.EndpointsFrom == is.EndpointsFrom {
-			continue // see removalOfList
-		} else if lost := lostEndpoints(s, is); len(lost) > 0 {
-			r.endpoints[s.Key] = lost
-		}
-	}
-	return r
 }
 
 // services holds the files that services go from, if these are too many.
@@ -144,19 +113,15 @@ func (j *judgement) goneServices() map[source.Key]bool {
 func (j *judgement) endpoints(f *state) {
 	var bad []source.Key
 	var worst string
-	for _, s := range j.goodServices(f) {
-		lost := j.takes[f].endpoints[s.Key]
-		if lost == nil {
-			continue
-		}
-		gone, of := 0, enabledEndpoints(s)
-		if r := j.removed.endpoints[s.Key]; r != nil {
+	for _, l := range j.takes[f].endpoints {
+		gone, of := 0, l.of
+		if r := j.removed.endpoints[l.key]; r != nil {
 			gone, of = r.before(j.now, of)
-			gone -= r.have(lost) // of one that is on its way
+			gone -= r.have(l.lost) // of one that is on its way
 		}
-		if j.guard.exceeds(gone+len(lost), of) {
-			if bad = append(bad, s.Key); worst == "" {
-				worst = fmt.Sprintf("it would remove %d of %d endpoints of %s, and %d %% may go", gone+len(lost), of, s.Key, j.guard.Removals)
+		if j.guard.exceeds(gone+len(l.lost), of) {
+			if bad = append(bad, l.key); worst == "" {
+				worst = fmt.Sprintf("it would remove %d of %d endpoints of %s, and %d %% may go", gone+len(l.lost), of, l.key, j.guard.Removals)
 			}
 		}
 	}
@@ -180,24 +145,24 @@ func comeBack(gone map[endpointID]time.Time, is *source.Service) {
 	}
 }
 
-// note remembers what a file that is not held takes away.
-func (j *judgement) note(f *state, r removal) {
-	if len(r.services) > 0 {
-		j.removed.services.remove(j.now, j.total, r.services)
-	}
-	for _, s := range j.goodServices(f) {
-		lost := r.endpoints[s.Key]
-		n := enabledEndpoints(s)
-		if len(lost) == 0 || n < guardLeast && j.removed.endpoints[s.Key] == nil {
-			continue
+// note remembers what is taken away, where nothing is held.
+func (j *judgement) note() {
+	for _, r := range j.takes {
+		if len(r.services) > 0 {
+			j.removed.services.remove(j.now, j.total, r.services)
 		}
-		if j.removed.endpoints == nil {
-			j.removed.endpoints = map[source.Key]*removals[endpointID]{}
+		for _, l := range r.endpoints {
+			if l.of < guardLeast && j.removed.endpoints[l.key] == nil {
+				continue
+			}
+			if j.removed.endpoints == nil {
+				j.removed.endpoints = map[source.Key]*removals[endpointID]{}
+			}
+			if j.removed.endpoints[l.key] == nil {
+				j.removed.endpoints[l.key] = &removals[endpointID]{}
+			}
+			j.removed.endpoints[l.key].remove(j.now, l.of, l.lost)
 		}
-		if j.removed.endpoints[s.Key] == nil {
-			j.removed.endpoints[s.Key] = &removals[endpointID]{}
-		}
-		j.removed.endpoints[s.Key].remove(j.now, n, lost)
 	}
 }
 
@@ -233,16 +198,6 @@ func (f *state) enabled() (n int) {
 	}
 	for _, s := range f.good.Services {
 		if !s.Disabled {
-			n++
-		}
-	}
-	return n
-}
-
-// enabledEndpoints returns how many endpoints of a service are not disabled.
-func enabledEndpoints(s *source.Service) (n int) {
-	for i := range s.Endpoints {
-		if !s.Endpoints[i].Disabled {
 			n++
 		}
 	}

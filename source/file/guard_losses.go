@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/source"
-	"svcproxy.dev/svcproxy/source/read"
 )
 
 // lostEndpoints returns what was of a service and is no more.
@@ -35,121 +34,92 @@ func lostEndpoints(was, is *source.Service) (lost []endpointID) {
 // A removal is what a version takes away of what its file has in use: deletes or disables.
 type removal struct {
 	services  []source.Key
-	endpoints map[source.Key][]endpointID
+	endpoints []loss
 }
 
-// A judgement of a step finds out which of its files the guard holds.
+// A loss is what a service loses of its endpoints.
+type loss struct {
+	key  source.Key
+	of   int // how many it has
+	lost []endpointID
+}
+
+// A judgement of a plan finds out which of its files the guard holds. It compares what is in use with what would be: where
+// a list does not fit a service that loses nothing.
 type judgement struct {
-	*Source
+	*plan
 	guard   Guard
 	now     time.Time
 	total   int // services in use
 	after   map[source.Key]*source.Service
-	due     map[*state]*read.Version // of the files that are judged
-	takes   map[*state]removal
-	verdict map[*state]string   // why a file is held
-	users   map[string][]*state // the files in use that refer to a list, by its name; nil: not asked for yet
+	takes   map[*state]*removal
+	verdict map[*state]string // why a file is held
 }
 
-// To the guard the endpoints of a list are those of the services that refer to it, and it is the
-// list that takes them away. A file that takes its endpoints from elsewhere than before answers for
-// what it loses.
+// To the guard it is a list that takes its endpoints away from services. A file that takes its endpoints from elsewhere than
+// before answers for what it loses.
 
-// withList returns a service with the endpoints of its list, as that is said by pick.
-func (j *judgement) withList(s *source.Service, pick func(*state) *read.Version) *source.Service {
-	if s.EndpointsFrom == "" {
-		return s
-	}
-	out := *s
-	if f := j.files[s.EndpointsFrom]; f != nil {
-		out.Endpoints = listedIn(pick(f))
-	}
-	return &out
-}
-
-func listedIn(v *read.Version) (list []source.Endpoint) {
-	if v == nil || v.List == nil {
-		return nil
-	}
-	return v.List.All
-}
-
-// afterwards returns what is to be used of a file.
-func (j *judgement) afterwards(f *state) *read.Version {
-	if v := j.due[f]; v != nil {
-		return v
-	}
-	return f.used
-}
-
-// inUse returns what is used of a file.
-func (j *judgement) inUse(f *state) *read.Version { return f.good }
-
-// goodServices returns the services whose endpoints are, or were, those of a file.
-func (j *judgement) goodServices(f *state) []*source.Service {
-	switch {
-	case f.good == nil:
-		return nil
-	case f.good.List != nil:
-		return j.usersOf(f)
-	case len(f.good.Lists) == 0:
-		return f.good.Services
-	}
-	list := make([]*source.Service, len(f.good.Services))
-	for i, s := range f.good.Services {
-		list[i] = j.withList(s, j.inUse)
-	}
-	return list
-}
-
-// usersOf returns the services in use that refer to a list, with its endpoints.
-func (j *judgement) usersOf(list *state) (users []*source.Service) {
-	j.eachUser(list, func(_ *state, s *source.Service) { users = append(users, s) })
-	return users
-}
-
-// eachUser calls visit with each of them and its file.
-func (j *judgement) eachUser(list *state, visit func(*state, *source.Service)) {
-	name := filepath.Base(list.path)
-	if j.users == nil {
-		j.findUsers()
-	}
-	for _, f := range j.users[name] {
-		for _, i := range f.good.Lists[name] {
-			visit(f, j.withList(f.good.Services[i], j.inUse))
+// removals finds out what files take away, those that only refer to a list of the plan too.
+func (j *judgement) removals() {
+	for _, f := range j.changing() {
+		for _, was := range f.services() {
+			if was.Disabled {
+				continue
+			}
+			is := j.after[was.Key]
+			if is == nil {
+				j.takenBy(f).services = append(j.takenBy(f).services, was.Key)
+			} else if lost := lostEndpoints(was, is); len(lost) > 0 {
+				by := j.takenBy(j.taker(f, was, is))
+				by.endpoints = append(by.endpoints, loss{was.Key, enabledEndpoints(was), lost})
+			}
 		}
 	}
 }
 
-// findUsers finds out which files refer to which lists.
-func (j *judgement) findUsers() {
-	j.users = map[string][]*state{}
-	for _, f := range j.files {
-		if f.good == nil {
-			continue
-		}
-		for name := range f.good.Lists {
-			j.users[name] = append(j.users[name], f)
+// changing returns the files of services in a plan, and those that refer to a list in it.
+func (j *judgement) changing() (files []*state) {
+	lists := map[string]bool{}
+	for f := range j.next {
+		if f.isList() {
+			lists[filepath.Base(f.path)] = true
+		} else {
+			files = append(files, f)
 		}
 	}
+	users := slices.DeleteFunc(j.usersOf(lists), func(f *state) bool { return j.next[f] != nil })
+	return append(files, users...)
 }
 
-// removalOfList returns what a new version of a list takes from services.
-func (j *judgement) removalOfList(f *state) removal {
-	r := removal{endpoints: map[source.Key][]endpointID{}}
-	is := listedIn(j.due[f])
-	j.eachUser(f, func(of *state, was *source.Service) {
-		now := *was
-		now.Endpoints = is
-		if j.due[of] == nil {
-			j.after[was.Key] = &now
+// taker returns the file that takes endpoints away from a service of f: the list, if that is planned.
+func (j *judgement) taker(f *state, was, is *source.Service) *state {
+	if l := j.files[was.EndpointsFrom]; was.EndpointsFrom == is.EndpointsFrom && j.next[l] != nil {
+		return l
+	}
+	if j.next[f] != nil {
+		return f
+	}
+	for _, name := range sortedNames(f.good.Lists) { // one that made room for the list of the service
+		if l := j.files[name]; j.next[l] != nil {
+			return l
 		}
-		if after := j.after[was.Key]; was.Disabled || after == nil || after.EndpointsFrom != was.EndpointsFrom {
-			return // its own file says what becomes of it
+	}
+	return f
+}
+
+func (j *judgement) takenBy(f *state) *removal {
+	if j.takes[f] == nil {
+		j.takes[f] = &removal{}
+	}
+	return j.takes[f]
+}
+
+// enabledEndpoints returns how many endpoints of a service are not disabled.
+func enabledEndpoints(s *source.Service) (n int) {
+	for i := range s.Endpoints {
+		if !s.Endpoints[i].Disabled {
+			n++
 		}
-		if lost := lostEndpoints(was, &now); len(lost) > 0 {
-			r.endpoints[was.Key] = lost
-		}
-	})
-	return r
+	}
+	return n
 }

@@ -393,7 +393,7 @@ func TestUnchangedDecisionsCostNothing(t *testing.T) {
 		n := testing.AllocsPerRun(10, func() {
 			h.src.mu.Lock()
 			defer h.src.mu.Unlock()
-			h.src.keepDecisions()
+			h.src.keepDecisions(true)
 		})
 		if n > 0 {
 			t.Errorf("%v allocations", n)

@@ -1,7 +1,7 @@
 package file
 
 import (
-	"slices"
+	"maps"
 	"time"
 
 	"svcproxy.dev/svcproxy/source"
@@ -51,7 +51,6 @@ func (s *Source) resumeAccepted(probes []probe) (units []source.Unit) {
 			}
 			f.state, f.since = source.Accepted, p.last.At
 			f.unlogged, f.atStart = !f.isList(), true
-			s.takeAcceptedLists(p)
 			switch {
 			case !f.isList():
 				units = append(units, s.outgoing(f))
@@ -60,8 +59,11 @@ func (s *Source) resumeAccepted(probes []probe) (units []source.Unit) {
 			}
 		}
 	}
-	ch := source.Changes{Set: units}
-	s.complete(&ch)
+	ch, p := source.Changes{Set: units}, s.newPlan(nil)
+	if t := s.decisions.trial; t != nil && t.back {
+		p.back = t.kept
+	}
+	s.complete(p, &ch)
 	return ch.Set
 }
 
@@ -150,15 +152,7 @@ func (s *Source) decide(due []*probe, first bool, ch *source.Changes) (removed m
 			open = append(open, p)
 		}
 	}
-	open = s.refuseMisfits(open)
-	whole := slices.DeleteFunc(slices.Clone(open), func(p *probe) bool { return p.f.next.Broken })
-	verdict := s.judge(whole, guard, time.Now())
-	if guard.Manual && !(first && s.isNew()) {
-		awaitApply(whole, verdict)
-	}
-	if len(verdict) > 0 {
-		open = s.refuseWithoutHeld(open, verdict)
-	}
+	plan, open, verdict := s.weigh(open, guard, first)
 	removed = map[string]*read.Version{}
 	for _, p := range open {
 		if why := verdict[p.f]; why != "" {
@@ -176,20 +170,35 @@ func (s *Source) decide(due []*probe, first bool, ch *source.Changes) (removed m
 			removed[p.name] = was
 		}
 	}
-	s.complete(ch)
+	s.complete(plan, ch)
 	return removed
 }
 
-// refuseWithoutHeld refuses versions that fit others only as these are once what is held of them is let
-// through: until then they cannot be used. It returns all that are to count or be held.
-func (s *Source) refuseWithoutHeld(open []*probe, verdict map[*state]string) []*probe {
-	var held, rest []*probe
-	for _, p := range open {
-		if verdict[p.f] != "" {
-			held = append(held, p)
-		} else {
-			rest = append(rest, p)
+// weigh returns what of a step is to be used, what of it counts or is held, and why that is held. A file may fit only a list
+// that is held, and a service have moved to a file that is: so what is held leaves the plan, and the rest is bound and
+// judged again.
+func (s *Source) weigh(open []*probe, guard Guard, first bool) (p *plan, counts []*probe, verdict map[*state]string) {
+	p, verdict = s.newPlan(map[*state]*read.Version{}), map[*state]string{}
+	open = p.tryAgain(open)
+	for _, pr := range open {
+		if !pr.f.next.Broken {
+			p.next[pr.f] = pr.f.next
 		}
 	}
-	return append(held, s.refuseMisfits(rest)...)
+	if guard.Manual && !(first && s.isNew()) {
+		awaitApply(p, verdict)
+		p.without(verdict)
+	}
+	for {
+		unfit := p.takeUnfit()
+		j := s.judge(p, nil, guard, time.Now())
+		maps.DeleteFunc(j.verdict, func(f *state, _ string) bool { return p.next[f] == nil })
+		if len(j.verdict) == 0 {
+			j.note()
+			return p, p.refuse(open, unfit), verdict
+		}
+		maps.Copy(verdict, j.verdict)
+		maps.Copy(p.next, unfit) // it may fit without what is held
+		p.without(j.verdict)
+	}
 }

@@ -18,16 +18,14 @@ func (s *Source) Accepted(units []source.Unit) {
 	}
 	s.recordMu.Lock() // so that forgetRecords does not come between
 	defer s.recordMu.Unlock()
-	news, lines := s.accept(units, time.Now().Round(0))
-	for _, l := range lines {
+	for _, l := range s.accept(units, time.Now().Round(0)) {
 		l.logTo(s.log)
 	}
-	s.store.Put(news)
 }
 
-// accept notes which versions are in use. It returns what is to be recorded, and to be logged.
-func (s *Source) accept(units []source.Unit, now time.Time) (news map[string]keep.Entry, lines []logLine) {
-	news = map[string]keep.Entry{}
+// accept notes and records which versions are in use. It returns what is to be logged.
+func (s *Source) accept(units []source.Unit, now time.Time) (lines []logLine) {
+	news := map[string]keep.Entry{}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, u := range units {
@@ -40,6 +38,11 @@ func (s *Source) accept(units []source.Unit, now time.Time) (news map[string]kee
 		if !f.markAccepted(u.Version) {
 			continue // or withdrawn
 		}
+		s.noteKeeping(f)
+		if f.good != f.used && f.inUse != nil { // it may lack what its lists say by now
+			f.eachList(func(list string) { s.newLists[list] = true })
+			s.wake()
+		}
 		if f.claimedAt.IsZero() {
 			f.claimedAt = now
 		}
@@ -49,14 +52,16 @@ func (s *Source) accept(units []source.Unit, now time.Time) (news map[string]kee
 			lines = append(lines, f.summary(f.atStart))
 		}
 	}
-	return news, lines
+	s.keepDecisions(false)
+	s.store.Put(news)
+	return lines
 }
 
 // markAccepted notes that a version is in use. It returns false for one that is not on its way.
 func (f *state) markAccepted(version string) bool {
 	for i, v := range f.sent {
-		if v.unitVersion(v.Version) == version {
-			f.good, f.accepted, f.sent = v.Version, v.fileWithLists, f.sent[i+1:]
+		if v.Name() == version {
+			f.good, f.inUse, f.sent = v.Version, v.bound, f.sent[i+1:]
 			if v.Version != f.older {
 				f.damage = nil
 			}

@@ -42,18 +42,42 @@ func newTracked(src *Source) *tracked {
 // Apply implements source.Sink.
 func (k *tracked) Apply(ch source.Changes) {
 	units := k.apply(ch)
-	if k.late {
+	k.mu.Lock()
+	late := k.late
+	if late {
 		k.untold = append(k.untold, units)
-	} else {
+	}
+	k.mu.Unlock()
+	if !late {
 		k.src.Accepted(units)
 	}
 }
 
+// tell tells what was accepted so far, and from then on at once.
 func (k *tracked) tell() {
-	for _, units := range k.untold {
+	k.mu.Lock()
+	untold := k.untold
+	k.late, k.untold = false, nil
+	k.mu.Unlock()
+	for _, units := range untold {
 		k.src.Accepted(units)
 	}
-	k.late, k.untold = false, nil
+}
+
+// tellFirst tells what was accepted first of what was not told yet.
+func (k *tracked) tellFirst() {
+	k.mu.Lock()
+	first := k.untold[0]
+	k.untold = k.untold[1:]
+	k.mu.Unlock()
+	k.src.Accepted(first)
+}
+
+// beLate has it tell only when told to.
+func (k *tracked) beLate() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.late = true
 }
 
 // apply returns what it accepted.
@@ -244,7 +268,8 @@ func (h *host) checkStore() {
 	}
 	slices.Sort(want)
 	needed := map[string]bool{}
-	for v := range h.src.decisions.needs() {
+	needs, _ := h.src.decisions.needs()
+	for v := range needs {
 		needed[filepath.Base(st.CopyPath(v.Name, v.Sum))] = true
 	}
 	got := slices.DeleteFunc(h.copies(), func(c string) bool { return needed[c] && !slices.Contains(want, c) })

@@ -103,6 +103,7 @@ func (s *Source) loadDecisions(now time.Time) {
 		s.log.Error("lost the record of held, rolled-back and trial changes", "file", path, "err", err)
 		return
 	}
+	s.loadLists(&d)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	d.text = data
@@ -112,30 +113,40 @@ func (s *Source) loadDecisions(now time.Time) {
 		t.back = t.boot != keep.Boot() || !now.Before(t.until)
 	}
 	s.decisions = d
-	s.store.PutDecisions(nil, d.needs())
+	s.putDecisions(nil)
 }
 
-// keepStep has written what a step decided, and then the lists that it took: a file may have been accepted with those
-// of before. The caller holds s.mu.
+// keepStep has written what a step decided, and then the lists that it took: services may keep those of before. The caller
+// holds s.mu.
 func (s *Source) keepStep() {
-	s.keepDecisions()
+	s.keepDecisions(len(s.listEntries) == 0)
 	if s.store != nil && len(s.listEntries) > 0 {
 		s.store.Put(s.listEntries)
 		clear(s.listEntries)
 	}
 }
 
-// keepDecisions has them written, if they are other than before. The caller holds s.mu.
-func (s *Source) keepDecisions() {
+// keepDecisions has them written, if they are other than before. What services kept is dropped only where the caller
+// has nothing to put that makes it so. The caller holds s.mu.
+func (s *Source) keepDecisions(mayDrop bool) {
 	d := &s.decisions
-	if s.store == nil || !d.changed || d.text == nil && len(d.pins)+len(d.lists) == 0 && d.trial == nil {
+	if s.store == nil {
+		return
+	}
+	s.noteKept(mayDrop)
+	if !d.changed || d.text == nil && len(d.pins)+len(d.kept) == 0 && d.trial == nil {
 		return
 	}
 	d.changed = false
 	if text := d.encode(); !bytes.Equal(text, d.text) {
 		d.text = text
-		s.store.PutDecisions(text, d.needs())
+		s.putDecisions(text)
 	}
+}
+
+func (s *Source) putDecisions(text []byte) {
+	needs, texts := s.decisions.needs()
+	s.store.PutDecisions(text, needs, texts)
 }
 
 // remembered returns the names of all files of which something is in use or decided, sorted.

@@ -295,7 +295,7 @@ func TestAcceptance(t *testing.T) {
 					name, text, _ := strings.Cut(step, "=")
 					switch {
 					case name == late:
-						h.sink.late = true
+						h.sink.beLate()
 					case name == told:
 						h.sink.tell()
 					case text == "remove":

@@ -20,6 +20,7 @@ func (s *Source) activate(p *probe, ch *source.Changes) {
 	switch {
 	case !f.markActive(at):
 		delete(s.files, p.name)
+		delete(s.keeping, p.name)
 		if f.used != nil && !f.isList() {
 			ch.Delete = append(ch.Delete, f.id())
 		}
@@ -27,6 +28,8 @@ func (s *Source) activate(p *probe, ch *source.Changes) {
 		s.handOn(f, ch)
 	case f.used != f.good:
 		s.withdraw(f, ch)
+	case f.isList() && f.used == nil:
+		s.newLists[p.name] = true // files that refer to it say why there is none
 	}
 }
 
@@ -39,8 +42,8 @@ func (s *Source) handOn(f *state, ch *source.Changes) {
 	ch.Set = append(ch.Set, s.outgoing(f))
 }
 
-// takeList has what is used of a file of endpoints count as accepted: it claims nothing, and fits
-// the files that refer to it, which are handed on with it by complete. The caller holds s.mu.
+// takeList has what is used of a file of endpoints count as accepted: it claims nothing. The files that refer to it are
+// handed on with it by complete. The caller holds s.mu.
 func (s *Source) takeList(f *state) {
 	name := filepath.Base(f.path)
 	was := f.good
@@ -88,7 +91,7 @@ func (f *state) markActive(now time.Time) bool {
 func (s *Source) outgoing(f *state) source.Unit {
 	if s.store == nil {
 		f.good = f.used
-	} else {
+	} else if n := len(f.sent); n == 0 || f.sent[n-1].Version != f.used { // else only its lists are new
 		f.sent = append(f.sent, handedVersion{Version: f.used})
 		f.sent = f.sent[max(0, len(f.sent)-maxSent):]
 	}

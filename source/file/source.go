@@ -15,7 +15,7 @@
 //  2. prepareLook and lookAt (look.go) find the files that may have changed. lookAt calls readSmall, which reads the text
 //     and has read.NewVersion parse it into a read.Version.
 //  3. handFirst or, later, handChanges (hand.go) calls collect. There observe (wait.go) sets from when on the version
-//     is taken for complete, and decide (hand.go) asks the guard and binds lists of endpoints.
+//     is taken for complete, and decide (hand.go) binds lists of endpoints to services and asks the guard what of that is held.
 //  4. The sink gets the result as one source.Changes.
 //
 // What a state knows of the versions of its file, in the order in which one version passes through them:
@@ -25,6 +25,9 @@
 //   - used: the last one that was handed to the sink.
 //   - sent: handed to the sink, which has not answered yet.
 //   - good: the last one that the sink accepted.
+//
+// Of a file that refers to lists of endpoints, bound and inUse are used and good with these, see read.Bound. What a list
+// says decides whether it is used; a service that it does not fit keeps the version that it has.
 //
 // Words:
 //
@@ -62,6 +65,7 @@
 package file
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -77,6 +81,7 @@ import (
 	"svcproxy.dev/svcproxy/internal/lately"
 	"svcproxy.dev/svcproxy/internal/wake"
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/decode"
 	"svcproxy.dev/svcproxy/source/disk"
 	"svcproxy.dev/svcproxy/source/keep"
 	"svcproxy.dev/svcproxy/source/read"
@@ -139,10 +144,11 @@ type Source struct {
 
 	waiting map[string]*state // those of files with a version that does not count yet
 
-	newLists    map[string]bool       // files of endpoints that are used otherwise than the files have them that refer to them
+	newLists    map[string]bool       // files of endpoints that are used otherwise than the files have them that refer to them; guarded by mu
+	keeping     map[string]*state     // service files of which a list does not fit some services; guarded by mu
 	listEntries map[string]keep.Entry // to be recorded of those, once decisions are
-	refit       bool                  // what did not fit may do so now
-	fitted      int64                 // the revision by which files and lists were fitted together
+	refit       bool                  // a file that did not fit its lists may do so now
+	boundBy     int64                 // the revision by which services were bound to lists
 
 	largeReads map[string]*largeRead // of large files, by name
 	largeDone  chan *largeRead       // those that have ended
@@ -181,8 +187,8 @@ func New(o Options) *Source {
 		reload:  make(chan struct{}, 1),
 		todo:    newWork(),
 		waiting: map[string]*state{}, files: map[string]*state{}, held: map[string]*state{},
-		newLists: map[string]bool{}, listEntries: map[string]keep.Entry{},
-		commands: make(chan func(source.Sink)), decisions: decisions{pins: map[string]*pin{}, lists: map[string]*acceptedLists{}},
+		newLists: map[string]bool{}, keeping: map[string]*state{}, listEntries: map[string]keep.Entry{},
+		commands: make(chan func(source.Sink)), decisions: decisions{pins: map[string]*pin{}},
 		largeReads: map[string]*largeRead{}, largeDone: make(chan *largeRead), slots: make(chan struct{}, runtime.GOMAXPROCS(0)),
 	}
 	if s.log == nil {
@@ -284,10 +290,10 @@ func (s *Source) Known() source.Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := source.Status{Source: Name, Synced: s.synced}
-	referred := s.referredTo()
+	referred, misfits := s.referredTo(), s.misfitsByFile()
 	for _, name := range slices.Sorted(maps.Keys(s.files)) {
 		if f := s.files[name]; f.seen != nil {
-			is := f.status()
+			is := f.status(misfits[name])
 			if f.isList() && !referred[name] {
 				is.Faults = append(is.Faults, read.UnusedList(f.path))
 			}
@@ -312,6 +318,25 @@ func (s *Source) referredTo() map[string]bool {
 		f.eachList(func(name string) { names[name] = true })
 	}
 	return names
+}
+
+// misfitsByFile returns what services in use find wrong with lists, by the list or, where that does not exist, by the file of the
+// service. The caller holds s.mu.
+func (s *Source) misfitsByFile() map[string][]source.Fault {
+	of := map[string][]source.Fault{}
+	for _, file := range sortedNames(s.keeping) {
+		is := cmp.Or(s.keeping[file].inUse, &read.Bound{})
+		for _, name := range sortedNames(is.Faults) {
+			by := name
+			if l := s.files[name]; l == nil || l.used == nil {
+				by = file
+			}
+			if !decode.TooMany(of[by]) {
+				of[by] = decode.Cap(s.path(by), append(of[by], is.Faults[name]...))
+			}
+		}
+	}
+	return of
 }
 
 // A problem is something that may hinder a Source.

@@ -1,11 +1,8 @@
 package file
 
 import (
+	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"fmt"
-	"maps"
 	"path/filepath"
 	"slices"
 	"time"
@@ -44,15 +41,13 @@ type state struct {
 	since time.Time
 	hold  *hold // why seen is not used although it could be; nil: it is
 
-	bindings read.Bindings            // what is used, with its lists
-	warned   []source.Fault           // of that
-	before   map[string]*read.Version // lists that good was accepted with before this start, which others have replaced; nil: none
-	apart    bool                     // what is used is handed on as accepted, with lists that are not those of now
+	// Of a file that refers to lists: used and good with these; nil: it refers to none.
+	bound, inUse *read.Bound
+	keeps        []*read.Version // of lists, what services of these have in place of those in use
 
 	// What became of what was handed on.
 	sent      []handedVersion // neither accepted yet nor overtaken by one that was
 	good      *read.Version   // the last that was accepted; nil: none
-	accepted  fileWithLists   // that with its lists; empty: it refers to none
 	unlogged  bool            // that used is accepted is not logged yet
 	atStart   bool            // it is of the first look: only those who debug want to know
 	claimedAt time.Time       // when a version was accepted for the first time; zero: never, or not known
@@ -126,11 +121,17 @@ func (f *state) eachList(visit func(name string)) {
 	}
 }
 
-func (f *state) status() source.FileStatus {
-	return source.FileStatus{
+// status returns what is known of the file. Services in use find these faults in it besides its own.
+func (f *state) status(misfits []source.Fault) source.FileStatus {
+	warned := cmp.Or(f.bound, &read.Bound{}).Warned
+	is := source.FileStatus{
 		Path: f.path, State: f.state, Since: f.since,
-		Services: f.good.Count(), Faults: slices.Concat(f.hold.faults(f.path), f.seen.Faults, f.warned, f.damage),
+		Services: f.good.Count(), Faults: slices.Concat(f.hold.faults(f.path), f.seen.Faults, warned, f.damage, misfits),
 	}
+	if is.State == source.Accepted && len(misfits) > 0 {
+		is.State = source.Stale
+	}
+	return is
 }
 
 // A largeRead is a large file that is being read while others change. Its probe belongs
@@ -148,30 +149,16 @@ type largeRead struct {
 	renamed   bool // and was renamed into its place
 }
 
-// A file and its list may change together, and the file then be refused, for another has what it claims.
-// It stays as it was last accepted, with the list of then: the new one need not fit it. So what was accepted
-// of a file is known with its lists, also after a restart.
-
-// A fileWithLists is what is handed on of a file that refers to lists.
-type fileWithLists struct {
-	services []*source.Service            // with their endpoints
-	lists    map[string][sha256.Size]byte // versions, by name
-}
-
-// unitVersion tells what is handed on of v apart from v with other lists.
-func (w *fileWithLists) unitVersion(v *read.Version) string {
-	if len(w.lists) == 0 {
-		return v.Name()
-	}
-	sum := sha256.New()
-	for _, name := range slices.Sorted(maps.Keys(w.lists)) {
-		fmt.Fprintf(sum, "%q %x\n", name, w.lists[name])
-	}
-	return v.Name() + "+" + hex.EncodeToString(sum.Sum(nil))
-}
-
 // A handedVersion is a version that was handed on.
 type handedVersion struct {
 	*read.Version
-	fileWithLists // empty: it refers to none
+	bound *read.Bound // with its lists; nil: it refers to none
+}
+
+// services returns what is in use of the file.
+func (f *state) services() []*source.Service {
+	if f.inUse == nil && f.good != nil {
+		return f.good.Services
+	}
+	return cmp.Or(f.inUse, &read.Bound{}).Services
 }

@@ -17,19 +17,20 @@ func (s *Source) setTrial(t *trial) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.decisions.try(t)
-	s.keepDecisions()
+	s.keepDecisions(true)
 }
 
 // newTrial returns one of what is in use now, or of what was before the one that is under way.
 func (s *Source) newTrial(timeout time.Duration, was *trial) *trial {
 	now := time.Now()
-	t := &trial{began: now, until: now.Add(timeout), boot: keep.Boot(), before: map[string]*read.Version{}, refused: map[string][32]byte{}}
+	t := &trial{began: now, until: now.Add(timeout), boot: keep.Boot(), before: map[string]*read.Version{}, refused: map[string][32]byte{}, kept: map[string][]*read.Version{}}
 	if was != nil {
-		t.before, t.refused = was.before, was.refused
+		t.before, t.refused, t.kept = was.before, was.refused, was.kept
 		return t
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	maps.Copy(t.kept, s.decisions.kept)
 	for name, f := range s.files {
 		if f.good != nil {
 			t.before[name] = f.good
@@ -99,7 +100,7 @@ func (s *Source) endTrial(sink source.Sink) {
 		back[name] = old
 	}
 	s.log.Warn("the apply was not confirmed in time; restoring the versions before it", "files", len(back))
-	s.useInstead(sink, back, unconfirmed(t))
+	s.useInstead(sink, back, t.kept, unconfirmed(t))
 }
 
 // refusedStill reports whether of a file the same is in use, and the same refused, as when the trial began.
@@ -121,7 +122,7 @@ func (s *Source) wentBack() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.decisions.end()
-		s.keepDecisions()
+		s.keepDecisions(true)
 	}
 }
 
@@ -133,7 +134,7 @@ func (s *Source) takeOverdue() error {
 	}
 	s.mu.Lock()
 	s.decisions.overdue, s.decisions.changed = nil, true
-	s.keepDecisions()
+	s.keepDecisions(true)
 	s.mu.Unlock()
 	text := fmt.Sprintf("the apply of %s went back at %s", clock(o.began), clock(o.back))
 	if len(s.held) > 0 {

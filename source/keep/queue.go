@@ -41,7 +41,8 @@ type queue struct {
 	replaced map[Version]bool   // what that replaces, whose copies go once the disk has it
 	syncing  *syncing           // what the disk is asked for; nil: nothing
 	needs    map[Version]bool   // that decisions name
-	retained map[Version]bool   // replaced copies that decisions need
+	unkept   map[Version][]byte // the texts of those whose copies are written before decisions
+	retained map[Version]bool   // copies that decisions need, whatever the index says
 }
 
 // Pending reports whether anything is not written yet.
@@ -114,11 +115,11 @@ func (q *queue) PutDirectory(text []byte) {
 }
 
 // PutDecisions takes what is to be kept of decisions, for writeMore, and the versions that these
-// need, whose copies stay. A text of nil is on the disk already.
-func (q *queue) PutDecisions(text []byte, needs map[Version]bool) {
+// need, whose copies stay. Those in texts may have no copy yet: it is written first. A text of nil is on the disk already.
+func (q *queue) PutDecisions(text []byte, needs map[Version]bool, texts map[Version][]byte) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.needs = needs; text != nil {
+	if q.needs, q.unkept = needs, texts; text != nil {
 		q.texts[decisionsFile] = text
 	}
 	q.wake()
@@ -134,18 +135,34 @@ func (q *queue) needed() map[Version]bool {
 // batch is how many files are written in one go.
 const batch = 64
 
-// next returns some of what is pending.
+// next returns some of what is pending. A file waits for its lists: what is recorded of a service fits the list that is, or
+// decisions name the one that it keeps.
 func (q *queue) next() []*change {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	changes := make([]*change, 0, batch)
 	for name, c := range q.pending {
+		if q.waits(c) {
+			continue
+		}
 		c.old, c.taken = q.known[name], true
 		if changes = append(changes, c); len(changes) == batch {
 			break
 		}
 	}
 	return changes
+}
+
+// waits reports whether c refers to a list that is not written yet. The caller holds q.mu.
+func (q *queue) waits(c *change) bool {
+	if c.Version != nil {
+		for list := range c.Version.Lists {
+			if q.pending[list] != nil {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // endWriting notes which of the changes that next returned are written. The others stay pending.
@@ -187,13 +204,33 @@ func (q *queue) unneeded(versions map[Version]bool) (list []Version) {
 	for v := range versions {
 		switch {
 		case q.counts(v):
-		case q.needs[v]:
+		case q.needs[v] || q.retained[v]:
 			q.retained[v] = true
 		default:
 			list = append(list, v)
 		}
 	}
 	return list
+}
+
+// missing returns the copies that are to be written before decisions.
+func (q *queue) missing() map[Version][]byte {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	list := make(map[Version][]byte)
+	for v, text := range q.unkept {
+		if q.texts[decisionsFile] != nil && !q.retained[v] {
+			list[v] = text
+		}
+	}
+	return list
+}
+
+// retain keeps a copy until decisions that do not need it are written.
+func (q *queue) retain(v Version) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.retained[v] = true
 }
 
 // takeRetained returns what was retained, and retains nothing.

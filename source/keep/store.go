@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -142,35 +141,49 @@ func DirectoryPath(stateDir string) string { return lastGoodDir(stateDir).file(d
 // an error the rest waits for retry.
 func (st *Store) writeMore() bool {
 	changes := st.next() // first, so that the decisions which were put before them are written before
-	err := st.writeTexts()
-	if len(changes) > 0 {
+	err := st.writeText(directoryFile, false)
+	if e := st.writeDecisions(); e != nil { // what changes replace may be needed, and nothing would name it
+		st.endWriting(changes, nil)
+		err = cmp.Or(err, e)
+	} else if len(changes) > 0 {
 		err = cmp.Or(err, st.write(changes))
 	}
 	st.noteError(err)
 	return err == nil && st.Pending()
 }
 
-// writeTexts writes what is beside the index, and returns the first error.
-func (st *Store) writeTexts() (err error) {
-	st.mu.Lock()
-	texts := maps.Clone(st.texts)
-	st.mu.Unlock()
-	for name, text := range texts {
-		decisions := name == decisionsFile
-		if e := replace(st.dir.file(name), text, decisions); e != nil {
-			err = cmp.Or(err, e)
-			continue
+// writeDecisions writes decisions, if they are not written yet, after the copies that they need and nothing else may have written.
+func (st *Store) writeDecisions() error {
+	for v, text := range st.missing() {
+		if err := replace(st.dir.path(v), text, true); err != nil {
+			return err
 		}
-		st.mu.Lock()
-		if bytes.Equal(st.texts[name], text) { // else there is another by now
-			delete(st.texts, name)
-		}
-		st.mu.Unlock()
-		if decisions {
-			st.drop(st.takeRetained())
-		}
+		st.retain(v)
 	}
-	return err
+	return st.writeText(decisionsFile, true)
+}
+
+// writeText writes what is beside the index in a file, if it is not written yet. Copies that only decisions
+// of before needed go then.
+func (st *Store) writeText(name string, sync bool) error {
+	st.mu.Lock()
+	text, pends := st.texts[name]
+	st.mu.Unlock()
+	if !pends {
+		return nil
+	}
+	if err := replace(st.dir.file(name), text, sync); err != nil {
+		return err
+	}
+	st.mu.Lock()
+	if bytes.Equal(st.texts[name], text) { // else there is another by now
+		delete(st.texts, name)
+	}
+	st.mu.Unlock()
+	if name == decisionsFile {
+		st.drop(st.takeRetained())
+	}
+	return nil
 }
 
 // write goes on after a copy that cannot be written, and returns the first error. Whether the disk

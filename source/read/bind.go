@@ -51,57 +51,18 @@ func (rules Rules) with(svc *source.Service, l *EndpointList) (*source.Service, 
 	return &bound, r.Problems()
 }
 
-// BindLoosely is bind of what was good once, and is not now: with those endpoints of the list that
-// are still good for the service, or none where nobody knows the list any more.
-func (rules Rules) BindLoosely(svc *source.Service, l *EndpointList) *source.Service {
-	if l == nil {
-		return svc
-	}
-	left := *l
-	for len(left.Endpoints) > 0 {
-		bound, problems := rules.bind(svc, &left)
-		bad := badEndpoints(problems)
-		if len(bad) == 0 {
-			if anyFatal(problems) {
-				break
-			}
-			return bound
-		}
-		var good []endpoint
-		for i, e := range left.Endpoints {
-			if !bad[i] {
-				good = append(good, e)
-			}
-		}
-		left.take(good)
-	}
-	return svc
-}
-
-// badEndpoints returns the indexes of the endpoints that problems are about.
-func badEndpoints(problems []source.Problem) map[int]bool {
-	bad := map[int]bool{}
-	for _, p := range problems {
-		if !p.Warning && len(p.Path) > 1 && p.Path.Under(source.At(ListKey)) {
-			bad[p.Path[1].Index] = true
-		}
-	}
-	return bad
-}
-
-// faultsOf returns problems of a service as faults. Those of endpoints have the first of the positions, and the others
-// are returned.
-func faultsOf(svc *source.Service, problems []source.Problem, at []source.Position) ([]source.Fault, []source.Position) {
+// faultsOf returns problems of a service as faults. Those of endpoints stand at these positions.
+func faultsOf(svc *source.Service, problems []source.Problem, at func(source.Path) source.Position) []source.Fault {
 	faults := make([]source.Fault, len(problems))
 	for i, p := range problems {
 		faults[i] = source.Fault{Pos: svc.EndpointsFromPos(), Msg: p.Msg, Hint: p.Hint, Warning: p.Warning}
 		if p.Path.Under(source.At(ListKey)) {
-			faults[i].Pos, at = at[0], at[1:]
+			faults[i].Pos = at(p.Path)
 			faults[i].Msg = fmt.Sprintf("for service %q (%s): %s", svc.Key, svc.NamePos(), p.Msg)
 		}
 	}
 	slices.SortStableFunc(faults, func(a, b source.Fault) int {
 		return cmp.Or(cmp.Compare(a.Pos.File, b.Pos.File), cmp.Compare(a.Pos.Line, b.Pos.Line), cmp.Compare(a.Pos.Col, b.Pos.Col))
 	})
-	return faults, at
+	return faults
 }

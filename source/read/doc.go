@@ -1,7 +1,7 @@
 // Package read turns texts into services and faults. It knows nothing of what is in use.
 //
 // Rules say what files are held to; a Version is what was found in the place of a file at one time: services, or the endpoints
-// of a list, or faults; a BindResult has the services of a version with the endpoints of their lists.
+// of a list, or faults; a Bound has the services of a version with the endpoints of their lists.
 //
 //	rules      which files are read, and what they may hold
 //	parse      the text of a file; chunks: service by service, so that what has not changed is not read again

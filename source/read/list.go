@@ -17,15 +17,17 @@ type EndpointList struct {
 	hidden    bool // see Rules.Hidden
 
 	All   []source.Endpoint // endpoints without the ports that depend on the service
-	port  bool              // one has such a port
-	named bool              // one has ports by their names
+	count source.EndpointCount
+	port  bool // one has such a port
+	named bool // one has ports by their names
 }
 
 // take has the list hold these endpoints.
 func (l *EndpointList) take(endpoints []endpoint) {
-	l.Endpoints, l.All, l.port, l.named = endpoints, slices.Grow([]source.Endpoint(nil), len(endpoints)), false, false
+	l.Endpoints, l.All = endpoints, slices.Grow([]source.Endpoint(nil), len(endpoints))
 	for i := range endpoints {
 		l.All = append(l.All, endpoints[i].Endpoint)
+		l.count.Add(&endpoints[i].Endpoint)
 		l.port, l.named = l.port || endpoints[i].Port != 0, l.named || endpoints[i].Ports != nil
 	}
 }
@@ -84,6 +86,9 @@ func listHint(path source.Path, key string) (meant, hint string) {
 	}
 	return keyHint(path, key)
 }
+
+// Text returns what it was read from.
+func (l *EndpointList) Text() []byte { return l.text }
 
 // Positions returns where parts of l stand, by their paths in a service.
 func (l *EndpointList) Positions(paths []source.Path) []source.Position {

@@ -48,12 +48,12 @@ func (rules Rules) listPlaces(svc *source.Service) []source.Position {
 	if l == nil {
 		return nil
 	}
-	if now, _ := rules.with(svc, l); !now.Equal(svc) {
+	if now, _ := rules.with(svc, l.List); !now.Equal(svc) {
 		return nil
 	}
 	paths := make([]source.Path, len(svc.Endpoints))
 	for i := range paths {
 		paths[i] = source.At(ListKey, i)
 	}
-	return l.Positions(paths)
+	return l.List.Positions(paths)
 }

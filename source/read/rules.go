@@ -26,6 +26,14 @@ type Rules struct {
 	Hidden bool
 
 	Writer func(path string) (string, error) // in place of trust.Writer; nil: that
+
+	Before Before // for those who read a directory as its daemon would
+}
+
+// Before is what is in use of the files of a directory, by name: of service files those that refer to lists.
+type Before struct {
+	Bound map[string]*Bound
+	Lists map[string]*Version
 }
 
 // MaxFileSize is the most that Limits.FileSize can be.
@@ -123,9 +131,25 @@ func IsEndpointsFile(name string) bool {
 // A File is one service file as it was read.
 type File struct {
 	Path       string
-	Services   []*source.Service // none when a fault is more than a warning
+	Services   []*source.Service // none where it cannot be used
 	Faults     []source.Fault    // warnings too
 	Unreadable bool              // nobody knows what it says; a fault says why
+
+	inUse *Bound // before, with the lists of now; nil: it referred to none
+}
+
+// Unit returns what a daemon has of the file. It returns false where that is what it had before.
+func (f *File) Unit(id source.UnitID) (source.Unit, bool) {
+	u := source.Unit{ID: id, Services: f.Services}
+	good := !source.AnyError(f.Faults)
+	if f.inUse == nil {
+		return u, good
+	}
+	u.InUse = &source.Unit{ID: id, Version: f.inUse.Version.Name(), Services: f.inUse.Services}
+	if !good {
+		u.Services = f.inUse.Services
+	}
+	return u, true
 }
 
 // OfEndpoints reports whether the file lists endpoints, by its name, and has no services.

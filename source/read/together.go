@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"maps"
 	"path/filepath"
 	"slices"
+	"syscall"
 
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/decode"
 	"svcproxy.dev/svcproxy/source/disk"
 )
 
@@ -29,14 +32,16 @@ func (rules Rules) together(read []readVersion) []File {
 			used[name] = true
 		}
 	}
-	of := lookIn(lists)
+	of := rules.lookIn(lists)
 	files := make([]File, len(read))
-	misfits := map[string][]source.Fault{}
+	misfits, places := map[string][]source.Fault{}, Places{}
 	for i, f := range read {
 		var faults map[string][]source.Fault
-		files[i], faults = f.bind(rules, of)
+		files[i], faults = f.bind(rules, of, places)
 		for name, list := range faults {
-			misfits[name] = append(misfits[name], list...)
+			if !decode.TooMany(misfits[name]) {
+				misfits[name] = decode.Cap(filepath.Join(filepath.Dir(f.Path), name), append(misfits[name], list...))
+			}
 		}
 	}
 	for i, f := range read {
@@ -45,66 +50,74 @@ func (rules Rules) together(read []readVersion) []File {
 			files[i].Faults = append(files[i].Faults, UnusedList(f.Path))
 		}
 	}
+	for _, name := range slices.Sorted(maps.Keys(used)) {
+		if last := rules.Before.Lists[name]; last != nil && lists[name] == nil { // in use still
+			files = append(files, File{Path: last.Path, Faults: []source.Fault{Unreadable(last.Path, syscall.ENOENT)}})
+		}
+	}
 	return files
 }
 
-func lookIn(lists map[string]*Version) Lookup {
-	return func(name string) (*EndpointList, string) {
-		v := lists[name]
-		if v == nil {
-			return nil, LacksList
+// lookIn looks lists up that were read, or were in use before.
+func (rules Rules) lookIn(lists map[string]*Version) Lookup {
+	return func(name string) (*Version, string) {
+		v, last := lists[name], rules.Before.Lists[name]
+		switch {
+		case v != nil && v.List != nil:
+			return v, ""
+		case last != nil || v == nil:
+			return last, LacksList
 		}
-		return v.List, BrokenList(v)
+		return nil, BrokenList(v)
 	}
 }
 
-// bind returns f with its lists, and the faults of those that there are. That one is missing is its own fault.
-func (f readVersion) bind(rules Rules, of Lookup) (File, map[string][]source.Fault) {
+// bind returns f with its lists, and the faults of those. What makes f unfit is its own fault, as that a list is missing.
+func (f readVersion) bind(rules Rules, of Lookup, places Places) (File, map[string][]source.Fault) {
 	out := File{Path: f.Path, Services: f.Services, Faults: f.Faults, Unreadable: f.unreadable}
+	base := rules.Before.Bound[filepath.Base(f.Path)]
+	if base != nil {
+		out.inUse = rules.Bind(base.Version, of, base, nil, places)
+	}
 	if len(f.Lists) == 0 {
 		return out, nil
 	}
-	b := rules.BindVersion(f.Version, of, nil)
-	out.Faults = slices.Concat(out.Faults, b.Warned)
+	b := rules.Bind(f.Version, of, base, nil, places)
+	out.Services, out.Faults = b.Services, slices.Concat(out.Faults, b.Warned)
+	if b.Unfit {
+		out.Services, out.Faults, b.Faults = nil, slices.Concat(out.Faults, b.AllFaults()), nil
+	}
 	for name, faults := range b.Faults {
-		if l, _ := of(name); l == nil {
+		if b.Lists[name] == nil {
 			out.Faults = append(out.Faults, faults...)
 			delete(b.Faults, name)
 		}
-	}
-	out.Services = b.Services(f.Version, of, rules.BindLoosely)
-	if source.AnyError(out.Faults) {
-		out.Services = nil
 	}
 	return out, b.Faults
 }
 
 // with returns f, of which alone is told, with its lists.
 func (f readVersion) with(rules Rules, of Lookup) File {
-	out, faults := f.bind(rules, of)
-	for _, list := range faults {
-		out.Faults = append(out.Faults, list...)
-	}
-	if source.AnyError(out.Faults) {
-		out.Services = nil
+	out, faults := f.bind(rules, of, nil)
+	for _, name := range slices.Sorted(maps.Keys(faults)) {
+		out.Faults = append(out.Faults, faults[name]...)
 	}
 	return out
 }
 
 // listsOf looks lists up in a directory.
 func (rules Rules) listsOf(d *disk.Asker, dir string) Lookup {
-	known := map[string]*Version{}
-	return func(name string) (*EndpointList, string) {
+	lists := map[string]*Version{}
+	of := rules.lookIn(lists)
+	return func(name string) (*Version, string) {
 		path := filepath.Join(dir, name)
-		if known[name] == nil {
-			t := d.ReadOnce(path, rules.MaxSize())
-			if errors.Is(t.Err, fs.ErrNotExist) {
-				return nil, LacksList
+		if lists[name] == nil {
+			if t := d.ReadOnce(path, rules.MaxSize()); !errors.Is(t.Err, fs.ErrNotExist) {
+				rules := rules
+				rules.Hidden = t.Hidden
+				lists[name] = NewVersion(context.Background(), path, t.Data, t.Err, rules, nil, nil)
 			}
-			of := rules
-			of.Hidden = t.Hidden
-			known[name] = NewVersion(context.Background(), path, t.Data, t.Err, of, nil, nil)
 		}
-		return known[name].List, BrokenList(known[name])
+		return of(name)
 	}
 }

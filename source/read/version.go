@@ -29,7 +29,7 @@ type Version struct {
 	Lists    map[string][]int // indexes of services by the files of endpoints that they refer to
 	products source.Products  // of services without those endpoints, where they refer to any
 	List     *EndpointList    // of a file of endpoints; nil: of one of services
-	Original *Version         // of one that would be good, but not with the lists or services of others: see fit
+	Original *Version         // of one that would be good, but not with its lists: see Bind
 	Faults   []source.Fault
 	Revision atomic.Int64 // by which rules, see Source.Revalidate
 	Broken   bool         // a fault is more than a warning
@@ -119,7 +119,7 @@ func (v *Version) setLists() {
 	}
 }
 
-// Unfit returns v as one that cannot be used with what others say, for these faults.
+// Unfit returns v as one that cannot be used with its lists, for these faults.
 func (v *Version) Unfit(faults []source.Fault) *Version {
 	u := &Version{ID: v.ID, Path: v.Path, Known: v.Known, Faults: faults, Broken: true, Size: v.Size, UID: v.UID, Hidden: v.Hidden, Original: v}
 	u.Revision.Store(v.Revision.Load())

@@ -5,6 +5,7 @@ package lab
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -13,7 +14,8 @@ import (
 )
 
 // testEndpointsFrom: packets follow a list of endpoints that another program writes, within the
-// second that is promised. One that is broken, gone, or a directory, leaves them where they are, over a restart too.
+// second that is promised. One that does not fit the service, is broken, gone, or a directory, leaves them where they are,
+// over a restart too.
 func testEndpointsFrom(t *testing.T, e *env) {
 	const list = "listed.endpoints.json"
 	write := func(hosts ...*Host) {
@@ -43,6 +45,16 @@ func testEndpointsFrom(t *testing.T, e *env) {
 		write(h)
 		follow(h)
 	}
+	lacks := fmt.Sprintf(`[{"address": %q, "ports": {"other": 80}}]`, at(e.Remote[0])[0].Address)
+	if err := e.daemon.WriteFile(list, lacks); err != nil {
+		t.Fatal(err)
+	}
+	e.expectState(t, list, source.Stale, `the service has no port named "other"`)
+	if err := errors.Join(e.daemon.Stop(), e.daemon.Start()); err != nil {
+		t.Fatal(err)
+	}
+	e.expectState(t, list, source.Stale, `the service has no port named "other"`)
+	e.expect(t, check{from: e.Client, to: e.vip(1), want: by(e.Local[0])})
 	if err := e.daemon.WriteFile(list, `[{"address": "10.`); err != nil {
 		t.Fatal(err)
 	}

@@ -139,23 +139,30 @@ func (in setting) id(f read.File) source.UnitID {
 	return source.UnitID{Source: file.Name, Name: filepath.Join(in.dir, filepath.Base(f.Path))}
 }
 
-// recall takes up what the host and the state directory say of these files, if they are
-// of the configuration directory, so that what is theirs stays theirs, as the daemon has it.
-func (c *Checker) recall(in *setting, dir string, files []read.File) {
+// readDir reads the files of a directory. Where that is the configuration directory it takes up what the host and the state
+// directory say of them, so that what is theirs stays theirs, as the daemon has it.
+func (c *Checker) readDir(in *setting, dir string) ([]read.File, error) {
 	if !SameDir(dir, c.ConfigDir) {
-		return
+		return in.rules.ReadDir(dir, nil)
+	}
+	units, before := file.Recall(in.rules, dir, c.StateDir)
+	in.rules.Before = before
+	files, err := in.rules.ReadDir(dir, c.knownIn(dir))
+	if err != nil {
+		return nil, err
 	}
 	if c.Host != nil {
 		in.host = c.Host(in.settings)
 	}
-	if c.StateDir == "" {
-		return
+	if c.StateDir != "" {
+		in.dir = dir
 	}
-	var names []string
 	for _, f := range files {
-		names = append(names, filepath.Base(f.Path))
+		if u, known := units[filepath.Base(f.Path)]; known {
+			in.accepted = append(in.accepted, u)
+		}
 	}
-	in.dir, in.accepted = dir, keep.LastGood(in.rules, dir, c.StateDir, names)
+	return files, nil
 }
 
 // knownIn returns the names of files of which the state directory keeps a last good version, where dir is the configuration directory.
@@ -207,15 +214,13 @@ func (c *Checker) setting(dir string, r *Report) setting {
 // directory checks the settings of dir, every file, and all files together.
 func (c *Checker) directory(dir string, r *Report) {
 	in := c.setting(dir, r)
-	known := c.knownIn(dir)
-	files, err := in.rules.ReadDir(dir, known)
+	files, err := c.readDir(&in, dir)
 	if err != nil {
 		r.unreadable(dir, err)
 		return
 	}
 	r.add(files...)
-	r.Faults = append(r.Faults, file.CheckDir(dir, known)...)
-	c.recall(&in, dir, files)
+	r.Faults = append(r.Faults, file.CheckDir(dir, c.knownIn(dir))...)
 	t := in.tracker(files)
 	r.Faults = append(r.Faults, refusals(t, "")...)
 	r.Faults = append(r.Faults, in.doubts(t, files...)...)
@@ -248,11 +253,10 @@ func (c *Checker) beside(name string, r *Report) setting {
 	if settings.Unreadable {
 		r.Faults, r.Unreadable = append(r.Faults, settings.Faults...), true
 	}
-	files, err := in.rules.ReadDir(c.ConfigDir, c.knownIn(c.ConfigDir))
+	files, err := c.readDir(&in, c.ConfigDir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		r.unreadable(c.ConfigDir, err)
 	}
-	c.recall(&in, c.ConfigDir, files)
 	if i := slices.IndexFunc(files, func(f read.File) bool { return filepath.Base(f.Path) == name }); i >= 0 {
 		itself := files[i]
 		in.itself = &itself
@@ -327,8 +331,9 @@ func (in setting) units(files []read.File) []source.Unit {
 	}
 	var out []source.Unit
 	for _, f := range files {
-		if !source.AnyError(f.Faults) {
-			out = append(out, source.Unit{ID: in.id(f), Since: since[in.id(f)], Services: f.Services})
+		if u, news := f.Unit(in.id(f)); news {
+			u.Since = since[u.ID]
+			out = append(out, u)
 		}
 	}
 	return out

@@ -20,12 +20,11 @@ type Held struct {
 func (c *Checker) Held() (Held, error) {
 	var r Report
 	in := c.setting(c.ConfigDir, &r)
-	files, err := in.rules.ReadDir(c.ConfigDir, c.knownIn(c.ConfigDir))
+	files, err := c.readDir(&in, c.ConfigDir)
 	if err != nil {
 		return Held{}, fmt.Errorf("reading the configuration directory: %w", err)
 	}
 	r.add(files...)
-	c.recall(&in, c.ConfigDir, files)
 	return Held{in.tracker(files).Snapshot(), in.settings, r.Faults}, nil
 }
 

@@ -26,9 +26,10 @@ type Reading struct {
 // the versions that were last accepted.
 func LastGood(rules read.Rules, reserved []netip.AddrPort, dir, stateDir string) *Reading {
 	r := new(Reading)
-	recorded := keep.Recorded(stateDir)
-	old := keep.LastGood(rules, dir, stateDir, slices.Collect(maps.Keys(recorded)))
-	set, names := r.directory(rules, dir, recorded)
+	units, before := file.Recall(rules, dir, stateDir)
+	old := slices.Collect(maps.Values(units))
+	rules.Before = before
+	set, names := r.directory(rules, dir, keep.Recorded(stateDir))
 	var gone []source.UnitID
 	if err := file.CheckListing(dir, stateDir); err != nil {
 		r.unreadable(dir, err)
@@ -67,8 +68,8 @@ func (r *Reading) directory(rules read.Rules, dir string, known map[string]bool)
 	for _, f := range files {
 		names[filepath.Base(f.Path)] = true
 		r.Faults, r.Unreadable = append(r.Faults, f.Faults...), r.Unreadable || f.Unreadable
-		if !source.AnyError(f.Faults) {
-			units = append(units, source.Unit{ID: source.UnitID{Source: file.Name, Name: f.Path}, Services: f.Services})
+		if u, news := f.Unit(source.UnitID{Source: file.Name, Name: f.Path}); news {
+			units = append(units, u)
 		}
 	}
 	return units, names

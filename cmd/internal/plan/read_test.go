@@ -69,6 +69,57 @@ func TestLastGood(t *testing.T) {
 	}
 }
 
+// A service that does not fit its list keeps the endpoints it has, as the daemon has it, and the rest of a change is planned.
+func TestLastGoodList(t *testing.T) {
+	dir, state := t.TempDir(), t.TempDir()
+	write := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	service := func(vips, port string) string {
+		return fmt.Sprintf("[[services]]\nname = \"web\"\nvips = [%s]\nports = [{ name = %q, port = 80 }]\nendpoints_from = \"web.endpoints.json\"\n", vips, port)
+	}
+	write("web.toml", service(`"10.96.0.1"`, "http"))
+	write("other.toml", strings.Replace(strings.Replace(service(`"10.96.0.9"`, "http"), `"web"`, `"other"`, 1), `endpoints_from = "web.endpoints.json"`, "endpoints = []", 1))
+	write("web.endpoints.json", `["10.1.0.1", "10.1.0.2"]`)
+	if err := filetest.Accept(t.Context(), dir, state); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name, file, list string // empty: there is none
+		want             string // the edits, addresses and endpoints
+		fault            string
+	}{
+		{"fits", service(`"10.96.0.1"`, "http"), `["10.1.0.3"]`, "1 edits, 1 addresses, 1 endpoints", ""},
+		{"does not fit", service(`"10.96.0.1", "10.96.0.2"`, "http"), `[{"address": "10.1.0.3", "ports": {"web": 8080}}]`, "1 edits, 2 addresses, 2 endpoints", `the service has no port named "web"`},
+		{"broken", service(`"10.96.0.1", "10.96.0.2"`, "http"), `[`, "1 edits, 2 addresses, 2 endpoints", "the text ends within a value"},
+		{"gone", service(`"10.96.0.1", "10.96.0.2"`, "http"), "", "1 edits, 2 addresses, 2 endpoints", "cannot be read: no such file or directory"},
+		{"the service fits neither", service(`"fd00:96::1"`, "http"), `["10.1.0.3"]`, "1 edits, 1 addresses, 1 endpoints", "endpoint 10.1.0.3 is IPv4"},
+		{"the service is refused for another", service(`"10.96.0.1", "10.96.0.9"`, "http"), `["10.1.0.3"]`, "1 edits, 1 addresses, 1 endpoints", "is taken by"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			write("web.toml", tt.file)
+			if tt.list == "" {
+				if err := os.Remove(filepath.Join(dir, "web.endpoints.json")); err != nil {
+					t.Fatal(err)
+				}
+			} else {
+				write("web.endpoints.json", tt.list)
+			}
+			r := LastGood(read.Rules{}, nil, dir, state)
+			s := r.After[1]
+			if got := fmt.Sprintf("%d edits, %d addresses, %d endpoints", len(r.Edits), len(s.VIPs), len(s.Endpoints)); got != tt.want {
+				t.Errorf("%s, want %s", got, tt.want)
+			}
+			if tt.fault == "" && len(r.Faults) > 0 || tt.fault != "" && (len(r.Faults) != 1 || !strings.Contains(r.Faults[0].Msg, tt.fault)) {
+				t.Errorf("faults %v, want one: %s", r.Faults, tt.fault)
+			}
+		})
+	}
+}
+
 func cmpErr(list ...error) error {
 	for _, err := range list {
 		if err != nil {
