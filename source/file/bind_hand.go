@@ -2,6 +2,7 @@ package file
 
 import (
 	"cmp"
+	"context"
 	"path/filepath"
 	"slices"
 	"time"
@@ -13,7 +14,7 @@ import (
 
 // complete gives the services of a step the endpoints of their lists, and adds the files whose lists are new. The caller
 // holds s.mu.
-func (s *Source) complete(p *plan, ch *source.Changes) {
+func (s *lists) complete(p *plan, ch *source.Changes) {
 	set := map[source.UnitID]bool{}
 	for _, u := range ch.Set {
 		set[u.ID] = true
@@ -55,7 +56,7 @@ func (s *Source) complete(p *plan, ch *source.Changes) {
 }
 
 // listsChanged returns when the new lists that v refers to were changed.
-func (s *Source) listsChanged(v *read.Version) (at []time.Time) {
+func (s *lists) listsChanged(v *read.Version) (at []time.Time) {
 	for name := range v.Lists {
 		if f := s.files[name]; s.newLists[name] && f != nil && f.stamp != (disk.Stamp{}) {
 			at = append(at, f.stamp.Changed())
@@ -67,7 +68,7 @@ func (s *Source) listsChanged(v *read.Version) (at []time.Time) {
 
 // bind sets the services of a unit, and notes them in f. Where another version is in use that refers to lists, they
 // count for that, too.
-func (s *Source) bind(p *plan, f *state, u *source.Unit) {
+func (s *lists) bind(p *plan, f *state, u *source.Unit) {
 	of := func(v *read.Version) *read.Bound {
 		if v == nil || len(v.Lists) == 0 {
 			return nil
@@ -94,7 +95,7 @@ func (s *Source) bind(p *plan, f *state, u *source.Unit) {
 }
 
 // noteKeeping notes whether lists do not fit services of f, and what these keep.
-func (s *Source) noteKeeping(f *state) {
+func (s *lists) noteKeeping(f *state) {
 	name := filepath.Base(f.path)
 	delete(s.keeping, name)
 	f.keeps = nil
@@ -109,4 +110,43 @@ func (s *Source) noteKeeping(f *state) {
 			}
 		}
 	}
+}
+
+// Recall returns what a state directory says of the files of a directory, by name: what a daemon that starts now would give them
+// back before it reads what they say, and bind them to. It writes nothing. Without a right to read there is nothing, and
+// without a state directory, empty, neither.
+func Recall(rules read.Rules, dir, stateDir string) (units map[string]source.Unit, before read.Before) {
+	s := New(Options{Dir: dir, StateDir: stateDir, Rules: rules})
+	units, before = map[string]source.Unit{}, read.Before{Bound: map[string]*read.Bound{}, Lists: map[string]*read.Version{}}
+	if s.store == nil {
+		return units, before
+	}
+	s.store.Load()
+	s.loadDecisions(time.Now())
+	var ch source.Changes
+	for _, name := range s.store.Names() {
+		rec, _ := s.store.Find(name)
+		data, err := s.store.Read(name, rec)
+		if err != nil {
+			if _, text, what := s.store.StandIn(name, rec); what != "" {
+				data, err = text, nil
+			}
+		}
+		v := read.NewVersion(context.Background(), s.path(name), data, err, rules, rules.ParseCopy, nil)
+		if v.Broken {
+			continue
+		}
+		f := &state{path: v.Path, used: v, handed: handed{good: v, claimedAt: rec.Since}}
+		if s.files[name] = f; f.isList() {
+			before.Lists[name] = v
+		} else {
+			ch.Set = append(ch.Set, s.outgoing(f))
+		}
+	}
+	s.complete(s.newPlan(nil), &ch)
+	for _, u := range ch.Set {
+		name := filepath.Base(u.ID.Name)
+		units[name], before.Bound[name] = u, s.files[name].bound
+	}
+	return units, before
 }

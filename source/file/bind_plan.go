@@ -13,7 +13,7 @@ import (
 // A plan is what a step makes of files and lists. Lists and files that are held leave it, and what is bound then
 // follows from the rest.
 type plan struct {
-	*Source
+	*lists
 	next     map[*state]*read.Version // what is to be used, good by itself; read.Gone of a file that goes
 	bound    map[*read.Version]*read.Bound
 	places   read.Places
@@ -22,8 +22,8 @@ type plan struct {
 }
 
 // newPlan returns a plan of what counts in a step. The caller holds s.mu.
-func (s *Source) newPlan(next map[*state]*read.Version) *plan {
-	return &plan{Source: s, next: next, bound: map[*read.Version]*read.Bound{}, places: read.Places{}, revision: s.revision.Load()}
+func (s *lists) newPlan(next map[*state]*read.Version) *plan {
+	return &plan{lists: s, next: next, bound: map[*read.Version]*read.Bound{}, places: read.Places{}, revision: s.revision.Load()}
 }
 
 // without takes files and lists out of a plan that are held.
@@ -86,7 +86,7 @@ func (p *plan) list(name string) (*read.Version, string) {
 	case v != nil && v.List != nil:
 		return v, ""
 	case v == read.Gone:
-	case l.hold != nil && l.hold.state == source.Held:
+	case l.hold != nil && l.hold.State == source.Held:
 		return nil, read.HeldList
 	case l.next != nil && l.next.Broken:
 		return nil, read.BrokenList(l.next)
@@ -97,7 +97,7 @@ func (p *plan) list(name string) (*read.Version, string) {
 }
 
 // usersOf returns the files, as they are in use or handed on, that refer to one of these lists, sorted by name.
-func (s *Source) usersOf(lists map[string]bool) (users []*state) {
+func (s *lists) usersOf(lists map[string]bool) (users []*state) {
 	for _, name := range sortedNames(s.files) {
 		if f := s.files[name]; refersTo(f.used, lists) || refersTo(f.good, lists) {
 			users = append(users, f)
@@ -168,10 +168,10 @@ func (p *plan) tryAgain(due []*probe) []*probe {
 
 // waitsToFit reports whether a file would be good, except for its lists, and has nothing newer. One that was rolled back
 // stays so.
-func (s *Source) waitsToFit(name string, f *state) bool {
+func (s *lists) waitsToFit(name string, f *state) bool {
 	if f.seen == nil || f.seen.Original == nil || f.next != nil {
 		return false
 	}
 	pin := s.decisions.pins[name]
-	return pin == nil || pin.found != f.seen.ID
+	return pin == nil || pin.Found != f.seen.ID
 }

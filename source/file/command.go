@@ -65,7 +65,7 @@ func (s *Source) kept(ctx context.Context, names ...string) error {
 }
 
 // accepted reports whether the versions handed on of these files are those in use.
-func (s *Source) accepted(names []string) bool {
+func (s *records) accepted(names []string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return !slices.ContainsFunc(names, func(name string) bool {
@@ -197,8 +197,8 @@ func (s *Source) Rollback(ctx context.Context, name string, number int) (keep.Re
 		s.mu.Lock()
 		b := s.newPlan(nil).of(cmp.Or(s.files[r.File], &state{path: s.path(r.File)}), v)
 		if t := s.decisions.trial; t != nil && !b.Unfit {
-			t.before[r.File] = v // what was asked for stays
-			delete(t.refused, r.File)
+			t.Before[r.File] = v // what was asked for stays
+			delete(t.Refused, r.File)
 		}
 		s.mu.Unlock()
 		if b.Unfit {

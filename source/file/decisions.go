@@ -47,31 +47,50 @@ func (d *decisions) try(t *trial) { d.trial, d.changed = t, true }
 
 // know reports whether something is decided of a file.
 func (d *decisions) know(name string) bool {
-	if p := d.pins[name]; p != nil && p.state == source.RolledBack {
+	if p := d.pins[name]; p != nil && p.State == source.RolledBack {
 		return true
 	}
-	return d.trial != nil && d.trial.before[name] != nil
+	return d.trial != nil && d.trial.Before[name] != nil
 }
 
 // end notes that what is on trial went back, now.
 func (d *decisions) end() {
-	d.overdue = &overdue{d.trial.began, time.Now()}
+	d.overdue = &overdue{d.trial.Began, time.Now()}
 	d.try(nil)
 }
 
 // A trial is an apply that nobody has confirmed yet.
 type trial struct {
-	began, until time.Time
-	boot         string
-	before       map[string]*read.Version   // in use when it began, by file name; of an earlier run only with its id
-	refused      map[string][32]byte        // handed on when it began, and not in use for another file has what they claim
-	kept         map[string][]*read.Version // as of decisions, when it began
-	back         bool                       // it was not confirmed in time while no process ran: the first look goes back
+	Began   time.Time                  `json:"began"`
+	Until   time.Time                  `json:"until"`
+	Boot    string                     `json:"boot"`
+	Before  map[string]*read.Version   `json:"before"`            // in use when it began, by file name; of an earlier run only with its id
+	Refused map[string]id              `json:"refused,omitempty"` // handed on when it began, and not in use for another file has what they claim
+	Kept    map[string][]*read.Version `json:"kept,omitempty"`    // as of decisions, when it began
+	back    bool                       // it was not confirmed in time while no process ran: the first look goes back
 }
 
 // An overdue is a trial that went back, until a client confirms: that may be too late for it,
 // and is not meant for what is held by then.
-type overdue struct{ began, back time.Time }
+type overdue struct {
+	Began time.Time `json:"began"`
+	Back  time.Time `json:"back"`
+}
+
+// An id is that of a version. Zero: there is none.
+type id [sha256.Size]byte
+
+// MarshalText implements encoding.TextMarshaler.
+func (i id) MarshalText() ([]byte, error) { return []byte(read.IDText(i)), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (i *id) UnmarshalText(text []byte) error {
+	sum, ok := read.ParseID(string(text))
+	if *i = sum; !ok {
+		return keep.ErrDamaged
+	}
+	return nil
+}
 
 // lists returns the versions of lists that services keep, or did when the trial began.
 func (d *decisions) lists() (all []*read.Version) {
@@ -79,7 +98,7 @@ func (d *decisions) lists() (all []*read.Version) {
 		all = append(all, lists...)
 	}
 	if d.trial != nil {
-		for _, lists := range d.trial.kept {
+		for _, lists := range d.trial.Kept {
 			all = append(all, lists...)
 		}
 	}
@@ -90,7 +109,7 @@ func (d *decisions) lists() (all []*read.Version) {
 func (d *decisions) needs() (needed map[keep.Version]bool, texts map[keep.Version][]byte) {
 	needed, texts = map[keep.Version]bool{}, map[keep.Version][]byte{}
 	for name, p := range d.pins {
-		needed[keep.Version{Name: name, Sum: p.use}] = true
+		needed[keep.Version{Name: name, Sum: p.Use}] = true
 	}
 	for _, l := range d.lists() {
 		v := keep.Version{Name: filepath.Base(l.Path), Sum: l.ID}
@@ -99,99 +118,42 @@ func (d *decisions) needs() (needed map[keep.Version]bool, texts map[keep.Versio
 		}
 	}
 	if d.trial != nil {
-		for name, v := range d.trial.before {
+		for name, v := range d.trial.Before {
 			needed[keep.Version{Name: name, Sum: v.ID}] = true
 		}
 	}
 	return needed, texts
 }
 
-// As they are kept.
-type (
-	decisionsText struct {
-		Pins  []pinText           `json:"pins,omitempty"`
-		Apply *trialText          `json:"apply,omitempty"`
-		Back  *overdueText        `json:"back,omitempty"`
-		Kept  map[string][]string `json:"kept,omitempty"`
-		Lists []struct {          // as earlier versions of svcproxy had it
-			Lists map[string]string `json:"lists"`
-		} `json:"lists,omitempty"`
-	}
-	pinText struct {
-		File  string           `json:"file"`
-		State source.FileState `json:"state"`
-		Found string           `json:"found,omitempty"`
-		Use   string           `json:"use,omitempty"`
-		Since time.Time        `json:"since"`
-		Why   string           `json:"why"`
-	}
-	trialText struct {
-		Began   time.Time           `json:"began"`
-		Until   time.Time           `json:"until"`
-		Boot    string              `json:"boot"`
-		Before  map[string]string   `json:"before"`
-		Refused map[string]string   `json:"refused,omitempty"`
-		Kept    map[string][]string `json:"kept,omitempty"`
-	}
-	overdueText struct {
-		Began time.Time `json:"began"`
-		Back  time.Time `json:"back"`
-	}
-)
+// keptDecisions are decisions as they are kept.
+type keptDecisions struct {
+	Pins  []pin                      `json:"pins,omitempty"`
+	Apply *trial                     `json:"apply,omitempty"`
+	Back  *overdue                   `json:"back,omitempty"`
+	Kept  map[string][]*read.Version `json:"kept,omitempty"`
+	Lists []struct {                 // as earlier versions of svcproxy had kept
+		Lists map[string]*read.Version `json:"lists"`
+	} `json:"lists,omitempty"`
+}
 
 const decisionsHeader = "svcproxy decisions 1 "
 
 // encode returns what is to be kept.
 func (d *decisions) encode() []byte {
-	var t decisionsText
+	k := keptDecisions{Apply: d.trial, Back: d.overdue, Kept: d.kept}
 	for _, name := range sortedNames(d.pins) {
-		p := d.pins[name]
-		t.Pins = append(t.Pins, pinText{name, p.state, read.IDText(p.found), read.IDText(p.use), p.since, p.why})
+		p := *d.pins[name]
+		p.File = name
+		k.Pins = append(k.Pins, p)
 	}
-	if tr := d.trial; tr != nil {
-		t.Apply = &trialText{tr.began, tr.until, tr.boot, map[string]string{}, map[string]string{}, idTexts(tr.kept)}
-		for name, v := range tr.before {
-			t.Apply.Before[name] = read.IDText(v.ID)
-		}
-		for name, id := range tr.refused {
-			t.Apply.Refused[name] = read.IDText(id)
-		}
-	}
-	t.Kept = idTexts(d.kept)
-	if o := d.overdue; o != nil {
-		t.Back = &overdueText{o.began, o.back}
-	}
-	text, err := json.Marshal(t)
+	text, err := json.Marshal(k)
 	if err != nil {
 		panic(err) // strings and times only
 	}
 	return fmt.Appendf(nil, "%s%08x\n%s\n", decisionsHeader, crc32.ChecksumIEEE(text), text)
 }
 
-func idTexts(kept map[string][]*read.Version) map[string][]string {
-	texts := map[string][]string{}
-	for name, lists := range kept {
-		for _, l := range lists {
-			texts[name] = append(texts[name], read.IDText(l.ID))
-		}
-	}
-	return texts
-}
-
-// keptOf reads what idTexts wrote. Of lists there are only names, see Source.loadLists.
-func keptOf(texts map[string][]string) map[string][]*read.Version {
-	kept := map[string][]*read.Version{}
-	for name, ids := range texts {
-		for _, text := range ids {
-			if id, ok := read.ParseID(text); ok && read.IsFileName(name) {
-				kept[name] = append(kept[name], &read.Version{ID: id, Path: name})
-			}
-		}
-	}
-	return kept
-}
-
-// parseDecisions reads what encode wrote.
+// parseDecisions reads what encode wrote. Of lists there are only names, see lists.loadLists.
 func parseDecisions(data []byte) (d decisions, err error) {
 	d.pins = map[string]*pin{}
 	head, text, _ := bytes.Cut(data, []byte("\n"))
@@ -199,45 +161,41 @@ func parseDecisions(data []byte) (d decisions, err error) {
 	if string(head) != fmt.Sprintf("%s%08x", decisionsHeader, crc32.ChecksumIEEE(text)) {
 		return d, keep.ErrDamaged
 	}
-	var t decisionsText
-	if err := json.Unmarshal(text, &t); err != nil {
+	var k keptDecisions
+	if err := json.Unmarshal(text, &k); err != nil {
 		return d, err
 	}
-	for _, p := range t.Pins {
-		found, ok1 := read.ParseID(p.Found)
-		use, ok2 := read.ParseID(p.Use)
-		if read.IsFileName(p.File) && (ok1 || p.Found == "") && (ok2 || p.Use == "") {
-			d.pins[p.File] = &pin{p.State, found, use, p.Since, p.Why}
+	for _, p := range k.Pins {
+		if read.IsFileName(p.File) {
+			d.pins[p.File] = &p
 		}
 	}
-	d.kept = keptOf(t.Kept)
-	for _, l := range t.Lists {
-		for name, id := range sumsOf(l.Lists) {
-			d.kept[name] = append(d.kept[name], &read.Version{ID: id, Path: name})
+	d.trial, d.overdue, d.kept = k.Apply, k.Back, map[string][]*read.Version{}
+	addLists(d.kept, k.Kept)
+	for _, l := range k.Lists {
+		for name, v := range l.Lists {
+			addLists(d.kept, map[string][]*read.Version{name: {v}})
 		}
 	}
-	if t.Back != nil {
-		d.overdue = &overdue{t.Back.Began, t.Back.Back}
-	}
-	if t.Apply != nil {
-		d.trial = &trial{began: t.Apply.Began, until: t.Apply.Until, boot: t.Apply.Boot, before: map[string]*read.Version{}, refused: sumsOf(t.Apply.Refused)}
-		d.trial.kept = keptOf(t.Apply.Kept)
-		for name, sum := range sumsOf(t.Apply.Before) {
-			d.trial.before[name] = &read.Version{ID: sum}
-		}
+	if t := d.trial; t != nil {
+		kept := t.Kept
+		t.Kept = map[string][]*read.Version{}
+		addLists(t.Kept, kept)
+		maps.DeleteFunc(t.Before, func(name string, v *read.Version) bool { return v == nil || !read.IsFileName(name) })
 	}
 	return d, nil
 }
 
-// sumsOf returns versions by the names of files, where they can be such.
-func sumsOf(texts map[string]string) map[string][sha256.Size]byte {
-	sums := map[string][sha256.Size]byte{}
-	for name, text := range texts {
-		if sum, ok := read.ParseID(text); ok && read.IsFileName(name) {
-			sums[name] = sum
+// addLists adds versions of lists to others, with their names.
+func addLists(to, kept map[string][]*read.Version) {
+	for name, lists := range kept {
+		for _, v := range lists {
+			if v != nil && read.IsFileName(name) {
+				v.Path = name
+				to[name] = append(to[name], v)
+			}
 		}
 	}
-	return sums
 }
 
 func sortedNames[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
@@ -245,11 +203,12 @@ func sortedNames[V any](m map[string]V) []string { return slices.Sorted(maps.Key
 // A pin says that one version of a file is not used when it is found. It goes
 // when another one counts.
 type pin struct {
-	state source.FileState  // source.Held or source.RolledBack
-	found [sha256.Size]byte // the version; zero: that there is no file
-	use   [sha256.Size]byte // RolledBack: what is used instead; zero: nothing
-	since time.Time
-	why   string // for people
+	File  string           `json:"file"`           // set where it is kept
+	State source.FileState `json:"state"`          // source.Held or source.RolledBack
+	Found id               `json:"found,omitzero"` // the version; zero: that there is no file
+	Use   id               `json:"use,omitzero"`   // RolledBack: what is used instead; zero: nothing
+	Since time.Time        `json:"since"`
+	Why   string           `json:"why"` // for people
 }
 
 // A hold says why the present version of a file is not used.
@@ -264,9 +223,9 @@ func (h *hold) faults(path string) []source.Fault {
 	if h == nil {
 		return nil
 	}
-	f := source.Fault{Pos: source.Position{File: path}, Msg: "this change is held: " + h.why, Hint: "svcproxy confirm lets it through"}
-	if h.state == source.RolledBack {
-		f.Msg, f.Hint, f.Warning = h.why, "it is used until the file changes", true
+	f := source.Fault{Pos: source.Position{File: path}, Msg: "this change is held: " + h.Why, Hint: "svcproxy confirm lets it through"}
+	if h.State == source.RolledBack {
+		f.Msg, f.Hint, f.Warning = h.Why, "it is used until the file changes", true
 	}
 	return []source.Fault{f}
 }
@@ -280,9 +239,9 @@ func (h *hold) log(log *slog.Logger, path string) {
 		return
 	}
 	h.told = true
-	if h.state == source.RolledBack {
-		log.Info("service file rolled back", "file", path, "why", h.why)
+	if h.State == source.RolledBack {
+		log.Info("service file rolled back", "file", path, "why", h.Why)
 		return
 	}
-	log.Warn("holding a change of a service file; its services keep the last accepted version until svcproxy confirm", "file", path, "why", h.why)
+	log.Warn("holding a change of a service file; its services keep the last accepted version until svcproxy confirm", "file", path, "why", h.Why)
 }

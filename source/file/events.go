@@ -16,7 +16,7 @@ import (
 )
 
 // noteEvent adds what an event is about to the work to do, if it is about us.
-func (s *Source) noteEvent(ev fsnotify.Event, next *stepTimer) {
+func (s *looks) noteEvent(ev fsnotify.Event, next *stepTimer) {
 	from := s.renamedFrom // the kernel tells of both ends of a rename at once
 	s.renamedFrom = ""
 	if ev.Has(fsnotify.Rename) {
@@ -39,7 +39,7 @@ func (s *Source) noteEvent(ev fsnotify.Event, next *stepTimer) {
 
 // classify returns what an event is about, after adding to the work to do what is to
 // be looked at besides the file of that name.
-func (s *Source) classify(ev fsnotify.Event) watch.Target {
+func (s *looks) classify(ev fsnotify.Event) watch.Target {
 	about := s.watcher.Classify(ev)
 	s.todo.all = s.todo.all || about.All
 	maps.Copy(s.todo.names, about.Links)
@@ -50,14 +50,14 @@ func (s *Source) classify(ev fsnotify.Event) watch.Target {
 // name is complete if it was renamed or linked, and need not wait for more
 // events. If it is only beginning to be written it lacks something yet, and
 // so waits for the quiet time.
-func (s *Source) inUse(name string) bool {
+func (s *looks) inUse(name string) bool {
 	f := s.files[name]
 	return f != nil && (f.used.Count() > 0 || f.used != nil && f.isList())
 }
 
 // openWatcher makes the watcher unless there is one: that fails where too many
 // others of the user have one, and is tried at each look at the directory.
-func (s *Source) openWatcher() {
+func (s *looks) openWatcher() {
 	if s.watcher != nil || s.open == nil {
 		return
 	}
@@ -69,7 +69,7 @@ func (s *Source) openWatcher() {
 }
 
 // updateWatches sets the watches that are needed now.
-func (s *Source) updateWatches() {
+func (s *looks) updateWatches() {
 	s.openWatcher()
 	if s.watcher == nil {
 		return
@@ -84,7 +84,7 @@ func (s *Source) updateWatches() {
 }
 
 // updateLinkWatches is updateWatches where nothing has changed but these names, some of which are links.
-func (s *Source) updateLinkWatches(names []string) {
+func (s *looks) updateLinkWatches(names []string) {
 	if s.watcher == nil {
 		return
 	}
@@ -95,7 +95,7 @@ func (s *Source) updateLinkWatches(names []string) {
 }
 
 // logWatchError logs once why no events come; nil: they do.
-func (s *Source) logWatchError(err error) {
+func (s *looks) logWatchError(err error) {
 	switch { // these errors do not say what to do about them
 	case errors.Is(err, unix.EMFILE):
 		err = fmt.Errorf("%w; raise fs.inotify.max_user_instances, or the limit of open files", err)
@@ -113,7 +113,7 @@ const unwatchedPoll = 500 * time.Millisecond
 
 // pollUnwatched adds to the work to do what changed without an event. It costs three system
 // calls, and one more for each file that has another name.
-func (s *Source) pollUnwatched() {
+func (s *looks) pollUnwatched() {
 	if now := time.Now(); now.Before(s.nextUnwatched) || !s.synced {
 		return
 	} else {
@@ -132,7 +132,7 @@ func (s *Source) pollUnwatched() {
 
 // pollClosed has files read that were closed, also where nothing seems to have
 // changed: a mapping changes the time of a file when it is first written, not later.
-func (s *Source) pollClosed() {
+func (s *looks) pollClosed() {
 	if s.watcher == nil {
 		return
 	}
@@ -150,7 +150,7 @@ func (s *Source) pollClosed() {
 }
 
 // sameDirectory reports whether the directory is known to be the one that was listed.
-func (s *Source) sameDirectory() bool {
+func (s *looks) sameDirectory() bool {
 	same, ok := disk.Ask(s.disks, s.dir, (*s.directory).unchanged)
 	return ok && same
 }

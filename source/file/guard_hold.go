@@ -20,39 +20,39 @@ func awaitApply(p *plan, verdict map[*state]string) {
 }
 
 // isNew reports whether nothing is known of any file from before.
-func (s *Source) isNew() bool { return s.store == nil || len(s.store.Names()) == 0 }
+func (s *guarding) isNew() bool { return s.store == nil || len(s.store.Names()) == 0 }
 
 // pinned returns what was decided of p's version; nil: nothing that still holds.
-func (s *Source) pinned(p *probe, guard Guard) *pin {
+func (s *guarding) pinned(p *probe, guard Guard) *pin {
 	pin := s.decisions.pins[p.name]
 	switch v := p.f.next; {
-	case pin == nil, v.Broken, v.ID != pin.found:
+	case pin == nil, v.Broken, v.ID != pin.Found:
 		return nil
-	case pin.state == source.Held && (guard.off() || p.f.good != nil && p.f.good.ID == v.ID):
+	case pin.State == source.Held && (guard.off() || p.f.good != nil && p.f.good.ID == v.ID):
 		return nil
-	case pin.state == source.Held && !guard.Manual && p.f.good == nil: // what it was to keep in use is lost
+	case pin.State == source.Held && !guard.Manual && p.f.good == nil: // what it was to keep in use is lost
 		return nil
 	}
 	return pin
 }
 
 // hold keeps a version that is due from being used, until it is released or another one counts.
-func (s *Source) hold(p *probe, why string, ch *source.Changes) {
+func (s *guarding) hold(p *probe, why string, ch *source.Changes) {
 	at := p.at
-	if p.f.hold != nil && p.f.hold.state == source.Held {
-		at = p.f.hold.since
+	if p.f.hold != nil && p.f.hold.State == source.Held {
+		at = p.f.hold.Since
 	}
-	s.pinTo(p, &pin{state: source.Held, found: p.f.next.ID, since: at, why: why}, ch)
+	s.pinTo(p, &pin{State: source.Held, Found: p.f.next.ID, Since: at, Why: why}, ch)
 }
 
 // pinTo keeps p's version from being used, as was decided of it.
-func (s *Source) pinTo(p *probe, pn *pin, ch *source.Changes) {
+func (s *guarding) pinTo(p *probe, pn *pin, ch *source.Changes) {
 	f := p.f
 	s.decisions.pin(p.name, pn)
 	f.seen, f.next, f.changingSince = f.next, nil, time.Time{}
-	f.state, f.since, f.hold = pn.state, pn.since, &hold{pin: *pn, services: removedServices(f)}
+	f.state, f.since, f.hold = pn.State, pn.Since, &hold{pin: *pn, services: removedServices(f)}
 	delete(s.held, p.name)
-	if pn.state == source.Held {
+	if pn.State == source.Held {
 		s.held[p.name] = f
 	}
 	if f.used != f.good {
@@ -75,7 +75,7 @@ func removedServices(f *state) (keys []source.Key) {
 }
 
 // unpin forgets what was decided of a file.
-func (s *Source) unpin(name string, f *state) {
+func (s *guarding) unpin(name string, f *state) {
 	s.decisions.unpin(name)
 	delete(s.held, name)
 	f.hold = nil
@@ -109,7 +109,7 @@ type released struct {
 }
 
 // release lets all go that is held.
-func (s *Source) release(sink source.Sink) released {
+func (s *guarding) release(sink source.Sink) released {
 	s.mu.Lock()
 	ch, r, removed := s.letGo()
 	s.mu.Unlock()
@@ -127,14 +127,14 @@ func (s *Source) release(sink source.Sink) released {
 }
 
 // releaseIfOff lets go what is held where nothing is to be held any more.
-func (s *Source) releaseIfOff(sink source.Sink) {
+func (s *guarding) releaseIfOff(sink source.Sink) {
 	if len(s.held) > 0 && s.guardSet.Load().off() {
 		s.release(sink)
 	}
 }
 
 // letGo has all that is held count, as one step, with what fits it and could not be used without. The caller holds s.mu.
-func (s *Source) letGo() (ch source.Changes, r released, removed map[string]*read.Version) {
+func (s *guarding) letGo() (ch source.Changes, r released, removed map[string]*read.Version) {
 	removed = map[string]*read.Version{}
 	p := s.planHeld()
 	for _, name := range sortedNames(s.files) {
@@ -170,7 +170,7 @@ func (s *Source) letGo() (ch source.Changes, r released, removed map[string]*rea
 }
 
 // planHeld plans to use all that is held, and what could not be used without, unless the guard holds that.
-func (s *Source) planHeld() *plan {
+func (s *guarding) planHeld() *plan {
 	p := s.newPlan(map[*state]*read.Version{})
 	for _, f := range s.held {
 		p.next[f] = f.seen
@@ -186,7 +186,7 @@ func (s *Source) planHeld() *plan {
 }
 
 // activateHeld has the version count that is held. A newer one, that waits, goes on waiting.
-func (s *Source) activateHeld(p *probe, ch *source.Changes) {
+func (s *guarding) activateHeld(p *probe, ch *source.Changes) {
 	f := p.f
 	newer, due, since := f.next, f.due, f.changingSince
 	f.next = p.v

@@ -11,7 +11,7 @@ import (
 )
 
 // keptVersion reads and parses a version that was accepted once.
-func (s *Source) keptVersion(ctx context.Context, name string, sum [32]byte) (*read.Version, error) {
+func (s *restoring) keptVersion(ctx context.Context, name string, sum [32]byte) (*read.Version, error) {
 	data, err := s.store.Text(name, sum)
 	if err != nil {
 		return nil, err
@@ -19,7 +19,7 @@ func (s *Source) keptVersion(ctx context.Context, name string, sum [32]byte) (*r
 	return s.parseKept(ctx, name, data)
 }
 
-func (s *Source) parseKept(ctx context.Context, name string, data []byte) (*read.Version, error) {
+func (s *restoring) parseKept(ctx context.Context, name string, data []byte) (*read.Version, error) {
 	path, rules := s.path(name), s.rules
 	rules.Hidden = s.disks.Lstat(path).IsLink() // nobody knows whose file it was
 	v := read.NewVersion(ctx, path, data, nil, rules, s.parseCopy, nil)
@@ -30,7 +30,7 @@ func (s *Source) parseKept(ctx context.Context, name string, data []byte) (*read
 }
 
 // versionBefore returns what a trial goes back to: from its copy or, where that is lost, as this run knows it.
-func (s *Source) versionBefore(name string, v *read.Version) (*read.Version, error) {
+func (s *restoring) versionBefore(name string, v *read.Version) (*read.Version, error) {
 	data, err := s.store.Text(name, v.ID)
 	switch {
 	case err == nil:
@@ -43,7 +43,7 @@ func (s *Source) versionBefore(name string, v *read.Version) (*read.Version, err
 }
 
 // useInstead has these versions used, by file name, nil: nothing, whatever the files say. What services kept comes back with them.
-func (s *Source) useInstead(sink source.Sink, versions map[string]*read.Version, kept map[string][]*read.Version, why string) {
+func (s *restoring) useInstead(sink source.Sink, versions map[string]*read.Version, kept map[string][]*read.Version, why string) {
 	var ch source.Changes
 	removed := map[string]*read.Version{}
 	s.mu.Lock()
@@ -83,10 +83,10 @@ func (s *Source) useInstead(sink source.Sink, versions map[string]*read.Version,
 }
 
 // replaceUsed has v used of f, nil: nothing. The caller holds s.mu.
-func (s *Source) replaceUsed(name string, f *state, v *read.Version, why string, ch *source.Changes) {
+func (s *restoring) replaceUsed(name string, f *state, v *read.Version, why string, ch *source.Changes) {
 	now := time.Now()
 	f.state, f.since, f.unlogged = source.RolledBack, now, false
-	p := pin{state: source.RolledBack, found: f.seen.ID, since: now, why: why}
+	p := pin{State: source.RolledBack, Found: f.seen.ID, Since: now, Why: why}
 	switch {
 	case v == nil:
 		if f.used != nil && !f.isList() {
@@ -99,7 +99,7 @@ func (s *Source) replaceUsed(name string, f *state, v *read.Version, why string,
 		s.handOn(f, ch)
 		return
 	default:
-		p.use, f.used = v.ID, v
+		p.Use, f.used = v.ID, v
 		s.handOn(f, ch)
 	}
 	s.decisions.pin(name, &p)

@@ -12,9 +12,9 @@ import (
 )
 
 // judge finds out which files of a plan are held, and why: of these or, nil, of all.
-func (s *Source) judge(p *plan, only map[*state]bool, guard Guard, now time.Time) *judgement {
+func (s *guarding) judge(p *plan, only map[*state]bool, guard Guard, now time.Time) *judgement {
 	j := &judgement{
-		plan: p, guard: guard, now: now,
+		plan: p, guard: guard, removed: &s.removed, now: now,
 		after: map[source.Key]*source.Service{}, takes: map[*state]*removal{}, verdict: map[*state]string{},
 	}
 	s.removed.prune(now)

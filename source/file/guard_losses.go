@@ -49,6 +49,7 @@ type loss struct {
 type judgement struct {
 	*plan
 	guard   Guard
+	removed *recentRemovals
 	now     time.Time
 	total   int // services in use
 	after   map[source.Key]*source.Service

@@ -11,7 +11,7 @@ import (
 
 // handFirst hands on all there is: first what was accepted before this start, so
 // that everyone gets back what was theirs, then what has changed since.
-func (s *Source) handFirst(probes []probe, sink source.Sink) {
+func (s *waits) handFirst(probes []probe, sink source.Sink) {
 	before := s.resumeAccepted(probes)
 	if len(before) > 0 {
 		sink.Apply(source.Changes{Set: before})
@@ -32,7 +32,7 @@ func (s *Source) handFirst(probes []probe, sink source.Sink) {
 
 // resumeAccepted takes up what was accepted before this start, so that everyone first
 // gets back what was theirs. It returns the units of it.
-func (s *Source) resumeAccepted(probes []probe) (units []source.Unit) {
+func (s *waits) resumeAccepted(probes []probe) (units []source.Unit) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range probes {
@@ -61,14 +61,14 @@ func (s *Source) resumeAccepted(probes []probe) (units []source.Unit) {
 	}
 	ch, p := source.Changes{Set: units}, s.newPlan(nil)
 	if t := s.decisions.trial; t != nil && t.back {
-		p.back = t.kept
+		p.back = t.Kept
 	}
 	s.complete(p, &ch)
 	return ch.Set
 }
 
 // handChanges takes what was found, and hands on what counts by now as one step.
-func (s *Source) handChanges(probes []probe, sink source.Sink) {
+func (s *waits) handChanges(probes []probe, sink source.Sink) {
 	ch, news, removed := s.collect(probes, false)
 	if len(ch.Set)+len(ch.Delete) > 0 {
 		sink.Apply(ch)
@@ -79,7 +79,7 @@ func (s *Source) handChanges(probes []probe, sink source.Sink) {
 
 // collect returns what counts by now, as changes and as the files that it is about, and
 // what was in use of those that were removed.
-func (s *Source) collect(probes []probe, first bool) (ch source.Changes, news []probe, removed map[string]*read.Version) {
+func (s *waits) collect(probes []probe, first bool) (ch source.Changes, news []probe, removed map[string]*read.Version) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer s.keepStep()
@@ -114,7 +114,7 @@ func (s *Source) collect(probes []probe, first bool) (ch source.Changes, news []
 
 // logFiles logs one line for each file, at first one for all that are well. What
 // the Tracker has to accept is logged when that is done.
-func (s *Source) logFiles(news []probe, first bool) {
+func (s *waits) logFiles(news []probe, first bool) {
 	services, held := 0, 0
 	for _, p := range news {
 		services += p.f.used.Count()
@@ -142,7 +142,7 @@ func (s *Source) logFiles(news []probe, first bool) {
 
 // decide has each version that is due either count or be held, and adds what follows to ch. It returns
 // what was in use of files that were removed. The caller holds s.mu.
-func (s *Source) decide(due []*probe, first bool, ch *source.Changes) (removed map[string]*read.Version) {
+func (s *guarding) decide(due []*probe, first bool, ch *source.Changes) (removed map[string]*read.Version) {
 	guard := *s.guardSet.Load()
 	var open []*probe
 	for _, p := range due {
@@ -177,7 +177,7 @@ func (s *Source) decide(due []*probe, first bool, ch *source.Changes) (removed m
 // weigh returns what of a step is to be used, what of it counts or is held, and why that is held. A file may fit only a list
 // that is held, and a service have moved to a file that is: so what is held leaves the plan, and the rest is bound and
 // judged again.
-func (s *Source) weigh(open []*probe, guard Guard, first bool) (p *plan, counts []*probe, verdict map[*state]string) {
+func (s *guarding) weigh(open []*probe, guard Guard, first bool) (p *plan, counts []*probe, verdict map[*state]string) {
 	p, verdict = s.newPlan(map[*state]*read.Version{}), map[*state]string{}
 	open = p.tryAgain(open)
 	for _, pr := range open {

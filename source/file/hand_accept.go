@@ -24,7 +24,7 @@ func (s *Source) Accepted(units []source.Unit) {
 }
 
 // accept notes and records which versions are in use. It returns what is to be logged.
-func (s *Source) accept(units []source.Unit, now time.Time) (lines []logLine) {
+func (s *records) accept(units []source.Unit, now time.Time) (lines []logLine) {
 	news := map[string]keep.Entry{}
 	s.mu.Lock()
 	defer s.mu.Unlock()

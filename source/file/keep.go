@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -16,7 +17,7 @@ import (
 )
 
 // damage says why a copy is not used.
-func (s *Source) damage(name string, sum [32]byte, why string) []source.Fault {
+func (s *table) damage(name string, sum [32]byte, why string) []source.Fault {
 	return []source.Fault{{
 		Pos: source.Position{File: s.store.CopyPath(name, sum)},
 		Msg: "the copy of the last good version cannot be used: " + why, Warning: true,
@@ -24,7 +25,7 @@ func (s *Source) damage(name string, sum [32]byte, why string) []source.Fault {
 }
 
 // forgetRecords drops the records of files that were removed, which had these versions.
-func (s *Source) forgetRecords(versions map[string]*read.Version) {
+func (s *records) forgetRecords(versions map[string]*read.Version) {
 	if s.store == nil || len(versions) == 0 {
 		return
 	}
@@ -39,14 +40,14 @@ func (s *Source) forgetRecords(versions map[string]*read.Version) {
 
 // cleanStore does what can wait until all services have been handed on: it drops what
 // is kept of files that do not exist any more, and keeps again what was lost, which nothing else waits for.
-func (s *Source) cleanStore() {
+func (s *records) cleanStore() {
 	if s.store == nil {
 		return
 	}
 	lost := map[string]*read.Version{}
 	for _, name := range s.store.Names() {
 		pin := s.decisions.pins[name]
-		if s.files[name] == nil || pin != nil && pin.state == source.RolledBack && pin.use == ([32]byte{}) {
+		if s.files[name] == nil || pin != nil && pin.State == source.RolledBack && pin.Use == ([32]byte{}) {
 			lost[name] = nil
 		}
 	}
@@ -56,14 +57,14 @@ func (s *Source) cleanStore() {
 }
 
 // contents returns what a file has, false if that cannot be read.
-func (s *Source) contents(name string) ([]byte, bool) {
+func (s *records) contents(name string) ([]byte, bool) {
 	path := s.path(name)
 	t, ok := s.disks.Read(path, s.disks.Lstat(path), s.rules.MaxSize())
 	return t.Data, ok && t.Err == nil
 }
 
 // forgetLost has nobody wait any more for files that a power failure may have taken.
-func (s *Source) forgetLost() {
+func (s *records) forgetLost() {
 	for _, f := range s.files {
 		f.maybeLost = false
 	}
@@ -71,7 +72,7 @@ func (s *Source) forgetLost() {
 }
 
 // markStore notes that this boot uses the store, once no file is missed of another.
-func (s *Source) markStore() {
+func (s *records) markStore() {
 	for _, f := range s.files {
 		if f.maybeLost {
 			return
@@ -83,7 +84,7 @@ func (s *Source) markStore() {
 }
 
 // maintainStore writes again what could not be written, and keeps the index short.
-func (s *Source) maintainStore() {
+func (s *records) maintainStore() {
 	if s.store != nil && s.synced {
 		s.store.Maintain(len(s.files))
 		s.markStore()
@@ -92,7 +93,7 @@ func (s *Source) maintainStore() {
 
 // loadDecisions takes up what an earlier run kept. An apply that it did not see confirmed
 // goes back at once where the time is over, or the host has started again since.
-func (s *Source) loadDecisions(now time.Time) {
+func (s *lists) loadDecisions(now time.Time) {
 	path := s.store.DecisionsPath()
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -108,9 +109,9 @@ func (s *Source) loadDecisions(now time.Time) {
 	defer s.mu.Unlock()
 	d.text = data
 	if t := d.trial; t != nil {
-		t.until = now.Add(min(t.until.Sub(now), t.until.Sub(t.began))) // also if the clock was, or is, set back
+		t.Until = now.Add(min(t.Until.Sub(now), t.Until.Sub(t.Began))) // also if the clock was, or is, set back
 		d.changed = true
-		t.back = t.boot != keep.Boot() || !now.Before(t.until)
+		t.back = t.Boot != keep.Boot() || !now.Before(t.Until)
 	}
 	s.decisions = d
 	s.putDecisions(nil)
@@ -118,7 +119,7 @@ func (s *Source) loadDecisions(now time.Time) {
 
 // keepStep has written what a step decided, and then the lists that it took: services may keep those of before. The caller
 // holds s.mu.
-func (s *Source) keepStep() {
+func (s *lists) keepStep() {
 	s.keepDecisions(len(s.listEntries) == 0)
 	if s.store != nil && len(s.listEntries) > 0 {
 		s.store.Put(s.listEntries)
@@ -128,7 +129,7 @@ func (s *Source) keepStep() {
 
 // keepDecisions has them written, if they are other than before. What services kept is dropped only where the caller
 // has nothing to put that makes it so. The caller holds s.mu.
-func (s *Source) keepDecisions(mayDrop bool) {
+func (s *lists) keepDecisions(mayDrop bool) {
 	d := &s.decisions
 	if s.store == nil {
 		return
@@ -144,24 +145,24 @@ func (s *Source) keepDecisions(mayDrop bool) {
 	}
 }
 
-func (s *Source) putDecisions(text []byte) {
+func (s *lists) putDecisions(text []byte) {
 	needs, texts := s.decisions.needs()
 	s.store.PutDecisions(text, needs, texts)
 }
 
 // remembered returns the names of all files of which something is in use or decided, sorted.
-func (s *Source) remembered() []string {
+func (s *table) remembered() []string {
 	names := map[string]bool{}
 	for _, name := range s.store.Names() {
 		names[name] = true
 	}
 	for name, p := range s.decisions.pins {
-		if p.state == source.RolledBack {
+		if p.State == source.RolledBack {
 			names[name] = true
 		}
 	}
 	if s.decisions.trial != nil {
-		for name := range s.decisions.trial.before {
+		for name := range s.decisions.trial.Before {
 			names[name] = true
 		}
 	}
@@ -169,6 +170,49 @@ func (s *Source) remembered() []string {
 }
 
 // keepsMissing reports whether a file that is recorded and missing at the start is more than one that was removed.
-func (s *Source) keepsMissing() bool {
+func (s *guarding) keepsMissing() bool {
 	return !s.guardSet.Load().off() || len(s.decisions.pins) > 0 || s.decisions.trial != nil
+}
+
+// noteKept notes which versions of lists services keep, so that they do over a restart too. That is written before a record makes
+// it necessary, and dropped after the disk has what makes it needless: a process may be killed in between. A version that is not
+// needed does no harm, since a list in use that fits goes first. mayDrop: the caller has nothing to record.
+func (s *lists) noteKept(mayDrop bool) {
+	d := &s.decisions
+	if len(s.keeping)+len(d.kept) == 0 {
+		return
+	}
+	keeps, drop := map[*read.Version]bool{}, mayDrop && s.synced && (s.store.OnDisk() || s.store.WriteError() != "")
+	for _, f := range s.keeping {
+		for _, l := range f.keeps {
+			keeps[l] = true
+		}
+	}
+	kept := map[string][]*read.Version{}
+	for name, lists := range d.kept {
+		kept[name] = slices.DeleteFunc(slices.Clone(lists), func(l *read.Version) bool { return drop && !keeps[l] })
+	}
+	for l := range keeps {
+		if name := filepath.Base(l.Path); !slices.ContainsFunc(kept[name], func(k *read.Version) bool { return k.ID == l.ID }) {
+			kept[name] = append(kept[name], l)
+		}
+	}
+	maps.DeleteFunc(kept, func(_ string, lists []*read.Version) bool { return len(lists) == 0 })
+	if !maps.EqualFunc(kept, d.kept, slices.Equal) {
+		d.kept, d.changed = kept, true
+	}
+}
+
+// loadLists reads the versions of lists that decisions name from their copies. A version whose copy is lost has a name only.
+func (s *lists) loadLists(d *decisions) {
+	for _, l := range d.lists() {
+		data, err := s.store.Text(filepath.Base(l.Path), l.ID)
+		v := read.ListVersion(s.path(l.Path), data, s.rules)
+		if l.Path = v.Path; err == nil && v.Broken {
+			err = errors.New(v.Faults[0].String())
+		}
+		if l.List = v.List; err != nil {
+			s.log.Warn("lost the version of an endpoint list that services keep", "file", v.Path, "err", err)
+		}
+	}
 }

@@ -17,7 +17,7 @@ import (
 // prepareLook returns the names to look at, sorted. For a look at the whole directory it renews the
 // watches and lists it. It returns false when it does not know which files there are: then
 // nothing must be concluded.
-func (s *Source) prepareLook(todo work) ([]string, bool) {
+func (s *looks) prepareLook(todo work) ([]string, bool) {
 	names := maps.Clone(todo.names)
 	if todo.all {
 		s.updateWatches() // first, so that what changes after the listing is told
@@ -53,7 +53,7 @@ func (s *Source) prepareLook(todo work) ([]string, bool) {
 }
 
 // list returns the names of the service files, and whether the directory is another one than before.
-func (s *Source) list() (l read.Listing, moved bool, err error) {
+func (s *looks) list() (l read.Listing, moved bool, err error) {
 	l, ok := disk.Ask(s.disks, s.dir, func() read.Listing { return read.ListDir(s.dir) })
 	if !ok {
 		l.Err = fmt.Errorf("listing service files: %w", disk.ErrNoAnswer)
@@ -63,7 +63,7 @@ func (s *Source) list() (l read.Listing, moved bool, err error) {
 }
 
 // recorded reports whether an earlier run left something of a file to this start.
-func (s *Source) recorded(name string) bool {
+func (s *table) recorded(name string) bool {
 	if s.synced || s.store == nil {
 		return false
 	}
@@ -72,12 +72,12 @@ func (s *Source) recorded(name string) bool {
 }
 
 // hasFiles reports whether there is anything that an empty directory would remove.
-func (s *Source) hasFiles() bool {
+func (s *records) hasFiles() bool {
 	return len(s.files) > 0 || !s.synced && s.store != nil && len(s.remembered()) > 0
 }
 
 // logDirError logs once why there are no files to list.
-func (s *Source) logDirError(err error) {
+func (s *looks) logDirError(err error) {
 	switch {
 	case !s.noteProblem(&s.dirErr, err):
 	case err == nil:
@@ -91,23 +91,24 @@ func (s *Source) logDirError(err error) {
 
 // lookAt finds out which version each of these files has now. A large one, once there
 // are services, is read beside. It returns false when ctx ended before.
-func (s *Source) lookAt(ctx context.Context, names []string, todo work) ([]probe, bool) {
+func (s *looks) lookAt(ctx context.Context, names []string, todo work) ([]probe, bool) {
 	probes := make([]probe, len(names))
 	rules := s.revision.Load()
 	parallel.Do(len(names), func(i int) {
 		p := &probes[i]
 		p.name, p.rules, p.revision = names[i], s.rules, rules
-		p.renamed, p.dir = todo.renamed[p.name], s.directory.lastID.FileID
+		p.renamed = todo.renamed[p.name]
 		p.PathInfo = s.disks.Lstat(s.path(p.name))
 	})
 	if links := s.register(probes); len(links) > 0 {
 		s.updateLinkWatches(links) // before the links are followed, so that what changes afterwards is told
 	}
+	large := make([]bool, len(probes))
 	ok := s.forEach(ctx, len(probes), func(i int) {
 		p := &probes[i]
 		p.at = time.Now()
-		toRead := p.examine(s.whatIsAt(p), todo.hash)
-		if p.deferred = toRead && s.synced && p.stamp.Size > largeSize; p.deferred {
+		toRead := p.examine(s.whatIsAt(p), s.directory.lastID.Dev, todo.hash)
+		if large[i] = toRead && s.synced && p.stamp.Size > largeSize; large[i] {
 			return
 		}
 		if toRead {
@@ -121,16 +122,19 @@ func (s *Source) lookAt(ctx context.Context, names []string, todo work) ([]probe
 	if !ok {
 		return nil, false
 	}
-	return slices.DeleteFunc(probes, func(p probe) bool {
-		if p.deferred {
+	var looked []probe
+	for i, p := range probes {
+		if large[i] {
 			s.startLargeRead(ctx, p)
+		} else {
+			looked = append(looked, p)
 		}
-		return p.deferred
-	}), true
+	}
+	return looked, true
 }
 
 // whatIsAt returns what p's file is, where links are followed.
-func (s *Source) whatIsAt(p *probe) disk.PathInfo {
+func (s *looks) whatIsAt(p *probe) disk.PathInfo {
 	if !p.IsLink() {
 		return p.PathInfo
 	}
@@ -138,7 +142,7 @@ func (s *Source) whatIsAt(p *probe) disk.PathInfo {
 }
 
 // readSmall reads the text of p's file, if that comes in time.
-func (s *Source) readSmall(ctx context.Context, p *probe) {
+func (s *looks) readSmall(ctx context.Context, p *probe) {
 	t, ok := s.disks.Read(p.f.path, p.PathInfo, p.rules.MaxSize())
 	if !ok {
 		p.v, p.stamp = p.unreadVersion(disk.ErrNoAnswer), disk.Stamp{} // to be read again
@@ -150,7 +154,7 @@ func (s *Source) readSmall(ctx context.Context, p *probe) {
 // register gives each probe its state, and returns the names of those that are, or were, links. A missing
 // list that services refer to is not removed. At the start, references are not known yet, so every
 // missing list counts as referred to.
-func (s *Source) register(probes []probe) (links []string) {
+func (s *looks) register(probes []probe) (links []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var referred map[string]bool // nil: not asked for yet
@@ -182,7 +186,7 @@ func (s *Source) register(probes []probe) (links []string) {
 }
 
 // forEach calls f with 0 to n-1 on all cores. It returns false when ctx ended before.
-func (s *Source) forEach(ctx context.Context, n int, f func(i int)) bool {
+func (s *looks) forEach(ctx context.Context, n int, f func(i int)) bool {
 	done := make(chan struct{})
 	s.background.Go(func() {
 		defer close(done)

@@ -19,7 +19,7 @@ const largeSize = 64 << 10
 
 // startLargeRead has a large file read. One whose result nobody wants any more makes room
 // as soon as it can.
-func (s *Source) startLargeRead(ctx context.Context, p probe) {
+func (s *waits) startLargeRead(ctx context.Context, p probe) {
 	l := &largeRead{probe: p, before: p.stamp, changed: p.stamp != p.f.stamp}
 	ctx, l.cancel = context.WithCancel(ctx)
 	s.mu.Lock()
@@ -37,7 +37,7 @@ func (s *Source) startLargeRead(ctx context.Context, p probe) {
 }
 
 // readLarge reads what l is about, unless ctx ends before, and hands it over to Run.
-func (s *Source) readLarge(ctx context.Context, l *largeRead) {
+func (s *waits) readLarge(ctx context.Context, l *largeRead) {
 	defer l.cancel()
 	select {
 	case s.slots <- struct{}{}:
@@ -57,7 +57,7 @@ func (s *Source) readLarge(ctx context.Context, l *largeRead) {
 
 // endedReads returns what was found of the large files that have been read. One that has
 // changed meanwhile is to be looked at again: its name goes to todo.
-func (s *Source) endedReads(todo work) (probes []probe) {
+func (s *waits) endedReads(todo work) (probes []probe) {
 	for name, l := range s.largeReads {
 		switch {
 		case !l.ended:
@@ -78,7 +78,7 @@ func (s *Source) endedReads(todo work) (probes []probe) {
 
 // outdated reports whether there is no use in reading a file that had this stamp.
 // One that changes all the time is read nevertheless, or it never would be.
-func (s *Source) outdated(l *largeRead, was disk.Stamp) bool {
+func (s *waits) outdated(l *largeRead, was disk.Stamp) bool {
 	var is disk.Stamp
 	f := s.files[l.name]
 	if f == nil { // its removal, which was held, went through meanwhile: it is a new file
@@ -98,14 +98,14 @@ func (s *Source) outdated(l *largeRead, was disk.Stamp) bool {
 }
 
 // cancelRead forgets a reading, whatever becomes of it.
-func (s *Source) cancelRead(l *largeRead) {
+func (s *waits) cancelRead(l *largeRead) {
 	l.cancel()
 	delete(s.largeReads, l.name)
 }
 
 // withoutLarge returns the names that no reading is about. Of the others it drops the reading that
 // is overtaken, or makes the file be looked at when it has ended.
-func (s *Source) withoutLarge(names []string, todo work) []string {
+func (s *waits) withoutLarge(names []string, todo work) []string {
 	return slices.DeleteFunc(names, func(name string) bool {
 		l := s.largeReads[name]
 		switch {
@@ -121,7 +121,7 @@ func (s *Source) withoutLarge(names []string, todo work) []string {
 }
 
 // forgetEnded forgets the readings that have ended, once what they found is taken.
-func (s *Source) forgetEnded() {
+func (s *waits) forgetEnded() {
 	for name, l := range s.largeReads {
 		if !l.ended {
 			continue

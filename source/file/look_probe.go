@@ -13,8 +13,8 @@ import (
 )
 
 // examine finds out which version p's file has, which is this one, as far as its text need not be
-// read. It returns true when that is to be read.
-func (p *probe) examine(is disk.PathInfo, hash bool) bool {
+// read. The directory is on a device. It returns true when that is to be read.
+func (p *probe) examine(is disk.PathInfo, dev uint64, hash bool) bool {
 	switch {
 	case errors.Is(p.Err, fs.ErrNotExist) && p.f.maybeLost:
 		p.v = p.unreadVersion(read.ErrMaybeLost)
@@ -33,7 +33,7 @@ func (p *probe) examine(is disk.PathInfo, hash bool) bool {
 		return false
 	}
 	p.stamp = disk.StampOf(is.Info)
-	p.elsewhere = is.Info.Sys().(*syscall.Stat_t).Nlink > 1 || p.stamp.Dev != p.dir.Dev || is.Mounted
+	p.elsewhere = is.Info.Sys().(*syscall.Stat_t).Nlink > 1 || p.stamp.Dev != dev || is.Mounted
 	p.target = p.f.target
 	return p.stamp != p.f.stamp || p.f.racy || hash
 }
@@ -85,11 +85,11 @@ func (p *probe) version(ctx context.Context, data []byte, err error, parse read.
 
 // restore finds the last good version of p's file. As a rule that is the one
 // just read, and the copy of it is not touched.
-func (s *Source) restore(ctx context.Context, p *probe) {
+func (s *restoring) restore(ctx context.Context, p *probe) {
 	rec, ok := s.store.Find(p.name)
 	if t := s.decisions.trial; t != nil && t.back {
 		rec, ok = s.goneBack(ctx, p, t, rec, ok)
-	} else if pin := s.decisions.pins[p.name]; pin != nil && pin.state == source.RolledBack && pin.found == p.v.ID {
+	} else if pin := s.decisions.pins[p.name]; pin != nil && pin.State == source.RolledBack && pin.Found == p.v.ID {
 		rec, ok = s.insteadOf(ctx, p, pin, rec, ok)
 	}
 	if !ok || p.v == read.Gone && !s.keepsMissing() {

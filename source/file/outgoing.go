@@ -12,7 +12,7 @@ import (
 )
 
 // activate makes p's version count, and adds what follows to ch.
-func (s *Source) activate(p *probe, ch *source.Changes) {
+func (s *lists) activate(p *probe, ch *source.Changes) {
 	f, at := p.f, p.at
 	if p.good != nil && p.v.Broken { // before this start, as it seems
 		at = times.Later(p.lastChanged(), p.last.At)
@@ -34,7 +34,7 @@ func (s *Source) activate(p *probe, ch *source.Changes) {
 }
 
 // handOn adds what is used of f to ch. A list goes on with the files that refer to it, see complete.
-func (s *Source) handOn(f *state, ch *source.Changes) {
+func (s *lists) handOn(f *state, ch *source.Changes) {
 	if f.isList() {
 		s.takeList(f)
 		return
@@ -44,7 +44,7 @@ func (s *Source) handOn(f *state, ch *source.Changes) {
 
 // takeList has what is used of a file of endpoints count as accepted: it claims nothing. The files that refer to it are
 // handed on with it by complete. The caller holds s.mu.
-func (s *Source) takeList(f *state) {
+func (s *lists) takeList(f *state) {
 	name := filepath.Base(f.path)
 	was := f.good
 	f.good, f.sent, f.damage, f.unlogged = f.used, nil, nil, false
@@ -88,7 +88,7 @@ func (f *state) markActive(now time.Time) bool {
 
 // outgoing returns what is used of f as a unit for the sink, and notes it as sent. Without
 // a store nobody tells what becomes of it: it is taken for accepted.
-func (s *Source) outgoing(f *state) source.Unit {
+func (s *lists) outgoing(f *state) source.Unit {
 	if s.store == nil {
 		f.good = f.used
 	} else if n := len(f.sent); n == 0 || f.sent[n-1].Version != f.used { // else only its lists are new
@@ -111,7 +111,7 @@ const maxSent = 16
 
 // withdraw takes back a version that was handed on and not accepted, for the
 // file has become something else, which is broken.
-func (s *Source) withdraw(f *state, ch *source.Changes) {
+func (s *lists) withdraw(f *state, ch *source.Changes) {
 	f.used, f.sent, f.unlogged = f.good, nil, false
 	if f.used == nil {
 		ch.Delete = append(ch.Delete, f.id())

@@ -81,7 +81,11 @@ func (s *Source) run(ctx context.Context, sink source.Sink) {
 // step does the work there is and returns how long to wait for the next step, and whether it found out about any file. It does
 // nothing when ctx ends meanwhile.
 func (s *Source) step(ctx context.Context, sink source.Sink) (found bool, wait time.Duration) {
-	s.disks.BeginStep(s.patience())
+	patience := disk.FirstPatience
+	if s.synced {
+		patience = disk.Patience
+	}
+	s.disks.BeginStep(patience)
 	s.pollContents()
 	s.endTrial(sink)
 	s.releaseIfOff(sink)
@@ -113,14 +117,6 @@ func (s *Source) step(ctx context.Context, sink source.Sink) (found bool, wait t
 	s.forgetEnded()
 	s.steps++
 	return len(probes) > 0, s.nextWait()
-}
-
-// patience returns how long a step waits for a file system.
-func (s *Source) patience() time.Duration {
-	if s.synced {
-		return disk.Patience
-	}
-	return disk.FirstPatience
 }
 
 // pollContents adds to the work to do, when it is time, to read all files.
@@ -158,14 +154,14 @@ func (s *Source) handRecorded(ctx context.Context, sink source.Sink) {
 
 // trustMissing reports whether what was found is true of the directory that was listed. A
 // file seems to be gone, too, when the directory has gone meanwhile.
-func (s *Source) trustMissing(probes []probe) bool {
+func (s *looks) trustMissing(probes []probe) bool {
 	missing := slices.ContainsFunc(probes, func(p probe) bool { return p.v == read.Gone })
 	return !missing || s.sameDirectory()
 }
 
 // probeRecorded returns probes of what is recorded, for a directory that cannot be read.
 // It returns false when ctx ended before.
-func (s *Source) probeRecorded(ctx context.Context) ([]probe, bool) {
+func (s *looks) probeRecorded(ctx context.Context) ([]probe, bool) {
 	names := s.remembered()
 	probes := make([]probe, len(names))
 	for i, name := range names {
@@ -173,7 +169,7 @@ func (s *Source) probeRecorded(ctx context.Context) ([]probe, bool) {
 	}
 	s.register(probes)
 	return probes, s.forEach(ctx, len(probes), func(i int) {
-		probes[i].examine(probes[i].PathInfo, false)
+		probes[i].examine(probes[i].PathInfo, s.directory.lastID.Dev, false)
 		s.restore(ctx, &probes[i])
 	})
 }
@@ -187,7 +183,7 @@ func (s *Source) nextWait() time.Duration {
 	}
 	until = times.Earlier(until, time.Now().Add(unwatchedPoll))
 	if t := s.decisions.trial; t != nil {
-		until = times.Earlier(until, t.until)
+		until = times.Earlier(until, t.Until)
 	}
 	arriving := s.arriving()
 	for name, f := range s.waiting {

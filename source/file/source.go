@@ -51,7 +51,7 @@
 //	bind       services with the endpoints of files of their own
 //	keep       what the next start must know
 //	outgoing   a version that counts, as a unit for the sink
-//	source     the Source: what all of the above share
+//	source     the Source and its parts: what all of the above share
 //	state      what is known of a file, and one look at it
 //	removals   what changes may remove, and what they removed lately
 //	check      what is in the directory beside service files, and who may write it
@@ -108,65 +108,95 @@ type Options struct {
 	Poll time.Duration
 }
 
+// What a Source has, from what all need to what only Run does. Each part uses those before it only.
+type (
+	// A table is what is known of the files.
+	table struct {
+		dir        string
+		log        *slog.Logger
+		rules      read.Rules
+		revision   atomic.Int64 // how often Revalidate was called
+		store      *keep.Store  // nil: nothing survives a restart
+		disks      *disk.Asker
+		background sync.WaitGroup // what runs beside Run
+		reload     chan struct{}  // has Run read everything again
+
+		mu        sync.Mutex // guards what follows, of which only Run writes, and Accepted some fields of states
+		files     map[string]*state
+		held      map[string]*state // those of files that the guard holds
+		decisions decisions
+		synced    bool
+	}
+
+	// lists are how endpoints of files of their own come to services.
+	lists struct {
+		table
+		newLists    map[string]bool       // files of endpoints that are used otherwise than the files have them that refer to them; guarded by mu
+		keeping     map[string]*state     // service files of which a list does not fit some services; guarded by mu
+		listEntries map[string]keep.Entry // to be recorded of those, once decisions are
+		refit       bool                  // a file that did not fit its lists may do so now
+		boundBy     int64                 // the revision by which services were bound to lists
+	}
+
+	// records are what the next start must know.
+	records struct {
+		lists
+		recordMu sync.Mutex // held from finding out what is to be recorded until it is put; taken before mu
+		dirErr   string     // why the directory was not listed, as last logged
+		watchErr string     // why it is not watched, as last logged
+	}
+
+	// guarding holds changes.
+	guarding struct {
+		records
+		guardSet atomic.Pointer[Guard]
+		removed  recentRemovals
+	}
+
+	// restoring puts earlier versions in the place of what files say.
+	restoring struct {
+		guarding
+		parseCopy read.Parser // of what was accepted
+	}
+
+	// waits are for what may be half written, or is read beside.
+	waits struct {
+		restoring
+		parse      read.Parser       // of what files say
+		todo       work              // at the next step
+		waiting    map[string]*state // those of files with a version that does not count yet
+		lastChange time.Time         // when a file was last found that came, went or was replaced
+
+		largeReads map[string]*largeRead // of large files, by name
+		largeDone  chan *largeRead       // those that have ended
+		slots      chan struct{}         // as many as can be read at a time
+	}
+
+	// looks find out what is in the directory.
+	looks struct {
+		waits
+		statfs    func(string, *unix.Statfs_t) error
+		directory *serviceDir
+		mounts    watch.Mounts
+		watcher   *watch.Watcher                           // nil: polls only
+		open      func(dir string) (*watch.Watcher, error) // nil: there is to be none
+
+		nextUnwatched time.Time
+		renamedFrom   string // the path that the last event was about, if it was a rename of that
+	}
+)
+
 // A Source is a directory of service files. It implements source.Source.
 type Source struct {
-	dir   string
-	log   *slog.Logger
-	poll  time.Duration
-	rules read.Rules
+	looks
+	poll     time.Duration
+	nextPoll time.Time   // of contents
+	reloaded atomic.Bool // what does not exist was removed: Reload was called
+	around   lately.Value[surroundings]
 
-	parse, parseCopy read.Parser // of what files say, and of what was accepted of them
-
-	reload   chan struct{}
-	revision atomic.Int64 // how often Revalidate was called
-	reloaded atomic.Bool  // what does not exist was removed: Reload was called
-	store    *keep.Store  // nil: nothing survives a restart
-
-	statfs func(string, *unix.Statfs_t) error
-	around lately.Value[surroundings]
-
-	// Of the goroutine of Run.
-	disks     *disk.Asker
-	watcher   *watch.Watcher                           // nil: polls only
-	open      func(dir string) (*watch.Watcher, error) // nil: there is to be none
-	todo      work
-	nextPoll  time.Time // of contents
-	directory *serviceDir
-	mounts    watch.Mounts
-
-	nextUnwatched time.Time
-	lastChange    time.Time // when a file was last found that came, went or was replaced
-	renamedFrom   string    // the path that the last event was about, if it was a rename of that
-
-	removed  recentRemovals
 	steps    int                    // how often step has run to its end
 	commands chan func(source.Sink) // what others have the goroutine of Run do
-
-	waiting map[string]*state // those of files with a version that does not count yet
-
-	newLists    map[string]bool       // files of endpoints that are used otherwise than the files have them that refer to them; guarded by mu
-	keeping     map[string]*state     // service files of which a list does not fit some services; guarded by mu
-	listEntries map[string]keep.Entry // to be recorded of those, once decisions are
-	refit       bool                  // a file that did not fit its lists may do so now
-	boundBy     int64                 // the revision by which services were bound to lists
-
-	largeReads map[string]*largeRead // of large files, by name
-	largeDone  chan *largeRead       // those that have ended
-	slots      chan struct{}         // as many as can be read at a time
-	background sync.WaitGroup        // what runs beside Run
-
-	guardSet atomic.Pointer[Guard]
-	decideMu sync.Mutex // held from reading what is decided until that is done
-
-	recordMu sync.Mutex // held from finding out what is to be recorded until it is put; taken before mu
-
-	mu        sync.Mutex // guards what follows, of which only Run writes, and Accepted some fields of states
-	files     map[string]*state
-	held      map[string]*state // those of files that the guard holds
-	decisions decisions
-	synced    bool
-	dirErr    string // why the directory was not listed, as last logged
-	watchErr  string // why it is not watched, as last logged
+	decideMu sync.Mutex             // held from reading what is decided until that is done
 }
 
 // work is what to look at next.
@@ -182,21 +212,13 @@ func newWork() work { return work{names: map[string]bool{}, renamed: map[string]
 
 // New returns a Source that does nothing before Run.
 func New(o Options) *Source {
-	s := &Source{
-		dir: o.Dir, log: o.Log, poll: o.Poll, rules: o.Rules,
-		reload:  make(chan struct{}, 1),
-		todo:    newWork(),
-		waiting: map[string]*state{}, files: map[string]*state{}, held: map[string]*state{},
-		newLists: map[string]bool{}, keeping: map[string]*state{}, listEntries: map[string]keep.Entry{},
-		commands: make(chan func(source.Sink)), decisions: decisions{pins: map[string]*pin{}},
-		largeReads: map[string]*largeRead{}, largeDone: make(chan *largeRead), slots: make(chan struct{}, runtime.GOMAXPROCS(0)),
-	}
-	if s.log == nil {
-		s.log = slog.New(slog.DiscardHandler)
-	}
-	if s.poll == 0 {
-		s.poll = hashPoll
-	}
+	s := &Source{poll: cmp.Or(o.Poll, hashPoll), commands: make(chan func(source.Sink))}
+	s.dir, s.log, s.rules = o.Dir, cmp.Or(o.Log, slog.New(slog.DiscardHandler)), o.Rules
+	s.reload = make(chan struct{}, 1)
+	s.files, s.held, s.decisions.pins = map[string]*state{}, map[string]*state{}, map[string]*pin{}
+	s.newLists, s.keeping, s.listEntries = map[string]bool{}, map[string]*state{}, map[string]keep.Entry{}
+	s.todo, s.waiting, s.largeReads = newWork(), map[string]*state{}, map[string]*largeRead{}
+	s.largeDone, s.slots = make(chan *largeRead), make(chan struct{}, runtime.GOMAXPROCS(0))
 	s.disks = disk.NewAsker(o.Dir)
 	s.rules.Writer = s.disks.Writer
 	s.parse, s.parseCopy = s.rules.ParseNew, s.rules.ParseCopy
@@ -217,7 +239,7 @@ func (s *Source) Reload() {
 	s.wake()
 }
 
-func (s *Source) wake() { wake.Once(s.reload) }
+func (s *table) wake() { wake.Once(s.reload) }
 
 // Revalidate makes Run read everything again now, and hold also what has not changed to
 // Rules.Check, whose answers have. It may be called from any goroutine.
@@ -256,7 +278,7 @@ func (s *Source) lookAround() surroundings {
 }
 
 // knownNames returns the names of the files that Status lists.
-func (s *Source) knownNames() map[string]bool {
+func (s *records) knownNames() map[string]bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	names := make(map[string]bool, len(s.files))
@@ -301,7 +323,7 @@ func (s *Source) Known() source.Status {
 		}
 	}
 	if t := s.decisions.trial; t != nil && s.synced {
-		st.Warnings = append(st.Warnings, fmt.Sprintf("svcproxy apply of %s goes back at %s unless svcproxy confirm follows", clock(t.began), clock(t.until)))
+		st.Warnings = append(st.Warnings, fmt.Sprintf("svcproxy apply of %s goes back at %s unless svcproxy confirm follows", clock(t.Began), clock(t.Until)))
 	}
 	for _, t := range s.problems() {
 		if t.why != "" {
@@ -312,7 +334,7 @@ func (s *Source) Known() source.Status {
 }
 
 // referredTo returns the names of all lists that any file refers to, as it is or as it is used.
-func (s *Source) referredTo() map[string]bool {
+func (s *lists) referredTo() map[string]bool {
 	names := map[string]bool{}
 	for _, f := range s.files {
 		f.eachList(func(name string) { names[name] = true })
@@ -322,7 +344,7 @@ func (s *Source) referredTo() map[string]bool {
 
 // misfitsByFile returns what services in use find wrong with lists, by the list or, where that does not exist, by the file of the
 // service. The caller holds s.mu.
-func (s *Source) misfitsByFile() map[string][]source.Fault {
+func (s *lists) misfitsByFile() map[string][]source.Fault {
 	of := map[string][]source.Fault{}
 	for _, file := range sortedNames(s.keeping) {
 		is := cmp.Or(s.keeping[file].inUse, &read.Bound{})
@@ -347,7 +369,7 @@ type problem struct {
 }
 
 // problems returns all kinds. The caller holds s.mu.
-func (s *Source) problems() []problem {
+func (s *records) problems() []problem {
 	list := []problem{
 		{"directory", "the directory of service files cannot be read, and services stay as they are", s.dirErr},
 		{"watch", "service files cannot be watched, and are listed every second", s.watchErr},
@@ -361,7 +383,7 @@ func (s *Source) problems() []problem {
 
 // Problems returns which kinds of trouble the source has, of all there are: its
 // directory cannot be read, or not be watched, or last good versions not be kept.
-func (s *Source) Problems() map[string]bool {
+func (s *records) Problems() map[string]bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	has := make(map[string]bool)
@@ -372,7 +394,7 @@ func (s *Source) Problems() map[string]bool {
 }
 
 // noteProblem keeps a problem for Status, and reports whether it is another than before.
-func (s *Source) noteProblem(trouble *string, err error) bool {
+func (s *records) noteProblem(trouble *string, err error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	why := read.ErrorText(err)
@@ -381,4 +403,4 @@ func (s *Source) noteProblem(trouble *string, err error) bool {
 	return !same
 }
 
-func (s *Source) path(name string) string { return filepath.Join(s.dir, name) }
+func (s *table) path(name string) string { return filepath.Join(s.dir, name) }

@@ -16,36 +16,43 @@ import (
 // A state is what is known of one name in the directory.
 type state struct {
 	path string
-
-	// As last looked at.
-	link      bool       // a symbolic link
-	elsewhere bool       // it may be written under another name: a hard link, or mounted from there
-	maybeLost bool       // a power failure, and nobody who removed it, may be why it does not exist
-	stamp     disk.Stamp // zero: none
-	target    string     // of a link
-	racy      bool       // the stamp may be of more than one version
+	looked
+	link      bool // a symbolic link
+	maybeLost bool // a power failure, and nobody who removed it, may be why it does not exist
+	racy      bool // the stamp may be of more than one version
 
 	seen *read.Version // the last that counted; nil: none yet
 	used *read.Version // the last handed on (nil: none); equals seen unless seen is broken, held or replaced
+	pending
+
+	state source.FileState
+	since time.Time
+	hold  *hold // why seen is not used although it could be; nil: it is
+	handed
+}
+
+// What was looked at.
+type looked struct {
+	stamp     disk.Stamp // zero: none
+	target    string     // of a link
+	elsewhere bool       // it may be written under another name: a hard link, or mounted from there
+}
+
+// What is pending is a version of a file that does not count yet.
+type pending struct {
 	next *read.Version // counts from due on, unless it changes; nil: nothing new
 	due  time.Time
 
 	releases bool // next lacks something that used claims
 	partial  bool // next may be half written
 
-	changedAt     time.Time // when it was last found changed
+	changedAt     time.Time // when the file was last found changed
 	changingSince time.Time // since when it has been changing, never quiet, and without what was accepted; zero: it is not
 	missingSince  time.Time // since when next is gone
+}
 
-	state source.FileState
-	since time.Time
-	hold  *hold // why seen is not used although it could be; nil: it is
-
-	// Of a file that refers to lists: used and good with these; nil: it refers to none.
-	bound, inUse *read.Bound
-	keeps        []*read.Version // of lists, what services of these have in place of those in use
-
-	// What became of what was handed on.
+// What became of what was handed on of a file.
+type handed struct {
 	sent      []handedVersion // neither accepted yet nor overtaken by one that was
 	good      *read.Version   // the last that was accepted; nil: none
 	unlogged  bool            // that used is accepted is not logged yet
@@ -53,6 +60,10 @@ type state struct {
 	claimedAt time.Time       // when a version was accepted for the first time; zero: never, or not known
 	damage    []source.Fault  // of the copy of the last good version
 	older     *read.Version   // what is used in place of that; nil: that version
+
+	// Of a file that refers to lists: used and good with these; nil: it refers to none.
+	bound, inUse *read.Bound
+	keeps        []*read.Version // of lists, what services of these have in place of those in use
 }
 
 // A probe is a look at one name.
@@ -64,25 +75,28 @@ type probe struct {
 	revision      int64      // see Source.Revalidate
 	at            time.Time
 	opened        time.Time // before its text was read, if that is not at
-	stamp         disk.Stamp
-	target        string        // of a link
-	v             *read.Version // nil: it has not changed since the last look
+	looked
+	v *read.Version // nil: it has not changed since the last look
 
-	dir       disk.FileID // the directory
-	elsewhere bool        // see state
+	known    bool // it had a version that counted: a directory in its place does not remove it
+	referred bool // it is of endpoints that are used: that it is gone removes none
+	renamed  bool // it was renamed into its place
+	doubts
 
-	known        bool // it had a version that counted: a directory in its place does not remove it
-	referred     bool // it is of endpoints that are used: that it is gone removes none
-	deferred     bool // its text is not read yet, see startLargeRead
-	renamed      bool // it was renamed into its place
-	partial      bool // it may be half written; where v is nil, what waits
+	accepted *read.Version // f.good, which another goroutine sets
+	resumed
+}
+
+// What may be wrong with a version that was found.
+type doubts struct {
+	partial      bool // it may be half written; where the probe has none, what waits
 	complete     bool // but is not
 	releases     bool // it lacks something that the file claims
 	openForWrite bool // and it is open to write it
+}
 
-	accepted *read.Version // f.good, which another goroutine sets
-
-	// Of a file that was accepted before this start, at the first look.
+// What is resumed of a file that was accepted before this start, at the first look.
+type resumed struct {
 	last   keep.Record
 	good   *read.Version  // what last says; nil: there is none, or it is damaged
 	damage []source.Fault // which tells why

@@ -13,7 +13,7 @@ import (
 )
 
 // setTrial begins or ends one.
-func (s *Source) setTrial(t *trial) {
+func (s *restoring) setTrial(t *trial) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.decisions.try(t)
@@ -21,34 +21,34 @@ func (s *Source) setTrial(t *trial) {
 }
 
 // newTrial returns one of what is in use now, or of what was before the one that is under way.
-func (s *Source) newTrial(timeout time.Duration, was *trial) *trial {
+func (s *restoring) newTrial(timeout time.Duration, was *trial) *trial {
 	now := time.Now()
-	t := &trial{began: now, until: now.Add(timeout), boot: keep.Boot(), before: map[string]*read.Version{}, refused: map[string][32]byte{}, kept: map[string][]*read.Version{}}
+	t := &trial{Began: now, Until: now.Add(timeout), Boot: keep.Boot(), Before: map[string]*read.Version{}, Refused: map[string]id{}, Kept: map[string][]*read.Version{}}
 	if was != nil {
-		t.before, t.refused, t.kept = was.before, was.refused, was.kept
+		t.Before, t.Refused, t.Kept = was.Before, was.Refused, was.Kept
 		return t
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	maps.Copy(t.kept, s.decisions.kept)
+	maps.Copy(t.Kept, s.decisions.kept)
 	for name, f := range s.files {
 		if f.good != nil {
-			t.before[name] = f.good
+			t.Before[name] = f.good
 		}
 		if f.used != nil && f.used != f.good {
-			t.refused[name] = f.used.ID
+			t.Refused[name] = f.used.ID
 		}
 	}
 	return t
 }
 
 // trialKept waits until a trial is on the disk, and checks that all can be read that it goes back to.
-func (s *Source) trialKept(ctx context.Context, t *trial) error {
+func (s *restoring) trialKept(ctx context.Context, t *trial) error {
 	if err := s.store.Flush(ctx); err != nil {
 		return err
 	}
 	s.mu.Lock()
-	before := maps.Clone(t.before)
+	before := maps.Clone(t.Before)
 	s.mu.Unlock()
 	for name, v := range before {
 		if _, err := s.store.Text(name, v.ID); err != nil {
@@ -59,30 +59,30 @@ func (s *Source) trialKept(ctx context.Context, t *trial) error {
 }
 
 // beginTrial begins the time of a trial, now that all is let through, and returns its end.
-func (s *Source) beginTrial(t *trial, timeout time.Duration) time.Time {
+func (s *restoring) beginTrial(t *trial, timeout time.Duration) time.Time {
 	begun := *t
-	begun.began = time.Now()
-	begun.until = begun.began.Add(timeout)
+	begun.Began = time.Now()
+	begun.Until = begun.Began.Add(timeout)
 	s.mu.Lock()
 	s.decisions.overdue = nil
 	s.mu.Unlock()
 	s.setTrial(&begun)
-	return begun.until
+	return begun.Until
 }
 
 // endTrial goes back to what was in use before, when nobody has confirmed in time.
-func (s *Source) endTrial(sink source.Sink) {
+func (s *restoring) endTrial(sink source.Sink) {
 	t := s.decisions.trial
-	if t == nil || !s.synced || time.Now().Before(t.until) {
+	if t == nil || !s.synced || time.Now().Before(t.Until) {
 		return
 	}
 	s.mu.Lock()
 	s.decisions.end() // kept with what follows
 	s.mu.Unlock()
 	back := map[string]*read.Version{}
-	names := maps.Clone(t.before)
+	names := maps.Clone(t.Before)
 	for name := range s.files {
-		names[name] = t.before[name]
+		names[name] = t.Before[name]
 	}
 	for name, v := range names {
 		if f := s.files[name]; f != nil && (sameVersion(f.used, v) || t.refusedStill(name, f, v)) {
@@ -100,25 +100,25 @@ func (s *Source) endTrial(sink source.Sink) {
 		back[name] = old
 	}
 	s.log.Warn("the apply was not confirmed in time; restoring the versions before it", "files", len(back))
-	s.useInstead(sink, back, t.kept, unconfirmed(t))
+	s.useInstead(sink, back, t.Kept, unconfirmed(t))
 }
 
 // refusedStill reports whether of a file the same is in use, and the same refused, as when the trial began.
 func (t *trial) refusedStill(name string, f *state, before *read.Version) bool {
-	id, ok := t.refused[name]
+	id, ok := t.Refused[name]
 	return ok && sameVersion(f.good, before) && f.used != nil && f.used.ID == id
 }
 
 func sameVersion(a, b *read.Version) bool { return a == b || a != nil && b != nil && a.ID == b.ID }
 
 func unconfirmed(t *trial) string {
-	return fmt.Sprintf("what was in use before svcproxy apply of %s, which nobody confirmed, is used in place of the present file", clock(t.began))
+	return fmt.Sprintf("what was in use before svcproxy apply of %s, which nobody confirmed, is used in place of the present file", clock(t.Began))
 }
 
 // wentBack ends a trial that was not confirmed before this start.
-func (s *Source) wentBack() {
+func (s *restoring) wentBack() {
 	if t := s.decisions.trial; t != nil && t.back {
-		s.log.Warn("the apply before this start was not confirmed; restored the versions before it", "applied", t.began)
+		s.log.Warn("the apply before this start was not confirmed; restored the versions before it", "applied", t.Began)
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.decisions.end()
@@ -127,7 +127,7 @@ func (s *Source) wentBack() {
 }
 
 // takeOverdue returns an error once, over restarts too.
-func (s *Source) takeOverdue() error {
+func (s *restoring) takeOverdue() error {
 	o := s.decisions.overdue
 	if o == nil {
 		return nil
@@ -136,7 +136,7 @@ func (s *Source) takeOverdue() error {
 	s.decisions.overdue, s.decisions.changed = nil, true
 	s.keepDecisions(true)
 	s.mu.Unlock()
-	text := fmt.Sprintf("the apply of %s went back at %s", clock(o.began), clock(o.back))
+	text := fmt.Sprintf("the apply of %s went back at %s", clock(o.Began), clock(o.Back))
 	if len(s.held) > 0 {
 		text += "; confirm again to let through what is held"
 	}
@@ -144,44 +144,44 @@ func (s *Source) takeOverdue() error {
 }
 
 // goneBack returns what is to be used at the start of p's file, for an apply was not confirmed.
-func (s *Source) goneBack(ctx context.Context, p *probe, t *trial, rec keep.Record, ok bool) (keep.Record, bool) {
+func (s *restoring) goneBack(ctx context.Context, p *probe, t *trial, rec keep.Record, ok bool) (keep.Record, bool) {
 	found := p.v.ID
 	if p.v.Broken {
 		found = rec.Sum
 	}
-	want, had := t.before[p.name]
+	want, had := t.Before[p.name]
 	held := s.decisions.pins[p.name]
-	refused, wasRefused := t.refused[p.name]
+	refused, wasRefused := t.Refused[p.name]
 	switch {
 	case wasRefused && refused == p.v.ID && had == ok && (!had || rec.Sum == want.ID):
 		return rec, ok // as when it began
 	case !had && p.v == read.Gone:
 		return keep.Record{}, false
 	case had && p.v.ID == want.ID && !p.v.Broken:
-		return keep.Record{Sum: want.ID, Since: firstTime(rec, ok, t.began), At: t.began}, true
-	case had && ok && rec.Sum == want.ID && held != nil && held.found == p.v.ID:
+		return keep.Record{Sum: want.ID, Since: firstTime(rec, ok, t.Began), At: t.Began}, true
+	case had && ok && rec.Sum == want.ID && held != nil && held.Found == p.v.ID:
 		return rec, ok // none of it was applied
 	}
-	p.pin = &pin{state: source.RolledBack, found: found, since: time.Now().Round(0), why: unconfirmed(t)}
+	p.pin = &pin{State: source.RolledBack, Found: found, Since: time.Now().Round(0), Why: unconfirmed(t)}
 	if had {
-		p.pin.use = want.ID
+		p.pin.Use = want.ID
 	}
 	return s.insteadOf(ctx, p, p.pin, rec, ok)
 }
 
 // insteadOf returns the record of the version that is used in place of p's, and has it read.
-func (s *Source) insteadOf(ctx context.Context, p *probe, pn *pin, rec keep.Record, ok bool) (keep.Record, bool) {
-	if pn.use == ([32]byte{}) {
+func (s *restoring) insteadOf(ctx context.Context, p *probe, pn *pin, rec keep.Record, ok bool) (keep.Record, bool) {
+	if pn.Use == ([32]byte{}) {
 		return keep.Record{}, false
 	}
-	v, err := s.keptVersion(ctx, p.name, pn.use)
+	v, err := s.keptVersion(ctx, p.name, pn.Use)
 	if err != nil {
 		p.pin, p.unpin = nil, true
-		p.damage = s.damage(p.name, pn.use, err.Error())
+		p.damage = s.damage(p.name, pn.Use, err.Error())
 		return rec, ok
 	}
 	p.good = v
-	return keep.Record{Sum: pn.use, Since: firstTime(rec, ok, pn.since), At: pn.since}, true
+	return keep.Record{Sum: pn.Use, Since: firstTime(rec, ok, pn.Since), At: pn.Since}, true
 }
 
 // firstTime returns when a file was first accepted, as a record says if there is one.
@@ -193,7 +193,7 @@ func firstTime(rec keep.Record, ok bool, otherwise time.Time) time.Time {
 }
 
 // takePins notes what was decided at the first look. The caller holds s.mu.
-func (s *Source) takePins(p *probe) {
+func (s *restoring) takePins(p *probe) {
 	if p.pin != nil {
 		s.decisions.pin(p.name, p.pin)
 	}

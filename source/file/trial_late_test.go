@@ -67,7 +67,7 @@ func TestApplyClock(t *testing.T) {
 	h.start()
 	h.awaitStates("a.toml accepted 1")
 	h.stop()
-	if end := h.src.decisions.trial.until; end == end.Round(0) {
+	if end := h.src.decisions.trial.Until; end == end.Round(0) {
 		t.Errorf("the trial ends at %v, whatever the clock is set to", end)
 	}
 }

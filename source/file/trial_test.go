@@ -361,7 +361,7 @@ func TestApply(t *testing.T) {
 			check(h.T, err)
 			d, err := parseDecisions(data)
 			check(h.T, err)
-			d.trial.boot = "another"
+			d.trial.Boot = "another"
 			write(h.T, path, string(d.encode()))
 			h.start()
 			moment()
@@ -438,7 +438,7 @@ func TestDecisionsDamaged(t *testing.T) {
 
 func FuzzDecisions(f *testing.F) {
 	now := time.Unix(1e9, 0).UTC()
-	d := decisions{pins: map[string]*pin{"a.toml": {"held", [32]byte{1}, [32]byte{}, now, "why"}}, trial: &trial{began: now, until: now, boot: "b", before: map[string]*read.Version{"a.toml": {ID: [32]byte{2}}}}, overdue: &overdue{now, now}}
+	d := decisions{pins: map[string]*pin{"a.toml": {"a.toml", "held", [32]byte{1}, [32]byte{}, now, "why"}}, trial: &trial{Began: now, Until: now, Boot: "b", Before: map[string]*read.Version{"a.toml": {ID: [32]byte{2}}}}, overdue: &overdue{now, now}}
 	f.Add(d.encode())
 	f.Fuzz(func(t *testing.T, data []byte) {
 		d, err := parseDecisions(data)

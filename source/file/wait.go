@@ -28,7 +28,7 @@ func mayBePartial(old, v *read.Version, beginning, placed bool) bool {
 }
 
 // assess finds out what observe needs to know of a version that is new, or waits.
-func (s *Source) assess(p *probe) {
+func (s *waits) assess(p *probe) {
 	f := p.f
 	switch p.v {
 	case nil: // as at the last look
@@ -46,7 +46,7 @@ func (s *Source) assess(p *probe) {
 }
 
 // compare finds out whether p's version may be half written.
-func (s *Source) compare(p *probe) {
+func (s *waits) compare(p *probe) {
 	f := p.f
 	p.renamed = p.renamed || f.stamp != (disk.Stamp{}) && p.wasReplaced()
 	p.releases = !p.v.Broken && f.used != nil && f.used.ClaimsBeyond(p.v)
@@ -66,7 +66,7 @@ func (p *probe) wasReplaced() bool {
 }
 
 // isPrefix reports whether the text of v is a beginning of old's, or may be.
-func (s *Source) isPrefix(f *state, v, old *read.Version) bool {
+func (s *waits) isPrefix(f *state, v, old *read.Version) bool {
 	if v.Broken || v.Size >= old.Size {
 		return false
 	}
@@ -79,7 +79,7 @@ func (s *Source) isPrefix(f *state, v, old *read.Version) bool {
 
 // writersOf says whether it is certain that p's file has been read whole, for nobody has it open to
 // write it, or that it has not.
-func (s *Source) writersOf(p *probe) (none, some bool) {
+func (s *waits) writersOf(p *probe) (none, some bool) {
 	path, is := p.f.path, p.stamp
 	type writers struct{ none, some bool }
 	w, _ := disk.Ask(s.disks, p.ContentPath(path), func() (w writers) {
@@ -152,7 +152,7 @@ func (f *state) waitingSince() time.Time {
 // name, so it does not count while the directory is changing (arriving: another file is
 // being written); and what a file does not claim any more may have moved to one that is
 // still being read.
-func (s *Source) dueTime(f *state, arriving bool) time.Time {
+func (s *waits) dueTime(f *state, arriving bool) time.Time {
 	due := f.due
 	switch most := f.missingSince.Add(maxWait); {
 	case f.next != read.Gone:
@@ -173,7 +173,7 @@ func (f *state) arrives() bool {
 }
 
 // arriving reports whether a file that waits arrives.
-func (s *Source) arriving() bool {
+func (s *waits) arriving() bool {
 	for _, f := range s.waiting {
 		if f.arrives() {
 			return true
@@ -184,7 +184,7 @@ func (s *Source) arriving() bool {
 
 // othersBeingRead reports whether a file other than f has changed and is still being read.
 // What f does not claim any more may be in there.
-func (s *Source) othersBeingRead(f *state) bool {
+func (s *waits) othersBeingRead(f *state) bool {
 	for _, l := range s.largeReads {
 		if l.changed && !l.ended && l.f.path != f.path {
 			return true
@@ -203,7 +203,7 @@ func (f *state) observe(p *probe, first bool) {
 	if changed || p.v != nil && p.v != f.next && p.v != f.seen {
 		f.noteChange(p.at)
 	}
-	f.stamp, f.target, f.elsewhere = p.stamp, p.target, p.elsewhere
+	f.looked = p.looked
 	switch {
 	case p.v == f.next && !changed, p.v == nil:
 		f.waitOn(p)

@@ -360,7 +360,7 @@ func TestRacy(t *testing.T) {
 		age  time.Duration
 		want bool
 	}{{time.Second, false}, {time.Second + 1, true}, {time.Minute + 1, false}, {disk.RacyTime, false}, {disk.RacyTime - 1, true}, {0, true}, {-time.Hour, true}} {
-		p := probe{at: now, v: &read.Version{}, stamp: disk.Stamp{Ctime: syscall.NsecToTimespec(now.Add(-tt.age).UnixNano())}}
+		p := probe{at: now, v: &read.Version{}, looked: looked{stamp: disk.Stamp{Ctime: syscall.NsecToTimespec(now.Add(-tt.age).UnixNano())}}}
 		f := state{seen: &read.Version{}}
 		f.observe(&p, false)
 		if f.racy != tt.want {
@@ -451,7 +451,7 @@ func TestQuietToTheMoment(t *testing.T) {
 		{quietTime, nil, quietTime},
 		{quietTime, read.Gone, 0},
 	} {
-		f := state{next: tt.next}
+		f := state{pending: pending{next: tt.next}}
 		f.noteChange(begin)
 		f.noteChange(begin.Add(tt.quiet))
 		if got := f.changingSince.Sub(begin); got != tt.want || f.changedAt != begin.Add(tt.quiet) {

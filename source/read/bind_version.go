@@ -93,6 +93,7 @@ type choosing struct {
 	known   []Bindings
 	again   bool // base is of this version, and what fits nothing stays as it is there
 	choices []choice
+	own     source.Products // of the services of the file without lists
 }
 
 // A choice is which version of its list a service takes.
@@ -123,6 +124,9 @@ func (x *choice) list() *Version {
 
 func (c *choosing) begin(list Lookup, kept map[string][]*Version) {
 	had := c.base.Version.ByKey()
+	for _, s := range c.Version.Services {
+		c.own = c.own.Plus(s.Products())
+	}
 	for _, name := range slices.Sorted(maps.Keys(c.Version.Lists)) {
 		now, why := list(name)
 		if now == nil {
@@ -203,7 +207,7 @@ func (c *choosing) limit() {
 
 // sum returns what all services are multiplied to with these versions of lists.
 func (c *choosing) sum(list func(*choice) *Version) source.Products {
-	sum := c.Version.products
+	sum := c.own
 	for i := range c.choices {
 		x := &c.choices[i]
 		sum = sum.Minus(x.size(nil)).Plus(x.size(list(x)))

@@ -12,14 +12,9 @@ func (rules Rules) ParseCopy(ctx context.Context, path string, data []byte, befo
 	unguarded := rules
 	unguarded.GuardPrograms = false
 	services, faults, known := unguarded.ParseNew(ctx, path, data, before)
-	if rules.GuardPrograms {
-		rules.barPrograms(path, services)
+	if !rules.GuardPrograms {
+		return services, faults, known
 	}
-	return services, faults, known
-}
-
-// barPrograms puts services whose programs must not run in the places of those of a file.
-func (rules Rules) barPrograms(path string, services []*source.Service) {
 	refuse := rules.refusePrograms(path)
 	barred := map[*source.HealthCheck]*source.HealthCheck{} // services share checks
 	for i, s := range services {
@@ -37,4 +32,5 @@ func (rules Rules) barPrograms(path string, services []*source.Service) {
 		out.HealthCheck = check
 		services[i] = &out
 	}
+	return services, faults, known
 }

@@ -33,7 +33,7 @@ func (rules Rules) readDir(dir string, known map[string]bool, parse Parser) ([]F
 	}
 	names := slices.Concat(found.Names, found.Dirs)
 	slices.Sort(names)
-	read := make([]readVersion, len(names))
+	read := make([]*Version, len(names))
 	parallel.Do(len(read), func(i int) {
 		path := filepath.Join(dir, names[i])
 		if is := d.Stat(path); is.Err == nil && is.Info.IsDir() && !known[names[i]] {
@@ -41,7 +41,7 @@ func (rules Rules) readDir(dir string, known map[string]bool, parse Parser) ([]F
 		}
 		read[i] = rules.readFile(d, path, parse)
 	})
-	read = slices.DeleteFunc(read, func(f readVersion) bool { return f.Version == nil })
+	read = slices.DeleteFunc(read, func(f *Version) bool { return f == nil })
 	return rules.together(read), nil
 }
 
@@ -54,12 +54,13 @@ func (rules Rules) ReadFile(path string) File {
 	return f.with(rules, rules.listsOf(d, dir))
 }
 
-func (rules Rules) readFile(d *disk.Asker, path string, parse Parser) readVersion {
+func (rules Rules) readFile(d *disk.Asker, path string, parse Parser) *Version {
 	t := d.ReadOnce(path, rules.MaxSize())
 	rules.Hidden = t.Hidden
 	v := NewVersion(context.Background(), path, t.Data, t.Err, rules, parse, nil)
 	_, large := errors.AsType[disk.TooLargeError](t.Err)
-	return readVersion{v, t.Err != nil && !large}
+	v.unreadable = t.Err != nil && !large
+	return v
 }
 
 // ReadText reads a text as a service file that has this name in messages, and refers to lists of
@@ -74,6 +75,6 @@ func (rules Rules) ReadText(name, dir string, r io.Reader) (File, []byte) {
 	parse := func(ctx context.Context, path string, data []byte, before KnownServices) ([]*source.Service, []source.Fault, KnownServices) {
 		return rules.parse(ctx, path, data, bytes.HasPrefix(start, []byte("{")), before)
 	}
-	f := readVersion{NewVersion(context.Background(), name, data, nil, rules, parse, nil), false}
+	f := NewVersion(context.Background(), name, data, nil, rules, parse, nil)
 	return f.with(rules, rules.listsOf(disk.NewAsker(dir), dir)), data
 }

@@ -22,7 +22,7 @@ func Parse(path string, data []byte) ([]*source.Service, []source.Fault) {
 // What services say about such files is not looked into.
 func (rules Rules) Parse(path string, data []byte) ([]*source.Service, []source.Fault) {
 	if IsEndpointsFile(filepath.Base(path)) {
-		_, faults := parseList(path, data, rules.endpoints())
+		_, faults := parseList(path, data, rules.Limits.orDefault().Endpoints)
 		return nil, faults
 	}
 	services, faults, _ := rules.ParseNew(context.Background(), path, data, nil)

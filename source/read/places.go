@@ -2,6 +2,7 @@ package read
 
 import (
 	"path/filepath"
+	"slices"
 
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/decode"
@@ -13,47 +14,43 @@ import (
 // the file, or the list that they are from: nobody keeps the places of a million endpoints.
 func (rules Rules) EndpointPlaces(svc *source.Service) []source.Position {
 	if svc.EndpointsFrom != "" {
-		return rules.listPlaces(svc)
+		dir := filepath.Dir(svc.Pos.File)
+		l, _ := rules.listsOf(disk.NewAsker(dir), dir)(svc.EndpointsFrom)
+		if l == nil {
+			return nil
+		}
+		if now, _ := rules.with(svc, l.List); !now.Equal(svc) {
+			return nil
+		}
+		return l.List.Positions(endpointPaths(svc))
 	}
 	data, _, err := disk.ReadContent(svc.Pos.File, rules.MaxSize())
 	if err != nil {
 		return nil
 	}
+	isJSON := filepath.Ext(svc.Pos.File) == ".json"
 	parse := decode.TOML
-	if filepath.Ext(svc.Pos.File) == ".json" {
+	if isJSON {
 		parse = decode.JSON
 	}
 	doc, faults := parse(svc.Pos.File, data)
 	if doc == nil || len(faults) > 0 {
 		return nil
 	}
-	services, _ := rules.parseWhole(svc.Pos.File, data, filepath.Ext(svc.Pos.File) == ".json")
+	services, _ := rules.parseWhole(svc.Pos.File, data, isJSON)
 	for i, s := range services {
-		if s.Pos != svc.Pos || !s.Equal(svc) {
-			continue
+		if s.Pos == svc.Pos && s.Equal(svc) {
+			return doc.Positions(endpointPaths(svc, source.At("services", i)...))
 		}
-		paths := make([]source.Path, len(s.Endpoints))
-		for k := range paths {
-			paths[k] = source.At("services", i, "endpoints", k)
-		}
-		return doc.Positions(paths)
 	}
 	return nil
 }
 
-// listPlaces is EndpointPlaces of a service with a list.
-func (rules Rules) listPlaces(svc *source.Service) []source.Position {
-	dir := filepath.Dir(svc.Pos.File)
-	l, _ := rules.listsOf(disk.NewAsker(dir), dir)(svc.EndpointsFrom)
-	if l == nil {
-		return nil
-	}
-	if now, _ := rules.with(svc, l.List); !now.Equal(svc) {
-		return nil
-	}
+// endpointPaths returns the paths of the endpoints of a service, whose own is at.
+func endpointPaths(svc *source.Service, at ...source.Step) []source.Path {
 	paths := make([]source.Path, len(svc.Endpoints))
 	for i := range paths {
-		paths[i] = source.At(ListKey, i)
+		paths[i] = slices.Concat(at, source.At(ListKey, i))
 	}
-	return l.List.Positions(paths)
+	return paths
 }

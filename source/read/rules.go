@@ -81,9 +81,6 @@ func (l Limits) Products() source.Products {
 // MaxSize is the size of the largest file that is read, in bytes.
 func (rules Rules) MaxSize() int { return rules.Limits.orDefault().FileSize }
 
-// endpoints is how many endpoints a service, and so a list of them, may have.
-func (rules Rules) endpoints() int { return rules.Limits.orDefault().Endpoints }
-
 const raiseEndpoints = "raise endpoints in [limits] of " + SettingsName
 
 // set has r refuse what exceeds the limits.

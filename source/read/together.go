@@ -14,19 +14,13 @@ import (
 	"svcproxy.dev/svcproxy/source/disk"
 )
 
-// A readVersion is a version of a file that was read once.
-type readVersion struct {
-	*Version
-	unreadable bool
-}
-
 // together returns files of a directory with the endpoints of their lists. Where the two do not fit
 // the fault is that of the list, as it is for who watches them.
-func (rules Rules) together(read []readVersion) []File {
+func (rules Rules) together(read []*Version) []File {
 	lists, used := map[string]*Version{}, map[string]bool{}
 	for _, f := range read {
 		if name := filepath.Base(f.Path); IsEndpointsFile(name) {
-			lists[name] = f.Version
+			lists[name] = f
 		}
 		for name := range f.Lists {
 			used[name] = true
@@ -73,7 +67,7 @@ func (rules Rules) lookIn(lists map[string]*Version) Lookup {
 }
 
 // bind returns f with its lists, and the faults of those. What makes f unfit is its own fault, as that a list is missing.
-func (f readVersion) bind(rules Rules, of Lookup, places Places) (File, map[string][]source.Fault) {
+func (f *Version) bind(rules Rules, of Lookup, places Places) (File, map[string][]source.Fault) {
 	out := File{Path: f.Path, Services: f.Services, Faults: f.Faults, Unreadable: f.unreadable}
 	base := rules.Before.Bound[filepath.Base(f.Path)]
 	if base != nil {
@@ -82,7 +76,7 @@ func (f readVersion) bind(rules Rules, of Lookup, places Places) (File, map[stri
 	if len(f.Lists) == 0 {
 		return out, nil
 	}
-	b := rules.Bind(f.Version, of, base, nil, places)
+	b := rules.Bind(f, of, base, nil, places)
 	out.Services, out.Faults = b.Services, slices.Concat(out.Faults, b.Warned)
 	if b.Unfit {
 		out.Services, out.Faults, b.Faults = nil, slices.Concat(out.Faults, b.AllFaults()), nil
@@ -97,7 +91,7 @@ func (f readVersion) bind(rules Rules, of Lookup, places Places) (File, map[stri
 }
 
 // with returns f, of which alone is told, with its lists.
-func (f readVersion) with(rules Rules, of Lookup) File {
+func (f *Version) with(rules Rules, of Lookup) File {
 	out, faults := f.bind(rules, of, nil)
 	for _, name := range slices.Sorted(maps.Keys(faults)) {
 		out.Faults = append(out.Faults, faults[name]...)

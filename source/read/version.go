@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"path/filepath"
 	"sync/atomic"
 
@@ -27,7 +28,6 @@ type Version struct {
 	Services []*source.Service
 	Known    KnownServices    // of those
 	Lists    map[string][]int // indexes of services by the files of endpoints that they refer to
-	products source.Products  // of services without those endpoints, where they refer to any
 	List     *EndpointList    // of a file of endpoints; nil: of one of services
 	Original *Version         // of one that would be good, but not with its lists: see Bind
 	Faults   []source.Fault
@@ -37,6 +37,8 @@ type Version struct {
 	Size     int          // of the contents, in bytes
 	UID      int          // who owned the file; -1: not known
 	Data     []byte       // the contents, until they are known to be kept
+
+	unreadable bool // nobody knows what it says, of one that is read once
 }
 
 // Name returns its ID in hex.
@@ -60,6 +62,18 @@ func ParseID(text string) (id [sha256.Size]byte, ok bool) {
 	return id, true
 }
 
+// MarshalText implements encoding.TextMarshaler. A version is written as its ID.
+func (v *Version) MarshalText() ([]byte, error) { return []byte(v.Name()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (v *Version) UnmarshalText(text []byte) (err error) {
+	id, ok := ParseID(string(text))
+	if v.ID = id; !ok {
+		err = fmt.Errorf("%q is no version", text)
+	}
+	return err
+}
+
 // Count returns how many services it has; nil: none.
 func (v *Version) Count() int {
 	if v == nil {
@@ -79,7 +93,7 @@ func NewVersion(ctx context.Context, path string, data []byte, err error, rules 
 	case err != nil:
 		v.Faults = []source.Fault{Unreadable(path, err)}
 	case IsEndpointsFile(filepath.Base(path)):
-		v.List, v.Faults = parseList(path, data, rules.endpoints())
+		v.List, v.Faults = parseList(path, data, rules.Limits.orDefault().Endpoints)
 	default:
 		v.Services, v.Faults, v.Known = parse(ctx, path, data, before)
 		v.setLists()
@@ -113,9 +127,6 @@ func (v *Version) setLists() {
 			v.Lists = map[string][]int{}
 		}
 		v.Lists[s.EndpointsFrom] = append(v.Lists[s.EndpointsFrom], i)
-	}
-	for i := 0; i < len(v.Services) && v.Lists != nil; i++ {
-		v.products = v.products.Plus(v.Services[i].Products())
 	}
 }
 
