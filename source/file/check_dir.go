@@ -54,8 +54,16 @@ func checkEntry(path string, e fs.DirEntry, known map[string]bool) []source.Faul
 }
 
 func modeFaults(path string) []source.Fault {
-	return append(dirWarning(path, writableBy(path), "who can write it directs the traffic of this host"),
-		dirWarning(path, hiddenFromRoot(path), "svcproxy.service, which may not pass over modes, cannot read it: chown root, or chmod a+r")...)
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return nil
+	}
+	return append(dirWarning(path, writableBy(path, st), "who can write it directs the traffic of this host"),
+		dirWarning(path, hiddenFromRoot(path, st), "svcproxy.service, which may not pass over modes, cannot read it: chown root, or chmod a+r")...)
 }
 
 // dirWarning returns a warning of path; none where msg is empty.
@@ -72,18 +80,13 @@ func isDir(path string, e fs.DirEntry) bool {
 }
 
 // writableBy says who besides root and the user of this process may write a path, links followed.
-func writableBy(path string) string {
-	info, err := os.Stat(path)
-	if err != nil || trust.ReadOnly(path) {
+func writableBy(path string, st *syscall.Stat_t) string {
+	switch {
+	case trust.ReadOnly(path):
 		return ""
-	}
-	st, ok := info.Sys().(*syscall.Stat_t)
-	switch mode := info.Mode().Perm(); {
-	case !ok:
-		return ""
-	case mode&0o002 != 0:
+	case st.Mode&0o002 != 0:
 		return "everybody may write this"
-	case mode&0o020 != 0 && st.Gid != 0 && int(st.Gid) != os.Getegid():
+	case st.Mode&0o020 != 0 && st.Gid != 0 && int(st.Gid) != os.Getegid():
 		return "its group may write this, which is not that of root"
 	case st.Uid != 0 && int(st.Uid) != os.Geteuid():
 		return "its owner may write this, who is not root"
@@ -93,22 +96,15 @@ func writableBy(path string) string {
 
 // hiddenFromRoot says that the mode of a path keeps root from reading it, which this process,
 // as root, may do all the same. Where it may not, that is a fault of the file.
-func hiddenFromRoot(path string) string {
-	info, err := os.Stat(path)
-	if err != nil || os.Geteuid() != 0 {
-		return ""
-	}
-	st, ok := info.Sys().(*syscall.Stat_t)
-	bit := fs.FileMode(0o004)
+func hiddenFromRoot(path string, st *syscall.Stat_t) string {
+	bit := uint32(0o004)
 	switch {
-	case !ok:
-		return ""
 	case st.Uid == 0:
 		bit = 0o400
 	case st.Gid == 0:
 		bit = 0o040
 	}
-	if info.Mode()&bit != 0 || unix.Access(path, unix.R_OK) != nil {
+	if os.Geteuid() != 0 || st.Mode&bit != 0 || unix.Access(path, unix.R_OK) != nil {
 		return ""
 	}
 	return "its mode does not let root read this"

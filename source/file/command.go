@@ -102,24 +102,34 @@ func (s *Source) Apply(ctx context.Context, timeout time.Duration) (a Applicatio
 	if err := s.settle(ctx); err != nil {
 		return a, err
 	}
-	t, was, err := s.prepareTrial(ctx, timeout)
-	if err != nil {
-		return a, err
-	}
-	if err := s.trialKept(ctx, t); err != nil { // it might not go back
-		return a, errors.Join(fmt.Errorf("nothing was applied: %w", err), s.undoTrial(ctx, t, was))
-	}
-	err = s.inRun(ctx, func(sink source.Sink) error {
-		if s.decisions.trial != t {
-			return errTrialOver
-		}
-		a.Until = s.beginTrial(t, timeout)
-		r := s.release(sink)
-		a.Files, a.Faults = r.files, r.faults
+	var t, was *trial
+	err = s.inRun(ctx, func(source.Sink) error { // it is under way before anything is let through
+		was = s.decisions.trial
+		t = s.newTrial(timeout, was)
+		s.setTrial(t)
 		return nil
 	})
 	if err != nil {
-		return a, errors.Join(fmt.Errorf("nothing was applied: %w", err), s.undoTrial(ctx, t, was))
+		return a, err
+	}
+	if err = s.trialKept(ctx, t); err == nil { // else it might not go back
+		err = s.inRun(ctx, func(sink source.Sink) error {
+			if s.decisions.trial != t {
+				return errTrialOver
+			}
+			a.Until = s.beginTrial(t, timeout)
+			a.Files, a.Faults = s.release(sink)
+			return nil
+		})
+	}
+	if err != nil {
+		undone := s.inRun(context.WithoutCancel(ctx), func(source.Sink) error { // also when nobody waits any more
+			if s.decisions.trial == t {
+				s.setTrial(was)
+			}
+			return nil
+		})
+		return a, errors.Join(fmt.Errorf("nothing was applied: %w", err), undone)
 	}
 	s.log.Info("applied on trial", "files", len(a.Files), "until", a.Until)
 	return a, s.kept(ctx, a.Files...)
@@ -151,27 +161,6 @@ func (s *Source) settle(ctx context.Context) error {
 		}
 	}
 	return err
-}
-
-// prepareTrial has one under way before anything is let through, and returns it and the one before.
-func (s *Source) prepareTrial(ctx context.Context, timeout time.Duration) (t, was *trial, err error) {
-	err = s.inRun(ctx, func(source.Sink) error {
-		was = s.decisions.trial
-		t = s.newTrial(timeout, was)
-		s.setTrial(t)
-		return nil
-	})
-	return t, was, err
-}
-
-// undoTrial ends a trial of which nothing was let through, also when nobody waits any more.
-func (s *Source) undoTrial(ctx context.Context, t, was *trial) error {
-	return s.inRun(context.WithoutCancel(ctx), func(source.Sink) error {
-		if s.decisions.trial == t {
-			s.setTrial(was)
-		}
-		return nil
-	})
 }
 
 // Rollback has an older version of a file used until the file changes again. An empty name
@@ -240,8 +229,7 @@ func (s *Source) Confirm(ctx context.Context) (c Confirmation, err error) {
 		case late != nil:
 			return late
 		case len(s.held) > 0:
-			r := s.release(sink)
-			c.Files, c.Faults = r.files, r.faults
+			c.Files, c.Faults = s.release(sink)
 		default:
 			return ErrNothingHeld
 		}

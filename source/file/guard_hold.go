@@ -102,28 +102,22 @@ func (s *Source) Held() int {
 	return len(s.held)
 }
 
-// A released says what became of what was held.
-type released struct {
-	files  []string       // those whose change is let through
-	faults []source.Fault // why another change is not: the first of each file
-}
-
-// release lets all go that is held.
-func (s *guarding) release(sink source.Sink) released {
+// release lets all go that is held. It returns the files whose change is let through, and why another is not: the first fault of each.
+func (s *guarding) release(sink source.Sink) (files []string, faults []source.Fault) {
 	s.mu.Lock()
-	ch, r, removed := s.letGo()
+	ch, files, faults, removed := s.letGo()
 	s.mu.Unlock()
 	if len(ch.Set)+len(ch.Delete) > 0 {
 		sink.Apply(ch)
 	}
 	s.forgetRecords(removed)
-	if len(r.files) > 0 {
-		s.log.Info("released held changes of service files", "files", len(r.files), "first", filepath.Join(s.dir, r.files[0]))
+	if len(files) > 0 {
+		s.log.Info("released held changes of service files", "files", len(files), "first", filepath.Join(s.dir, files[0]))
 	}
-	if len(r.faults) > 0 {
-		s.log.Warn("held changes of service files cannot be used", "files", len(r.faults), "first", r.faults[0].String())
+	if len(faults) > 0 {
+		s.log.Warn("held changes of service files cannot be used", "files", len(faults), "first", faults[0].String())
 	}
-	return r
+	return files, faults
 }
 
 // releaseIfOff lets go what is held where nothing is to be held any more.
@@ -134,7 +128,7 @@ func (s *guarding) releaseIfOff(sink source.Sink) {
 }
 
 // letGo has all that is held count, as one step, with what fits it and could not be used without. The caller holds s.mu.
-func (s *guarding) letGo() (ch source.Changes, r released, removed map[string]*read.Version) {
+func (s *guarding) letGo() (ch source.Changes, files []string, faults []source.Fault, removed map[string]*read.Version) {
 	removed = map[string]*read.Version{}
 	p := s.planHeld()
 	for _, name := range sortedNames(s.files) {
@@ -144,10 +138,10 @@ func (s *guarding) letGo() (ch source.Changes, r released, removed map[string]*r
 			continue
 		}
 		if b := p.of(f, v); !b.Unfit {
-			r.files = append(r.files, name)
+			files = append(files, name)
 		} else if isHeld {
 			v = v.Unfit(b.AllFaults())
-			r.faults = append(r.faults, v.Faults[0])
+			faults = append(faults, v.Faults[0])
 		} else {
 			continue
 		}
@@ -162,11 +156,11 @@ func (s *guarding) letGo() (ch source.Changes, r released, removed map[string]*r
 	s.refit = true
 	s.complete(p, &ch)
 	misfits := s.misfitsByFile()
-	for _, name := range r.files {
-		r.faults = append(r.faults, misfits[name][:min(1, len(misfits[name]))]...)
+	for _, name := range files {
+		faults = append(faults, misfits[name][:min(1, len(misfits[name]))]...)
 	}
 	s.keepStep()
-	return ch, r, removed
+	return ch, files, faults, removed
 }
 
 // planHeld plans to use all that is held, and what could not be used without, unless the guard holds that.

@@ -81,7 +81,7 @@ func (j *judgement) services() {
 	for f, r := range j.takes {
 		if len(r.services) > 0 {
 			j.verdict[f] = fmt.Sprintf("it would remove %s; with all others %d of %d services, and %d %% may go",
-				plural(len(r.services), "service", keyNames(r.services)), n, of, j.guard.Removals)
+				nameServices(r.services), n, of, j.guard.Removals)
 		}
 	}
 }
@@ -169,23 +169,20 @@ func (j *judgement) note() {
 // guardNames is how many names a message has.
 const guardNames = 5
 
-func keyNames(keys []source.Key) (names []string) {
+// nameServices says how many services these are, and the names of the first.
+func nameServices(keys []source.Key) string {
+	var names []string
 	for _, k := range keys[:min(len(keys), guardNames)] {
 		names = append(names, k.String())
 	}
-	return names
-}
-
-// plural says how many there are of something, and the names of the first.
-func plural(n int, what string, names []string) string {
-	if n != 1 {
-		what += "s"
+	what, more := "services", ""
+	if len(keys) == 1 {
+		what = "service"
 	}
-	text := fmt.Sprintf("%d %s (%s", n, what, strings.Join(names, ", "))
-	if n > len(names) {
-		text += ", ..."
+	if len(keys) > guardNames {
+		more = ", ..."
 	}
-	return text + ")"
+	return fmt.Sprintf("%d %s (%s%s)", len(keys), what, strings.Join(names, ", "), more)
 }
 
 // To the guard what is disabled is as if it were not there: it leaves the kernel as what is

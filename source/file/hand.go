@@ -125,7 +125,7 @@ func (s *waits) logFiles(news []probe, first bool) {
 			}
 		case p.v != read.Gone && p.f.state == source.Accepted && s.store != nil && !p.f.isList():
 		case p.v != read.Gone:
-			p.f.summary(first).logTo(s.log)
+			p.f.summary(first)(s.log)
 		case p.f.seen != nil && p.f.isList():
 			s.log.Info("file of endpoints removed, which no service refers to", "file", p.f.path)
 		case p.f.seen != nil:

@@ -18,13 +18,13 @@ func (s *Source) Accepted(units []source.Unit) {
 	}
 	s.recordMu.Lock() // so that forgetRecords does not come between
 	defer s.recordMu.Unlock()
-	for _, l := range s.accept(units, time.Now().Round(0)) {
-		l.logTo(s.log)
+	for _, log := range s.accept(units, time.Now().Round(0)) {
+		log(s.log)
 	}
 }
 
 // accept notes and records which versions are in use. It returns what is to be logged.
-func (s *records) accept(units []source.Unit, now time.Time) (lines []logLine) {
+func (s *records) accept(units []source.Unit, now time.Time) (lines []func(*slog.Logger)) {
 	news := map[string]keep.Entry{}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -71,58 +71,32 @@ func (f *state) markAccepted(version string) bool {
 	return false
 }
 
-// A logLine is something to log of a file.
-type logLine struct {
-	level slog.Level
-	msg   string
-	args  []any
-}
-
-func (l logLine) logTo(log *slog.Logger) { log.Log(context.Background(), l.level, l.msg, l.args...) }
-
-// summary says what became of a file; when all is well and quiet is asked for, to
-// those only who debug.
-func (f *state) summary(quiet bool) logLine {
+// summary returns what logs what became of a file; when all is well and quiet is asked for, for those only who debug.
+func (f *state) summary(quiet bool) func(*slog.Logger) {
+	level, msg, args := slog.LevelInfo, "service file accepted", []any{"file", f.path, "services", f.used.Count()}
 	if f.isList() {
-		return f.listSummary(quiet)
-	}
-	l := logLine{level: slog.LevelInfo, msg: "service file accepted", args: []any{"file", f.path, "services", f.used.Count()}}
-	switch f.state {
-	case source.Stale:
-		l.level, l.msg = slog.LevelWarn, "service file is broken: its services stay as last accepted"
-	case source.Refused:
-		l.level, l.msg = slog.LevelWarn, "service file is broken: it has no services until it is corrected"
-	case source.Accepted:
-		if len(f.seen.Faults) > 0 {
-			l.level, l.msg = slog.LevelWarn, "service file accepted with warnings"
-		} else if quiet {
-			l.level = slog.LevelDebug
+		n := 0
+		if f.used != nil && f.used.List != nil {
+			n = len(f.used.List.Endpoints)
 		}
+		msg, args = "file of endpoints accepted", []any{"file", f.path, "endpoints", n}
 	}
-	return l.withFaults(f.seen.Faults)
-}
-
-func (l logLine) withFaults(faults []source.Fault) logLine {
-	if n := len(faults); n > 0 {
-		l.args = append(l.args, "faults", n, "first", faults[0].String())
-	}
-	return l
-}
-
-// listSummary is summary of a file of endpoints.
-func (f *state) listSummary(quiet bool) logLine {
-	n := 0
-	if f.used != nil && f.used.List != nil {
-		n = len(f.used.List.Endpoints)
-	}
-	l := logLine{level: slog.LevelInfo, msg: "file of endpoints accepted", args: []any{"file", f.path, "endpoints", n}}
 	switch {
+	case f.state == source.Stale && f.isList():
+		level, msg = slog.LevelWarn, "file of endpoints is broken: services keep those last accepted"
 	case f.state == source.Stale:
-		l.level, l.msg = slog.LevelWarn, "file of endpoints is broken: services keep those last accepted"
+		level, msg = slog.LevelWarn, "service file is broken: its services stay as last accepted"
+	case f.state == source.Refused && f.isList():
+		level, msg = slog.LevelWarn, "file of endpoints is broken: services that refer to it wait until it is corrected"
 	case f.state == source.Refused:
-		l.level, l.msg = slog.LevelWarn, "file of endpoints is broken: services that refer to it wait until it is corrected"
-	case quiet:
-		l.level = slog.LevelDebug
+		level, msg = slog.LevelWarn, "service file is broken: it has no services until it is corrected"
+	case f.state == source.Accepted && !f.isList() && len(f.seen.Faults) > 0:
+		level, msg = slog.LevelWarn, "service file accepted with warnings"
+	case quiet && (f.state == source.Accepted || f.isList()):
+		level = slog.LevelDebug
 	}
-	return l.withFaults(f.seen.Faults)
+	if n := len(f.seen.Faults); n > 0 {
+		args = append(args, "faults", n, "first", f.seen.Faults[0].String())
+	}
+	return func(log *slog.Logger) { log.Log(context.Background(), level, msg, args...) }
 }

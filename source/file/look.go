@@ -107,7 +107,11 @@ func (s *looks) lookAt(ctx context.Context, names []string, todo work) ([]probe,
 	ok := s.forEach(ctx, len(probes), func(i int) {
 		p := &probes[i]
 		p.at = time.Now()
-		toRead := p.examine(s.whatIsAt(p), s.directory.lastID.Dev, todo.hash)
+		is := p.PathInfo
+		if p.IsLink() {
+			is = s.disks.Follow(p.f.path, is)
+		}
+		toRead := p.examine(is, s.directory.lastID.Dev, todo.hash)
 		if large[i] = toRead && s.synced && p.stamp.Size > largeSize; large[i] {
 			return
 		}
@@ -131,14 +135,6 @@ func (s *looks) lookAt(ctx context.Context, names []string, todo work) ([]probe,
 		}
 	}
 	return looked, true
-}
-
-// whatIsAt returns what p's file is, where links are followed.
-func (s *looks) whatIsAt(p *probe) disk.PathInfo {
-	if !p.IsLink() {
-		return p.PathInfo
-	}
-	return s.disks.Follow(p.f.path, p.PathInfo)
 }
 
 // readSmall reads the text of p's file, if that comes in time.

@@ -105,7 +105,9 @@ func (s *Source) step(ctx context.Context, sink source.Sink) (found bool, wait t
 	if !ok {
 		return false, blindPoll
 	}
-	if probes = append(probes, small...); !s.trustMissing(probes) {
+	probes = append(probes, small...)
+	missing := slices.ContainsFunc(probes, func(p probe) bool { return p.v == read.Gone })
+	if missing && !s.sameDirectory() { // a file seems to be gone, too, when the directory has gone meanwhile
 		s.todo.all, s.todo.hash = true, todo.hash
 		return false, mergeTime
 	}
@@ -150,13 +152,6 @@ func (s *Source) handRecorded(ctx context.Context, sink source.Sink) {
 	if known, ok := s.probeRecorded(ctx); ok {
 		s.handFirst(known, sink)
 	}
-}
-
-// trustMissing reports whether what was found is true of the directory that was listed. A
-// file seems to be gone, too, when the directory has gone meanwhile.
-func (s *looks) trustMissing(probes []probe) bool {
-	missing := slices.ContainsFunc(probes, func(p probe) bool { return p.v == read.Gone })
-	return !missing || s.sameDirectory()
 }
 
 // probeRecorded returns probes of what is recorded, for a directory that cannot be read.

@@ -98,12 +98,11 @@ type choosing struct {
 
 // A choice is which version of its list a service takes.
 type choice struct {
-	*source.Service                 // as it was read
-	index           int             // of it
-	now             *Version        // in use; nil: none
-	others          []*Version      // what it may keep, the best first
-	refused         bool            // not now
-	excess          *source.Problem // why; nil: it does not fit
+	*source.Service            // as it was read
+	index           int        // of it
+	now             *Version   // in use; nil: none
+	others          []*Version // what it may keep, the best first
+	refused         bool       // not now
 }
 
 // had returns the best that the service may keep; nil: nothing.
@@ -194,14 +193,23 @@ func (c *choosing) limit() {
 			}
 			with := sum.Minus(had).Plus(now)
 			if e := limits.Exceeded(with, source.OfFile); e != nil && !smaller {
-				x.refused, x.excess = true, e
+				x.refused = true
+				c.noteExcess(x, e)
 			} else {
 				sum = with
 			}
 		}
 	}
 	if e := limits.Exceeded(sum, source.OfFile); e != nil && !c.again {
-		c.Unfit, c.choices[0].excess = true, e
+		c.Unfit = true
+		c.noteExcess(&c.choices[0], e)
+	}
+}
+
+// noteExcess notes why a list is not for a service, unless something else is noted of it.
+func (c *choosing) noteExcess(x *choice, problem *source.Problem) {
+	if c.Faults[x.EndpointsFrom] == nil {
+		c.Faults[x.EndpointsFrom] = []source.Fault{{Pos: x.EndpointsFromPos(), Msg: problem.Msg, Hint: problem.Hint}}
 	}
 }
 
@@ -333,9 +341,6 @@ func (c *choosing) note(name string, l *Version) {
 		x := &c.choices[i]
 		if x.now != l {
 			continue
-		}
-		if x.excess != nil && c.Faults[name] == nil {
-			c.Faults[name] = []source.Fault{{Pos: x.EndpointsFromPos(), Msg: x.excess.Msg, Hint: x.excess.Hint}}
 		}
 		found := c.Known[x.key(l)]
 		if len(found.problems) == 0 {

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/decode"
@@ -224,55 +226,30 @@ var arguments = decode.List(decode.Text).Instead(func(v any) string {
 	return "no shell runs it: write command = [" + strings.Join(words, ", ") + "]"
 })
 
+// escapes match a text as far as all backslashes in it begin an escape.
+var escapes = regexp.MustCompile(`^([^\\]|\\[rnt\\]|\\x[0-9a-fA-F]{2})*`)
+
 // escaped reads a text in which \r, \n, \t, \\ and \xHH stand for a byte each.
 var escaped = decode.Kind[string]{
-	Schema: decode.Schema{Type: "string", Pattern: `^([^\\]|\\[rnt\\]|\\x[0-9a-fA-F]{2})*$`},
+	Schema: decode.Schema{Type: "string", Pattern: escapes.String() + "$"},
 	Read: func(r *decode.Reader, v any) (string, bool) {
 		text, ok := decode.Text.Read(r, v)
 		if !ok || !strings.Contains(text, `\`) {
 			return text, ok
 		}
-		out, rest := unescape(text)
-		if rest != "" {
+		if rest := text[len(escapes.FindString(text)):]; rest != "" {
 			r.Fault("send has "+source.Excerpt(rest[:min(len(rest), 4)])+", not an escape", `want \r, \n, \t, \\ or \x and two hexadecimal digits, in single quotes`)
+			return "", false
 		}
-		return out, rest == ""
+		var b []byte
+		for text != "" {
+			c, multibyte, rest, _ := strconv.UnquoteChar(text, 0)
+			if text = rest; multibyte {
+				b = utf8.AppendRune(b, c)
+			} else {
+				b = append(b, byte(c))
+			}
+		}
+		return string(b), true
 	},
-}
-
-// unescape returns the bytes that a text with escapes means, and what is left of it from
-// one on that is none.
-func unescape(text string) (out, rest string) {
-	var b []byte
-	for text != "" {
-		n := strings.IndexByte(text, '\\')
-		if n < 0 {
-			return string(b) + text, ""
-		}
-		b, text = append(b, text[:n]...), text[n:]
-		c, size := escape(text)
-		if size == 0 {
-			return "", text
-		}
-		b, text = append(b, c), text[size:]
-	}
-	return string(b), ""
-}
-
-// escape returns the byte that the escape at the beginning of a text means, and its size; 0: it is none.
-func escape(text string) (c byte, size int) {
-	if len(text) < 2 {
-		return 0, 0
-	}
-	if i := strings.IndexByte(`rnt\`, text[1]); i >= 0 {
-		return "\r\n\t\\"[i], 2
-	}
-	if text[1] != 'x' || len(text) < 4 {
-		return 0, 0
-	}
-	n, err := strconv.ParseUint(text[2:4], 16, 8)
-	if err != nil {
-		return 0, 0
-	}
-	return byte(n), 4
 }
