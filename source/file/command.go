@@ -65,7 +65,7 @@ func (s *Source) kept(ctx context.Context, names ...string) error {
 }
 
 // accepted reports whether the versions handed on of these files are those in use.
-func (s *records) accepted(names []string) bool {
+func (s *waits) accepted(names []string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return !slices.ContainsFunc(names, func(name string) bool {

@@ -45,14 +45,6 @@ func (d *decisions) unpin(name string) {
 // try notes what is on trial; nil: nothing.
 func (d *decisions) try(t *trial) { d.trial, d.changed = t, true }
 
-// know reports whether something is decided of a file.
-func (d *decisions) know(name string) bool {
-	if p := d.pins[name]; p != nil && p.State == source.RolledBack {
-		return true
-	}
-	return d.trial != nil && d.trial.Before[name] != nil
-}
-
 // end notes that what is on trial went back, now.
 func (d *decisions) end() {
 	d.overdue = &overdue{d.trial.Began, time.Now()}

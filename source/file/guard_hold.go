@@ -105,12 +105,9 @@ func (s *Source) Held() int {
 // release lets all go that is held. It returns the files whose change is let through, and why another is not: the first fault of each.
 func (s *guarding) release(sink source.Sink) (files []string, faults []source.Fault) {
 	s.mu.Lock()
-	ch, files, faults, removed := s.letGo()
+	ch, files, faults := s.letGo()
 	s.mu.Unlock()
-	if len(ch.Set)+len(ch.Delete) > 0 {
-		sink.Apply(ch)
-	}
-	s.forgetRecords(removed)
+	apply(sink, ch)
 	if len(files) > 0 {
 		s.log.Info("released held changes of service files", "files", len(files), "first", filepath.Join(s.dir, files[0]))
 	}
@@ -128,8 +125,7 @@ func (s *guarding) releaseIfOff(sink source.Sink) {
 }
 
 // letGo has all that is held count, as one step, with what fits it and could not be used without. The caller holds s.mu.
-func (s *guarding) letGo() (ch source.Changes, files []string, faults []source.Fault, removed map[string]*read.Version) {
-	removed = map[string]*read.Version{}
+func (s *guarding) letGo() (ch source.Changes, files []string, faults []source.Fault) {
 	p := s.planHeld()
 	for _, name := range sortedNames(s.files) {
 		f := s.files[name]
@@ -145,12 +141,8 @@ func (s *guarding) letGo() (ch source.Changes, files []string, faults []source.F
 		} else {
 			continue
 		}
-		was := f.good
 		s.unpin(name, f)
-		pr := probe{name: name, f: f, at: time.Now(), v: v}
-		if s.activateHeld(&pr, &ch); s.files[name] == nil {
-			removed[name] = was
-		}
+		s.activateHeld(&probe{name: name, f: f, at: time.Now(), v: v}, &ch)
 	}
 	s.removed = recentRemovals{} // what was removed so far counts no more
 	s.refit = true
@@ -160,7 +152,7 @@ func (s *guarding) letGo() (ch source.Changes, files []string, faults []source.F
 		faults = append(faults, misfits[name][:min(1, len(misfits[name]))]...)
 	}
 	s.keepStep()
-	return ch, files, faults, removed
+	return ch, files, faults
 }
 
 // planHeld plans to use all that is held, and what could not be used without, unless the guard holds that.

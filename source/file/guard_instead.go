@@ -10,15 +10,7 @@ import (
 	"svcproxy.dev/svcproxy/source/read"
 )
 
-// keptVersion reads and parses a version that was accepted once.
-func (s *restoring) keptVersion(ctx context.Context, name string, sum [32]byte) (*read.Version, error) {
-	data, err := s.store.Text(name, sum)
-	if err != nil {
-		return nil, err
-	}
-	return s.parseKept(ctx, name, data)
-}
-
+// parseKept parses the text of a version that was accepted once.
 func (s *restoring) parseKept(ctx context.Context, name string, data []byte) (*read.Version, error) {
 	path, rules := s.path(name), s.rules
 	rules.Hidden = s.disks.Lstat(path).IsLink() // nobody knows whose file it was
@@ -45,7 +37,6 @@ func (s *restoring) versionBefore(name string, v *read.Version) (*read.Version, 
 // useInstead has these versions used, by file name, nil: nothing, whatever the files say. What services kept comes back with them.
 func (s *restoring) useInstead(sink source.Sink, versions map[string]*read.Version, kept map[string][]*read.Version, why string) {
 	var ch source.Changes
-	removed := map[string]*read.Version{}
 	s.mu.Lock()
 	p := s.newPlan(map[*state]*read.Version{})
 	p.back = kept
@@ -67,19 +58,13 @@ func (s *restoring) useInstead(sink source.Sink, versions map[string]*read.Versi
 			continue
 		}
 		s.unpin(name, f)
-		was := f.good
-		if s.replaceUsed(name, f, versions[name], why, &ch); f.good == nil && was != nil && versions[name] == nil {
-			removed[name] = was
-		}
+		s.replaceUsed(name, f, versions[name], why, &ch)
 	}
 	s.refit = true
 	s.complete(p, &ch)
 	s.keepStep()
 	s.mu.Unlock()
-	if len(ch.Set)+len(ch.Delete) > 0 {
-		sink.Apply(ch)
-	}
-	s.forgetRecords(removed)
+	apply(sink, ch)
 }
 
 // replaceUsed has v used of f, nil: nothing. The caller holds s.mu.
@@ -91,6 +76,9 @@ func (s *restoring) replaceUsed(name string, f *state, v *read.Version, why stri
 	case v == nil:
 		if f.used != nil && !f.isList() {
 			ch.Delete = append(ch.Delete, f.id())
+		}
+		if f.good != nil {
+			s.forget(name, f.good)
 		}
 		f.used, f.good, f.bound, f.inUse, f.sent, f.claimedAt = nil, nil, nil, nil, nil, time.Time{}
 		s.noteKeeping(f)

@@ -16,7 +16,7 @@ func (s *waits) handFirst(probes []probe, sink source.Sink) {
 	if len(before) > 0 {
 		sink.Apply(source.Changes{Set: before})
 	}
-	ch, news, removed := s.collect(probes, true)
+	ch, news := s.collect(probes, true)
 	if len(before) == 0 || len(ch.Set)+len(ch.Delete) > 0 {
 		sink.Apply(ch)
 	}
@@ -26,7 +26,6 @@ func (s *waits) handFirst(probes []probe, sink source.Sink) {
 	s.mu.Unlock()
 	s.logFiles(news, true)
 	s.wentBack()
-	s.forgetRecords(removed)
 	s.cleanStore()
 }
 
@@ -37,7 +36,13 @@ func (s *waits) resumeAccepted(probes []probe) (units []source.Unit) {
 	defer s.mu.Unlock()
 	for i := range probes {
 		p, f := &probes[i], probes[i].f
-		if s.takePins(p); p.last.Removed() {
+		if p.pin != nil {
+			s.decisions.pin(p.name, p.pin)
+		}
+		if p.unpin {
+			s.decisions.unpin(p.name)
+		}
+		if p.last.Removed() {
 			continue
 		}
 		f.claimedAt, f.damage = p.last.Since, p.damage
@@ -55,7 +60,7 @@ func (s *waits) resumeAccepted(probes []probe) (units []source.Unit) {
 			case !f.isList():
 				units = append(units, s.outgoing(f))
 			case p.damage != nil: // nobody accepts a list, so its copy is written again from here
-				s.listEntries[p.name] = keep.Entry{Record: p.last, Version: p.good}
+				s.entries[p.name] = keep.Entry{Record: p.last, Version: p.good}
 			}
 		}
 	}
@@ -69,17 +74,13 @@ func (s *waits) resumeAccepted(probes []probe) (units []source.Unit) {
 
 // handChanges takes what was found, and hands on what counts by now as one step.
 func (s *waits) handChanges(probes []probe, sink source.Sink) {
-	ch, news, removed := s.collect(probes, false)
-	if len(ch.Set)+len(ch.Delete) > 0 {
-		sink.Apply(ch)
-	}
+	ch, news := s.collect(probes, false)
+	apply(sink, ch)
 	s.logFiles(news, false)
-	s.forgetRecords(removed)
 }
 
-// collect returns what counts by now, as changes and as the files that it is about, and
-// what was in use of those that were removed.
-func (s *waits) collect(probes []probe, first bool) (ch source.Changes, news []probe, removed map[string]*read.Version) {
+// collect returns what counts by now, as changes and as the files that it is about.
+func (s *waits) collect(probes []probe, first bool) (ch source.Changes, news []probe) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer s.keepStep()
@@ -109,7 +110,8 @@ func (s *waits) collect(probes []probe, first bool) (ch source.Changes, news []p
 			news = append(news, *p)
 		}
 	}
-	return ch, news, s.decide(due, first, &ch)
+	s.decide(due, first, &ch)
+	return ch, news
 }
 
 // logFiles logs one line for each file, at first one for all that are well. What
@@ -140,9 +142,8 @@ func (s *waits) logFiles(news []probe, first bool) {
 	}
 }
 
-// decide has each version that is due either count or be held, and adds what follows to ch. It returns
-// what was in use of files that were removed. The caller holds s.mu.
-func (s *guarding) decide(due []*probe, first bool, ch *source.Changes) (removed map[string]*read.Version) {
+// decide has each version that is due either count or be held, and adds what follows to ch. The caller holds s.mu.
+func (s *guarding) decide(due []*probe, first bool, ch *source.Changes) {
 	guard := *s.guardSet.Load()
 	var open []*probe
 	for _, p := range due {
@@ -153,7 +154,6 @@ func (s *guarding) decide(due []*probe, first bool, ch *source.Changes) (removed
 		}
 	}
 	plan, open, verdict := s.weigh(open, guard, first)
-	removed = map[string]*read.Version{}
 	for _, p := range open {
 		if why := verdict[p.f]; why != "" {
 			s.hold(p, why, ch)
@@ -165,13 +165,9 @@ func (s *guarding) decide(due []*probe, first bool, ch *source.Changes) (removed
 		} else {
 			s.unpin(p.name, p.f)
 		}
-		was := p.f.good
-		if s.activate(p, ch); s.files[p.name] == nil {
-			removed[p.name] = was
-		}
+		s.activate(p, ch)
 	}
 	s.complete(plan, ch)
-	return removed
 }
 
 // weigh returns what of a step is to be used, what of it counts or is held, and why that is held. A file may fit only a list

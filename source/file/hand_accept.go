@@ -16,15 +16,13 @@ func (s *Source) Accepted(units []source.Unit) {
 	if s.store == nil {
 		return
 	}
-	s.recordMu.Lock() // so that forgetRecords does not come between
-	defer s.recordMu.Unlock()
 	for _, log := range s.accept(units, time.Now().Round(0)) {
 		log(s.log)
 	}
 }
 
 // accept notes and records which versions are in use. It returns what is to be logged.
-func (s *records) accept(units []source.Unit, now time.Time) (lines []func(*slog.Logger)) {
+func (s *waits) accept(units []source.Unit, now time.Time) (lines []func(*slog.Logger)) {
 	news := map[string]keep.Entry{}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -24,47 +24,34 @@ func (s *table) damage(name string, sum [32]byte, why string) []source.Fault {
 	}}
 }
 
-// forgetRecords drops the records of files that were removed, which had these versions.
-func (s *records) forgetRecords(versions map[string]*read.Version) {
-	if s.store == nil || len(versions) == 0 {
-		return
-	}
-	removed := make(map[string]keep.Entry, len(versions))
-	for name, v := range versions {
-		removed[name] = keep.Entry{Was: v}
-	}
-	s.recordMu.Lock()
-	defer s.recordMu.Unlock()
-	s.store.Put(removed)
-}
-
 // cleanStore does what can wait until all services have been handed on: it drops what
 // is kept of files that do not exist any more, and keeps again what was lost, which nothing else waits for.
-func (s *records) cleanStore() {
+func (s *lists) cleanStore() {
 	if s.store == nil {
 		return
 	}
-	lost := map[string]*read.Version{}
+	s.mu.Lock()
 	for _, name := range s.store.Names() {
 		pin := s.decisions.pins[name]
 		if s.files[name] == nil || pin != nil && pin.State == source.RolledBack && pin.Use == ([32]byte{}) {
-			lost[name] = nil
+			s.forget(name, nil)
 		}
 	}
-	s.forgetRecords(lost)
+	s.keepStep()
+	s.mu.Unlock()
 	s.markStore()
 	s.background.Go(func() { s.store.Tidy(s.contents) })
 }
 
 // contents returns what a file has, false if that cannot be read.
-func (s *records) contents(name string) ([]byte, bool) {
+func (s *table) contents(name string) ([]byte, bool) {
 	path := s.path(name)
 	t, ok := s.disks.Read(path, s.disks.Lstat(path), s.rules.MaxSize())
 	return t.Data, ok && t.Err == nil
 }
 
 // forgetLost has nobody wait any more for files that a power failure may have taken.
-func (s *records) forgetLost() {
+func (s *lists) forgetLost() {
 	for _, f := range s.files {
 		f.maybeLost = false
 	}
@@ -72,7 +59,7 @@ func (s *records) forgetLost() {
 }
 
 // markStore notes that this boot uses the store, once no file is missed of another.
-func (s *records) markStore() {
+func (s *lists) markStore() {
 	for _, f := range s.files {
 		if f.maybeLost {
 			return
@@ -84,7 +71,7 @@ func (s *records) markStore() {
 }
 
 // maintainStore writes again what could not be written, and keeps the index short.
-func (s *records) maintainStore() {
+func (s *lists) maintainStore() {
 	if s.store != nil && s.synced {
 		s.store.Maintain(len(s.files))
 		s.markStore()
@@ -117,13 +104,14 @@ func (s *lists) loadDecisions(now time.Time) {
 	s.putDecisions(nil)
 }
 
-// keepStep has written what a step decided, and then the lists that it took: services may keep those of before. The caller
+// keepStep has written what a step decided, and then the lists that it took, since services may keep those of before, and what it
+// removed. The caller
 // holds s.mu.
 func (s *lists) keepStep() {
-	s.keepDecisions(len(s.listEntries) == 0)
-	if s.store != nil && len(s.listEntries) > 0 {
-		s.store.Put(s.listEntries)
-		clear(s.listEntries)
+	s.keepDecisions(len(s.entries) == 0)
+	if s.store != nil && len(s.entries) > 0 {
+		s.store.Put(s.entries)
+		clear(s.entries)
 	}
 }
 
@@ -150,9 +138,12 @@ func (s *lists) putDecisions(text []byte) {
 	s.store.PutDecisions(text, needs, texts)
 }
 
-// remembered returns the names of all files of which something is in use or decided, sorted.
-func (s *table) remembered() []string {
+// remembered returns the names of all files of which an earlier run left something to this start.
+func (s *table) remembered() map[string]bool {
 	names := map[string]bool{}
+	if s.synced || s.store == nil {
+		return names
+	}
 	for _, name := range s.store.Names() {
 		names[name] = true
 	}
@@ -166,7 +157,7 @@ func (s *table) remembered() []string {
 			names[name] = true
 		}
 	}
-	return slices.Sorted(maps.Keys(names))
+	return names
 }
 
 // keepsMissing reports whether a file that is recorded and missing at the start is more than one that was removed.

@@ -35,17 +35,10 @@ func (s *looks) prepareLook(todo work) ([]string, bool) {
 		for _, name := range listed.Names {
 			names[name] = true
 		}
-		for _, name := range listed.Dirs {
-			if s.recorded(name) {
+		all := s.store != nil && (s.store.UncleanStop() || s.keepsMissing())
+		for name := range s.remembered() {
+			if all || read.IsEndpointsFile(name) || slices.Contains(listed.Dirs, name) {
 				names[name] = true
-			}
-		}
-		if s.store != nil && !s.synced {
-			all := s.store.UncleanStop() || s.keepsMissing()
-			for _, name := range s.remembered() {
-				if all || read.IsEndpointsFile(name) {
-					names[name] = true
-				}
 			}
 		}
 	}
@@ -62,18 +55,9 @@ func (s *looks) list() (l read.Listing, moved bool, err error) {
 	return l, moved, err
 }
 
-// recorded reports whether an earlier run left something of a file to this start.
-func (s *table) recorded(name string) bool {
-	if s.synced || s.store == nil {
-		return false
-	}
-	_, ok := s.store.Find(name)
-	return ok || s.decisions.know(name)
-}
-
 // hasFiles reports whether there is anything that an empty directory would remove.
-func (s *records) hasFiles() bool {
-	return len(s.files) > 0 || !s.synced && s.store != nil && len(s.remembered()) > 0
+func (s *table) hasFiles() bool {
+	return len(s.files) > 0 || len(s.remembered()) > 0
 }
 
 // logDirError logs once why there are no files to list.
@@ -153,6 +137,7 @@ func (s *looks) readSmall(ctx context.Context, p *probe) {
 func (s *looks) register(probes []probe) (links []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	remembered := s.remembered()
 	var referred map[string]bool // nil: not asked for yet
 	for i := range probes {
 		p := &probes[i]
@@ -162,7 +147,7 @@ func (s *looks) register(probes []probe) (links []string) {
 		}
 		was := p.f.link
 		p.accepted = p.f.good
-		p.known = p.f.seen != nil || s.recorded(p.name)
+		p.known = p.f.seen != nil || remembered[p.name]
 		missing := errors.Is(p.Err, fs.ErrNotExist) || p.Err == read.ErrDirAway
 		if missing && p.f.isList() {
 			if referred == nil && s.synced {

@@ -21,6 +21,7 @@ func (s *lists) activate(p *probe, ch *source.Changes) {
 	case !f.markActive(at):
 		delete(s.files, p.name)
 		delete(s.keeping, p.name)
+		s.forget(p.name, f.good)
 		if f.used != nil && !f.isList() {
 			ch.Delete = append(ch.Delete, f.id())
 		}
@@ -56,7 +57,7 @@ func (s *lists) takeList(f *state) {
 	if f.claimedAt.IsZero() {
 		f.claimedAt = now
 	}
-	s.listEntries[name] = keep.Entry{Record: keep.Record{Sum: f.used.ID, Since: f.claimedAt, At: now}, Version: f.used, Was: was} // see keepStep
+	s.entries[name] = keep.Entry{Record: keep.Record{Sum: f.used.ID, Since: f.claimedAt, At: now}, Version: f.used, Was: was} // see keepStep
 }
 
 // markActive has f.next count. It returns false when the file is gone.
@@ -121,3 +122,17 @@ func (s *lists) withdraw(f *state, ch *source.Changes) {
 }
 
 func (f *state) id() source.UnitID { return source.UnitID{Source: Name, Name: f.path} }
+
+// apply hands changes on, if there are any.
+func apply(sink source.Sink, ch source.Changes) {
+	if len(ch.Set)+len(ch.Delete) > 0 {
+		sink.Apply(ch)
+	}
+}
+
+// forget drops the record of a file that was removed, and was in use as this version. The caller holds s.mu, and calls keepStep.
+func (s *lists) forget(name string, was *read.Version) {
+	if s.store != nil {
+		s.entries[name] = keep.Entry{Was: was}
+	}
+}

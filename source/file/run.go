@@ -146,7 +146,7 @@ func (s *Source) lookAtDue() {
 // handRecorded hands on what is recorded, which is all there is at the start while the
 // directory cannot be read.
 func (s *Source) handRecorded(ctx context.Context, sink source.Sink) {
-	if s.synced || s.store == nil || len(s.remembered()) == 0 {
+	if len(s.remembered()) == 0 {
 		return
 	}
 	if known, ok := s.probeRecorded(ctx); ok {
@@ -157,7 +157,7 @@ func (s *Source) handRecorded(ctx context.Context, sink source.Sink) {
 // probeRecorded returns probes of what is recorded, for a directory that cannot be read.
 // It returns false when ctx ended before.
 func (s *looks) probeRecorded(ctx context.Context) ([]probe, bool) {
-	names := s.remembered()
+	names := sortedNames(s.remembered())
 	probes := make([]probe, len(names))
 	for i, name := range names {
 		probes[i] = probe{name: name, rules: s.rules, revision: s.revision.Load(), PathInfo: disk.PathInfo{Err: read.ErrDirAway}, at: time.Now()}

@@ -126,29 +126,23 @@ type (
 		held      map[string]*state // those of files that the guard holds
 		decisions decisions
 		synced    bool
+		dirErr    string // why the directory was not listed, as last logged
+		watchErr  string // why it is not watched, as last logged
 	}
 
-	// lists are how endpoints of files of their own come to services.
+	// lists are how endpoints of files of their own come to services, and what of that and of services the next start must know.
 	lists struct {
 		table
-		newLists    map[string]bool       // files of endpoints that are used otherwise than the files have them that refer to them; guarded by mu
-		keeping     map[string]*state     // service files of which a list does not fit some services; guarded by mu
-		listEntries map[string]keep.Entry // to be recorded of those, once decisions are
-		refit       bool                  // a file that did not fit its lists may do so now
-		boundBy     int64                 // the revision by which services were bound to lists
-	}
-
-	// records are what the next start must know.
-	records struct {
-		lists
-		recordMu sync.Mutex // held from finding out what is to be recorded until it is put; taken before mu
-		dirErr   string     // why the directory was not listed, as last logged
-		watchErr string     // why it is not watched, as last logged
+		newLists map[string]bool       // files of endpoints that are used otherwise than the files have them that refer to them; guarded by mu
+		keeping  map[string]*state     // service files of which a list does not fit some services; guarded by mu
+		entries  map[string]keep.Entry // to be recorded of lists and of what was removed, once decisions are
+		refit    bool                  // a file that did not fit its lists may do so now
+		boundBy  int64                 // the revision by which services were bound to lists
 	}
 
 	// guarding holds changes.
 	guarding struct {
-		records
+		lists
 		guardSet atomic.Pointer[Guard]
 		removed  recentRemovals
 	}
@@ -192,7 +186,7 @@ type Source struct {
 	poll     time.Duration
 	nextPoll time.Time   // of contents
 	reloaded atomic.Bool // what does not exist was removed: Reload was called
-	around   lately.Value[surroundings]
+	around   lately.Value[source.Status]
 
 	steps    int                    // how often step has run to its end
 	commands chan func(source.Sink) // what others have the goroutine of Run do
@@ -216,14 +210,14 @@ func New(o Options) *Source {
 	s.dir, s.log, s.rules = o.Dir, cmp.Or(o.Log, slog.New(slog.DiscardHandler)), o.Rules
 	s.reload = make(chan struct{}, 1)
 	s.files, s.held, s.decisions.pins = map[string]*state{}, map[string]*state{}, map[string]*pin{}
-	s.newLists, s.keeping, s.listEntries = map[string]bool{}, map[string]*state{}, map[string]keep.Entry{}
+	s.newLists, s.keeping, s.entries = map[string]bool{}, map[string]*state{}, map[string]keep.Entry{}
 	s.todo, s.waiting, s.largeReads = newWork(), map[string]*state{}, map[string]*largeRead{}
 	s.largeDone, s.slots = make(chan *largeRead), make(chan struct{}, runtime.GOMAXPROCS(0))
 	s.disks = disk.NewAsker(o.Dir)
 	s.rules.Writer = s.disks.Writer
 	s.parse, s.parseCopy = s.rules.ParseNew, s.rules.ParseCopy
 	s.directory, s.mounts, s.statfs = newServiceDir(o.Dir, o.StateDir), -1, unix.Statfs
-	s.around = lately.Value[surroundings]{Find: s.lookAround, Patience: aroundPatience}
+	s.around = lately.Value[source.Status]{Find: s.lookAround, Patience: aroundPatience}
 	if o.StateDir != "" {
 		s.store = keep.New(o.StateDir, s.log)
 	}
@@ -264,21 +258,26 @@ func (s *Source) SetKeep(n int) {
 	}
 }
 
-// surroundings are what there is about a directory beside its service files.
-type surroundings struct {
-	faults []source.Fault // as of CheckDir
-	remote string         // as of RemoteName
-}
-
-// aroundPatience is how long a Status waits for them: a link of the directory may lead to a disk that does not answer.
+// aroundPatience is how long a Status waits for what there is about the directory beside its service files: a link of the
+// directory may lead to a disk that does not answer.
 const aroundPatience = time.Second
 
-func (s *Source) lookAround() surroundings {
-	return surroundings{CheckDir(s.dir, s.knownNames()), watch.RemoteName(s.dir, s.statfs)}
+// lookAround returns what a status says of that.
+func (s *Source) lookAround() (st source.Status) {
+	if remote := watch.RemoteName(s.dir, s.statfs); remote != "" {
+		st.Warnings = append(st.Warnings, fmt.Sprintf("%s is on %s, where changes by other hosts come without events: they are noticed within %v, or at once after a reload", source.Quote(s.dir), remote, s.poll))
+	}
+	faults := CheckDir(s.dir, s.knownNames())
+	for _, f := range faults {
+		f.Warning = false // the word; a status shows it among warnings
+		st.Warnings = append(st.Warnings, f.String())
+	}
+	st.Notes = len(faults)
+	return st
 }
 
 // knownNames returns the names of the files that Status lists.
-func (s *records) knownNames() map[string]bool {
+func (s *table) knownNames() map[string]bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	names := make(map[string]bool, len(s.files))
@@ -295,14 +294,7 @@ func (s *Source) Status() source.Status {
 	if !inTime {
 		st.Warnings = append(st.Warnings, fmt.Sprintf("%s, or what a link in it leads to, does not answer: what is there beside service files is as last known", source.Quote(s.dir)))
 	}
-	if around.remote != "" {
-		st.Warnings = append(st.Warnings, fmt.Sprintf("%s is on %s, where changes by other hosts come without events: they are noticed within %v, or at once after a reload", source.Quote(s.dir), around.remote, s.poll))
-	}
-	st.Notes = len(around.faults)
-	for _, f := range around.faults {
-		f.Warning = false // the word; a status shows it among warnings
-		st.Warnings = append(st.Warnings, f.String())
-	}
+	st.Warnings, st.Notes = append(st.Warnings, around.Warnings...), around.Notes
 	return st
 }
 
@@ -334,7 +326,7 @@ func (s *Source) Known() source.Status {
 }
 
 // referredTo returns the names of all lists that any file refers to, as it is or as it is used.
-func (s *lists) referredTo() map[string]bool {
+func (s *table) referredTo() map[string]bool {
 	names := map[string]bool{}
 	for _, f := range s.files {
 		f.eachList(func(name string) { names[name] = true })
@@ -369,7 +361,7 @@ type problem struct {
 }
 
 // problems returns all kinds. The caller holds s.mu.
-func (s *records) problems() []problem {
+func (s *table) problems() []problem {
 	list := []problem{
 		{"directory", "the directory of service files cannot be read, and services stay as they are", s.dirErr},
 		{"watch", "service files cannot be watched, and are listed every second", s.watchErr},
@@ -383,7 +375,7 @@ func (s *records) problems() []problem {
 
 // Problems returns which kinds of trouble the source has, of all there are: its
 // directory cannot be read, or not be watched, or last good versions not be kept.
-func (s *records) Problems() map[string]bool {
+func (s *lists) Problems() map[string]bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	has := make(map[string]bool)
@@ -394,7 +386,7 @@ func (s *records) Problems() map[string]bool {
 }
 
 // noteProblem keeps a problem for Status, and reports whether it is another than before.
-func (s *records) noteProblem(trouble *string, err error) bool {
+func (s *table) noteProblem(trouble *string, err error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	why := read.ErrorText(err)

@@ -174,7 +174,11 @@ func (s *restoring) insteadOf(ctx context.Context, p *probe, pn *pin, rec keep.R
 	if pn.Use == ([32]byte{}) {
 		return keep.Record{}, false
 	}
-	v, err := s.keptVersion(ctx, p.name, pn.Use)
+	var v *read.Version
+	data, err := s.store.Text(p.name, pn.Use)
+	if err == nil {
+		v, err = s.parseKept(ctx, p.name, data)
+	}
 	if err != nil {
 		p.pin, p.unpin = nil, true
 		p.damage = s.damage(p.name, pn.Use, err.Error())
@@ -190,14 +194,4 @@ func firstTime(rec keep.Record, ok bool, otherwise time.Time) time.Time {
 		return rec.Since
 	}
 	return otherwise
-}
-
-// takePins notes what was decided at the first look. The caller holds s.mu.
-func (s *restoring) takePins(p *probe) {
-	if p.pin != nil {
-		s.decisions.pin(p.name, p.pin)
-	}
-	if p.unpin {
-		s.decisions.unpin(p.name)
-	}
 }
