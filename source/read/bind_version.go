@@ -29,6 +29,8 @@ type Bound struct {
 	Warned   []source.Fault
 	Unfit    bool     // the version cannot be used, since a service fits no version of its list; only a start uses it nevertheless
 	Known    Bindings // what was bound, so that it is not bound again
+
+	own source.Products // of the services without the endpoints of lists
 }
 
 // A binding is a service that was bound to a list.
@@ -93,7 +95,6 @@ type choosing struct {
 	known   []Bindings
 	again   bool // base is of this version, and what fits nothing stays as it is there
 	choices []choice
-	own     source.Products // of the services of the file without lists
 }
 
 // A choice is which version of its list a service takes.
@@ -113,8 +114,8 @@ func (x *choice) had() *Version {
 	return x.others[0]
 }
 
-// list returns the version that a service takes; nil: none.
-func (x *choice) list() *Version {
+// chosen returns the version that a service takes; nil: none.
+func (x *choice) chosen() *Version {
 	if x.refused {
 		return x.had()
 	}
@@ -122,9 +123,12 @@ func (x *choice) list() *Version {
 }
 
 func (c *choosing) begin(list Lookup, kept map[string][]*Version) {
-	had := c.base.Version.ByKey()
-	for _, s := range c.Version.Services {
-		c.own = c.own.Plus(s.Products())
+	var had map[source.Key]*source.Service // where another version is in use
+	if c.own = c.base.own; !c.again {
+		had, c.own = c.base.Version.ByKey(), source.Products{}
+		for _, s := range c.Version.Services {
+			c.own = c.own.Plus(s.Products())
+		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Version.Lists)) {
 		now, why := list(name)
@@ -139,7 +143,7 @@ func (c *choosing) begin(list Lookup, kept map[string][]*Version) {
 		}
 		for _, i := range c.Version.Lists[name] {
 			x := choice{Service: c.Version.Services[i], index: i, now: now, refused: now == nil, others: shared}
-			if was := had[x.Key]; was != nil && was.EndpointsFrom == name {
+			if was := had[x.Key]; c.again || was != nil && was.EndpointsFrom == name {
 				l, keeps := c.base.Kept[x.Key]
 				if !keeps {
 					l = c.base.Lists[name]
@@ -180,7 +184,7 @@ func (c *choosing) shared(name string, kept []*Version) (list []*Version) {
 // anything is bound. What services have is counted first, then what takes no more than that.
 func (c *choosing) limit() {
 	limits := c.rules.Limits.Products()
-	if limits.Exceeded(c.sum((*choice).list), source.OfFile) == nil {
+	if limits.Exceeded(c.sum((*choice).chosen), source.OfFile) == nil {
 		return
 	}
 	sum := c.sum((*choice).had)
@@ -236,21 +240,21 @@ func (c *choosing) try() (misfits bool) {
 	var missing []BindingKey
 	for i := range c.choices {
 		x := &c.choices[i]
-		if l := x.list(); l != nil && !(x.refused && c.again) && !c.find(x.key(l)) {
+		if l := x.chosen(); l != nil && !(x.refused && c.again) && !c.find(x.key(l)) {
 			missing = append(missing, x.key(l))
 		}
 	}
 	for some := range slices.Chunk(missing, 32) { // a few first: they may say that a list fits none
 		found := make([]binding, len(some))
-		parallel.Do(len(some), func(i int) { found[i] = c.places.bind(c.rules, some[i]) })
+		parallel.Do(len(some), func(i int) { found[i] = c.places.ask(c.rules, some[i]) })
 		for i, key := range some {
 			c.Known[key] = found[i]
-			c.places.note(key.List, found[i].problems)
+			c.places.remember(key.List, found[i].problems)
 		}
 	}
 	for i := range c.choices {
 		x := &c.choices[i]
-		switch l := x.list(); {
+		switch l := x.chosen(); {
 		case l == nil || x.refused && c.again || !anyFatal(c.Known[x.key(l)].problems):
 		case !x.refused:
 			x.refused, misfits = true, true
@@ -278,7 +282,7 @@ func (c *choosing) find(key BindingKey) bool {
 func (c *choosing) end() {
 	for i := range c.choices {
 		x := &c.choices[i]
-		l := x.list()
+		l := x.chosen()
 		switch {
 		case x.refused && c.again:
 			c.Services[x.index], c.Kept[x.Key] = c.base.Services[x.index], l
@@ -296,7 +300,7 @@ func (c *choosing) end() {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Lists)) {
-		c.note(name, c.Lists[name])
+		c.report(name, c.Lists[name])
 	}
 	if c.Warned = decode.Cap(c.Version.Path, c.Warned); c.Version.Hidden {
 		c.Warned = hideWords(c.Warned)
@@ -333,8 +337,8 @@ func withoutLists(v *Version, name, why string) (faults []source.Fault) {
 	return decode.Cap(v.Path, faults)
 }
 
-// note notes what is wrong with the services that refer to a list, as far as anyone reads it.
-func (c *choosing) note(name string, l *Version) {
+// report notes what is wrong with the services that refer to a list, as far as anyone reads it.
+func (c *choosing) report(name string, l *Version) {
 	var bad, good, missing []BindingKey // good: there are warnings only
 	problems := map[bool]int{}          // of those
 	for i := range c.choices {
@@ -382,8 +386,8 @@ type listPlaces struct {
 // mostPlaced is how many problems of services with one list are found and placed: more than decode.Cap keeps.
 const mostPlaced = 1000
 
-// bind binds a service to a list. Of a list that many did not fit, it stops at the first endpoint at fault that others had.
-func (p Places) bind(rules Rules, key BindingKey) (b binding) {
+// ask binds a service to a list. Of a list that many did not fit, it stops at the first endpoint at fault that others had.
+func (p Places) ask(rules Rules, key BindingKey) (b binding) {
 	if is := p[key.List]; is != nil && is.problems > mostPlaced {
 		var one EndpointList
 		one.take(key.List.Endpoints[is.misfit : is.misfit+1])
@@ -408,18 +412,18 @@ func misfitAt(p source.Problem) int {
 	return p.Path[1].Index
 }
 
-// note notes the problems of a service that is bound to l.
-func (p Places) note(l *EndpointList, problems []source.Problem) {
+// remember notes the problems of a service that is bound to l.
+func (p Places) remember(l *EndpointList, problems []source.Problem) {
 	for _, problem := range problems {
 		if i := misfitAt(problem); i >= 0 {
-			is := p.of(l)
+			is := p.entry(l)
 			is.problems, is.misfit = is.problems+len(problems), i
 			return
 		}
 	}
 }
 
-func (p Places) of(l *EndpointList) *listPlaces {
+func (p Places) entry(l *EndpointList) *listPlaces {
 	if p[l] == nil {
 		p[l] = &listPlaces{at: map[string]source.Position{}}
 	}
@@ -429,7 +433,7 @@ func (p Places) of(l *EndpointList) *listPlaces {
 // place makes faults of the problems of bindings: of an endpoint where that stands, others where the service refers
 // to the list.
 func (p Places) place(l *EndpointList, keys []BindingKey, known Bindings) {
-	at := p.of(l).at
+	at := p.entry(l).at
 	var missing []source.Path
 	for _, key := range keys {
 		for _, problem := range known[key].problems {

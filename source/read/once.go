@@ -51,7 +51,7 @@ func (rules Rules) ReadFile(path string) File {
 	dir := filepath.Dir(path)
 	d := disk.NewAsker(dir)
 	f := rules.readFile(d, path, rules.ParseNew)
-	return f.with(rules, rules.listsOf(d, dir))
+	return f.alone(rules, rules.listsOf(d, dir))
 }
 
 func (rules Rules) readFile(d *disk.Asker, path string, parse Parser) *Version {
@@ -76,5 +76,5 @@ func (rules Rules) ReadText(name, dir string, r io.Reader) (File, []byte) {
 		return rules.parse(ctx, path, data, bytes.HasPrefix(start, []byte("{")), before)
 	}
 	f := NewVersion(context.Background(), name, data, nil, rules, parse, nil)
-	return f.with(rules, rules.listsOf(disk.NewAsker(dir), dir)), data
+	return f.alone(rules, rules.listsOf(disk.NewAsker(dir), dir)), data
 }

@@ -31,7 +31,7 @@ func (rules Rules) together(read []*Version) []File {
 	misfits, places := map[string][]source.Fault{}, Places{}
 	for i, f := range read {
 		var faults map[string][]source.Fault
-		files[i], faults = f.bind(rules, of, places)
+		files[i], faults = f.bindTo(rules, of, places)
 		for name, list := range faults {
 			if !decode.TooMany(misfits[name]) {
 				misfits[name] = decode.Cap(filepath.Join(filepath.Dir(f.Path), name), append(misfits[name], list...))
@@ -66,8 +66,8 @@ func (rules Rules) lookIn(lists map[string]*Version) Lookup {
 	}
 }
 
-// bind returns f with its lists, and the faults of those. What makes f unfit is its own fault, as that a list is missing.
-func (f *Version) bind(rules Rules, of Lookup, places Places) (File, map[string][]source.Fault) {
+// bindTo returns f with its lists, and the faults of those. What makes f unfit is its own fault, as that a list is missing.
+func (f *Version) bindTo(rules Rules, of Lookup, places Places) (File, map[string][]source.Fault) {
 	out := File{Path: f.Path, Services: f.Services, Faults: f.Faults, Unreadable: f.unreadable}
 	base := rules.Before.Bound[filepath.Base(f.Path)]
 	if base != nil {
@@ -90,9 +90,9 @@ func (f *Version) bind(rules Rules, of Lookup, places Places) (File, map[string]
 	return out, b.Faults
 }
 
-// with returns f, of which alone is told, with its lists.
-func (f *Version) with(rules Rules, of Lookup) File {
-	out, faults := f.bind(rules, of, nil)
+// alone returns f, of which alone is told, with its lists.
+func (f *Version) alone(rules Rules, of Lookup) File {
+	out, faults := f.bindTo(rules, of, nil)
 	for _, name := range slices.Sorted(maps.Keys(faults)) {
 		out.Faults = append(out.Faults, faults[name]...)
 	}
