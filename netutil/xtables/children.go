@@ -64,31 +64,25 @@ func ended(pid int, generation uint32) {
 // the generation of nf_tables cannot be read, there are no events of commits either.
 func runKnown(cmd *exec.Cmd, stdin io.Reader) error {
 	before, unknown := nft.CurrentGeneration()
-	known := make(chan struct{})
-	cmd.Stdin = waitingReader{known, stdin}
-	if err := cmd.Start(); err != nil {
+	input, err := cmd.StdinPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
 		return err
 	}
 	if unknown == nil {
 		started(cmd.Process.Pid, before)
 	}
-	close(known)
-	err := cmd.Wait()
+	go func() {
+		_, _ = io.Copy(input, stdin) // fails where the program ends before it has read all, and then says why
+		_ = input.Close()
+	}()
+	err = cmd.Wait()
 	after, unknown := nft.CurrentGeneration()
 	if unknown != nil {
 		after = before // its commits count as foreign, which causes a look
 	}
 	ended(cmd.Process.Pid, after)
 	return err
-}
-
-// A waitingReader reads once a channel is closed.
-type waitingReader struct {
-	until <-chan struct{}
-	io.Reader
-}
-
-func (r waitingReader) Read(p []byte) (int, error) {
-	<-r.until
-	return r.Reader.Read(p)
 }

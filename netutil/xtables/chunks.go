@@ -6,64 +6,35 @@ import "bytes"
 // filled after those that it jumps to, so that a packet never meets an incomplete one;
 // then built-in chains get their jumps to ours, and chains are removed last. prefix
 // begins the names of ours.
-func (s *Script) Chunks(n int, prefix string) []*Script {
-	var chunks []*Script
+func (s *Script) Chunks(n int, prefix string) (chunks []*Script) {
 	for _, sec := range s.tables {
-		c := chunker{table: sec.name, size: n}
+		room := 0
+		next := func() *Script { // for one more chain
+			if room == 0 {
+				chunks, room = append(chunks, &Script{}), n
+			}
+			room--
+			return chunks[len(chunks)-1]
+		}
 		for _, f := range sec.leavesFirst(prefix) {
-			c.next().Set(sec.name, f.name, sec.rules.Bytes()[f.from:f.to])
+			next().Set(sec.name, f.name, sec.rules.Bytes()[f.from:f.to])
 		}
 		for _, chain := range sec.removed { // they may jump to each other
-			c.next().Set(sec.name, chain, nil)
+			next().Set(sec.name, chain, nil)
 		}
-		c.done()
-		c.addJumps(sec)
+		room = 0
+		if sec.deleteJumps.Len()+sec.insertJumps.Len() > 0 {
+			chunk := &Script{}
+			to := chunk.section(sec.name)
+			to.deleteJumps.Write(sec.deleteJumps.Bytes())
+			to.insertJumps.Write(sec.insertJumps.Bytes())
+			chunks = append(chunks, chunk)
+		}
 		for _, chain := range sec.removed {
-			c.next().Remove(sec.name, chain)
+			next().Remove(sec.name, chain)
 		}
-		c.done()
-		chunks = append(chunks, c.chunks...)
 	}
 	return chunks
-}
-
-// A chunker collects the chunks of one table.
-type chunker struct {
-	table   string
-	size, n int
-	chunk   *Script // nil: not begun
-	chunks  []*Script
-}
-
-// next returns the script for one more chain.
-func (c *chunker) next() *Script {
-	if c.n == c.size {
-		c.done()
-	}
-	if c.chunk == nil {
-		c.chunk = &Script{}
-	}
-	c.n++
-	return c.chunk
-}
-
-func (c *chunker) done() {
-	if c.chunk != nil {
-		c.chunks = append(c.chunks, c.chunk)
-	}
-	c.chunk, c.n = nil, 0
-}
-
-// addJumps adds the chunk that changes built-in chains.
-func (c *chunker) addJumps(sec *section) {
-	if sec.deleteJumps.Len()+sec.insertJumps.Len() == 0 {
-		return
-	}
-	chunk := &Script{}
-	to := chunk.section(c.table)
-	to.deleteJumps.Write(sec.deleteJumps.Bytes())
-	to.insertJumps.Write(sec.insertJumps.Bytes())
-	c.chunks = append(c.chunks, chunk)
 }
 
 // leavesFirst returns the filled chains, each after those that it jumps to.

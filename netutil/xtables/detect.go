@@ -13,13 +13,10 @@ type Choice struct {
 	Stale []*Tool // others with chains of ours, left by a run that chose differently
 }
 
-// A Reader reads all tables of a tool, like Tool.ReadAll.
-type Reader func(ctx context.Context, t *Tool) (map[string]*Table, error)
-
 // Choose returns the variant that this host uses, of those that the kernel has: the
 // one with chains of ours, else the one with most foreign rules, else the one that
-// plain iptables is. It creates no table.
-func Choose(ctx context.Context, v6 bool, read Reader) (*Choice, error) {
+// plain iptables is. It creates no table, as long as read does not, which reads all tables of a tool.
+func Choose(ctx context.Context, v6 bool, read func(context.Context, *Tool) (map[string]*Table, error)) (*Choice, error) {
 	tools, err := Installed(ctx, v6)
 	if err != nil {
 		return nil, fmt.Errorf("looking for %s: %w", Base(v6), err)
@@ -29,13 +26,18 @@ func Choose(ctx context.Context, v6 bool, read Reader) (*Choice, error) {
 	var lacking error
 	most := -1
 	for _, t := range tools {
-		ours, foreign, err := count(ctx, t, read)
+		tables, err := read(ctx, t)
 		if errors.Is(err, errors.ErrUnsupported) {
 			lacking = err
 			continue
 		}
 		if err != nil {
 			return nil, fmt.Errorf("looking for the variant of %s in use: %w", Base(v6), err)
+		}
+		ours, foreign := false, 0
+		for _, tab := range tables {
+			ours = ours || len(tab.Chains) > 0
+			foreign += tab.Foreign
 		}
 		if ours {
 			withOurs = append(withOurs, t)
@@ -51,16 +53,6 @@ func Choose(ctx context.Context, v6 bool, read Reader) (*Choice, error) {
 		choice.Use, choice.Stale = withOurs[0], withOurs[1:]
 	}
 	return &choice, nil
-}
-
-// count reports whether a tool has chains of ours, and how many foreign rules.
-func count(ctx context.Context, t *Tool, read Reader) (ours bool, foreign int, err error) {
-	tables, err := read(ctx, t)
-	for _, tab := range tables {
-		ours = ours || len(tab.Chains) > 0
-		foreign += tab.Foreign
-	}
-	return ours, foreign, err
 }
 
 // Purge returns a script that removes all our chains from tables, and the jumps to them

@@ -37,7 +37,7 @@ func (t *Tool) Probe(ctx context.Context, prefix string, combined, single []Feat
 	ctx, cancel := context.WithTimeoutCause(ctx, lockWait*time.Second, fmt.Errorf("it took longer than %d s", lockWait))
 	defer cancel()
 	for try := 1; ; try++ {
-		p := prober{tool: t, client: c, ctx: ctx, chain: chain, tables: map[string]bool{}, opened: map[string]bool{}, missing: Missing{}}
+		p := prober{tool: t, client: c, ctx: ctx, chain: chain, tables: map[string]bool{}, missing: Missing{}}
 		err := p.addAll(combined)
 		if err != nil && ctx.Err() == nil {
 			err = p.probe(single)
@@ -54,8 +54,7 @@ type prober struct {
 	client  *iptables.IPTables
 	ctx     context.Context
 	chain   string
-	tables  map[string]bool // in which the chain may be
-	opened  map[string]bool // in which it is
+	tables  map[string]bool // in which the chain may be; true: in which it is
 	missing Missing
 }
 
@@ -64,7 +63,7 @@ func (p *prober) addAll(features []Feature) error {
 	var s Script
 	for _, f := range features {
 		s.Set(f.Table, p.chain, fmt.Appendf(nil, "-A %s %s\n", p.chain, strings.Join(f.Words, " ")))
-		p.tables[f.Table] = true
+		p.tables[f.Table] = false // its transaction may fail
 	}
 	return p.tool.Restore(p.ctx, &s)
 }
@@ -111,10 +110,10 @@ func (p *prober) probe(features []Feature) error {
 // open creates the chain unless it exists: addAll may have committed some tables before
 // another was refused, or an earlier process left one.
 func (p *prober) open(table string) error {
-	if p.opened[table] {
+	if p.tables[table] {
 		return nil
 	}
-	p.tables[table] = true
+	p.tables[table] = false
 	err := p.retryLocked(func() error {
 		exists, err := p.client.ChainExists(table, p.chain)
 		if err == nil && !exists {
@@ -125,7 +124,7 @@ func (p *prober) open(table string) error {
 	if err != nil {
 		return fmt.Errorf("trying rules of table %s: %w", table, err)
 	}
-	p.opened[table] = true
+	p.tables[table] = true
 	return nil
 }
 

@@ -31,13 +31,13 @@ func ReadRecent(list string) ([]Recent, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading recent clients: %w", err)
 	}
-	c, err := newTickClock()
+	tick, now, err := ticks()
 	if err != nil {
 		return nil, err
 	}
 	var all []Recent
 	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
-		r, err := c.parse(lines.Text())
+		r, err := parseRecent(lines.Text(), tick, now)
 		if err != nil {
 			return nil, fmt.Errorf("list %s of the match recent: %w", list, err)
 		}
@@ -46,34 +46,29 @@ func ReadRecent(list string) ([]Recent, error) {
 	return all, nil
 }
 
-// A tickClock converts the kernel's tick counts to ages.
-type tickClock struct {
-	tick time.Duration
-	now  uint32 // the low bits, enough for 24 days of the shortest ticks
-}
-
-// newTickClock computes what the kernel does not expose: the count begins 5 minutes
+// ticks returns how long a tick of the kernel is, and the low bits of how many there were, enough for 24 days of
+// the shortest. The kernel does not expose it: the count begins 5 minutes
 // before it overflows 32 bits, INITIAL_JIFFIES in <linux/jiffies.h>, and then follows
 // the monotonic clock, except in the first moments of a boot. The resolution of
 // the coarse clocks is a tick.
-func newTickClock() (tickClock, error) {
+func ticks() (tick time.Duration, count uint32, err error) {
 	var res, now unix.Timespec
 	if err := unix.ClockGetres(unix.CLOCK_MONOTONIC_COARSE, &res); err != nil {
-		return tickClock{}, fmt.Errorf("reading the length of a tick: %w", err)
+		return 0, 0, fmt.Errorf("reading the length of a tick: %w", err)
 	}
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-		return tickClock{}, fmt.Errorf("reading the time: %w", err)
+		return 0, 0, fmt.Errorf("reading the time: %w", err)
 	}
 	if res.Nano() <= 0 {
-		return tickClock{}, fmt.Errorf("a tick takes %d ns", res.Nano())
+		return 0, 0, fmt.Errorf("a tick takes %d ns", res.Nano())
 	}
 	const before = 5 * time.Minute
-	return tickClock{time.Duration(res.Nano()), uint32((now.Nano() - int64(before)) / res.Nano())}, nil
+	return time.Duration(res.Nano()), uint32((now.Nano() - int64(before)) / res.Nano()), nil
 }
 
-// parse parses a line as recent_seq_show writes it. The count of ticks may be slightly
+// parseRecent parses a line as recent_seq_show writes it. The count of ticks may be slightly
 // off: what seems to be in the future is now.
-func (c tickClock) parse(line string) (r Recent, err error) {
+func parseRecent(line string, tick time.Duration, now uint32) (r Recent, err error) {
 	fields := strings.Fields(line)
 	if len(fields) < 5 || !strings.HasPrefix(fields[0], "src=") || fields[3] != "last_seen:" {
 		return r, fmt.Errorf("%q has no address and time", line)
@@ -86,10 +81,10 @@ func (c tickClock) parse(line string) (r Recent, err error) {
 		return r, err
 	}
 	const far = 1 << 31 // beyond it a count is in the future or long ago
-	ticks := c.now - uint32(stamp)
-	if ahead := -ticks; ticks >= far && time.Duration(ahead)*c.tick < time.Minute {
+	ticks := now - uint32(stamp)
+	if ahead := -ticks; ticks >= far && time.Duration(ahead)*tick < time.Minute {
 		ticks = 0
 	}
-	r.Age = time.Duration(ticks) * c.tick
+	r.Age = time.Duration(ticks) * tick
 	return r, nil
 }

@@ -6,7 +6,6 @@ import (
 )
 
 func TestParseRecent(t *testing.T) {
-	c := tickClock{tick: 4 * time.Millisecond, now: 1000}
 	for _, tt := range []struct {
 		line, addr string
 		age        time.Duration
@@ -21,7 +20,7 @@ func TestParseRecent(t *testing.T) {
 		{line: "src=host ttl: 0 last_seen: 1 oldest_pkt: 1 1", bad: true},
 		{line: "src=192.0.2.1 ttl: 0 last_seen: x oldest_pkt: 1 1", bad: true},
 	} {
-		r, err := c.parse(tt.line)
+		r, err := parseRecent(tt.line, 4*time.Millisecond, 1000)
 		if tt.bad != (err != nil) || !tt.bad && (r.Addr.String() != tt.addr || r.Age != tt.age) {
 			t.Errorf("%s: %v %v, %v; want %s %v", tt.line, r.Addr, r.Age, err, tt.addr, tt.age)
 		}

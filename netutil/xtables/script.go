@@ -166,7 +166,7 @@ func (t *Tool) RestoreLocked(ctx context.Context, s *Script) error {
 	if err == nil {
 		return nil
 	}
-	return &restoreError{t.nameHolder(quoteLine(err, input))}
+	return fmt.Errorf("%w: %w", errRestore, t.nameHolder(quoteLine(err, input)))
 }
 
 // ErrNothingWritten says that a program ended without an error and did not do what it was to.
@@ -188,17 +188,11 @@ func (s *Script) generation(v Variant) int64 {
 	return int64(now)
 }
 
-// A restoreError is the error of iptables-restore.
-type restoreError struct{ err error }
-
-func (e *restoreError) Error() string { return "writing rules: " + e.err.Error() }
-func (e *restoreError) Unwrap() error { return e.err }
+// errRestore is the error of iptables-restore.
+var errRestore = errors.New("writing rules")
 
 // IsRestoreError reports whether iptables-restore did not write what it was given.
-func IsRestoreError(err error) bool {
-	var failed *restoreError
-	return errors.As(err, &failed)
-}
+func IsRestoreError(err error) bool { return errors.Is(err, errRestore) }
 
 // faultLine finds the line that iptables-restore names: "line 5 failed" if the
 // kernel refused it, "Error occurred at line: 5" if it could not be parsed.
@@ -207,11 +201,7 @@ var faultLine = regexp.MustCompile(`(?:line:? )(\d+)`)
 // quoteLine adds the line that an error of iptables-restore names. A COMMIT means that
 // the table was refused as a whole.
 func quoteLine(err error, input []byte) error {
-	var exit *exitError
-	if !errors.As(err, &exit) {
-		return err
-	}
-	m := faultLine.FindStringSubmatch(exit.msg)
+	m := faultLine.FindStringSubmatch(err.Error())
 	if m == nil {
 		return err
 	}

@@ -25,18 +25,12 @@ const getInfo = 64
 
 // ReadInfo returns the info of a table of the legacy variant in the network namespace
 // of the caller. It costs one system call, whatever the table holds.
-func (t *Tool) ReadInfo(table string) (TableInfo, error) {
-	s, err := t.readInfo(table)
-	if err != nil {
+func (t *Tool) ReadInfo(table string) (s TableInfo, err error) {
+	copy(s.name[:len(s.name)-1], table)
+	if err := getsockopt(t.IPv6, getInfo, unsafe.Pointer(&s), unsafe.Sizeof(s)); err != nil {
 		return TableInfo{}, fmt.Errorf("reading the size of table %s: %w", table, err)
 	}
 	return s, nil
-}
-
-func (t *Tool) readInfo(table string) (s TableInfo, err error) {
-	copy(s.name[:len(s.name)-1], table)
-	err = getsockopt(t.IPv6, getInfo, unsafe.Pointer(&s), unsafe.Sizeof(s))
-	return s, err
 }
 
 // getsockopt reads an option of the legacy variant of a family into buf, which names the table.
@@ -68,31 +62,17 @@ const (
 	firstEntry = 40
 )
 
-// An entryLayout has the offsets in struct ipt_entry or ip6t_entry of the length of the
-// rule, including its matches and target, and of the counters, two of 64 bits.
-type entryLayout struct{ next, counters, size int }
-
-var layouts = map[bool]entryLayout{ // true: IPv6
-	false: {next: 90, counters: 96, size: 112},
-	true:  {next: 142, counters: 152, size: 168},
-}
-
-const countersSize = 16
-
 // ReadSum returns a checksum of all rules of a table of the legacy variant, without
 // their counters, in the network namespace of the caller. Rules that keep state in the
 // table may change it each time. It costs a hundredth of a listing: the kernel copies
 // the table, and no program prints or parses it.
-func (t *Tool) ReadSum(table string) (Sum, error) {
-	sum, err := t.readSum(table)
-	if err != nil {
-		return 0, fmt.Errorf("reading the entries of table %s: %w", table, err)
-	}
-	return sum, nil
-}
-
-func (t *Tool) readSum(table string) (sum Sum, err error) {
-	info, err := t.readInfo(table)
+func (t *Tool) ReadSum(table string) (sum Sum, err error) {
+	defer func() {
+		if err != nil {
+			sum, err = 0, fmt.Errorf("reading the entries of table %s: %w", table, err)
+		}
+	}()
+	info, err := t.ReadInfo(table)
 	if err != nil {
 		return 0, err
 	}
@@ -106,26 +86,24 @@ func (t *Tool) readSum(table string) (sum Sum, err error) {
 	if err := getsockopt(t.IPv6, getEntries, unsafe.Pointer(&buf[0]), uintptr(len(buf))); err != nil {
 		return 0, err
 	}
-	if err := withoutCounters(buf[firstEntry:], layouts[t.IPv6]); err != nil {
-		return 0, err
+	// Offsets in struct ipt_entry or ip6t_entry of the length of the rule, including its matches and
+	// target, and of the counters, two of 64 bits.
+	next, counters, size := 90, 96, 112
+	if t.IPv6 {
+		next, counters, size = 142, 152, 168
+	}
+	for entries := buf[firstEntry:]; len(entries) > 0; {
+		if len(entries) < size {
+			return 0, errEntries
+		}
+		length := int(binary.NativeEndian.Uint16(entries[next:]))
+		if length < size || length > len(entries) {
+			return 0, errEntries
+		}
+		clear(entries[counters : counters+16])
+		entries = entries[length:]
 	}
 	return Sum(maphash.Bytes(seed, buf[firstEntry:])), nil
 }
 
 var errEntries = errors.New("unknown layout of the entries")
-
-// withoutCounters sets the counters of all entries to 0.
-func withoutCounters(entries []byte, l entryLayout) error {
-	for len(entries) > 0 {
-		if len(entries) < l.size {
-			return errEntries
-		}
-		next := int(binary.NativeEndian.Uint16(entries[l.next:]))
-		if next < l.size || next > len(entries) {
-			return errEntries
-		}
-		clear(entries[l.counters : l.counters+countersSize])
-		entries = entries[next:]
-	}
-	return nil
-}

@@ -7,30 +7,32 @@ import (
 	"time"
 )
 
-// A writer that hangs loses its turn, and its end takes the turn from nobody.
-func TestTurnOfAWriterThatHangs(t *testing.T) {
-	var turn turn
-	releaseHanging, err := turn.acquire(t.Context(), time.Hour)
-	if err != nil {
-		t.Fatal(err)
+// A writer that hangs does not hold up others for long, and its end takes the lock from nobody.
+func TestWriterThatHangs(t *testing.T) {
+	defer func(usual time.Duration) { writerPatience = usual }(writerPatience)
+	tool := &Tool{Variant: NFT}
+	lock := func(ctx context.Context, patience time.Duration) func() {
+		t.Helper()
+		writerPatience = patience
+		unlock, err := tool.LockWriter(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return unlock
 	}
 	ended, end := context.WithCancel(t.Context())
 	end()
-	if _, err := turn.acquire(ended, time.Hour); !errors.Is(err, context.Canceled) {
-		t.Errorf("waiting for a turn after the end: %v", err)
+	waits := func(when string) {
+		t.Helper()
+		writerPatience = time.Hour
+		if _, err := tool.LockWriter(ended); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: waiting for the lock after the end: %v", when, err)
+		}
 	}
-	release, err := turn.acquire(t.Context(), time.Millisecond)
-	if err != nil {
-		t.Fatal(err)
-	}
-	releaseHanging()
-	if _, err := turn.acquire(ended, time.Hour); !errors.Is(err, context.Canceled) {
-		t.Errorf("the end of the writer that hung ended the turn of the next one: %v", err)
-	}
-	release()
-	release, err = turn.acquire(ended, time.Hour) // it is free
-	if err != nil {
-		t.Error(err)
-	}
-	release()
+	unlockHanging := lock(t.Context(), time.Hour)
+	waits("while another one writes")
+	lock(t.Context(), time.Millisecond)()
+	waits("after one that waited long enough")
+	unlockHanging()
+	lock(ended, time.Hour)() // it is free
 }

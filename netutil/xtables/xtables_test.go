@@ -154,7 +154,7 @@ func TestQuote(t *testing.T) {
 		"line 99 failed": "",
 		"out of memory":  "",
 	} {
-		err := error(&exitError{"iptables-restore", msg, errors.New("exit status 1")})
+		err := errors.New("iptables-restore: exit status 1: " + msg)
 		if got := quoteLine(err, input).Error(); got != err.Error()+want {
 			t.Errorf("quote\n got %s\nwant %s%s", got, err, want)
 		}
