@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -22,9 +23,26 @@ type Listing struct {
 	Flowtables map[string]*Flowtable
 }
 
+// NewListing returns that of an empty table.
+func NewListing() *Listing {
+	return &Listing{Chains: map[string]*Chain{}, Rules: map[string][]Rule{}, Sets: map[string]*Set{}, Flowtables: map[string]*Flowtable{}}
+}
+
+// Equal reports whether two tables have the same content.
+func (l *Listing) Equal(o *Listing) bool {
+	return l.Dormant == o.Dormant && l.Others == o.Others && len(l.Chains) == len(o.Chains) && maps.EqualFunc(l.Sets, o.Sets, (*Set).Equal) &&
+		maps.EqualFunc(l.Flowtables, o.Flowtables, (*Flowtable).Equal) && !slices.ContainsFunc(slices.Collect(maps.Keys(l.Chains)), func(name string) bool { return !l.SameChain(o, name) })
+}
+
+// SameChain reports whether two tables have the same chain of a name, with the same rules.
+func (l *Listing) SameChain(o *Listing, name string) bool {
+	a, b := l.Chains[name], o.Chains[name]
+	return a != nil && b != nil && a.Equal(b) && slices.EqualFunc(l.Rules[name], o.Rules[name], Rule.Equal)
+}
+
 // List reads a table; nil if there is none. It fails with ErrChanged where the table goes meanwhile.
 func (c *Conn) List(t Table) (*Listing, error) {
-	l := &Listing{Chains: map[string]*Chain{}, Rules: map[string][]Rule{}, Sets: map[string]*Set{}, Flowtables: map[string]*Flowtable{}}
+	l := NewListing()
 	exists, dormant, err := c.Lookup(t)
 	if err != nil || !exists {
 		return nil, err

@@ -37,7 +37,7 @@ func (b *Backend) applyChunk(ctx context.Context, d *policy.Delta) error {
 		b.batch.DeleteSet(s.Name())
 	}
 	if w.flush(); w.err == nil {
-		b.endCommit(u)
+		b.endCommit()
 	}
 	return w.err
 }

@@ -90,15 +90,6 @@ func (t *tableConn) commitRevoked(found []ticketElement) error {
 	return t.commit()
 }
 
-// revokeListed removes the tickets that staleTickets returned.
-func (t *tableConn) revokeListed(ctx context.Context, list []nft.Element) error {
-	endpoints := make([]layout.PoolKey, len(list))
-	for i, e := range list {
-		endpoints[i] = layout.PoolKey(e.Key)
-	}
-	return t.revoke(ctx, endpoints)
-}
-
 // revokeLost removes the tickets of endpoints that left their pool in a delta.
 func (t *tableConn) revokeLost(ctx context.Context, m *layout.Mirror, changes []policy.ServiceChange) error {
 	ids, lost := m.Pools, map[layout.PoolKey]bool{}

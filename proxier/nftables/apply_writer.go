@@ -53,27 +53,24 @@ func (w *writer) sets(list []layout.Set) {
 }
 
 // elements applies edits: first what adds, then what removes.
-func (w *writer) elements(list []layout.Edits) {
-	slices.SortFunc(list, func(a, b layout.Edits) int { return a.Set.CompareLoading(b.Set) })
+func (w *writer) elements(list []*layout.Edits) {
+	slices.SortFunc(list, func(a, b *layout.Edits) int { return a.Set.CompareLoading(b.Set) })
 	for _, e := range list {
 		if e.Set.IsInterval() { // the kernel refuses one that overlaps with an existing one
-			w.each(e.Set, e.Removed, w.batch.DeleteElement)
+			w.each(e.Set, e.Removed(), w.batch.DeleteElement)
 		}
-		w.change(e.Set, e.Changed)
-		w.each(e.Set, e.Added, w.batch.AddElement)
+		w.change(e.Set, e.Changed())
+		w.each(e.Set, e.Added(), w.batch.AddElement)
 	}
 	for _, e := range slices.Backward(list) {
 		if !e.Set.IsInterval() {
-			w.each(e.Set, e.Removed, w.batch.DeleteElement)
+			w.each(e.Set, e.Removed(), w.batch.DeleteElement)
 		}
 	}
 }
 
 // each puts elements of a set into the batch.
 func (w *writer) each(s layout.Set, elements iter.Seq[nft.Element], do func(set string, e nft.Element)) {
-	if elements == nil {
-		return
-	}
 	name := s.Name()
 	for e := range elements {
 		w.room(e.Size(name))
@@ -89,9 +86,6 @@ const changedAtOnce = 100
 
 // change replaces elements of a set: the kernel can only remove and add them.
 func (w *writer) change(s layout.Set, elements iter.Seq[nft.Element]) {
-	if elements == nil {
-		return
-	}
 	name := s.Name()
 	for part := range slices.Chunk(slices.Collect(elements), changedAtOnce) {
 		size := 0

@@ -13,7 +13,7 @@ type Backend struct {
 	monitor *nft.Monitor
 	hooks   *nft.Holder // of connection tracking and translation, while others remove our table; nil: none
 
-	stampedMirror // what the kernel holds since the last Sync, if that succeeded
+	guardedMirror // what the kernel holds since the last Sync, if that succeeded
 
 	flowtableState flowtableState
 
@@ -25,14 +25,6 @@ type Backend struct {
 	unlisted    atomic.Bool   // the first Sync did not list all elements: the next Look does
 	foreign     atomic.Uint32 // foreign commits, see foreignCommits, when the table was last compared
 
-	unread    int            // calls of Look since the last that read the table
-	unsettled unsettledParts // what the last Look could not decide
+	unread    int          // calls of Look since the last that read the table
+	unsettled []layout.Set // parts that the last Look could not decide, as syncs changed them while they were read
 }
-
-// unsettledParts are the parts of the table that syncs changed while they were read.
-type unsettledParts struct {
-	structure bool
-	sets      []layout.Set
-}
-
-func (p *unsettledParts) empty() bool { return !p.structure && len(p.sets) == 0 }

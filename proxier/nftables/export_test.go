@@ -40,8 +40,8 @@ func ListAtMost(elements int) (undo func()) {
 // AssumeFlowtable has the mirror say that the kernel holds a flow table of these interfaces, which
 // need not be there.
 func (b *Backend) AssumeFlowtable(devices ...string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	b.guard.Lock()
+	defer b.guard.Unlock()
 	b.mirror.SetFlows(b.Dialect, &nft.Flowtable{Name: layout.FlowtableName, Devices: devices, Counter: true})
 }
 

@@ -33,7 +33,7 @@ const (
 // which packets add, are never read. A change that Watch has reported is not
 // reported again: its listener decides when that is repaired.
 func (b *Backend) Look(ctx context.Context) (differs bool, err error) {
-	if _, _, _, known := b.structure(); !known {
+	if !b.known(func(*layout.Mirror) {}) {
 		return false, nil
 	}
 	if b.needsRepair.Load() {
@@ -59,7 +59,7 @@ func (b *Backend) look(ctx context.Context) (bool, error) {
 	}
 	b.unread++
 	heard := b.watching.Load() && b.unread < looksUnread
-	if heard && !b.uncertain.Load() && b.unsettled.empty() {
+	if heard && !b.uncertain.Load() && len(b.unsettled) == 0 {
 		return false, nil
 	}
 	conn, err := nft.Dial()
@@ -77,19 +77,19 @@ func (b *Backend) lookBy(ctx context.Context, conn *nft.Conn, heard bool) (bool,
 	if err != nil {
 		return false, err
 	}
-	what := b.unsettled
+	parts := b.unsettled
 	if b.uncertain.Swap(false) || !heard && (b.watching.Load() || !sure || foreign != b.foreign.Load()) {
-		_, sets, _, _ := b.structure()
-		what = unsettledParts{structure: true, sets: sets}
+		parts = []layout.Set{layout.Structure}
+		b.known(func(m *layout.Mirror) { parts = append(parts, layout.SetsInUse(m.Counts())...) })
 		b.unread = 0
 	}
-	l := inspection{Backend: b, ctx: ctx, conn: conn}
-	differs, err := l.check(what)
+	i := inspection{Backend: b, conn: conn}
+	differs, err := i.parts(ctx, parts)
 	if err == nil {
-		b.unsettled = l.unsettled
-	}
-	if err == nil && sure {
-		b.foreign.Store(foreign)
+		b.unsettled = i.unsettled
+		if sure {
+			b.foreign.Store(foreign)
+		}
 	}
 	return differs, err
 }
@@ -97,124 +97,93 @@ func (b *Backend) lookBy(ctx context.Context, conn *nft.Conn, heard bool) (bool,
 // An inspection is a look in progress.
 type inspection struct {
 	*Backend
-	ctx       context.Context
 	conn      *nft.Conn
-	unsettled unsettledParts
+	unsettled []layout.Set
 }
 
-// A finding is the result of one check.
-type finding int
-
-const (
-	foundMatch     finding = iota
-	foundUnsettled         // it is being changed: look again
-	foundMismatch
-)
-
-// check reads parts of the table until it finds a mismatch.
-func (l *inspection) check(what unsettledParts) (bool, error) {
-	if what.structure {
-		switch found, err := l.retry(l.structureCheck()); {
-		case err != nil || found == foundMismatch:
-			return found == foundMismatch, err
-		case found == foundUnsettled:
-			l.unsettled.structure = true
-		}
-	}
-	for _, s := range what.sets {
-		proxier.Progressed(l.ctx)
+// parts reads parts of the table until one differs.
+func (i *inspection) parts(ctx context.Context, parts []layout.Set) (differs bool, err error) {
+	for _, s := range parts {
+		proxier.Progressed(ctx)
 		if s.IsDynamic() {
 			continue
 		}
-		switch found, err := l.retry(l.setCheck(s)); {
-		case err != nil || found == foundMismatch:
-			return found == foundMismatch, err
-		case found == foundUnsettled:
-			l.unsettled.sets = append(l.unsettled.sets, s)
+		if differs, err = i.part(ctx, s); differs || err != nil {
+			return differs, err
 		}
 	}
 	return false, nil
 }
 
-// retry repeats a check until it is decided, a few times.
-func (l *inspection) retry(once func() (finding, error)) (finding, error) {
+// part reads a part of the table, several times where it differs or is being changed. Nothing counts that was read
+// beside a sync of ours that changed it; another checksum counts when it is found twice.
+func (i *inspection) part(ctx context.Context, s layout.Set) (differs bool, err error) {
+	first := layout.Checksum{Count: -2} // none that is read: two readings are needed
+	if s == layout.Structure {
+		first = layout.Checksum{} // what each reading of it gives
+	}
+	last, meanwhile := first, i.beginLook()
+	defer func() { i.endLook(meanwhile) }()
 	pause := lookPause
 	for n := 1; ; n++ {
-		found, err := once()
-		if err != nil || found != foundUnsettled || n == lookAttempts {
-			return found, err
+		same, got, err := i.reading(ctx, s)
+		switch {
+		case errors.Is(err, nft.ErrChanged):
+		case err != nil || same:
+			return false, err
+		case i.changed(meanwhile, s):
+			i.endLook(meanwhile)
+			last, meanwhile = first, i.beginLook()
+		case got == last:
+			return true, nil
+		default:
+			last = got
+		}
+		if n == lookAttempts {
+			i.unsettled = append(i.unsettled, s)
+			return false, nil
 		}
 		select {
-		case <-l.ctx.Done():
-			return found, l.ctx.Err()
+		case <-ctx.Done():
+			return false, ctx.Err()
 		case <-time.After(pause):
 		}
 		pause *= 2
 	}
 }
 
-// structureCheck returns a check of chains, rules and which sets exist.
-func (l *inspection) structureCheck() func() (finding, error) {
-	return func() (finding, error) {
-		chains, sets, stamp, known := l.structure()
-		if !known {
-			return foundMatch, nil // the next sync compares it
-		}
-		have, err := l.conn.List(l.Table())
-		switch {
-		case errors.Is(err, nft.ErrChanged):
-			return foundUnsettled, nil
-		case err != nil:
-			return foundUnsettled, err
-		case have != nil && sameStructure(l.Dialect, have, chains, sets, l.flowtable()):
-			return foundMatch, nil
-		}
-		if _, _, now, _ := l.structure(); now != stamp || stamp == 0 {
-			return foundUnsettled, nil
-		}
-		return foundMismatch, nil
+// reading reads a part of the table once. What is as the mirror says is so, whatever happened meanwhile.
+func (i *inspection) reading(ctx context.Context, s layout.Set) (same bool, sum layout.Checksum, err error) {
+	var structure *nft.Listing
+	var want layout.Checksum
+	there := i.known(func(m *layout.Mirror) {
+		want, structure = m.Checksums[s], m.Listing(i.Dialect)
+	})
+	switch {
+	case !there: // the next sync compares it
+		return true, sum, nil
+	case s == layout.Structure:
+		have, err := i.conn.List(i.Table())
+		return have != nil && !have.Dormant && have.Others == 0 && have.Equal(structure), sum, err
+	case want.Count == 0: // a sync has removed it meanwhile
+		return true, sum, nil
 	}
-}
-
-// setCheck returns a check of the elements of a set. An equal checksum proves the
-// set, whatever happened while it was listed; another one counts when it is found
-// twice, with no commit of ours in between.
-func (l *inspection) setCheck(s layout.Set) func() (finding, error) {
-	var last layout.Checksum
-	var lastStamp uint64
-	return func() (finding, error) {
-		want, stamp, ok := l.Backend.checksum(s)
-		if !ok {
-			return foundMatch, nil // a sync has removed it meanwhile
-		}
-		got, err := l.checksumOf(s, want.Count)
-		switch {
-		case err != nil:
-			return foundUnsettled, err
-		case got == want:
-			return foundMatch, nil
-		}
-		_, now, _ := l.Backend.checksum(s)
-		if now == stamp && stamp == lastStamp && stamp > 0 && got == last {
-			return foundMismatch, nil
-		}
-		last, lastStamp = got, stamp
-		return foundUnsettled, nil
-	}
+	sum, err = i.checksumOf(ctx, s, want.Count)
+	return sum == want, sum, err
 }
 
 // checksumOf computes the checksum of a set that should have so many elements.
-func (l *inspection) checksumOf(s layout.Set, count int) (t layout.Checksum, err error) {
+func (i *inspection) checksumOf(ctx context.Context, s layout.Set, count int) (t layout.Checksum, err error) {
 	var key []byte
 	add := func(e *nft.Element) error {
 		key = append(append(key[:0], e.Key...), e.KeyEnd...)
 		t.Add(key, e.Data, e.Comment, 1)
-		return l.ctx.Err()
+		return ctx.Err()
 	}
 	if s.FullSlots() && count > manyElements {
-		err = l.eachSlot(s, add)
+		err = i.eachSlot(ctx, s, add)
 	} else {
-		err = l.conn.Scan(l.Table(), s.Name(), add)
+		err = i.conn.Scan(i.Table(), s.Name(), add)
 	}
 	if errors.Is(err, unix.ENOENT) { // there is no such set
 		return layout.Checksum{Count: -1}, nil
@@ -225,21 +194,21 @@ func (l *inspection) checksumOf(s layout.Set, count int) (t layout.Checksum, err
 // eachSlot asks for the slots that the frontends of a size should have, as
 // compareByKey does: there are too many to be listed. It ends with the first
 // frontends that lack some.
-func (l *inspection) eachSlot(s layout.Set, each func(*nft.Element) error) error {
+func (i *inspection) eachSlot(ctx context.Context, s layout.Set, each func(*nft.Element) error) error {
 	var fronts [][]byte
 	of, n := s.Fronts()
-	err := l.conn.Scan(l.Table(), of.Name(), func(e *nft.Element) error {
+	err := i.conn.Scan(i.Table(), of.Name(), func(e *nft.Element) error {
 		fronts = append(fronts, append(make([]byte, 0, len(e.Key)+4), e.Key...))
-		return l.ctx.Err()
+		return ctx.Err()
 	})
 	for part := range slices.Chunk(fronts, 1000) {
 		if err != nil {
 			break
 		}
-		proxier.Progressed(l.ctx)
+		proxier.Progressed(ctx)
 		found := 0
-		key := func(i int) []byte { return layout.PutNumber(part[i/n], uint32(i%n)) }
-		failed := l.conn.Get(l.Table(), s.Name(), n*len(part), key, func(_ int, e *nft.Element) {
+		key := func(k int) []byte { return layout.PutNumber(part[k/n], uint32(k%n)) }
+		failed := i.conn.Get(i.Table(), s.Name(), n*len(part), key, func(_ int, e *nft.Element) {
 			found++
 			err = errors.Join(err, each(e))
 		})

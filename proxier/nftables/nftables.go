@@ -4,23 +4,21 @@
 //
 // Package layout says what the table holds, and has the words for it. This one reads and
 // writes the kernel. A change of one endpoint: Sync (nftables.go) applies the Delta
-// (apply.go), which has whole services, before and after. layout.Mirror renders both and keeps the elements that differ
-// (elementdiff.go); the writer makes one transaction of them (apply_writer.go). The first Sync, and one after an error, compares the whole
-// table (repair.go, compare.go) and writes what differs. A foreign change: Watch hears it
+// (apply.go), which has whole services, before and after. layout.Mirror renders both and makes Edits of what differs;
+// the writer makes one transaction of them (apply_writer.go). The first Sync, and one after an error, compares the whole
+// table (repair.go, compare.go), which makes Edits too, and writes these. A foreign change: Watch hears it
 // (watch.go), and the next Sync restores the chains and repairs the rest in the same way.
 //
 // Words, besides those of proxier and layout:
 //
-//   - stamp: when the mirror last changed something, as a number that only grows. What a
-//     look found is valid only if that was not stamped since it began.
 //   - restore: to put the table and its chains back at once, without reading elements, after
 //     another process changed them.
 //
 // The files; what they use of each other is without cycles (a method may stand in another file than its type):
 //
 //	table      the connection to one family's table
-//	compare_*  what differs between the table and its content; plan* says it in text
-//	stamps     the mirror, for looks beside the syncs
+//	compare    what differs between the table and its content; plan says it in text
+//	mirror     the mirror, for looks beside the syncs
 //	apply_*    a Delta sent to the kernel, without reading it
 //	flowtable  the short way of established connections: its interfaces, and what is missing
 //	backend    the Backend, and what it remembers from one call to the next

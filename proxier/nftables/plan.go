@@ -1,74 +1,93 @@
 package nftables
 
 import (
-	"iter"
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
 
 	"svcproxy.dev/svcproxy/netutil/nft"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/nftables/layout"
+	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
+// Compare returns what Plan says where the kernel holds one State exactly, without
+// clients that keep endpoints, and is to hold another of the same family. It needs no kernel.
+func Compare(before, after *policy.State) ([]proxier.Change, error) {
+	if err := layout.CheckHost(&after.Host); err != nil {
+		return nil, fmt.Errorf("nftables, %s: %w", after.Family, err)
+	}
+	have := layout.Render(before)
+	d := newDifference(layout.Render(after), have.Listing(), false)
+	err := d.compareElements(func(e *layout.Edits) error {
+		for el := range have.Records(e.Set).All() {
+			e.See(&el)
+		}
+		return nil
+	})
+	return d.changes(), err
+}
+
 // changes returns the difference as Plan reports it.
-func (d *difference) changes() []proxier.Change {
-	var list []proxier.Change
-	table := d.want.Keyword + " " + layout.TableName
-	add := func(op, object string) { list = append(list, proxier.Change{Op: op, Object: object}) }
+func (d *difference) changes() (list []proxier.Change) {
+	table, have := d.want.Keyword+" "+layout.TableName, cmp.Or(d.have, nft.NewListing())
+	add := func(op, object, name string) {
+		list = append(list, proxier.Change{Op: op, Object: object + " " + table + name})
+	}
 	switch {
 	case d.have == nil:
-		add("add", "table "+table)
+		add("add", "table", "")
 	case d.replace, d.wake:
-		add("change", "table "+table)
+		add("change", "table", "")
 	}
-	d.flowChanges(func(op, name string) { add(op, "flowtable "+table+" "+name) })
-	d.chainChanges(func(op, name string) { add(op, "chain "+table+" "+name) })
-	d.setChanges(func(op, name string) { add(op, "set "+table+" "+name) })
-	for _, s := range layout.SetsInUse(d.counts) {
+	// Of those that there should be, in their order, then of those that should not be there.
+	named := func(object string, want, have []string, same func(name string) bool) {
+		for _, name := range want {
+			if !slices.Contains(have, name) {
+				add("add", object, " "+name)
+			} else if !same(name) {
+				add("change", object, " "+name)
+			}
+		}
+		for _, name := range have {
+			if !slices.Contains(want, name) {
+				add("remove", object, " "+name)
+			}
+		}
+	}
+	var chains, sets []string
+	for _, c := range d.want.Chains {
+		chains = append(chains, c.Name)
+	}
+	for _, s := range d.sets {
+		sets = append(sets, s.Name())
+	}
+	named("flowtable", slices.Sorted(maps.Keys(d.target.Flowtables)), slices.Sorted(maps.Keys(have.Flowtables)),
+		func(name string) bool { return d.target.Flowtables[name].Equal(have.Flowtables[name]) })
+	named("chain", chains, slices.Sorted(maps.Keys(have.Chains)), func(name string) bool { return d.target.SameChain(have, name) })
+	named("set", sets, slices.Sorted(maps.Keys(have.Sets)), d.hasSet)
+	for _, s := range d.sets {
 		d.elementChanges(s, func(op string, e nft.Element) {
-			add(op, "element "+table+" "+s.Name()+" { "+layout.ElementText(s, d.want.Fam, e)+" }")
+			add(op, "element", " "+s.Name()+" { "+layout.ElementText(s, d.want.Fam, e)+" }")
 		})
 	}
 	return list
 }
 
-func (d *difference) chainChanges(add func(op, name string)) {
-	nameChanges(d.want.Chains, d.listing().Chains, func(c *layout.Chain) string { return c.Name }, d.sameChain, add)
-}
-
-func (d *difference) flowChanges(add func(op, name string)) {
-	var want []*nft.Flowtable
-	if d.want.Flowtable != nil {
-		want = append(want, d.want.Flowtable)
-	}
-	have := d.listing().Flowtables
-	same := func(f *nft.Flowtable) bool { return f.Equal(have[f.Name]) }
-	nameChanges(want, have, func(f *nft.Flowtable) string { return f.Name }, same, add)
-}
-
 // elementChanges calls do with each element that is added, changed or removed.
 func (d *difference) elementChanges(s layout.Set, do func(op string, e nft.Element)) {
-	if s.IsDynamic() {
-		d.ticketChanges(s, do)
+	edits := d.elements[s]
+	if edits == nil {
 		return
 	}
-	e := d.edits(s)
-	for _, part := range []struct {
-		op       string
-		elements iter.Seq[nft.Element]
-	}{{"remove", e.Removed}, {"change", e.Changed}, {"add", e.Added}} {
-		if part.elements == nil {
-			continue
-		}
-		for e := range part.elements {
-			do(part.op, e)
-		}
-	}
-}
-
-func (d *difference) ticketChanges(s layout.Set, do func(op string, e nft.Element)) {
-	if s != layout.Tickets {
-		return
-	}
-	for _, e := range d.staleTickets {
+	for e := range edits.Removed() {
 		do("remove", e)
+	}
+	for e := range edits.Changed() {
+		do("change", e)
+	}
+	for e := range edits.Added() {
+		do("add", e)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"slices"
 
 	"svcproxy.dev/svcproxy/netutil/nft"
 	"svcproxy.dev/svcproxy/proxier/nftables/layout"
@@ -78,18 +79,15 @@ func (b *Backend) writeContent(ctx context.Context, want *layout.Content, recrea
 			return d, err
 		}
 	}
-	d = &difference{want: want, counts: want.Counts(), have: &nft.Listing{}, replace: true}
+	d = newDifference(want, nft.NewListing(), true)
+	_ = d.compareElements(nil) // there are none
 	return d, b.write(ctx, d)
 }
 
 // renewMirror sets the mirror to what the kernel holds now.
 func (b *Backend) renewMirror(st *policy.State, d *difference, checksums map[layout.Set]layout.Checksum) {
-	chains := make(map[string]*layout.Chain, len(d.want.Chains))
-	for _, c := range d.want.Chains {
-		chains[c.Name] = c
-	}
 	b.loaded = true
-	b.setMirror(&layout.Mirror{Checksums: checksums, Chains: chains, Pools: d.want.Pools, Host: st.Host, Flows: d.want.Flowtable})
+	b.setMirror(layout.NewMirror(d.want, checksums, &st.Host))
 }
 
 // write sends a difference, in chunks. Where packets have met the table, the chains
@@ -101,13 +99,13 @@ func (b *Backend) write(ctx context.Context, d *difference) error {
 		return nil
 	}
 	w := b.writer(ctx, chunkBytes)
-	unmet := !b.loaded && !d.replace && (d.have == nil || !hooks(d.have))
+	unmet := !b.loaded && !d.replace && (d.have == nil || !slices.ContainsFunc(slices.Collect(maps.Values(d.have.Chains)), func(c *nft.Chain) bool { return c.Hook != nil }))
 	chains := d.have == nil || d.replace || d.rewrite
 	w.prepare(d)
 	if chains && !unmet {
 		w.chains(d.want.Chains)
 	}
-	w.elements(d.allEdits())
+	w.elements(slices.DeleteFunc(slices.Collect(maps.Values(d.elements)), func(e *layout.Edits) bool { return e.Set.IsDynamic() }))
 	if chains && unmet {
 		w.chains(d.want.Chains)
 	}
@@ -117,7 +115,13 @@ func (b *Backend) write(ctx context.Context, d *difference) error {
 	if w.flush(); w.err != nil {
 		return w.err
 	}
-	return b.revokeListed(ctx, d.staleTickets)
+	var left []layout.PoolKey
+	if tickets := d.elements[layout.Tickets]; tickets != nil {
+		for e := range tickets.Removed() {
+			left = append(left, layout.PoolKey(e.Key))
+		}
+	}
+	return b.revoke(ctx, left)
 }
 
 // prepare removes what differs, and adds the missing sets. Foreign maps are removed
@@ -138,25 +142,19 @@ func (w *writer) prepare(d *difference) {
 		w.clear(d)
 	}
 	if (d.have == nil || d.replace || d.rewrite) && !d.keepsFlows() {
-		w.flowtable(d.want.Flowtable)
+		w.flowtable(d.target.Flowtables[layout.FlowtableName])
 	}
-	var fresh []layout.Set
-	for _, s := range layout.SetsInUse(d.counts) {
-		if !d.hasSet(s) {
-			fresh = append(fresh, s)
-		}
-	}
-	w.sets(fresh)
+	w.sets(slices.DeleteFunc(slices.Clone(d.sets), func(s layout.Set) bool { return d.hasSet(s.Name()) }))
 }
 
 // clear removes all rules and chains, and the sets that differ.
 func (w *writer) clear(d *difference) {
 	w.batch.FlushChain("")
-	d.setChanges(func(op, name string) {
-		if op != "add" {
+	for name := range d.have.Sets {
+		if !d.hasSet(name) {
 			w.batch.DeleteSet(name)
 		}
-	})
+	}
 	for name := range d.have.Chains {
 		w.batch.DeleteChain(name)
 	}
@@ -166,10 +164,4 @@ func (w *writer) clear(d *difference) {
 	for name := range d.have.Flowtables {
 		w.batch.DeleteFlowtable(name)
 	}
-}
-
-// keepsFlows reports whether the flow table stays when the rest is written again: its connections do
-// too, and some hardware takes no second one meanwhile.
-func (d *difference) keepsFlows() bool {
-	return d.have != nil && !d.replace && sameFlows(d.have, d.want.Flowtable)
 }

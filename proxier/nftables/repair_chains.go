@@ -3,6 +3,7 @@ package nftables
 import (
 	"context"
 	"errors"
+	"maps"
 	"math"
 
 	"svcproxy.dev/svcproxy/netutil/nft"
@@ -56,14 +57,20 @@ func (t *tableConn) restoreStructure(ctx context.Context, m *layout.Mirror) erro
 		return nil
 	case err != nil:
 		return err
-	case have == nil || have.Others > 0 || sameStructure(t.Dialect, have, m.Chains, layout.SetsInUse(m.Counts()), have.Flowtables[layout.FlowtableName]):
+	case have == nil || have.Others > 0:
 		return nil
 	}
-	d := &difference{want: &layout.Content{Dialect: t.Dialect, Flowtable: m.Flows}, counts: m.Counts(), have: have, rewrite: true}
+	d := &difference{target: m.Listing(t.Dialect), sets: layout.SetsInUse(m.Counts()), have: have, rewrite: true}
+	same := *d.target
+	same.Flowtables = maps.Clone(have.Flowtables)
+	maps.DeleteFunc(same.Flowtables, func(name string, _ *nft.Flowtable) bool { return name != layout.FlowtableName })
+	if have.Equal(&same) {
+		return nil
+	}
 	chains, w := m.InOrder(t.Dialect), t.writer(ctx, math.MaxInt)
 	w.prepare(d)
 	w.chains(chains)
-	if d.sameSets() {
+	if maps.EqualFunc(have.Sets, d.target.Sets, (*nft.Set).Equal) {
 		w.deferredRules(chains)
 	}
 	w.flush()

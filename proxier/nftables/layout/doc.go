@@ -42,7 +42,8 @@
 //	sets, records which sets there are; their elements as bytes
 //	pools, slots, slotorder, sizes, slowstart  the PoolIDs, and which target has which slots
 //	hash, hashtable  the same for scheduler maglev
-//	mirror        the Mirror: what a Delta changes; elementdiff, update: elements and the TableUpdate; chunks: its parts
+//	edits         the Edits of a set: what differs between records and what there is
+//	mirror        the Mirror: what a Delta changes; update: the TableUpdate; chunks: parts of a Delta
 //	layout, chains, rules, answers, affinity, flowtable  the chains, which a chainRenderer writes
 //	dialect       what differs between IPv4 and IPv6
 //	text          elements and chains as people read them

@@ -1,6 +1,8 @@
 package layout
 
 import (
+	"iter"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -189,39 +191,26 @@ func (r *renderer) state(st *policy.State) {
 	for _, a := range st.Host.NodePortAddrs {
 		r.addr(nodeAddrs, a)
 	}
-	for a := range st.RefusedAddrs {
-		r.addr(vips, a)
-	}
 	for _, a := range st.Host.ServiceCIDRExempt {
 		r.addr(exempt, a)
 	}
-	for h := range st.Hairpins {
-		r.hairpin(h)
+	r.shared(maps.Keys(st.RefusedAddrs), maps.Keys(st.Hairpins))
+}
+
+// shared emits elements of the sets that services share.
+func (r *renderer) shared(refused iter.Seq[netip.Addr], reachThemselves iter.Seq[policy.Hairpin]) {
+	for a := range refused {
+		r.addr(vips, a)
+	}
+	for h := range reachThemselves {
+		at := h.AddrPort()
+		r.key = append(PutAddr(r.key[:0], at.Addr()), byte(h.Protocol), 0, 0, 0)
+		r.key = PutAddr(putPort(r.key, at.Port()), at.Addr())
+		r.emit(Set{kind: hairpins}, r.key, nil, "")
 	}
 }
 
 func (r *renderer) addr(k kind, a netip.Addr) {
 	r.key = PutAddr(r.key[:0], a)
 	r.emit(Set{kind: k}, r.key, nil, "")
-}
-
-func (r *renderer) hairpin(h policy.Hairpin) {
-	at := h.AddrPort()
-	r.key = append(PutAddr(r.key[:0], at.Addr()), byte(h.Protocol), 0, 0, 0)
-	r.key = PutAddr(putPort(r.key, at.Port()), at.Addr())
-	r.emit(Set{kind: hairpins}, r.key, nil, "")
-}
-
-// shared emits what a Delta adds to, or removes from, the sets that services share.
-func (r *renderer) shared(d *policy.Delta, gained bool) {
-	vipList, hairpinList := d.RefusedAddrs.Lost, d.Hairpins.Lost
-	if gained {
-		vipList, hairpinList = d.RefusedAddrs.Gained, d.Hairpins.Gained
-	}
-	for _, a := range vipList {
-		r.addr(vips, a)
-	}
-	for _, h := range hairpinList {
-		r.hairpin(h)
-	}
 }

@@ -2,6 +2,7 @@ package layout
 
 import (
 	"fmt"
+	"iter"
 	"maps"
 	"testing"
 
@@ -21,7 +22,7 @@ type model struct {
 	chains map[string][]nft.Rule
 }
 
-func newModel(t *rapid.T, d *Dialect, c *Content) *model {
+func newModel(t *rapid.T, c *Content) *model {
 	m := &model{sets: map[string]map[string]string{}, chains: map[string][]nft.Rule{}}
 	for _, s := range SetsInUse(c.Counts()) {
 		m.sets[s.Name()] = map[string]string{}
@@ -48,20 +49,22 @@ func (m *model) apply(t *rapid.T, u *TableUpdate) {
 		m.sets[s.Name()] = map[string]string{}
 	}
 	m.changeChains(t, u.Widened)
-	for _, c := range u.elements {
-		if _, ok := m.sets[c.set.Name()][c.key]; c.existed && !ok {
-			t.Fatalf("set %s: removing %x, which is not there", c.set.Name(), c.key)
-		}
-		if c.existed {
-			delete(m.sets[c.set.Name()], c.key)
+	for _, e := range u.Edits {
+		set := m.sets[e.Set.Name()]
+		for gone := range chain(e.Removed(), e.Changed()) {
+			if _, ok := set[keyOf(gone)]; !ok {
+				t.Fatalf("set %s: removing %x, which is not there", e.Set.Name(), gone.Key)
+			}
+			delete(set, keyOf(gone))
 		}
 	}
-	for _, c := range u.elements {
-		if _, ok := m.sets[c.set.Name()][c.key]; c.exists && ok {
-			t.Fatalf("set %s: adding %x, which is there", c.set.Name(), c.key)
-		}
-		if c.exists {
-			m.sets[c.set.Name()][c.key] = string(c.newData) + c.newComment
+	for _, e := range u.Edits {
+		set := m.sets[e.Set.Name()]
+		for added := range chain(e.Added(), e.Changed()) {
+			if _, ok := set[keyOf(added)]; ok {
+				t.Fatalf("set %s: adding %x, which is there", e.Set.Name(), added.Key)
+			}
+			set[keyOf(added)] = string(added.Data) + added.Comment
 		}
 	}
 	m.changeChains(t, u.Narrowed)
@@ -71,6 +74,30 @@ func (m *model) apply(t *rapid.T, u *TableUpdate) {
 		}
 		delete(m.sets, s.Name())
 	}
+}
+
+func keyOf(e nft.Element) string { return string(e.Key) + string(e.KeyEnd) }
+
+// chain yields what each of two yields.
+func chain(a, b iter.Seq[nft.Element]) iter.Seq[nft.Element] {
+	return func(yield func(nft.Element) bool) {
+		for e := range a {
+			yield(e)
+		}
+		for e := range b {
+			yield(e)
+		}
+	}
+}
+
+// sizeOf returns how many elements a change adds, replaces and removes.
+func sizeOf(u *TableUpdate) (n int) {
+	for _, e := range u.Edits {
+		for range chain(e.Removed(), chain(e.Added(), e.Changed())) {
+			n++
+		}
+	}
+	return n
 }
 
 func (m *model) changeChains(t *rapid.T, ch ChainChanges) {
@@ -91,15 +118,6 @@ func (m *model) changeChains(t *rapid.T, ch ChainChanges) {
 	}
 }
 
-// hold returns the mirror of a kernel that holds c.
-func hold(t *rapid.T, d *Dialect, c *Content, st *policy.State) *Mirror {
-	h := &Mirror{Checksums: c.Checksums(), Chains: map[string]*Chain{}, Pools: c.Pools, Host: st.Host}
-	for _, w := range c.Chains {
-		h.Chains[w.Name] = w
-	}
-	return h
-}
-
 // Whatever changes come one after the other, in transactions however small, the
 // table is what one look at the end state makes.
 func TestDeltasEqualRender(t *testing.T) {
@@ -111,7 +129,7 @@ func TestDeltasEqualRender(t *testing.T) {
 			w.Put(named(i), w.Random(pick, i))
 		}
 		start := Render(w.State)
-		have, h := newModel(t, d, start), hold(t, d, start, w.State)
+		have, h := newModel(t, start), NewMirror(start, start.Checksums(), &w.Host)
 		for range 1 + pick(6) {
 			changed := map[source.Key]*policy.Resolved{}
 			if i := pick(5); pick(4) == 0 {
@@ -131,14 +149,14 @@ func TestDeltasEqualRender(t *testing.T) {
 			most := []int{1, 30, ChunkElements}[pick(3)]
 			for _, piece := range Chunks(delta, most) {
 				u := h.Follow(d, piece)
-				if n := len(u.elements); n > elementsOf(piece) {
+				if n := sizeOf(u); n > elementsOf(piece) {
 					t.Fatalf("%d elements change, %d were estimated", n, elementsOf(piece))
 				}
 				have.apply(t, u)
 			}
 		}
 		end := Render(w.State)
-		want := newModel(t, d, end)
+		want := newModel(t, end)
 		if diff := cmp.Diff(want.sets, have.sets); diff != "" {
 			t.Fatalf("sets (-want +got):\n%s", diff)
 		}
@@ -202,7 +220,7 @@ func TestPoolsOfOneHash(t *testing.T) {
 func TestOrderFollowsCounts(t *testing.T) {
 	w, d := backendtest.NewWorld(policy.IPv4), Dialects[policy.IPv4]
 	start := Render(w.State)
-	h := &Mirror{Checksums: start.Checksums(), Chains: map[string]*Chain{}, Pools: start.Pools, Host: w.Host}
+	h := NewMirror(start, start.Checksums(), &w.Host)
 	var order []string
 	for n, endpoints := range []int{1, 2, 2, 2, 2} {
 		res := backendtest.Web(w.Family, n, endpoints)

@@ -28,7 +28,8 @@ func TestHashedSlotsAreNotRewritten(t *testing.T) {
 		fewer := slices.Delete(slices.Clone(all), 7, 8)
 		res := hashedService(fam, source.ClientIPPort, all...)
 		w.Put(res.Key, res)
-		m := mirrorOf(d, w.State)
+		start := Render(w.State)
+		m := NewMirror(start, start.Checksums(), &w.Host)
 		u := m.Follow(d, w.Put(res.Key, hashedService(fam, source.ClientIPPort, fewer...)))
 		before, after := ownersOf(all), ownersOf(fewer)
 		want := 0
@@ -37,12 +38,15 @@ func TestHashedSlotsAreNotRewritten(t *testing.T) {
 				want++
 			}
 		}
-		if len(u.elements) != want || u.ChangesStructure() {
-			t.Errorf("%s: %d elements change, want %d of %d; chains or sets too: %v", fam, len(u.elements), want, len(before), u.ChangesStructure())
+		if n := sizeOf(u); n != want || u.ChangesStructure() {
+			t.Errorf("%s: %d elements change, want %d of %d; chains or sets too: %v", fam, n, want, len(before), u.ChangesStructure())
 		}
-		for _, c := range u.elements {
-			if !c.exists || !c.existed || c.set.Name() != "maglev-ip-port-slots-8191" {
-				t.Fatalf("%s: %s: %x existed %v, exists %v", fam, c.set.Name(), c.key, c.existed, c.exists)
+		for _, e := range u.Edits {
+			for c := range chain(e.Added(), e.Removed()) {
+				t.Fatalf("%s: %s: %x is added or removed", fam, e.Set.Name(), c.Key)
+			}
+			if e.Set.Name() != "maglev-ip-port-slots-8191" {
+				t.Fatalf("%s: set %s changes", fam, e.Set.Name())
 			}
 		}
 	}
@@ -54,13 +58,4 @@ func ownersOf(targets []policy.Target) (list []policy.Target) {
 		list = append(list, targets[i])
 	}
 	return list
-}
-
-func mirrorOf(d *Dialect, st *policy.State) *Mirror {
-	c := Render(st)
-	m := &Mirror{Checksums: c.Checksums(), Chains: map[string]*Chain{}, Pools: c.Pools, Host: st.Host}
-	for _, ch := range c.Chains {
-		m.Chains[ch.Name] = ch
-	}
-	return m
 }

@@ -42,12 +42,6 @@ func (c *Chain) commented(comment string, parts ...[]expr.Any) {
 	c.Rules = append(c.Rules, r)
 }
 
-// IsIn reports whether a table has the chain with its rules.
-func (c *Chain) IsIn(l *nft.Listing) bool {
-	have := l.Chains[c.Name]
-	return have != nil && have.Equal(&c.Chain) && slices.EqualFunc(l.Rules[c.Name], c.Rules, nft.Rule.Equal)
-}
-
 func newChain(name, comment string) *Chain {
 	return &Chain{Chain: nft.Chain{Name: name, Comment: comment}}
 }

@@ -17,6 +17,13 @@ type Mirror struct {
 	Flows     *nft.Flowtable // nil: none
 }
 
+// NewMirror returns the mirror of a kernel that holds c, whose checksums these are.
+func NewMirror(c *Content, checksums map[Set]Checksum, host *policy.Host) *Mirror {
+	m := &Mirror{Checksums: checksums, Pools: c.Pools, Host: *host, Flows: c.Flowtable}
+	m.chainChanges(c.Chains)
+	return m
+}
+
 // Counts returns the number of elements of each set that has any.
 func (m *Mirror) Counts() map[Set]int {
 	counts := make(map[Set]int, len(m.Checksums))
@@ -24,6 +31,11 @@ func (m *Mirror) Counts() map[Set]int {
 		counts[s] = t.Count
 	}
 	return counts
+}
+
+// Listing returns how the kernel lists the table.
+func (m *Mirror) Listing(d *Dialect) *nft.Listing {
+	return listing(d, slices.Collect(maps.Values(m.Chains)), m.Counts(), m.Flows)
 }
 
 // InOrder returns the chains, each after those that it jumps to.
@@ -48,12 +60,8 @@ func SameHost(a, b *policy.Host) bool {
 
 // Follow applies a delta to the mirror, and returns what that does to the table.
 func (m *Mirror) Follow(d *Dialect, delta *policy.Delta) *TableUpdate {
-	u := &TableUpdate{elements: m.elementChanges(d.Fam, delta)}
-	u.Edits = editsOf(u.elements)
-	before := m.Counts()
-	for _, c := range u.elements {
-		m.updateChecksum(c)
-	}
+	u, before := &TableUpdate{}, m.Counts()
+	u.Edits = m.elementEdits(d, delta)
 	next := m.Counts()
 	was, is := SetsInUse(before), SetsInUse(next)
 	u.FreshSets, u.UnusedSets = without(is, was), without(was, is)
@@ -89,33 +97,43 @@ func (m *Mirror) chainChanges(chains []*Chain) (ch ChainChanges) {
 	return ch
 }
 
-// elementChanges returns the elements that differ after a delta, by set.
-func (m *Mirror) elementChanges(fam policy.Family, d *policy.Delta) []*elementChange {
-	diff := elementDiff{fam: fam, old: map[Set]*oldElements{}}
-	before := renderer{pools: m.Pools, to: diff.before}
-	after := renderer{pools: m.Pools, to: diff.after}
-	for _, s := range d.Services {
-		before.service(s.Old)
+// elementEdits applies a delta to the checksums, and returns the edits of the sets whose elements differ: the elements
+// of the services before it are compared with those after it.
+func (m *Mirror) elementEdits(d *Dialect, delta *policy.Delta) (list []*Edits) {
+	before, after := newContent(d, m.Pools), newContent(d, m.Pools)
+	was, is := renderer{pools: m.Pools, to: before.addElement}, renderer{pools: m.Pools, to: after.addElement}
+	for _, c := range delta.Services {
+		was.service(c.Old)
+		is.service(c.New)
 	}
-	before.shared(d, false)
-	for _, s := range d.Services {
-		after.service(s.New)
+	was.shared(slices.Values(delta.RefusedAddrs.Lost), slices.Values(delta.Hairpins.Lost))
+	is.shared(slices.Values(delta.RefusedAddrs.Gained), slices.Values(delta.Hairpins.Gained))
+	sets := maps.Clone(after.Sets)
+	maps.Copy(sets, before.Sets)
+	for _, s := range slices.SortedFunc(maps.Keys(sets), Set.Compare) {
+		if e := m.follow(s, before.Records(s), after.Records(s)); !e.Empty() {
+			list = append(list, e)
+		}
 	}
-	after.shared(d, true)
-	return diff.changes()
+	return list
 }
 
-// updateChecksum adds a change to the checksum of its set.
-func (m *Mirror) updateChecksum(c *elementChange) {
-	t := m.Checksums[c.set]
-	if c.existed {
-		t.Add([]byte(c.key), c.oldData, c.oldComment, -1)
+// follow compares elements of a set before and after a delta, and adds what differs to its checksum.
+func (m *Mirror) follow(s Set, before, after *Records) *Edits {
+	e, sum := NewEdits(s, after), m.Checksums[s]
+	for i := range before.Count() {
+		if had := before.Element(i); !e.See(&had) {
+			sum.addRecord(before, i, -1)
+		}
 	}
-	if c.exists {
-		t.Add([]byte(c.key), c.newData, c.newComment, 1)
+	for i, found := range e.seen {
+		if found != keyEqual {
+			sum.addRecord(after, i, 1)
+		}
 	}
-	m.Checksums[c.set] = t
-	if t.Count == 0 {
-		delete(m.Checksums, c.set)
+	m.Checksums[s] = sum
+	if sum.Count == 0 {
+		delete(m.Checksums, s)
 	}
+	return e
 }

@@ -73,11 +73,6 @@ func (r *Records) comment(i int) string {
 	return r.comments[i]
 }
 
-// Holds reports whether the kernel's element of a record's key is as the record says.
-func (r *Records) Holds(i int, e *nft.Element) bool {
-	return bytes.Equal(r.Data(i), e.Data) && r.comment(i) == e.Comment
-}
-
 var seed = maphash.MakeSeed()
 
 // Find returns the number of the record with a key, -1 if there is none.
@@ -116,13 +111,9 @@ func (r *Records) makeIndex() {
 
 // Element returns a record in the form that the kernel takes.
 func (r *Records) Element(i int) nft.Element {
-	return element(r.Key(i), r.Data(i), r.comment(i), r.interval)
-}
-
-func element(key, data []byte, note string, interval bool) nft.Element {
-	e := nft.Element{Key: key, Data: data, Comment: note}
-	if interval {
-		e.Key, e.KeyEnd = key[:len(key)/2], key[len(key)/2:]
+	e := nft.Element{Key: r.Key(i), Data: r.Data(i), Comment: r.comment(i)}
+	if r.interval {
+		e.Key, e.KeyEnd = e.Key[:len(e.Key)/2], e.Key[len(e.Key)/2:]
 	}
 	return e
 }
@@ -138,22 +129,14 @@ func (r *Records) All() iter.Seq[nft.Element] {
 	}
 }
 
-// Some returns the records with these numbers.
-func (r *Records) Some(numbers []int) iter.Seq[nft.Element] {
-	return func(yield func(nft.Element) bool) {
-		for _, i := range numbers {
-			if !yield(r.Element(i)) {
-				return
-			}
-		}
-	}
-}
-
 // A Checksum is a checksum of the elements of a set, whatever their order.
 type Checksum struct {
 	Count int
 	sum   uint64 // of the hashes of all elements
 }
+
+// addRecord is Add for a record.
+func (t *Checksum) addRecord(r *Records, i, by int) { t.Add(r.Key(i), r.Data(i), r.comment(i), by) }
 
 // Add counts an element, once more or, by -1, once less.
 func (t *Checksum) Add(key, data []byte, note string, by int) {

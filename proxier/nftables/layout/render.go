@@ -20,7 +20,8 @@ func Render(st *policy.State) *Content { return RenderWith(st, nil) }
 // RenderWith renders a State, with a flowtable; nil: none.
 func RenderWith(st *policy.State, flowtable *nft.Flowtable) *Content {
 	d := Dialects[st.Family]
-	c := &Content{Dialect: d, Sets: map[Set]*Records{}, Pools: newPoolIDs(hash32), Flowtable: flowtable}
+	c := newContent(d, newPoolIDs(hash32))
+	c.Flowtable = flowtable
 	c.Pools.number(st)
 	r := renderer{pools: c.Pools, to: c.addElement}
 	for _, res := range st.Services {
@@ -30,6 +31,10 @@ func RenderWith(st *policy.State, flowtable *nft.Flowtable) *Content {
 	l := chainRenderer{Dialect: d, host: &st.Host, counts: c.Counts(), flowtable: flowtable}
 	c.Chains = l.chains()
 	return c
+}
+
+func newContent(d *Dialect, pools *PoolIDs) *Content {
+	return &Content{Dialect: d, Sets: map[Set]*Records{}, Pools: pools}
 }
 
 func (c *Content) addElement(s Set, key, data []byte, note string) {
@@ -56,7 +61,7 @@ func (c *Content) Checksums() map[Set]Checksum {
 	for s, rec := range c.Sets {
 		var t Checksum
 		for i := range rec.Count() {
-			t.Add(rec.Key(i), rec.Data(i), rec.comment(i), 1)
+			t.addRecord(rec, i, 1)
 		}
 		all[s] = t
 	}
@@ -65,12 +70,19 @@ func (c *Content) Checksums() map[Set]Checksum {
 
 // Listing returns how the kernel lists a table with this content.
 func (c *Content) Listing() *nft.Listing {
-	l := &nft.Listing{Chains: map[string]*nft.Chain{}, Rules: map[string][]nft.Rule{}, Sets: map[string]*nft.Set{}}
-	for _, ch := range c.Chains {
+	return listing(c.Dialect, c.Chains, c.Counts(), c.Flowtable)
+}
+
+func listing(d *Dialect, chains []*Chain, counts map[Set]int, flows *nft.Flowtable) *nft.Listing {
+	l := nft.NewListing()
+	for _, ch := range chains {
 		l.Chains[ch.Name], l.Rules[ch.Name] = &ch.Chain, ch.Rules
 	}
-	for _, s := range SetsInUse(c.Counts()) {
-		l.Sets[s.Name()] = s.Define(c.Fam)
+	for _, s := range SetsInUse(counts) {
+		l.Sets[s.Name()] = s.Define(d.Fam)
+	}
+	if flows != nil {
+		l.Flowtables[flows.Name] = flows
 	}
 	return l
 }

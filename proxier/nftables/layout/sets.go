@@ -94,6 +94,9 @@ type Set struct {
 	hash   source.HashOn // of bySize and slotMap: what of a client is hashed, where chance does not pick
 }
 
+// Structure stands for the chains, their rules, and which sets exist, where what changes is listed by sets.
+var Structure = Set{class: 1<<8 - 1}
+
 // slotMap returns the map of slotMap of the frontends of a set of kind bySize.
 func (s Set) slotMap() Set {
 	s.kind = slotMap
@@ -310,12 +313,6 @@ func (s Set) Define(fam policy.Family) *nft.Set {
 		}
 	}
 	return def
-}
-
-// IsIn reports whether a table has the set, whatever is in it.
-func (s Set) IsIn(l *nft.Listing, fam policy.Family) bool {
-	have := l.Sets[s.Name()]
-	return have != nil && have.Equal(s.Define(fam))
 }
 
 // SetsInUse returns the sets that have elements, in order, and the dynamic sets that rules

@@ -39,11 +39,11 @@ func atTenths(svc *source.Service, i int, share uint8) *policy.Resolved {
 
 // slotChanges returns how many slots come, go or get another target.
 func slotChanges(old, now *policy.Resolved) (n int) {
-	m := &Mirror{Pools: newPoolIDs(hash32)}
+	m := &Mirror{Pools: newPoolIDs(hash32), Checksums: map[Set]Checksum{}}
 	d := &policy.Delta{Services: []policy.ServiceChange{{Old: old, New: now}}}
-	for _, c := range m.elementChanges(policy.IPv4, d) {
-		if c.set.kind == slotMap {
-			n++
+	for _, e := range m.elementEdits(Dialects[policy.IPv4], d) {
+		if e.Set.kind == slotMap {
+			n += sizeOf(&TableUpdate{Edits: []*Edits{e}})
 		}
 	}
 	return n

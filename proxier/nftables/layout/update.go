@@ -1,31 +1,17 @@
 package layout
 
 import (
-	"iter"
 	"maps"
 	"slices"
-
-	"svcproxy.dev/svcproxy/netutil/nft"
 )
-
-// An elementChange is one element before and after a delta.
-type elementChange struct {
-	set                    Set
-	key                    string
-	existed, exists        bool
-	oldData, newData       []byte
-	oldComment, newComment string
-}
 
 // A TableUpdate is what a delta does to our table. A packet on its way through the
 // chains meets their old rules and the new elements, so the chains that elements
 // move to exist before they move.
 type TableUpdate struct {
-	FreshSets []Set
-	Widened   ChainChanges // to serve the elements before and after the delta
-
-	elements   []*elementChange // by set
-	Edits      []Edits          // the same
+	FreshSets  []Set
+	Widened    ChainChanges // to serve the elements before and after the delta
+	Edits      []*Edits     // of sets whose elements change
 	Narrowed   ChainChanges
 	UnusedSets []Set // with no element left
 }
@@ -56,39 +42,3 @@ type ChainChanges struct {
 }
 
 func (ch *ChainChanges) empty() bool { return len(ch.Fresh)+len(ch.Rewritten)+len(ch.Gone) == 0 }
-
-// Edits are the changes to the elements of one set.
-type Edits struct {
-	Set                     Set
-	Added, Changed, Removed iter.Seq[nft.Element] // nil: none
-}
-
-// editsOf returns the edits of each set; changes are grouped by set.
-func editsOf(changes []*elementChange) (list []Edits) {
-	for len(changes) > 0 {
-		s := changes[0].set
-		n := slices.IndexFunc(changes, func(c *elementChange) bool { return c.set != s })
-		if n < 0 {
-			n = len(changes)
-		}
-		list = append(list, Edits{
-			Set:     s,
-			Added:   elementsAfter(changes[:n], func(c *elementChange) bool { return c.exists && !c.existed }),
-			Changed: elementsAfter(changes[:n], func(c *elementChange) bool { return c.exists && c.existed }),
-			Removed: elementsAfter(changes[:n], func(c *elementChange) bool { return !c.exists }),
-		})
-		changes = changes[n:]
-	}
-	return list
-}
-
-// elementsAfter returns the elements of some changes as they will be.
-func elementsAfter(changes []*elementChange, of func(*elementChange) bool) iter.Seq[nft.Element] {
-	return func(yield func(nft.Element) bool) {
-		for _, c := range changes {
-			if of(c) && !yield(element([]byte(c.key), c.newData, c.newComment, c.set.IsInterval())) {
-				return
-			}
-		}
-	}
-}
