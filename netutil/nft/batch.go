@@ -21,16 +21,19 @@ const (
 type Batch struct {
 	table Table
 	buf   []byte
-	sets  uint32 // how many were added, to number them
-	list  elementList
+	sets  uint32      // how many were added, to number them
+	done  []operation // in order, to say which one failed
+
+	// The message of elements that is being written: where it and its list of them begin in buf, and
+	// how many that has; 0: there is none. Its operation is the last.
+	start, inner, elements int
 }
 
-// An elementList is the message of elements that is being written.
-type elementList struct {
-	typ          uint16
-	set          string
-	start, inner int // of the message and of its list of elements, in the buffer
-	count        int
+// An operation is what one message of a Batch does, and to what.
+type operation struct {
+	typ   uint16
+	name  string // empty: of the table
+	flows bool   // it adds a flow table, or a rule that puts connections into one
 }
 
 // NewBatch returns an empty transaction.
@@ -44,21 +47,29 @@ func NewBatch(t Table) *Batch {
 func (b *Batch) Reset() {
 	b.buf = startMessage(b.buf[:0], unix.NFNL_MSG_BATCH_BEGIN, 0, unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)
 	b.buf = endMessage(b.buf, 0)
-	b.sets, b.list = 0, elementList{}
+	b.sets, b.done, b.elements = 0, b.done[:0], 0
 }
 
 // Empty reports whether the batch has no operation.
-func (b *Batch) Empty() bool { return len(b.buf) == headerLen+genLen }
+func (b *Batch) Empty() bool { return len(b.done) == 0 }
 
 // Len returns the length of b in bytes.
 func (b *Batch) Len() int { return len(b.buf) }
 
-// message appends a message that names the table, as attribute 1 does for every object.
-func (b *Batch) message(typ, flags uint16, fill func([]byte) []byte) {
+// message appends a message that names the table, as attribute 1 does for every object, and an object, or
+// the chain of a rule; none where name is empty.
+func (b *Batch) message(typ, flags uint16, name string, fill func([]byte) []byte) {
 	b.closeList()
 	start := len(b.buf)
+	b.done = append(b.done, operation{typ: typ, name: name, flows: typ == unix.NFT_MSG_NEWFLOWTABLE})
 	b.buf = startMessage(b.buf, nftMessage(typ), flags, b.table.Family, 0)
 	b.buf = putString(b.buf, unix.NFTA_TABLE_NAME, b.table.Name)
+	switch {
+	case typ == unix.NFT_MSG_NEWCHAIN, typ == unix.NFT_MSG_DELCHAIN:
+		b.buf = putString(b.buf, unix.NFTA_CHAIN_NAME, name)
+	case name != "":
+		b.buf = putString(b.buf, unix.NFTA_SET_NAME, name) // the same number as that of a rule's chain, and of a flow table
+	}
 	if fill != nil {
 		b.buf = fill(b.buf)
 	}
@@ -66,25 +77,32 @@ func (b *Batch) message(typ, flags uint16, fill func([]byte) []byte) {
 }
 
 // AddTable adds the table, or wakes a dormant one.
-func (b *Batch) AddTable(comment string) {
-	b.message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, func(m []byte) []byte {
-		m = putUint32(m, unix.NFTA_TABLE_FLAGS, 0)
+func (b *Batch) AddTable(comment string) { b.addTable(0, 0, comment) }
+
+func (b *Batch) addTable(messageFlags uint16, flags uint32, comment string) {
+	b.message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE|messageFlags, "", func(m []byte) []byte {
+		m = putUint32(m, unix.NFTA_TABLE_FLAGS, flags)
 		return putBytes(m, tableUserData, appendComment(nil, commentUserData, comment))
 	})
 }
 
 // EnsureTable adds the table if there is none, and leaves an existing one as it is.
-func (b *Batch) EnsureTable() { b.message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, nil) }
+func (b *Batch) EnsureTable() { b.message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, "", nil) }
 
 // DeleteTable removes the table with all that it holds.
-func (b *Batch) DeleteTable() { b.message(unix.NFT_MSG_DELTABLE, 0, nil) }
+func (b *Batch) DeleteTable() { b.message(unix.NFT_MSG_DELTABLE, 0, "", nil) }
 
 // AddChain adds a chain.
 func (b *Batch) AddChain(c *Chain) {
-	b.message(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE|unix.NLM_F_EXCL, func(m []byte) []byte {
-		m = putString(m, unix.NFTA_CHAIN_NAME, c.Name)
-		if c.Hook != nil {
-			m = c.Hook.append(m)
+	b.message(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE|unix.NLM_F_EXCL, c.Name, func(m []byte) []byte {
+		if h := c.Hook; h != nil {
+			start := len(m)
+			m = startNest(m, unix.NFTA_CHAIN_HOOK)
+			m = putUint32(m, unix.NFTA_HOOK_HOOKNUM, h.Number)
+			m = putUint32(m, unix.NFTA_HOOK_PRIORITY, uint32(h.Priority))
+			m = endNest(m, start)
+			m = putUint32(m, unix.NFTA_CHAIN_POLICY, h.Policy)
+			m = putString(m, unix.NFTA_CHAIN_TYPE, h.Type)
 		}
 		if c.Comment != "" {
 			m = putBytes(m, chainUserData, appendComment(nil, commentUserData, c.Comment))
@@ -93,50 +111,28 @@ func (b *Batch) AddChain(c *Chain) {
 	})
 }
 
-func (h *Hook) append(m []byte) []byte {
-	start := len(m)
-	m = startNest(m, unix.NFTA_CHAIN_HOOK)
-	m = putUint32(m, unix.NFTA_HOOK_HOOKNUM, h.Number)
-	m = putUint32(m, unix.NFTA_HOOK_PRIORITY, uint32(h.Priority))
-	m = endNest(m, start)
-	m = putUint32(m, unix.NFTA_CHAIN_POLICY, h.Policy)
-	return putString(m, unix.NFTA_CHAIN_TYPE, h.Type)
-}
-
 // DeleteChain removes a chain, which must be empty and which no rule may jump to.
-func (b *Batch) DeleteChain(name string) {
-	b.message(unix.NFT_MSG_DELCHAIN, 0, func(m []byte) []byte {
-		return putString(m, unix.NFTA_CHAIN_NAME, name)
-	})
-}
+func (b *Batch) DeleteChain(name string) { b.message(unix.NFT_MSG_DELCHAIN, 0, name, nil) }
 
 // FlushChain removes the rules of a chain; of every chain when name is empty.
-func (b *Batch) FlushChain(name string) {
-	b.message(unix.NFT_MSG_DELRULE, 0, func(m []byte) []byte {
-		if name == "" {
-			return m
-		}
-		return putString(m, unix.NFTA_RULE_CHAIN, name)
-	})
-}
+func (b *Batch) FlushChain(name string) { b.message(unix.NFT_MSG_DELRULE, 0, name, nil) }
 
 // AddRule appends a rule to a chain.
 func (b *Batch) AddRule(chain string, r Rule) {
-	b.message(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, func(m []byte) []byte {
-		m = putString(m, unix.NFTA_RULE_CHAIN, chain)
+	b.message(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, chain, func(m []byte) []byte {
 		m = putBytes(m, unix.NFTA_RULE_EXPRESSIONS|unix.NLA_F_NESTED, r.Exprs)
 		if r.Comment != "" {
 			m = putBytes(m, unix.NFTA_RULE_USERDATA, appendComment(nil, commentUserData, r.Comment))
 		}
 		return m
 	})
+	b.done[len(b.done)-1].flows = slices.ContainsFunc(expressions(r.Exprs), func(e []byte) bool { return exprName(e) == flowOffload })
 }
 
 // AddSet adds a set or map.
 func (b *Batch) AddSet(s *Set) {
 	b.sets++
-	b.message(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE|unix.NLM_F_EXCL, func(m []byte) []byte {
-		m = putString(m, unix.NFTA_SET_NAME, s.Name)
+	b.message(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE|unix.NLM_F_EXCL, s.Name, func(m []byte) []byte {
 		m = putUint32(m, unix.NFTA_SET_ID, b.sets)
 		m = putUint32(m, unix.NFTA_SET_FLAGS, s.flags())
 		m = putUint32(m, unix.NFTA_SET_KEY_TYPE, s.Key.Number)
@@ -188,11 +184,7 @@ func (s *Set) userData() []byte {
 }
 
 // DeleteSet removes a set, which no rule may refer to.
-func (b *Batch) DeleteSet(name string) {
-	b.message(unix.NFT_MSG_DELSET, 0, func(m []byte) []byte {
-		return putString(m, unix.NFTA_SET_NAME, name)
-	})
-}
+func (b *Batch) DeleteSet(name string) { b.message(unix.NFT_MSG_DELSET, 0, name, nil) }
 
 // AddElement adds an element. An existing one is no error, unless a map has other
 // data for it.
@@ -202,17 +194,15 @@ func (b *Batch) AddElement(set string, e Element) {
 
 // DeleteElement removes an element, which must exist. Its data is ignored.
 func (b *Batch) DeleteElement(set string, e Element) {
-	e = Element{Key: e.Key, KeyEnd: e.KeyEnd}
-	b.element(unix.NFT_MSG_DELSETELEM, set, e)
+	b.element(unix.NFT_MSG_DELSETELEM, set, Element{Key: e.Key, KeyEnd: e.KeyEnd})
 }
 
 func (b *Batch) element(typ uint16, set string, e Element) {
-	l := &b.list
-	if l.count == 0 || l.count == maxElements || l.typ != typ || l.set != set ||
-		len(b.buf)-l.inner+e.size() > maxListBytes {
+	if n := len(b.done); b.elements == 0 || b.elements == maxElements || b.done[n-1].typ != typ || b.done[n-1].name != set ||
+		len(b.buf)-b.inner+e.size() > maxListBytes {
 		b.openList(typ, set)
 	}
-	l.count++
+	b.elements++
 	start := len(b.buf)
 	m := startNest(b.buf, unix.NFTA_LIST_ELEM)
 	m = putValue(m, unix.NFTA_SET_ELEM_KEY, e.Key)
@@ -235,7 +225,8 @@ func (b *Batch) element(typ uint16, set string, e Element) {
 
 func (b *Batch) openList(typ uint16, set string) {
 	b.closeList()
-	b.list = elementList{typ: typ, set: set, start: len(b.buf)}
+	b.start = len(b.buf)
+	b.done = append(b.done, operation{typ: typ, name: set})
 	var flags uint16
 	if typ == unix.NFT_MSG_NEWSETELEM {
 		flags = unix.NLM_F_CREATE
@@ -243,17 +234,15 @@ func (b *Batch) openList(typ uint16, set string) {
 	m := startMessage(b.buf, nftMessage(typ), flags, b.table.Family, 0)
 	m = putString(m, unix.NFTA_SET_ELEM_LIST_TABLE, b.table.Name)
 	m = putString(m, unix.NFTA_SET_ELEM_LIST_SET, set)
-	b.list.inner = len(m)
+	b.inner = len(m)
 	b.buf = startNest(m, unix.NFTA_SET_ELEM_LIST_ELEMENTS)
 }
 
 func (b *Batch) closeList() {
-	if b.list.count == 0 {
-		return
+	if b.elements > 0 {
+		b.buf = endMessage(endNest(b.buf, b.inner), b.start)
+		b.elements = 0
 	}
-	b.buf = endNest(b.buf, b.list.inner)
-	b.buf = endMessage(b.buf, b.list.start)
-	b.list = elementList{}
 }
 
 // seal ends the batch, numbers its messages from first on, and asks for an
@@ -286,44 +275,15 @@ var verbs = map[uint16]string{
 	unix.NFT_MSG_NEWSETELEM: "adding elements to set", unix.NFT_MSG_DELSETELEM: "deleting elements of set",
 }
 
-// describe returns what message n of a sealed batch does, and whether that adds flows.
+// describe returns what message n of a sealed batch does, and whether that adds flows. The first message begins the
+// batch, and the last commits it.
 func (b *Batch) describe(n int) (text string, flows bool) {
-	text = "committing"
-	i := 0
-	err := messages(b.buf, func(m message) error {
-		if word, ok := verbs[m.Type&0xff]; ok && i == n {
-			text, flows = word+objectName(m), addsFlows(m)
-		}
-		i++
-		return nil
-	})
-	if err != nil {
-		return err.Error(), false
+	if n < 1 || n > len(b.done) {
+		return "committing", false
 	}
-	return text, flows
-}
-
-// addsFlows reports whether a message adds a flow table, or a rule that puts connections into one.
-func addsFlows(m message) bool {
-	switch m.Type & 0xff {
-	case unix.NFT_MSG_NEWFLOWTABLE:
-		return true
-	case unix.NFT_MSG_NEWRULE:
-		return slices.ContainsFunc(expressions(m.find(unix.NFTA_RULE_EXPRESSIONS)), func(e []byte) bool {
-			return exprName(e) == flowOffload
-		})
+	op := b.done[n-1]
+	if text = verbs[op.typ]; op.name != "" {
+		text += " " + op.name
 	}
-	return false
-}
-
-// objectName returns the name of the object that a message of a batch is about, after a blank.
-func objectName(m message) string {
-	typ, name := m.Type&0xff, uint16(unix.NFTA_SET_NAME) // the same number as that of a rule's chain
-	if typ == unix.NFT_MSG_NEWCHAIN || typ == unix.NFT_MSG_DELCHAIN {
-		name = unix.NFTA_CHAIN_NAME
-	}
-	if typ <= unix.NFT_MSG_DELTABLE || m.find(name) == nil {
-		return ""
-	}
-	return " " + m.string(name)
+	return text, op.flows
 }

@@ -33,7 +33,34 @@ func (c *Conn) commit(b *Batch) error {
 	if err := c.send(b.buf); err != nil {
 		return fmt.Errorf("sending %d bytes to nf_tables: %w", len(b.buf), err)
 	}
-	return c.acknowledged(b, first, last)
+	// The kernel sends every error, and an acknowledgement of the last operation.
+	var failed error
+	done := false
+	for {
+		n, err := c.receive(unix.MSG_DONTWAIT)
+		switch {
+		case err == unix.EAGAIN && failed == nil && !done:
+			return errors.New("nf_tables did not acknowledge a change")
+		case err == unix.EAGAIN:
+			return failed
+		case err != nil:
+			return fmt.Errorf("reading acknowledgements of nf_tables: %w", err)
+		}
+		err = messages(c.buf[:n], func(m message) error {
+			if m.Type != unix.NLMSG_ERROR || m.Seq < first || m.Seq > last {
+				return nil
+			}
+			done = done || m.Seq == last-1
+			if errno := m.Errno(); errno != 0 && failed == nil {
+				what, flows := b.describe(int(m.Seq - first))
+				failed = &CommitError{What: what, Errno: errno, last: m.Seq == last-1, flows: flows}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
 }
 
 // Try finds out whether the kernel would accept b, without applying it.
@@ -64,38 +91,6 @@ func (e *CommitError) AddsFlows() bool { return e.flows }
 func (e *CommitError) Error() string { return e.What + ": " + e.Errno.Error() }
 
 func (e *CommitError) Unwrap() error { return e.Errno }
-
-// acknowledged reads the answers to a batch: the kernel sends every error, and an
-// acknowledgement of the last operation.
-func (c *Conn) acknowledged(b *Batch, first, last uint32) error {
-	var failed error
-	done := false
-	for {
-		n, err := c.receive(unix.MSG_DONTWAIT)
-		switch {
-		case err == unix.EAGAIN && failed == nil && !done:
-			return errors.New("nf_tables did not acknowledge a change")
-		case err == unix.EAGAIN:
-			return failed
-		case err != nil:
-			return fmt.Errorf("reading acknowledgements of nf_tables: %w", err)
-		}
-		err = messages(c.buf[:n], func(m message) error {
-			if m.Type != unix.NLMSG_ERROR || m.Seq < first || m.Seq > last {
-				return nil
-			}
-			done = done || m.Seq == last-1
-			if errno := m.Errno(); errno != 0 && failed == nil {
-				what, flows := b.describe(int(m.Seq - first))
-				failed = &CommitError{What: what, Errno: errno, last: m.Seq == last-1, flows: flows}
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-	}
-}
 
 // Unheard calls write, which commits up to so many times, while no monitor of this
 // process listens, and finds out by the generation whether a foreign commit was missed.

@@ -11,10 +11,12 @@ import (
 // A Conn is a lasting netlink socket in the network namespace of the goroutine
 // that dialled. It is used by one goroutine at a time.
 type Conn struct {
-	socket
-	netns uint64 // the network namespace, see namespace
-	port  uint32
-	seq   uint32
+	fd       int
+	buf      []byte // for what is received
+	received int    // bytes so far
+	netns    uint64 // the network namespace, see namespace
+	port     uint32
+	seq      uint32
 }
 
 // Received returns how many bytes were received: the cost of reading.
@@ -26,8 +28,10 @@ func Dial() (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Conn{socket: socket{fd: fd, buf: make([]byte, receiveBuffer)}, netns: namespace()}
-	if c.port, err = socketPort(fd); err == nil {
+	c := &Conn{fd: fd, buf: make([]byte, receiveBuffer), netns: namespace()}
+	address, err := unix.Getsockname(fd)
+	if err == nil {
+		c.port = address.(*unix.SockaddrNetlink).Pid
 		_, err = c.Generation()
 	}
 	if err != nil {
@@ -39,17 +43,12 @@ func Dial() (*Conn, error) {
 // MaxBatch returns the length of the largest Batch that can be committed, in bytes.
 func (c *Conn) MaxBatch() int {
 	// netlink_sendmsg, net/netlink/af_netlink.c, takes 32 bytes less than were granted.
-	return c.granted(unix.SO_SNDBUF) - 32 - headerLen - genLen // seal ends it with a message
+	return granted(c.fd, unix.SO_SNDBUF) - 32 - headerLen - genLen // seal ends it with a message
 }
 
 // answerBytes is an upper bound of what the answer to a request for one element
 // takes in the receive buffer: a buffer of its own for each, with its overhead.
 const answerBytes = 2 << 10
-
-// maxQuestions returns how many elements can be requested at once.
-func (c *Conn) maxQuestions() int {
-	return min(max(c.granted(unix.SO_RCVBUF)/answerBytes, 1), maxElements)
-}
 
 // Close closes the socket.
 func (c *Conn) Close() error { return unix.Close(c.fd) }

@@ -89,8 +89,7 @@ func (f *Flowtable) flags() (flags uint32) {
 
 // AddFlowtable adds a flow table.
 func (b *Batch) AddFlowtable(f *Flowtable) {
-	b.message(unix.NFT_MSG_NEWFLOWTABLE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, func(m []byte) []byte {
-		m = putString(m, flowtableName, f.Name)
+	b.message(unix.NFT_MSG_NEWFLOWTABLE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, f.Name, func(m []byte) []byte {
 		if flags := f.flags(); flags != 0 { // older kernels refuse the attribute
 			m = putUint32(m, flowtableFlags, flags)
 		}
@@ -108,9 +107,7 @@ func (b *Batch) AddFlowtable(f *Flowtable) {
 }
 
 // DeleteFlowtable removes a flow table, which no rule may refer to.
-func (b *Batch) DeleteFlowtable(name string) {
-	b.message(unix.NFT_MSG_DELFLOWTABLE, 0, func(m []byte) []byte { return putString(m, flowtableName, name) })
-}
+func (b *Batch) DeleteFlowtable(name string) { b.message(unix.NFT_MSG_DELFLOWTABLE, 0, name, nil) }
 
 // FlowOffload returns the expression that puts the connection of a packet into a flow table.
 func FlowOffload(table string) expr.Any {

@@ -2,8 +2,8 @@ package nft
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -20,8 +20,6 @@ const hooksComment = "connections survive that all other rules are removed"
 // process. Least kernel: 5.12. A nil Holder holds nothing.
 type Holder struct {
 	family byte
-
-	mu     sync.Mutex
 	held   *hold // nil: nothing
 	failed bool  // making the table, which was logged
 }
@@ -29,19 +27,15 @@ type Holder struct {
 // A hold is the table of one family in one network namespace. All holders of the process share it.
 type hold struct {
 	conn    *Conn
+	family  byte
 	holders int
 }
 
-type holdKey struct {
-	netns  uint64
-	family byte
-}
-
-// holds are all tables of this process.
-var holds = struct {
+// holds are all tables of this process. Its lock guards what Holders hold, too.
+var holds struct {
 	sync.Mutex
-	tables map[holdKey]*hold
-}{tables: map[holdKey]*hold{}}
+	tables []*hold
+}
 
 // NewHolder returns a Holder of a family, NFPROTO_IPV4 or NFPROTO_IPV6, that holds nothing yet.
 func NewHolder(family byte) *Holder { return &Holder{family: family} }
@@ -52,22 +46,21 @@ func (h *Holder) Hold() error {
 	if h == nil {
 		return nil
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	holds.Lock()
+	defer holds.Unlock()
 	if h.held != nil {
 		return nil
 	}
-	holds.Lock()
-	defer holds.Unlock()
-	key := holdKey{namespace(), h.family}
-	if holds.tables[key] == nil {
-		conn, err := holdHooks(Table{h.family, HooksTable})
+	here := namespace()
+	i := slices.IndexFunc(holds.tables, func(t *hold) bool { return t.conn.netns == here && t.family == h.family })
+	if i < 0 {
+		conn, err := keep(Table{h.family, HooksTable}, hooksComment, true)
 		if err != nil {
-			return fmt.Errorf("making table %s: %w", HooksTable, err)
+			return err
 		}
-		holds.tables[key] = &hold{conn: conn}
+		i, holds.tables = len(holds.tables), append(holds.tables, &hold{conn: conn, family: h.family})
 	}
-	h.held = holds.tables[key]
+	h.held = holds.tables[i]
 	h.held.holders++
 	return nil
 }
@@ -78,8 +71,8 @@ func (h *Holder) HoldOrLog(log *slog.Logger, who ...any) {
 	if h == nil {
 		return
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	holds.Lock()
+	defer holds.Unlock()
 	if err != nil && !h.failed {
 		log.Info("cannot hold the hooks of connection tracking: connections break when another process flushes all rules",
 			append(who, "old_kernel", IsUnknownFlag(err), "err", err)...)
@@ -87,72 +80,31 @@ func (h *Holder) HoldOrLog(log *slog.Logger, who ...any) {
 	h.failed = err != nil
 }
 
-// holdHooks returns the socket that the table belongs to. A table of that name that belongs to
-// nobody, as from a saved ruleset, is replaced.
-func holdHooks(t Table) (*Conn, error) {
-	conn, err := Dial()
-	if err != nil {
-		return nil, err
-	}
-	b := NewBatch(t)
-	b.EnsureTable()
-	b.DeleteTable()
-	b.AddNewTable(hooksComment, true)
-	if err = addKeepRule(b); err == nil {
-		err = conn.Commit(b)
-	}
-	if err != nil {
-		return nil, errors.Join(err, conn.Close())
-	}
-	return conn, nil
-}
-
 // Release gives the table up. The last Holder of the process removes it.
 func (h *Holder) Release() error {
 	if h == nil {
 		return nil
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	holds.Lock()
+	defer holds.Unlock()
 	held := h.held
 	h.held = nil
 	if held == nil {
 		return nil
 	}
-	holds.Lock()
-	defer holds.Unlock()
 	if held.holders--; held.holders > 0 {
 		return nil
 	}
-	delete(holds.tables, holdKey{held.conn.netns, h.family})
+	holds.tables = slices.DeleteFunc(holds.tables, func(t *hold) bool { return t == held })
 	return held.conn.Close() // which removes the table
 }
 
 // RemoveHooks removes a table of a Holder that belongs to no process, as from a saved ruleset,
 // and reports whether there was one. A kernel without nf_tables has none.
 func RemoveHooks(family byte) (bool, error) {
-	conn, err := Dial()
-	if NotSupported(err) || errors.Is(err, errors.ErrUnsupported) {
-		return false, nil
+	there, err := removeTable(Table{family, HooksTable})
+	if errors.Is(err, unix.EPERM) { // it belongs to a process
+		err = nil
 	}
-	if err != nil {
-		return false, err
-	}
-	list, err := conn.TablesNamed(HooksTable)
-	there := false
-	for _, t := range list {
-		there = there || t.Table == Table{family, HooksTable} && !t.Owned
-	}
-	if there {
-		b := NewBatch(Table{family, HooksTable})
-		b.DeleteTable()
-		err = conn.Commit(b)
-	}
-	if errors.Is(err, unix.ENOENT) {
-		there, err = false, nil
-	}
-	if err != nil {
-		err = fmt.Errorf("removing table %s: %w", HooksTable, err)
-	}
-	return there && err == nil, errors.Join(err, conn.Close())
+	return there, err
 }

@@ -13,23 +13,31 @@ import (
 // of one family: the kernel does so only while there are rules that need it, and
 // when another process removes the last of them, connections break. An existing
 // table is replaced in the same transaction.
-func Keep(t Table, comment string) (err error) {
-	conn, err := Dial()
+func Keep(t Table, comment string) error {
+	conn, err := keep(t, comment, false)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, conn.Close()) }()
+	return conn.Close()
+}
+
+// keep is Keep, and returns the socket: an owned table belongs to it.
+func keep(t Table, comment string, owned bool) (*Conn, error) {
+	conn, err := Dial()
+	if err != nil {
+		return nil, fmt.Errorf("making table %s: %w", t.Name, err)
+	}
 	b := NewBatch(t)
 	b.EnsureTable()
 	b.DeleteTable()
-	b.AddTable(comment)
+	b.AddNewTable(comment, owned)
 	if err = addKeepRule(b); err == nil {
 		err = conn.Commit(b)
 	}
 	if err != nil {
-		err = fmt.Errorf("making table %s: %w", t.Name, err)
+		return nil, errors.Join(fmt.Errorf("making table %s: %w", t.Name, err), conn.Close())
 	}
-	return err
+	return conn, nil
 }
 
 // keepPriority comes after the usual priorities of translation, -100 and 100: the
@@ -75,21 +83,28 @@ func NotSupported(err error) bool {
 // RemoveTable removes a table with its content. A missing table, or a kernel without
 // nf_tables, is no error.
 func RemoveTable(t Table) error {
+	_, err := removeTable(t)
+	return err
+}
+
+// removeTable also reports whether there was one.
+func removeTable(t Table) (there bool, err error) {
 	conn, err := Dial()
 	if NotSupported(err) || errors.Is(err, errors.ErrUnsupported) {
-		return nil
+		return false, nil
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
 	b := NewBatch(t)
 	b.DeleteTable()
 	err = conn.Commit(b)
+	there = err == nil
 	if errors.Is(err, unix.ENOENT) || NotSupported(err) || errors.Is(err, errors.ErrUnsupported) || errors.Is(err, unix.EAFNOSUPPORT) {
 		err = nil
 	}
 	if err != nil {
 		err = fmt.Errorf("removing table %s: %w", t.Name, err)
 	}
-	return errors.Join(err, conn.Close())
+	return there, errors.Join(err, conn.Close())
 }

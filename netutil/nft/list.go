@@ -28,10 +28,15 @@ func NewListing() *Listing {
 	return &Listing{Chains: map[string]*Chain{}, Rules: map[string][]Rule{}, Sets: map[string]*Set{}, Flowtables: map[string]*Flowtable{}}
 }
 
-// Equal reports whether two tables have the same content.
+// Equal reports whether two tables have the same chains, rules, sets and flow tables.
 func (l *Listing) Equal(o *Listing) bool {
-	return l.Dormant == o.Dormant && l.Others == o.Others && len(l.Chains) == len(o.Chains) && maps.EqualFunc(l.Sets, o.Sets, (*Set).Equal) &&
-		maps.EqualFunc(l.Flowtables, o.Flowtables, (*Flowtable).Equal) && !slices.ContainsFunc(slices.Collect(maps.Keys(l.Chains)), func(name string) bool { return !l.SameChain(o, name) })
+	for name := range l.Chains {
+		if !l.SameChain(o, name) {
+			return false
+		}
+	}
+	return len(l.Chains) == len(o.Chains) && maps.EqualFunc(l.Sets, o.Sets, (*Set).Equal) &&
+		maps.EqualFunc(l.Flowtables, o.Flowtables, (*Flowtable).Equal)
 }
 
 // SameChain reports whether two tables have the same chain of a name, with the same rules.
@@ -56,7 +61,7 @@ func (c *Conn) List(t Table) (*Listing, error) {
 		{"chains", unix.NFT_MSG_GETCHAIN, l.addChain},
 		{"rules", unix.NFT_MSG_GETRULE, l.addRule},
 		{"sets", unix.NFT_MSG_GETSET, l.addSet},
-		{"objects", unix.NFT_MSG_GETOBJ, l.addOther},
+		{"objects", unix.NFT_MSG_GETOBJ, func(message) { l.Others++ }},
 		{"flow tables", unix.NFT_MSG_GETFLOWTABLE, l.addFlowtable},
 	} {
 		err := c.dump(t, part.typ, part.add)
@@ -158,8 +163,6 @@ func (l *Listing) addSet(m message) {
 	l.Sets[s.Name] = s
 }
 
-func (l *Listing) addOther(message) { l.Others++ }
-
 // chainTries is how often the chains are listed if they change meanwhile. A list of
 // 10,000 takes some ms.
 const chainTries = 100
@@ -230,8 +233,8 @@ func (c *Conn) ScanRaw(t Table, set string, each func(attrs []byte) error) error
 // has listed before.
 func (c *Conn) Get(t Table, set string, count int, key func(i int) []byte, found func(i int, e *Element)) error {
 	var e Element
-	at := 0 // elements before it are done
-	most := c.maxQuestions()
+	at := 0                                                                     // elements before it are done
+	most := min(max(granted(c.fd, unix.SO_RCVBUF)/answerBytes, 1), maxElements) // at once
 	for step := most; at < count; {
 		end := min(at+step, count)
 		err := c.request(getRequest(t, set, at, end, key), func(m message) error {

@@ -35,40 +35,26 @@ func NewNameMonitor(n Names) (*Monitor, error) {
 	return m, err
 }
 
-func (n Names) relevance(m message) relevance {
+func (n Names) relevance(m message) (c relevance) {
+	chain, isRule := "", false // what the message is about, or the chain of the rule that it is about
+	switch m.Type {
+	case nftMessage(unix.NFT_MSG_NEWRULE), nftMessage(unix.NFT_MSG_DELRULE):
+		chain, isRule = m.string(unix.NFTA_RULE_CHAIN), true
+	case nftMessage(unix.NFT_MSG_NEWCHAIN), nftMessage(unix.NFT_MSG_DELCHAIN):
+		chain = m.string(unix.NFTA_CHAIN_NAME)
+	}
 	switch {
-	case !slices.ContainsFunc(n.Tables, m.isOf) || n.isScratch(m):
+	case !slices.ContainsFunc(n.Tables, m.isOf) || n.Scratch != "" && strings.HasPrefix(chain, n.Scratch):
 		return 0
 	case m.Type == nftMessage(unix.NFT_MSG_DELTABLE):
 		return isChange
 	}
-	var c relevance
-	if m.contains(n.Ours) {
+	// The event of a deleted rule has all its expressions, and in them the chain that it jumps to.
+	if bytes.Contains(m.Body, []byte(n.Ours)) {
 		c |= isChange
 	}
-	if chain, of := ruleChain(m); of && slices.Contains(n.Others, chain) {
+	if isRule && slices.Contains(n.Others, chain) {
 		c |= isTouch
 	}
 	return c
 }
-
-// isScratch reports whether a message is about a scratch chain or a rule of one.
-func (n Names) isScratch(m message) bool {
-	chain, is := ruleChain(m)
-	if m.Type == nftMessage(unix.NFT_MSG_NEWCHAIN) || m.Type == nftMessage(unix.NFT_MSG_DELCHAIN) {
-		chain, is = m.string(unix.NFTA_CHAIN_NAME), true
-	}
-	return is && n.Scratch != "" && strings.HasPrefix(chain, n.Scratch)
-}
-
-// ruleChain returns the chain of the rule that a message is about; not ok: it is about another thing.
-func ruleChain(m message) (chain string, ok bool) {
-	if m.Type != nftMessage(unix.NFT_MSG_NEWRULE) && m.Type != nftMessage(unix.NFT_MSG_DELRULE) {
-		return "", false
-	}
-	return m.string(unix.NFTA_RULE_CHAIN), true
-}
-
-// contains reports whether a message contains a text anywhere: the event of a deleted
-// rule has all its expressions, and in them the chain that it jumps to.
-func (m message) contains(text string) bool { return bytes.Contains(m.Body, []byte(text)) }

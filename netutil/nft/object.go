@@ -2,7 +2,6 @@ package nft
 
 import (
 	"bytes"
-	"encoding/binary"
 	"slices"
 	"time"
 
@@ -57,12 +56,10 @@ type Rule struct {
 func NewRule(family byte, comment string, exprs ...expr.Any) (Rule, error) {
 	r := Rule{Comment: comment}
 	for _, e := range exprs {
+		b, err := []byte(nil), error(nil)
 		if own, is := e.(raw); is {
-			r.Exprs = putBytes(r.Exprs, unix.NFTA_LIST_ELEM|unix.NLA_F_NESTED, own.marshal())
-			continue
-		}
-		b, err := expr.Marshal(family, e)
-		if err != nil {
+			b = putBytes(putString(nil, unix.NFTA_EXPR_NAME, own.name), unix.NFTA_EXPR_DATA|unix.NLA_F_NESTED, own.data)
+		} else if b, err = expr.Marshal(family, e); err != nil {
 			return r, err
 		}
 		r.Exprs = putBytes(r.Exprs, unix.NFTA_LIST_ELEM|unix.NLA_F_NESTED, b)
@@ -75,11 +72,6 @@ type raw struct {
 	expr.Any
 	name string
 	data []byte
-}
-
-func (r raw) marshal() []byte {
-	m := putString(nil, unix.NFTA_EXPR_NAME, r.name)
-	return putBytes(m, unix.NFTA_EXPR_DATA|unix.NLA_F_NESTED, r.data)
 }
 
 // CtOriginal returns the expression that loads a part of the original direction of a packet's
@@ -109,63 +101,47 @@ func sameExpr(a, b []byte) bool {
 	return exprName(a) == exprName(b) && sameData(exprName(a), data(a), data(b))
 }
 
-func exprName(e []byte) string { return nlmsg.String(nlmsg.Find(e, unix.NFTA_EXPR_NAME)) }
-
 // flowOffload is the name of the expression that puts the connection of a packet into a flow table.
 const flowOffload = "flow_offload"
 
-// An attr is an attribute of an expression.
-type attr struct {
-	nested bool
-	value  []byte
+func exprName(e []byte) string { return nlmsg.String(nlmsg.Find(e, unix.NFTA_EXPR_NAME)) }
+
+// sameData compares the data of expressions, attribute by attribute.
+func sameData(name string, a, b []byte) bool {
+	var x, y [32]nlmsg.Attr // by type, of which there are fewer
+	if !byType(a, x[:]) || !byType(b, y[:]) {
+		return false
+	}
+	for i, p := range x {
+		q := y[i]
+		switch {
+		case name == "lookup" && i == unix.NFTA_LOOKUP_SET_ID, name == "dynset" && i == unix.NFTA_DYNSET_SET_ID: // serve in their own batch only
+		// The kernel does not mark all that is nested, and neither side does this one of dynset.
+		case p.IsNested() || q.IsNested() || name == "dynset" && i == unix.NFTA_DYNSET_EXPR:
+			if !sameData("", p.Value(), q.Value()) {
+				return false
+			}
+		case name == "nat" && i == unix.NFTA_NAT_FLAGS:
+			// That there is an address and a port, which the registers say too.
+			if (nlmsg.Uint32(p.Value())^nlmsg.Uint32(q.Value()))&^(natMapIPs|natSpecified) != 0 {
+				return false
+			}
+		case !bytes.Equal(p.Value(), q.Value()) && !(zero(p.Value()) && zero(q.Value())):
+			return false
+		}
+	}
+	return true
 }
 
 // byType puts the attributes of list at the index of their type, and reports whether there is room.
-func byType(list []byte, into []attr) bool {
+func byType(list []byte, into []nlmsg.Attr) bool {
 	for typ, a := range nlmsg.Attrs(list) {
 		if int(typ) >= len(into) {
 			return false
 		}
-		into[typ] = attr{a.IsNested(), a.Value()}
+		into[typ] = a
 	}
 	return true
-}
-
-// sameData compares the data of expressions, attribute by attribute.
-func sameData(name string, a, b []byte) bool {
-	const all = 32 // more types of attributes than any expression has
-	var x, y [all]attr
-	if !byType(a, x[:]) || !byType(b, y[:]) {
-		return false
-	}
-	clearDerived(name, x[:])
-	clearDerived(name, y[:])
-	for i := range x {
-		// The kernel does not mark all that is nested.
-		if x[i].nested || y[i].nested {
-			if !sameData("", x[i].value, y[i].value) {
-				return false
-			}
-		} else if !bytes.Equal(x[i].value, y[i].value) && !(zero(x[i].value) && zero(y[i].value)) {
-			return false
-		}
-	}
-	return true
-}
-
-// clearDerived clears what the kernel derives by itself.
-func clearDerived(name string, list []attr) {
-	switch name {
-	case "lookup":
-		list[unix.NFTA_LOOKUP_SET_ID] = attr{} // serves in its own batch only
-	case "dynset":
-		list[unix.NFTA_DYNSET_SET_ID] = attr{}
-		list[unix.NFTA_DYNSET_EXPR].nested = true // which neither side marks
-	case "nat":
-		// That there is an address and a port, which the registers say too.
-		flags := nlmsg.Uint32(list[unix.NFTA_NAT_FLAGS].value) &^ (natMapIPs | natSpecified)
-		list[unix.NFTA_NAT_FLAGS].value = binary.BigEndian.AppendUint32(nil, flags)
-	}
 }
 
 // NF_NAT_RANGE_MAP_IPS and NF_NAT_RANGE_PROTO_SPECIFIED, <linux/netfilter/nf_nat.h>.

@@ -21,10 +21,7 @@ func (b *Batch) AddNewTable(comment string, owned bool) {
 	if owned {
 		flags = tableOwner
 	}
-	b.message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, func(m []byte) []byte {
-		m = putUint32(m, unix.NFTA_TABLE_FLAGS, flags)
-		return putBytes(m, tableUserData, appendComment(nil, commentUserData, comment))
-	})
+	b.addTable(unix.NLM_F_EXCL, flags, comment)
 }
 
 // IsUnknownFlag reports whether a Commit failed because the kernel knows no owned tables.

@@ -42,7 +42,7 @@ func OpenPacketLog(first uint16, snap uint32, traces bool) (*PacketLog, error) {
 		return nil, err
 	}
 	l := &PacketLog{Group: first, buf: make([]byte, receiveBuffer)}
-	err = l.configure(&Conn{socket: socket{fd: fd, buf: l.buf}}, snap, traces)
+	err = l.configure(&Conn{fd: fd, buf: l.buf}, snap, traces)
 	if err == nil {
 		err = unix.SetNonblock(fd, true)
 	}
@@ -69,11 +69,10 @@ const (
 )
 
 func (l *PacketLog) configure(c *Conn, snap uint32, traces bool) error {
-	err := l.bind(c)
-	if err != nil {
+	if err := l.bind(c); err != nil {
 		return fmt.Errorf("taking a group of logged packets: %w", err)
 	}
-	err = c.request(l.config(func(m []byte) []byte {
+	err := c.request(l.config(func(m []byte) []byte {
 		m = putBytes(m, logMode, append(binary.BigEndian.AppendUint32(nil, snap), logCopy, 0))
 		m = putUint32(m, logTimeout, 1)
 		return putUint32(m, logThreshold, 1)
@@ -81,10 +80,10 @@ func (l *PacketLog) configure(c *Conn, snap uint32, traces bool) error {
 	if err != nil {
 		return fmt.Errorf("asking for logged packets: %w", err)
 	}
-	if !traces {
-		return nil
+	if traces {
+		err = unix.SetsockoptInt(c.fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, unix.NFNLGRP_NFTRACE)
 	}
-	if err := unix.SetsockoptInt(c.fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, unix.NFNLGRP_NFTRACE); err != nil {
+	if err != nil {
 		return fmt.Errorf("asking for traces: %w", err)
 	}
 	return nil

@@ -68,11 +68,11 @@ func (m Message) Errno() unix.Errno {
 // Align rounds up to where the next message or attribute begins.
 func Align(n int) int { return (n + unix.NLA_ALIGNTO - 1) &^ (unix.NLA_ALIGNTO - 1) }
 
-// An Attr is an attribute with its header.
+// An Attr is an attribute with its header; nil: none, which has no value.
 type Attr []byte
 
 // Value returns the attribute without its header.
-func (a Attr) Value() []byte { return a[unix.NLA_HDRLEN:] }
+func (a Attr) Value() []byte { return a[min(unix.NLA_HDRLEN, len(a)):] }
 
 // Type returns the type without flags.
 func (a Attr) Type() uint16 {
@@ -80,7 +80,9 @@ func (a Attr) Type() uint16 {
 }
 
 // IsNested reports whether the attribute is marked to hold others.
-func (a Attr) IsNested() bool { return binary.NativeEndian.Uint16(a[2:])&unix.NLA_F_NESTED != 0 }
+func (a Attr) IsNested() bool {
+	return len(a) > 0 && binary.NativeEndian.Uint16(a[2:])&unix.NLA_F_NESTED != 0
+}
 
 // Attrs yields the attributes in b with their types, up to one that does not fit.
 func Attrs(b []byte) iter.Seq2[uint16, Attr] {
