@@ -9,13 +9,12 @@
 //
 // The files, each using only those before it:
 //
-//	attr, object, message   netlink attributes, what a table holds, messages
+//	wire, object            netlink attributes and messages, what a table holds
 //	batch, flowtable        a transaction as bytes; flow tables and the rules for them
-//	socket, conn            requests and their answers
-//	listen, commit          transactions, and which monitors hear them
-//	list, chainrules  what the kernel holds, of others too
-//	monitor, monitor_names  what others change, in a table of ours or of what has our names
-//	own, hold               tables that go with the socket that added them
-//	keep, forward           a table that keeps translation on; chains that drop
+//	conn                    a socket, requests and their answers
+//	monitor                 what others change, in a table of ours or of what has our names
+//	commit                  transactions, and which monitors hear them
+//	list, chainrules        what the kernel holds, of others too
+//	hold, forward           tables that keep translation on, maybe gone with a socket; chains that drop
 //	packetlog               packets that rules log, and traces
 package nft

@@ -1,13 +1,179 @@
 package nft
 
 import (
+	"encoding/binary"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 
+	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/netutil/internal/nlmsg"
 )
+
+// Keep adds a table that only keeps the kernel tracking and translating connections
+// of one family: the kernel does so only while there are rules that need it, and
+// when another process removes the last of them, connections break. An existing
+// table is replaced in the same transaction.
+func Keep(t Table, comment string) error {
+	conn, err := keep(t, comment, false)
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}
+
+// keep is Keep, and returns the socket: an owned table belongs to it.
+func keep(t Table, comment string, owned bool) (*Conn, error) {
+	conn, err := Dial()
+	if err != nil {
+		return nil, fmt.Errorf("making table %s: %w", t.Name, err)
+	}
+	b := NewBatch(t)
+	b.EnsureTable()
+	b.DeleteTable()
+	b.AddNewTable(comment, owned)
+	if err = addKeepRule(b); err == nil {
+		err = conn.Commit(b)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("making table %s: %w", t.Name, err), conn.Close())
+	}
+	return conn, nil
+}
+
+// keepPriority comes after the usual priorities of translation, -100 and 100: the
+// chain sees only connections that no other chain has translated.
+const keepPriority = 300
+
+// addKeepRule adds a rule that needs connection tracking, in a chain that needs translation:
+// for one chain the kernel registers its translation in all hooks, nf_nat_register_fn in
+// net/netfilter/nf_nat_core.c.
+func addKeepRule(b *Batch) error {
+	const isNew = 8 // NF_CT_STATE_BIT(IP_CT_NEW), <linux/netfilter/nf_conntrack_common.h>
+	number := func(n uint32) []byte { return binary.NativeEndian.AppendUint32(nil, n) }
+	rule, err := NewRule(b.table.Family, "",
+		&expr.Ct{Key: expr.CtKeySTATE, Register: 1},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: number(isNew), Xor: number(0)},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: number(0)},
+		&expr.Verdict{Kind: expr.VerdictAccept})
+	if err != nil {
+		return err
+	}
+	const chain = "postrouting"
+	b.AddChain(&Chain{Name: chain, Hook: &Hook{Type: "nat", Number: unix.NF_INET_POST_ROUTING, Priority: keepPriority, Policy: Accept}})
+	b.AddRule(chain, rule)
+	return nil
+}
+
+// Exists reports whether a table exists.
+func Exists(t Table) (bool, error) {
+	conn, err := Dial()
+	if err != nil {
+		return false, err
+	}
+	there, _, err := conn.Lookup(t)
+	return there, errors.Join(err, conn.Close())
+}
+
+// NotSupported reports whether an error says that the kernel has no nf_tables at all:
+// a kernel without nfnetlink gives the first, one that only lacks nf_tables the second.
+func NotSupported(err error) bool {
+	return errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EINVAL)
+}
+
+// RemoveTable removes a table with its content. A missing table, or a kernel without
+// nf_tables, is no error.
+func RemoveTable(t Table) error {
+	_, err := removeTable(t)
+	return err
+}
+
+// removeTable also reports whether there was one.
+func removeTable(t Table) (there bool, err error) {
+	conn, err := Dial()
+	if NotSupported(err) || errors.Is(err, errors.ErrUnsupported) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	b := NewBatch(t)
+	b.DeleteTable()
+	err = conn.Commit(b)
+	there = err == nil
+	if errors.Is(err, unix.ENOENT) || NotSupported(err) || errors.Is(err, errors.ErrUnsupported) || errors.Is(err, unix.EAFNOSUPPORT) {
+		err = nil
+	}
+	if err != nil {
+		err = fmt.Errorf("removing table %s: %w", t.Name, err)
+	}
+	return there, errors.Join(err, conn.Close())
+}
+
+// tableOwner is NFT_TABLE_F_OWNER: the table belongs to the socket that added it, and
+// goes with it. Least kernel 5.12.
+const tableOwner = 0x2
+
+// AddNewTable adds a table that must not be there yet. An owned one is removed with the
+// socket that commits b, also when its process is killed; a kernel before 5.12 refuses it.
+func (b *Batch) AddNewTable(comment string, owned bool) {
+	var flags uint32
+	if owned {
+		flags = tableOwner
+	}
+	b.addTable(unix.NLM_F_EXCL, flags, comment)
+}
+
+// IsUnknownFlag reports whether a Commit failed because the kernel knows no owned tables.
+func IsUnknownFlag(err error) bool {
+	return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL)
+}
+
+// An OwnedTable is a table, and whether it goes with a socket that is open.
+type OwnedTable struct {
+	Table
+	Owned bool
+}
+
+// TablesNamed returns the tables of all families whose names begin with prefix.
+func (c *Conn) TablesNamed(prefix string) ([]OwnedTable, error) {
+	var list []OwnedTable
+	m := startMessage(nil, nftMessage(unix.NFT_MSG_GETTABLE), unix.NLM_F_DUMP, unix.NFPROTO_UNSPEC, 0)
+	err := c.request(endMessage(m, 0), func(m message) error {
+		if len(m.Body) < genLen {
+			return nlmsg.ErrTruncated
+		}
+		t := OwnedTable{Table: Table{m.Body[0], m.string(unix.NFTA_TABLE_NAME)}}
+		t.Owned = m.uint32(unix.NFTA_TABLE_FLAGS)&tableOwner != 0
+		if strings.HasPrefix(t.Name, prefix) {
+			list = append(list, t)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("listing tables: %w", err)
+	}
+	return list, nil
+}
+
+// Counters returns how many packets the counters of a chain have counted, in the order
+// of its rules, and in each in order.
+func (c *Conn) Counters(t Table, chain string) (counts []uint64, err error) {
+	rules, err := c.ChainRules(t, chain)
+	for _, r := range rules {
+		for _, e := range r.Exprs {
+			if e.Name == "counter" {
+				counts = append(counts, nlmsg.Uint64(nlmsg.Find(e.Data, unix.NFTA_COUNTER_PACKETS)))
+			}
+		}
+	}
+	return counts, err
+}
 
 // HooksTable is the name of the table that a Holder makes.
 const HooksTable = "svcproxy-hooks"

@@ -1,11 +1,16 @@
 package nft
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -147,4 +152,123 @@ func (m *Monitor) event(msg message, changed func(Event)) {
 	if what&isChange != 0 {
 		changed(e)
 	}
+}
+
+// An Event says that another process committed a change of a table.
+type Event struct {
+	PID     uint32 // of that process; 0 if unknown
+	Process string // its name, at most 15 bytes
+	Lost    bool   // events were lost: the table may have been changed
+}
+
+// A Monitor watches tables for changes by other processes.
+type Monitor struct {
+	relevant func(message) relevance
+	own      func(port, generation uint32) bool // whether a transaction is ours, and not reported; nil: none is
+	touched  func(Event)
+	netns    uint64
+	file     *os.File
+	buf      []byte
+	missed   atomic.Bool // it did not listen during a commit
+
+	heard map[uint32]relevance // by sender, of a transaction that is not complete yet
+}
+
+// A relevance says how a message concerns a monitor.
+type relevance uint8
+
+const (
+	isChange relevance = 1 << iota // an event
+	isTouch                        // no event: touched is called
+)
+
+// listeners are the monitors of this process that listen. Each commit holds the lock
+// for reading, so that none of ours counts as missed.
+var listeners = struct {
+	sync.RWMutex
+	all map[*Monitor]bool
+}{all: map[*Monitor]bool{}}
+
+// Close closes the socket.
+func (m *Monitor) Close() error { return m.file.Close() }
+
+// wake interrupts a read of m's socket.
+func (m *Monitor) wake() { m.file.SetReadDeadline(time.Unix(1, 0)) }
+
+func (m *Monitor) listen() error {
+	listeners.Lock()
+	defer listeners.Unlock()
+	listeners.all[m] = true
+	return m.member(unix.NETLINK_ADD_MEMBERSHIP)
+}
+
+func (m *Monitor) stopListening() {
+	listeners.Lock()
+	defer listeners.Unlock()
+	delete(listeners.all, m)
+	m.member(unix.NETLINK_DROP_MEMBERSHIP) // fails only if the socket is closed
+}
+
+// member joins or leaves the multicast group of events.
+func (m *Monitor) member(option int) error {
+	raw, err := m.file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) {
+		failed = unix.SetsockoptInt(int(fd), unix.SOL_NETLINK, option, unix.NFNLGRP_NFTABLES)
+	})
+	return errors.Join(err, failed)
+}
+
+// Names say which changes a monitor reports.
+type Names struct {
+	Tables []Table
+	Ours   string // part of the names of our chains and sets
+
+	// Own reports whether a transaction is one of ours, by its sender and the generation
+	// that it gave: iptables-restore sends from the port that is its process id, in
+	// its own pid namespace.
+	Own func(port, generation uint32) bool
+
+	Scratch string // prefix of the names of our chains whose changes are ignored
+
+	Others  []string // other chains, of which a change of the rules calls Touched and is no event
+	Touched func(Event)
+}
+
+// NewNameMonitor watches tables, in the network namespace of the caller, for foreign
+// changes of what has our names: chains, sets, rules in them or that jump to them,
+// or whole tables.
+func NewNameMonitor(n Names) (*Monitor, error) {
+	m, _, err := newMonitor(n.relevance)
+	if err == nil {
+		m.own, m.touched = n.Own, n.Touched
+	}
+	return m, err
+}
+
+func (n Names) relevance(m message) (c relevance) {
+	chain, isRule := "", false // what the message is about, or the chain of the rule that it is about
+	switch m.Type {
+	case nftMessage(unix.NFT_MSG_NEWRULE), nftMessage(unix.NFT_MSG_DELRULE):
+		chain, isRule = m.string(unix.NFTA_RULE_CHAIN), true
+	case nftMessage(unix.NFT_MSG_NEWCHAIN), nftMessage(unix.NFT_MSG_DELCHAIN):
+		chain = m.string(unix.NFTA_CHAIN_NAME)
+	}
+	switch {
+	case !slices.ContainsFunc(n.Tables, m.isOf) || n.Scratch != "" && strings.HasPrefix(chain, n.Scratch):
+		return 0
+	case m.Type == nftMessage(unix.NFT_MSG_DELTABLE):
+		return isChange
+	}
+	// The event of a deleted rule has all its expressions, and in them the chain that it jumps to.
+	if bytes.Contains(m.Body, []byte(n.Ours)) {
+		c |= isChange
+	}
+	if isRule && slices.Contains(n.Others, chain) {
+		c |= isTouch
+	}
+	return c
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"regexp"
 	"slices"
 	"strconv"
@@ -76,11 +75,7 @@ func (t *Tool) list(ctx context.Context, table string, chains []string) (lines [
 		fmt.Fprintf(&input, "-S %s\n", c)
 	}
 	input.WriteString("COMMIT\n")
-	err = run(ctx, &input, func(out io.Reader) (err error) {
-		lines, err = io.ReadAll(out)
-		return err
-	}, t.restore, "--noflush", "-w", strconv.Itoa(lockWait))
-	return lines, err
+	return output(ctx, &input, t.restore, "--noflush", "-w", strconv.Itoa(lockWait))
 }
 
 // lines parses what list returns.

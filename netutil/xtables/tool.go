@@ -7,13 +7,12 @@
 //	save.go                      reading whole tables
 //	chains.go, native.go         reading chains, also beside rules that iptables cannot print
 //	overrule.go                  which foreign rules may keep packets from ours
-//	script.go, chunks.go         writing
+//	script.go                    writing
 //	children.go                  which commits to nf_tables are ours
-//	client.go, probe.go          single queries and trial rules, by go-iptables
+//	probe.go                     single queries and trial rules, by go-iptables
 //	tableinfo.go                 cheap checks for changes, of the legacy variant
 //	recent.go                    lists of the match recent
-//	lock.go                      the lock of the legacy variant
-//	writer.go                    the turns of writers of the nft variant
+//	lock.go                      the lock of the legacy variant, and that of writers of the nft variant
 //
 // Rules are text exactly as iptables-save prints them, the same for both variants, so
 // that comparing with the kernel is comparing text.
@@ -111,11 +110,7 @@ func plainTool(ctx context.Context, v6 bool) (*Tool, error) {
 		}
 		return nil, fmt.Errorf("%w; install the package iptables", err)
 	}
-	var version []byte
-	err := run(ctx, nil, func(out io.Reader) (err error) {
-		version, err = io.ReadAll(out)
-		return err
-	}, t.restore, "--version")
+	version, err := output(ctx, nil, t.restore, "--version")
 	if err != nil {
 		return nil, err
 	}
@@ -172,6 +167,15 @@ func run(ctx context.Context, stdin io.Reader, read func(io.Reader) error, path 
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	return explain(ctx, path, cmd.Wait(), &stderr)
+}
+
+// output returns what a program prints.
+func output(ctx context.Context, stdin io.Reader, path string, args ...string) (text []byte, err error) {
+	err = run(ctx, stdin, func(out io.Reader) (err error) {
+		text, err = io.ReadAll(out)
+		return err
+	}, path, args...)
+	return text, err
 }
 
 // explain adds a program's standard error, or why it was killed, to its error.

@@ -40,36 +40,24 @@ func (t *tableConn) revoke(ctx context.Context, endpoints []layout.PoolKey) erro
 
 func (t *tableConn) revokePart(endpoints []layout.PoolKey) error {
 	for range revokeAttempts {
-		found, err := t.ticketsOf(endpoints)
-		if err != nil || len(found) == 0 {
+		t.batch.Reset()
+		remove := func(s layout.Set, k layout.PoolKey) { t.batch.DeleteElement(s.Name(), nft.Element{Key: k[:]}) }
+		var owners []layout.PoolKey
+		err := t.getElements(layout.Tickets, endpoints, func(k layout.PoolKey, e *nft.Element) {
+			remove(layout.Tickets, k)
+			owners = append(owners, layout.PoolKey(slices.Concat(k[:4], e.Data)))
+		})
+		if err == nil {
+			err = t.getElements(layout.TicketOwner, owners, func(k layout.PoolKey, _ *nft.Element) { remove(layout.TicketOwner, k) })
+		}
+		if err != nil {
 			return err
 		}
-		if err = t.commitRevoked(found); !errors.Is(err, unix.ENOENT) {
+		if err = t.commit(); !errors.Is(err, unix.ENOENT) {
 			return err
 		}
 	}
 	return errors.New("removing tickets of endpoints that have left: they expired each time")
-}
-
-// ticketsOf returns the elements that hold the tickets of endpoints.
-func (t *tableConn) ticketsOf(endpoints []layout.PoolKey) (found []ticketElement, err error) {
-	var owners []layout.PoolKey
-	err = t.getElements(layout.Tickets, endpoints, func(k layout.PoolKey, e *nft.Element) {
-		found = append(found, ticketElement{layout.Tickets, k})
-		owners = append(owners, layout.PoolKey(slices.Concat(k[:4], e.Data)))
-	})
-	if err != nil {
-		return nil, err
-	}
-	err = t.getElements(layout.TicketOwner, owners, func(k layout.PoolKey, _ *nft.Element) {
-		found = append(found, ticketElement{layout.TicketOwner, k})
-	})
-	return found, err
-}
-
-type ticketElement struct {
-	set layout.Set
-	key layout.PoolKey
 }
 
 // getElements asks for elements by their keys.
@@ -80,14 +68,6 @@ func (t *tableConn) getElements(s layout.Set, keys []layout.PoolKey, found func(
 			found(keys[i], e)
 		}
 	})
-}
-
-func (t *tableConn) commitRevoked(found []ticketElement) error {
-	t.batch.Reset()
-	for _, f := range found {
-		t.batch.DeleteElement(f.set.Name(), nft.Element{Key: f.key[:]})
-	}
-	return t.commit()
 }
 
 // revokeLost removes the tickets of endpoints that left their pool in a delta.

@@ -6,10 +6,12 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 
 	"svcproxy.dev/svcproxy/netutil/links"
 	"svcproxy.dev/svcproxy/netutil/nft"
+	"svcproxy.dev/svcproxy/proxier/nftables/layout"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
@@ -29,10 +31,8 @@ type flowtableState struct {
 	fam policy.Family
 
 	mu      sync.Mutex
-	decided bool
 	links   map[string]int // the indexes of its interfaces when it was decided
 	warning string         // what is missing; empty: nothing
-	next    string         // warning, once the kernel holds what was decided
 	failing bool           // the last one that was written was refused
 }
 
@@ -55,13 +55,6 @@ func (s *flowtableState) present() (map[string]int, error) {
 	return found, nil
 }
 
-// last returns what present did when it was decided.
-func (s *flowtableState) last() map[string]int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.links
-}
-
 // outdated reports whether interfaces have come or gone since it was decided, also one that is
 // there again: the kernel has taken the former out.
 func (s *flowtableState) outdated() bool {
@@ -71,15 +64,7 @@ func (s *flowtableState) outdated() bool {
 	now, err := s.present()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return err == nil && s.decided && !maps.Equal(now, s.links)
-}
-
-// decide notes what was decided. What is missing is told once the kernel holds the rest: until
-// then it may refuse that, too, as it did before.
-func (s *flowtableState) decide(present map[string]int, missing string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.decided, s.links, s.next = true, present, missing
+	return err == nil && !maps.Equal(now, s.links)
 }
 
 // warn has warnings tell of what is missing, and the log where that is news.
@@ -106,22 +91,110 @@ func (s *flowtableState) failed(err error) {
 	s.warn(fmt.Sprintf("packets take the usual way: %v", err))
 }
 
-// holds notes that the kernel holds a flow table as it was decided; nil: none, which says nothing.
-func (s *flowtableState) holds(f *nft.Flowtable) {
+// holds notes that the kernel holds a flow table; nil: none, which says nothing. What is missing of it is told only
+// now: until then the kernel may refuse the rest, too, as it did before.
+func (s *flowtableState) holds(f *nft.Flowtable, warning string) {
 	if f == nil {
 		return
 	}
 	s.mu.Lock()
 	s.failing = false
-	warning := s.next
 	s.mu.Unlock()
 	s.warn(warning)
 }
 
-// missing returns the interfaces of the settings that are not among links.
-func (s *flowtableState) missing(links map[string]int) []string {
-	return slices.DeleteFunc(slices.Clone(s.Flowtable), func(name string) bool {
-		_, there := links[name]
-		return there
-	})
+// Warnings implements proxier.Warner.
+func (b *Backend) Warnings() []string {
+	b.flowtableState.mu.Lock()
+	defer b.flowtableState.mu.Unlock()
+	if b.flowtableState.warning == "" {
+		return nil
+	}
+	return []string{fmt.Sprintf("[nftables] flowtable: %s (%s)", b.flowtableState.warning, b.Fam)}
+}
+
+// decideFlowtable returns the flow table that the table is to have; nil: none. What this kernel
+// does not take is tried again by the next repair, and an interface that comes makes a look report
+// a difference. warning says what is missing.
+func (b *Backend) decideFlowtable() (flows *nft.Flowtable, warning string) {
+	s := &b.flowtableState
+	if len(s.Flowtable) == 0 {
+		return nil, ""
+	}
+	flows, links, warning := b.possibleFlowtable()
+	s.mu.Lock()
+	s.links = links
+	s.mu.Unlock()
+	if flows == nil {
+		s.warn(warning)
+	}
+	return flows, warning
+}
+
+// possibleFlowtable returns what this kernel takes of the flow table of the settings; nil: nothing.
+// links are those configured interfaces that exist, and warning says what is missing.
+func (b *Backend) possibleFlowtable() (flows *nft.Flowtable, links map[string]int, warning string) {
+	s := &b.flowtableState
+	if len(s.Flowtable) == 0 {
+		return nil, nil, ""
+	}
+	links, err := s.present()
+	var warnings []string
+	if err != nil {
+		s.mu.Lock()
+		links = s.links // they may well be there
+		s.mu.Unlock()
+		warnings = append(warnings, err.Error())
+	} else if missing := slices.DeleteFunc(slices.Clone(s.Flowtable), func(name string) bool { return links[name] > 0 }); len(missing) > 0 {
+		warnings = append(warnings, "there is no interface "+strings.Join(missing, ", "))
+	}
+	flows, why := b.accepted(slices.Sorted(maps.Keys(links)), s.Offload, b.mirror)
+	if why != "" {
+		warnings = append(warnings, why)
+	}
+	if flows == nil {
+		warnings = append(warnings, "packets take the usual way")
+	}
+	return flows, links, strings.Join(warnings, "; ")
+}
+
+// accepted returns the best flow table of these devices that the kernel takes, nil where it takes
+// none, and what it refused. m is what our table has; nil: unknown.
+func (t *tableConn) accepted(devices []string, offload bool, m *layout.Mirror) (flows *nft.Flowtable, refused string) {
+	if len(devices) == 0 {
+		return nil, ""
+	}
+	if !nft.FlowsRemovable() {
+		return nil, "connections in one could not be closed: that needs kernel 6.1.32, or 6.4"
+	}
+	f := &nft.Flowtable{Name: layout.FlowtableName, Devices: devices, Offload: offload, Counter: true}
+	err := t.tryFlowtable(f, m)
+	if err != nil && f.Offload {
+		refused = fmt.Sprintf("no hardware does it: %v", err)
+		f.Offload = false
+		err = t.tryFlowtable(f, m)
+	}
+	if err != nil {
+		return nil, fmt.Sprintf("the kernel takes none: %v", err)
+	}
+	return f, refused
+}
+
+// tryFlowtable tests whether the kernel takes a flow table and the rule for it. It took what our table has, maybe of an
+// earlier run.
+func (t *tableConn) tryFlowtable(f *nft.Flowtable, m *layout.Mirror) error {
+	if m != nil {
+		if f.Equal(m.Flows) {
+			return nil
+		}
+	} else if have, err := t.conn.List(t.Table()); err == nil && have != nil && f.Equal(have.Flowtables[f.Name]) {
+		return nil
+	}
+	c := t.FillsFlows(f)
+	batch := nft.NewBatch(t.Scratch())
+	batch.AddTable(layout.TableComment)
+	batch.AddFlowtable(f)
+	batch.AddChain(&c.Chain)
+	batch.AddRule(c.Name, c.Rules[0])
+	return t.conn.Try(batch)
 }

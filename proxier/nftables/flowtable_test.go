@@ -17,7 +17,7 @@ func TestRefusalIsToldOnce(t *testing.T) {
 	var s flowtableState
 	s.init(policy.IPv4, Options{Flowtable: []string{"nosuch0"}, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	refuse := func() {
-		s.decide(map[string]int{}, "")
+		s.links = map[string]int{}
 		s.failed(errors.New("no such device"))
 	}
 	want := func(warnings int, now string) {
@@ -30,11 +30,9 @@ func TestRefusalIsToldOnce(t *testing.T) {
 		refuse()
 	}
 	want(1, "no such device")
-	s.decide(map[string]int{}, "")
+	s.holds(nil, "")
 	want(1, "no such device")
-	s.holds(nil)
-	want(1, "no such device")
-	s.holds(&nft.Flowtable{})
+	s.holds(&nft.Flowtable{}, "")
 	want(1, "")
 	refuse()
 	want(2, "no such device")

@@ -157,7 +157,9 @@ func (i *inspection) reading(ctx context.Context, s layout.Set) (same bool, sum 
 	var structure *nft.Listing
 	var want layout.Checksum
 	there := i.known(func(m *layout.Mirror) {
-		want, structure = m.Checksums[s], m.Listing(i.Dialect)
+		if want = m.Checksums[s]; s == layout.Structure {
+			structure = m.Listing(i.Dialect)
+		}
 	})
 	switch {
 	case !there: // the next sync compares it

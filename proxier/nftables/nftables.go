@@ -3,11 +3,11 @@
 //	State ──► layout.Content (pure: elements, chains) ──► difference ──► transactions
 //
 // Package layout says what the table holds, and has the words for it. This one reads and
-// writes the kernel. A change of one endpoint: Sync (nftables.go) applies the Delta
-// (apply.go), which has whole services, before and after. layout.Mirror renders both and makes Edits of what differs;
-// the writer makes one transaction of them (apply_writer.go). The first Sync, and one after an error, compares the whole
-// table (repair.go, compare.go), which makes Edits too, and writes these. A foreign change: Watch hears it
-// (watch.go), and the next Sync restores the chains and repairs the rest in the same way.
+// writes the kernel. A change of one endpoint: Sync (nftables.go) applies the Delta, which has whole services, before
+// and after. layout.Mirror renders both and makes Edits of what differs; the writer makes one transaction of them
+// (apply.go). The first Sync, and one after an error, compares the whole table (repair.go, compare.go), which makes
+// Edits too, and writes these. A foreign change: Watch hears it (backend.go), and the next Sync restores the chains and
+// repairs the rest in the same way.
 //
 // Words, besides those of proxier and layout:
 //
@@ -19,13 +19,12 @@
 //	table      the connection to one family's table
 //	compare    what differs between the table and its content; plan says it in text
 //	mirror     the mirror, for looks beside the syncs
-//	apply_*    a Delta sent to the kernel, without reading it
+//	backend    the Backend, and what it remembers from one call to the next; it hears foreign changes
 //	flowtable  the short way of established connections: its interfaces, and what is missing
-//	backend    the Backend, and what it remembers from one call to the next
-//	look       does the table still match the mirror? watch hears foreign changes
-//	repair_*   the table is made to match its content, or its chains restored at once
-//	remembered which client keeps which endpoint
-//	objects    what the table has, and lacks, of one frontend, for explain
+//	apply      a Delta sent to the kernel, without reading it; apply_tickets: of endpoints that left
+//	look       does the table still match the mirror?
+//	repair     the table is made to match its content, or its chains restored at once
+//	objects    what the table has, and lacks, of one frontend, and whom a client keeps, for explain
 //	probe      whether this kernel supports all of it
 //	nftables   New, Sync, Plan, Cleanup
 package nftables

@@ -116,7 +116,7 @@ func (l *chainRenderer) strays(c *Chain) {
 // toServiceCIDRs returns what matches packets to each of service_cidrs, apart from exempt addresses.
 func (l *chainRenderer) toServiceCIDRs() (list [][]expr.Any) {
 	for _, p := range l.host.ServiceCIDRs {
-		match := l.toPrefix(p)
+		match := l.matchPrefix(l.destination(0), p)
 		if s := (Set{kind: exempt}); l.has(s) {
 			match = append(match, notInSet(l.destination(0), s)...)
 		}

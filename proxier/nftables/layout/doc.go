@@ -40,11 +40,11 @@
 //	render        a whole State, as a Content: Sets of Records, and chains
 //	elements      what elements a service has; a slot becomes one here
 //	sets, records which sets there are; their elements as bytes
-//	pools, slots, slotorder, sizes, slowstart  the PoolIDs, and which target has which slots
-//	hash, hashtable  the same for scheduler maglev
+//	pools, slots, slotorder  the PoolIDs, and which target has how many slots, and which
+//	hash          the same for scheduler maglev
 //	edits         the Edits of a set: what differs between records and what there is
-//	mirror        the Mirror: what a Delta changes; update: the TableUpdate; chunks: parts of a Delta
-//	layout, chains, rules, answers, affinity, flowtable  the chains, which a chainRenderer writes
+//	mirror        the Mirror, and the TableUpdate that a Delta makes; chunks: parts of a Delta
+//	layout, chains, rules, answers, affinity  the chains, which a chainRenderer writes
 //	dialect       what differs between IPv4 and IPv6
 //	text          elements and chains as people read them
 package layout

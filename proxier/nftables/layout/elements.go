@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"svcproxy.dev/svcproxy/internal/maglev"
 	"svcproxy.dev/svcproxy/netutil/nft"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
@@ -19,8 +20,7 @@ type renderer struct {
 	key, data []byte // kept for their memory
 	at        []byte // key with an address before it; likewise
 	slots     []uint32
-	spreadOf  *policy.Pool // whose slots these are
-	table     hashTable
+	slotsOf   *policy.Pool // whose slots these are: the frontends of a pool come one after the other
 }
 
 // emit emits an element, with a comment as it will be read back.
@@ -73,21 +73,17 @@ func (r *renderer) addressed(k kind, class lookupClass, f *policy.Frontend, note
 func (r *renderer) refusals(class lookupClass, f *policy.Frontend) {
 	if f.Restricted {
 		r.emit(Set{kind: restricted, class: class}, r.key, nil, "")
-		r.ranges(class, f.SourceRanges)
+		n := len(r.key)
+		for _, p := range f.SourceRanges { // they do not overlap, which the kernel would refuse
+			key := slices.Concat(PutAddr(r.key, p.Addr()), PutAddr(r.key[:n:n], lastAddr(p)))
+			r.emit(Set{kind: sourceRanges, class: class}, key, nil, "")
+		}
 	}
 	switch f.Refusal() { // balanced packets lose f's address before they are refused
 	case policy.Reject:
 		r.addressed(noEndpointsReject, class, f, "")
 	case policy.Drop:
 		r.addressed(noEndpointsDrop, class, f, "")
-	}
-}
-
-func (r *renderer) ranges(class lookupClass, prefixes []netip.Prefix) {
-	n := len(r.key)
-	for _, p := range prefixes { // they do not overlap, which the kernel would refuse
-		key := slices.Concat(PutAddr(r.key, p.Addr()), PutAddr(r.key[:n:n], lastAddr(p)))
-		r.emit(Set{kind: sourceRanges, class: class}, key, nil, "")
 	}
 }
 
@@ -109,14 +105,18 @@ func (r *renderer) route(class lookupClass, f *policy.Frontend, l policy.Route) 
 	if k, some := masqueradeKind(class, f, l); some {
 		r.emit(Set{kind: k, class: class}, r.key, nil, "")
 	}
-	slots, s := r.slotsOf(class, l.Pool)
+	r.fillSlots(l.Pool)
+	s := Set{kind: bySize, class: class, hash: l.Pool.Hash.On, size: uint32(len(r.slots))}
+	if s.hash == source.NotHashed {
+		s.size = sizeClass(len(r.slots))
+	}
 	if l.Pool.Affinity > 0 {
 		r.sticky(class, l.Pool, s.size)
 		return
 	}
 	r.emit(s, r.key, nil, "")
 	n := len(r.key)
-	for slot, target := range slots {
+	for slot, target := range r.slots {
 		r.key = PutNumber(r.key[:n], uint32(slot))
 		r.data = putTarget(r.data[:0], l.Pool.Targets[target].AddrPort)
 		r.emit(s.slotMap(), r.key, r.data, "")
@@ -124,25 +124,16 @@ func (r *renderer) route(class lookupClass, f *policy.Frontend, l policy.Route) 
 	r.key = r.key[:n]
 }
 
-// slotsOf returns the targets of a pool's slots, and the set of frontends with such a pool. The
-// frontends of a pool come one after the other.
-func (r *renderer) slotsOf(class lookupClass, p *policy.Pool) ([]uint32, Set) {
-	s := Set{kind: bySize, class: class, hash: p.Hash.On}
-	if p.Hash.On != source.NotHashed {
-		slots := r.table.fill(p)
-		s.size = uint32(len(slots))
-		return slots, s
+// fillSlots fills slots with the targets of those of a pool.
+func (r *renderer) fillSlots(p *policy.Pool) {
+	switch {
+	case r.slotsOf == p:
+	case p.Hash.On == source.NotHashed:
+		r.slots = spread(r.slots[:0], p.Targets)
+	default:
+		r.slots = maglev.Fill(r.slots[:0], maglev.Size(p.Hash.Endpoints), hashedEndpoints(p))
 	}
-	r.spread(p)
-	s.size = sizeClass(len(r.slots))
-	return r.slots, s
-}
-
-// spread fills slots with those of a pool.
-func (r *renderer) spread(p *policy.Pool) {
-	if r.spreadOf != p {
-		r.slots, r.spreadOf = spread(r.slots[:0], p.Targets), p
-	}
+	r.slotsOf = p
 }
 
 // sticky emits the elements of a frontend, whose key is in r.key, of a pool with affinity.
@@ -178,7 +169,7 @@ func (r *renderer) pool(p *policy.Pool) {
 		r.data = putTarget(r.data[:0], t.AddrPort)
 		r.emit(Set{kind: poolTargets}, r.key, r.data, "")
 	}
-	r.spread(p)
+	r.fillSlots(p)
 	for slot, target := range r.slots {
 		r.key = PutNumber(PutNumber(r.key[:0], id), uint32(slot))
 		r.data = PutNumber(r.data[:0], endpoints[target])

@@ -6,6 +6,7 @@ import (
 	"github.com/google/nftables/expr"
 
 	"svcproxy.dev/svcproxy/internal/maglev"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -40,4 +41,12 @@ func (l *chainRenderer) pickHashed(s Set) *Chain {
 	front := l.frontend(s.class)
 	c.rule(mapLookup(join(front, l.clientSlot(s.hash, s.size, front.next)), 0, s.slotMap(), 8), l.dnat(8))
 	return c
+}
+
+func hashedEndpoints(p *policy.Pool) []maglev.Endpoint {
+	list := make([]maglev.Endpoint, len(p.Targets))
+	for i, t := range p.Targets {
+		list[i] = maglev.Endpoint{AddrPort: t.AddrPort, Weight: t.Weight}
+	}
+	return list
 }

@@ -75,7 +75,7 @@ func (l *chainRenderer) ordered(k kind, class lookupClass) []Set {
 // localSources returns what matches each kind of local source.
 func (l *chainRenderer) localSources() (list [][]expr.Any) {
 	for _, p := range l.host.LocalCIDRs {
-		list = append(list, l.fromPrefix(p))
+		list = append(list, l.matchPrefix(l.source(0), p))
 	}
 	for _, name := range l.host.LocalInterfaces {
 		list = append(list, fromInterface(name))

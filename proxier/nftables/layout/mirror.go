@@ -58,16 +58,43 @@ func SameHost(a, b *policy.Host) bool {
 		slices.Equal(a.LocalInterfaces, b.LocalInterfaces) && slices.Equal(a.ServiceCIDRs, b.ServiceCIDRs)
 }
 
+// A TableUpdate is what a delta does to our table. A packet on its way through the
+// chains meets their old rules and the new elements, so the chains that elements
+// move to exist before they move.
+type TableUpdate struct {
+	FreshSets  []Set
+	Widened    ChainChanges // to serve the elements before and after the delta
+	Edits      []*Edits     // of sets whose elements change
+	Narrowed   ChainChanges
+	UnusedSets []Set // with no element left
+}
+
+// ChangesStructure reports whether chains change, or which sets exist.
+func (u *TableUpdate) ChangesStructure() bool {
+	chains := func(ch *ChainChanges) int { return len(ch.Fresh) + len(ch.Rewritten) + len(ch.Gone) }
+	return len(u.FreshSets)+len(u.UnusedSets)+chains(&u.Widened)+chains(&u.Narrowed) > 0
+}
+
+// ChainChanges are the chains that a delta adds, rewrites and removes.
+type ChainChanges struct {
+	Fresh, Rewritten []*Chain
+	Gone             []string
+}
+
 // Follow applies a delta to the mirror, and returns what that does to the table.
 func (m *Mirror) Follow(d *Dialect, delta *policy.Delta) *TableUpdate {
 	u, before := &TableUpdate{}, m.Counts()
 	u.Edits = m.elementEdits(d, delta)
 	next := m.Counts()
-	was, is := SetsInUse(before), SetsInUse(next)
-	u.FreshSets, u.UnusedSets = without(is, was), without(was, is)
-	both := maxCounts(before, next)
-	u.Widened = m.updateChains(d, before, both)
-	u.Narrowed = m.updateChains(d, both, next)
+	without := func(list, other []Set) []Set {
+		return slices.DeleteFunc(list, func(s Set) bool { return slices.Contains(other, s) })
+	}
+	u.FreshSets, u.UnusedSets = without(SetsInUse(next), SetsInUse(before)), without(SetsInUse(before), SetsInUse(next))
+	both := maps.Clone(before)
+	for s, n := range next {
+		both[s] = max(both[s], n)
+	}
+	u.Widened, u.Narrowed = m.updateChains(d, before, both), m.updateChains(d, both, next)
 	return u
 }
 

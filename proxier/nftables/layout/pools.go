@@ -62,11 +62,6 @@ func (n *PoolIDs) number(st *policy.State) {
 			names = append(names, poolName(p))
 		}
 	}
-	n.numberNames(names)
-}
-
-// numberNames numbers all pools by their names.
-func (n *PoolIDs) numberNames(names []string) {
 	slices.Sort(names)
 	for _, name := range names {
 		id, shifted := n.hash(name), false
@@ -128,16 +123,12 @@ func EndpointIDs(p *policy.Pool) []uint32 {
 // the maps of tickets.
 type PoolKey [8]byte
 
-func newPoolKey(pool, n uint32) PoolKey {
-	return PoolKey(PutNumber(PutNumber(nil, pool), n))
-}
-
 // EachEndpoint calls do with each endpoint of a service's pools with affinity.
 func (n *PoolIDs) EachEndpoint(res *policy.Resolved, do func(PoolKey)) {
 	for p := range affinityPools(res) {
 		id := n.id(p)
 		for _, endpoint := range EndpointIDs(p) {
-			do(newPoolKey(id, endpoint))
+			do(PoolKey(PutNumber(PutNumber(nil, id), endpoint)))
 		}
 	}
 }
