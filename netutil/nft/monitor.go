@@ -21,12 +21,7 @@ import (
 
 // NewMonitor opens a socket that receives nothing until Watch is called. What writer commits is no foreign change.
 func NewMonitor(t Table, writer *Conn) (*Monitor, error) {
-	m, fd, err := newMonitor(func(msg message) relevance {
-		if msg.isOf(t) {
-			return isChange
-		}
-		return 0
-	})
+	m, fd, err := newMonitor(func(msg message) (change, touch bool) { return msg.isOf(t), false })
 	if err != nil {
 		return nil, err
 	}
@@ -36,7 +31,7 @@ func NewMonitor(t Table, writer *Conn) (*Monitor, error) {
 	return m, nil
 }
 
-func newMonitor(concerns func(message) relevance) (*Monitor, int, error) {
+func newMonitor(concerns func(message) (change, touch bool)) (*Monitor, int, error) {
 	fd, err := openSocket(eventBuffer)
 	if err != nil {
 		return nil, 0, err
@@ -45,8 +40,8 @@ func newMonitor(concerns func(message) relevance) (*Monitor, int, error) {
 		return nil, 0, errors.Join(fmt.Errorf("nf_tables monitor: %w", err), unix.Close(fd))
 	}
 	return &Monitor{
-		relevant: concerns, netns: namespace(), file: os.NewFile(uintptr(fd), "nf_tables monitor"),
-		buf: make([]byte, receiveBuffer), heard: map[uint32]relevance{},
+		concerns: concerns, netns: namespace(), file: os.NewFile(uintptr(fd), "nf_tables monitor"),
+		buf: make([]byte, receiveBuffer), changed: map[uint32]bool{}, touch: map[uint32]bool{},
 	}, fd, nil
 }
 
@@ -134,22 +129,22 @@ func (m *Monitor) hear(raw syscall.RawConn, changed func(Event)) error {
 // generation comes last, and names the process.
 func (m *Monitor) event(msg message, changed func(Event)) {
 	if msg.Type != nftMessage(unix.NFT_MSG_NEWGEN) {
-		if c := m.relevant(msg); c != 0 {
-			m.heard[msg.Port] |= c
-		}
+		change, touch := m.concerns(msg)
+		m.changed[msg.Port], m.touch[msg.Port] = m.changed[msg.Port] || change, m.touch[msg.Port] || touch
 		return
 	}
-	what := m.heard[msg.Port]
-	delete(m.heard, msg.Port)
+	change, touch := m.changed[msg.Port], m.touch[msg.Port]
+	delete(m.changed, msg.Port)
+	delete(m.touch, msg.Port)
 	g := generation(msg)
-	if what == 0 || m.own != nil && m.own(msg.Port, g.ID) {
+	if !change && !touch || m.own != nil && m.own(msg.Port, g.ID) {
 		return
 	}
 	e := Event{PID: g.PID, Process: g.Process}
-	if what&isTouch != 0 {
+	if touch {
 		m.touched(e)
 	}
-	if what&isChange != 0 {
+	if change {
 		changed(e)
 	}
 }
@@ -163,7 +158,7 @@ type Event struct {
 
 // A Monitor watches tables for changes by other processes.
 type Monitor struct {
-	relevant func(message) relevance
+	concerns func(message) (change, touch bool) // an event, and no event, after which touched is called
 	own      func(port, generation uint32) bool // whether a transaction is ours, and not reported; nil: none is
 	touched  func(Event)
 	netns    uint64
@@ -171,16 +166,8 @@ type Monitor struct {
 	buf      []byte
 	missed   atomic.Bool // it did not listen during a commit
 
-	heard map[uint32]relevance // by sender, of a transaction that is not complete yet
+	changed, touch map[uint32]bool // by sender, what its transaction did that is not complete yet
 }
-
-// A relevance says how a message concerns a monitor.
-type relevance uint8
-
-const (
-	isChange relevance = 1 << iota // an event
-	isTouch                        // no event: touched is called
-)
 
 // listeners are the monitors of this process that listen. Each commit holds the lock
 // for reading, so that none of ours counts as missed.
@@ -242,14 +229,14 @@ type Names struct {
 // changes of what has our names: chains, sets, rules in them or that jump to them,
 // or whole tables.
 func NewNameMonitor(n Names) (*Monitor, error) {
-	m, _, err := newMonitor(n.relevance)
+	m, _, err := newMonitor(n.concerns)
 	if err == nil {
 		m.own, m.touched = n.Own, n.Touched
 	}
 	return m, err
 }
 
-func (n Names) relevance(m message) (c relevance) {
+func (n Names) concerns(m message) (change, touch bool) {
 	chain, isRule := "", false // what the message is about, or the chain of the rule that it is about
 	switch m.Type {
 	case nftMessage(unix.NFT_MSG_NEWRULE), nftMessage(unix.NFT_MSG_DELRULE):
@@ -259,16 +246,10 @@ func (n Names) relevance(m message) (c relevance) {
 	}
 	switch {
 	case !slices.ContainsFunc(n.Tables, m.isOf) || n.Scratch != "" && strings.HasPrefix(chain, n.Scratch):
-		return 0
+		return false, false
 	case m.Type == nftMessage(unix.NFT_MSG_DELTABLE):
-		return isChange
+		return true, false
 	}
 	// The event of a deleted rule has all its expressions, and in them the chain that it jumps to.
-	if bytes.Contains(m.Body, []byte(n.Ours)) {
-		c |= isChange
-	}
-	if isRule && slices.Contains(n.Others, chain) {
-		c |= isTouch
-	}
-	return c
+	return bytes.Contains(m.Body, []byte(n.Ours)), isRule && slices.Contains(n.Others, chain)
 }

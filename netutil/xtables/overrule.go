@@ -64,6 +64,17 @@ func nextWord(rule []byte) (word, rest []byte) {
 	return rule, nil
 }
 
+// jumpsTo reports whether a rule jumps or goes to a chain whose name begins with prefix.
+// Such a target has no options, so it ends the line.
+func jumpsTo(rule, prefix []byte) bool {
+	i := bytes.LastIndexByte(rule, ' ')
+	verb, name := rule[:max(i, 0)], rule[i+1:]
+	if bytes.IndexByte(name, '"') >= 0 {
+		return false // the end of a quoted text; no chain of ours has a quote in its name
+	}
+	return bytes.HasPrefix(name, prefix) && (bytes.HasSuffix(verb, []byte("-j")) || bytes.HasSuffix(verb, []byte("-g")))
+}
+
 // passingNative are expressions after which a rule of nft goes on, and a packet does after
 // the rule: those that match, count, log and set fields.
 var passingNative = map[string]bool{

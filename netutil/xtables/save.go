@@ -277,17 +277,6 @@ func (p *parser) flush() {
 	}
 }
 
-// jumpsTo reports whether a rule jumps or goes to a chain whose name begins with prefix.
-// Such a target has no options, so it ends the line.
-func jumpsTo(rule, prefix []byte) bool {
-	i := bytes.LastIndexByte(rule, ' ')
-	verb, name := rule[:max(i, 0)], rule[i+1:]
-	if bytes.IndexByte(name, '"') >= 0 {
-		return false // the end of a quoted text; no chain of ours has a quote in its name
-	}
-	return bytes.HasPrefix(name, prefix) && (bytes.HasSuffix(verb, []byte("-j")) || bytes.HasSuffix(verb, []byte("-g")))
-}
-
 // Save calls each with every line that iptables-save prints, for which no table is created
 // in the nft variant. Its error ends the reading.
 func (t *Tool) Save(ctx context.Context, each func(line []byte) error) error {

@@ -9,7 +9,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
+	"svcproxy.dev/svcproxy/internal/awaited"
 	"svcproxy.dev/svcproxy/netutil/nft"
 )
 
@@ -19,17 +21,12 @@ type Script struct {
 }
 
 type section struct {
-	name                                                           string
-	chains                                                         map[string]bool // set or removed
-	filled                                                         []filledChain
-	removed                                                        []string
-	deleteJumps, declareEarly, insertJumps, declare, rules, remove bytes.Buffer // in the order of the input
-}
-
-// A filledChain has the rules between two offsets in section.rules.
-type filledChain struct {
-	name     string
-	from, to int
+	name                                                    string
+	chains                                                  map[string]bool   // set or removed
+	filled                                                  []string          // chains that are set, in their order
+	rules                                                   map[string][]byte // of these
+	removed                                                 []string
+	deleteJumps, declareEarly, insertJumps, declare, remove bytes.Buffer // in the order of the input
 }
 
 func (s *Script) section(table string) *section {
@@ -38,19 +35,21 @@ func (s *Script) section(table string) *section {
 			return sec
 		}
 	}
-	sec := &section{name: table, chains: map[string]bool{}}
+	sec := &section{name: table, chains: map[string]bool{}, rules: map[string][]byte{}}
 	s.tables = append(s.tables, sec)
 	return sec
 }
 
-// Set makes a chain hold exactly the rules, and creates it if needed.
+// Set makes a chain hold exactly the rules, after those of an earlier Set, and creates it if needed.
 // Rules are lines that begin with "-A NAME" and end in a newline.
 func (s *Script) Set(table, chain string, rules []byte) {
 	sec := s.section(table)
 	sec.chains[chain] = true
 	declare(&sec.declare, chain)
-	sec.filled = append(sec.filled, filledChain{chain, sec.rules.Len(), sec.rules.Len() + len(rules)})
-	sec.rules.Write(rules)
+	if _, again := sec.rules[chain]; !again {
+		sec.filled = append(sec.filled, chain)
+	}
+	sec.rules[chain] = append(sec.rules[chain], rules...)
 }
 
 // Remove removes a chain, if it exists. Only chains that the script sets or removes may
@@ -105,7 +104,10 @@ func (s *Script) Tables() int { return len(s.tables) }
 // Len returns roughly how many bytes of rules the script has.
 func (s *Script) Len() (n int) {
 	for _, sec := range s.tables {
-		n += sec.rules.Len() + sec.declare.Len()
+		n += sec.declare.Len()
+		for _, rules := range sec.rules {
+			n += len(rules)
+		}
 	}
 	return n
 }
@@ -113,7 +115,8 @@ func (s *Script) Len() (n int) {
 // commits reports whether the script changes more than that some chains are empty.
 func (s *Script) commits() bool {
 	return slices.ContainsFunc(s.tables, func(sec *section) bool {
-		return sec.rules.Len()+sec.deleteJumps.Len()+sec.insertJumps.Len()+sec.remove.Len() > 0
+		return sec.deleteJumps.Len()+sec.insertJumps.Len()+sec.remove.Len() > 0 ||
+			slices.ContainsFunc(sec.filled, func(chain string) bool { return len(sec.rules[chain]) > 0 })
 	})
 }
 
@@ -137,9 +140,47 @@ func (s *Script) bytes(v Variant) []byte {
 			listing = "-S\n"
 		}
 		fmt.Fprintf(&b, "*%s\n%s%s%s%s", sec.name, &sec.deleteJumps, &sec.declareEarly, &sec.insertJumps, listing)
-		fmt.Fprintf(&b, "%s%s%sCOMMIT\n", &sec.declare, &sec.rules, &sec.remove)
+		b.Write(sec.declare.Bytes())
+		for _, chain := range sec.filled {
+			b.Write(sec.rules[chain])
+		}
+		fmt.Fprintf(&b, "%sCOMMIT\n", &sec.remove)
 	}
 	return b.Bytes()
+}
+
+// writerPatience is how long a writer waits for another one of this process. 10,000 chains take 1 s.
+var writerPatience = 3 * time.Second
+
+// nftWriter is a lock for writing through the nft variant. When another writer, even of
+// the other family, commits between its listing and its commit, iptables-restore 1.8.9
+// tries again, and fails with "File exists" for chains that it is about to create itself.
+var nftWriter = make(chan struct{}, 1)
+
+// LockWriter waits for other writers of this process, as Restore does, and locks them
+// out until unlock. It goes on without the lock once it has waited for writerPatience: a program
+// that hangs does not commit, and must not keep the other family from writing.
+func (t *Tool) LockWriter(ctx context.Context) (unlock func(), err error) {
+	if t.Variant != NFT {
+		return func() {}, nil
+	}
+	defer awaited.Begin(ctx, "the other family", nil)()
+	unlock = func() { <-nftWriter }
+	select {
+	case nftWriter <- struct{}{}: // also after the end of ctx
+		return unlock, nil
+	default:
+	}
+	timer := time.NewTimer(writerPatience)
+	defer timer.Stop()
+	select {
+	case nftWriter <- struct{}{}:
+		return unlock, nil
+	case <-timer.C:
+		return func() {}, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("writing rules: waiting for the other family: %w", context.Cause(ctx))
+	}
 }
 
 // Restore runs a script, holding the writer's lock. An empty one starts no program.
@@ -227,8 +268,8 @@ func (s *Script) Chunks(n int, prefix string) (chunks []*Script) {
 			room--
 			return chunks[len(chunks)-1]
 		}
-		for _, f := range sec.leavesFirst(prefix) {
-			next().Set(sec.name, f.name, sec.rules.Bytes()[f.from:f.to])
+		for _, chain := range sec.leavesFirst(prefix) {
+			next().Set(sec.name, chain, sec.rules[chain])
 		}
 		for _, chain := range sec.removed { // they may jump to each other
 			next().Set(sec.name, chain, nil)
@@ -249,32 +290,25 @@ func (s *Script) Chunks(n int, prefix string) (chunks []*Script) {
 }
 
 // leavesFirst returns the filled chains, each after those that it jumps to.
-func (sec *section) leavesFirst(prefix string) []filledChain {
-	byName := make(map[string]filledChain, len(sec.filled))
-	for _, f := range sec.filled {
-		byName[f.name] = f
-	}
-	var order []filledChain
+func (sec *section) leavesFirst(prefix string) (order []string) {
 	done := make(map[string]bool, len(sec.filled))
-	var visit func(f filledChain)
-	visit = func(f filledChain) {
-		if done[f.name] {
+	var visit func(chain string)
+	visit = func(chain string) {
+		if done[chain] {
 			return
 		}
-		done[f.name] = true
-		for line := range bytes.Lines(sec.rules.Bytes()[f.from:f.to]) {
+		done[chain] = true
+		for line := range bytes.Lines(sec.rules[chain]) {
 			line = bytes.TrimSuffix(line, []byte("\n"))
-			if !jumpsTo(line, []byte(prefix)) {
-				continue
-			}
-			if to, ok := byName[string(line[bytes.LastIndexByte(line, ' ')+1:])]; ok {
+			to := string(line[bytes.LastIndexByte(line, ' ')+1:])
+			if _, filled := sec.rules[to]; filled && jumpsTo(line, []byte(prefix)) {
 				visit(to)
 			}
 		}
-		order = append(order, f)
+		order = append(order, chain)
 	}
-	for _, f := range sec.filled {
-		visit(f)
+	for _, chain := range sec.filled {
+		visit(chain)
 	}
 	return order
 }

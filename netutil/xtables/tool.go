@@ -7,12 +7,12 @@
 //	save.go                      reading whole tables
 //	chains.go, native.go         reading chains, also beside rules that iptables cannot print
 //	overrule.go                  which foreign rules may keep packets from ours
-//	script.go                    writing
+//	script.go                    writing, and the lock of writers of the nft variant
 //	children.go                  which commits to nf_tables are ours
 //	probe.go                     single queries and trial rules, by go-iptables
 //	tableinfo.go                 cheap checks for changes, of the legacy variant
 //	recent.go                    lists of the match recent
-//	lock.go                      the lock of the legacy variant, and that of writers of the nft variant
+//	lock.go                      the lock of the legacy variant
 //
 // Rules are text exactly as iptables-save prints them, the same for both variants, so
 // that comparing with the kernel is comparing text.

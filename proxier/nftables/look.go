@@ -53,7 +53,9 @@ func (b *Backend) Look(ctx context.Context) (differs bool, err error) {
 	return differs, nil
 }
 
-func (b *Backend) look(ctx context.Context) (bool, error) {
+// look reads the whole table, or only what the last look could not decide if
+// there is no reason for more.
+func (b *Backend) look(ctx context.Context) (differs bool, err error) {
 	if b.unlisted.Swap(false) {
 		b.uncertain.Store(true)
 	}
@@ -66,13 +68,7 @@ func (b *Backend) look(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	differs, err := b.lookBy(ctx, conn, heard)
-	return differs, errors.Join(err, conn.Close())
-}
-
-// lookBy reads the whole table, or only what the last look could not decide if
-// there is no reason for more.
-func (b *Backend) lookBy(ctx context.Context, conn *nft.Conn, heard bool) (bool, error) {
+	defer func() { err = errors.Join(err, conn.Close()) }()
 	foreign, sure, err := b.foreignCommits(conn)
 	if err != nil {
 		return false, err
@@ -83,10 +79,9 @@ func (b *Backend) lookBy(ctx context.Context, conn *nft.Conn, heard bool) (bool,
 		b.known(func(m *layout.Mirror) { parts = append(parts, layout.SetsInUse(m.Counts())...) })
 		b.unread = 0
 	}
-	i := inspection{Backend: b, conn: conn}
-	differs, err := i.parts(ctx, parts)
+	differs, unsettled, err := b.lookAt(ctx, conn, parts)
 	if err == nil {
-		b.unsettled = i.unsettled
+		b.unsettled = unsettled
 		if sure {
 			b.foreign.Store(foreign)
 		}
@@ -94,58 +89,54 @@ func (b *Backend) lookBy(ctx context.Context, conn *nft.Conn, heard bool) (bool,
 	return differs, err
 }
 
-// An inspection is a look in progress.
-type inspection struct {
-	*Backend
-	conn      *nft.Conn
-	unsettled []layout.Set
-}
-
-// parts reads parts of the table until one differs.
-func (i *inspection) parts(ctx context.Context, parts []layout.Set) (differs bool, err error) {
+// lookAt reads parts of the table until one differs, and returns those that syncs were changing.
+func (b *Backend) lookAt(ctx context.Context, conn *nft.Conn, parts []layout.Set) (differs bool, unsettled []layout.Set, err error) {
 	for _, s := range parts {
 		proxier.Progressed(ctx)
 		if s.IsDynamic() {
 			continue
 		}
-		if differs, err = i.part(ctx, s); differs || err != nil {
-			return differs, err
+		differs, settled, err := b.lookAtPart(ctx, conn, s)
+		if differs || err != nil {
+			return differs, unsettled, err
+		}
+		if !settled {
+			unsettled = append(unsettled, s)
 		}
 	}
-	return false, nil
+	return false, unsettled, nil
 }
 
-// part reads a part of the table, several times where it differs or is being changed. Nothing counts that was read
+// lookAtPart reads a part of the table, several times where it differs or is being changed. Nothing counts that was read
 // beside a sync of ours that changed it; another checksum counts when it is found twice.
-func (i *inspection) part(ctx context.Context, s layout.Set) (differs bool, err error) {
+func (b *Backend) lookAtPart(ctx context.Context, conn *nft.Conn, s layout.Set) (differs, settled bool, err error) {
 	first := layout.Checksum{Count: -2} // none that is read: two readings are needed
 	if s == layout.Structure {
 		first = layout.Checksum{} // what each reading of it gives
 	}
-	last, meanwhile := first, i.beginLook()
-	defer func() { i.endLook(meanwhile) }()
+	last, meanwhile := first, b.beginLook()
+	defer func() { b.endLook(meanwhile) }()
 	pause := lookPause
 	for n := 1; ; n++ {
-		same, got, err := i.reading(ctx, s)
+		same, got, err := b.reading(ctx, conn, s)
 		switch {
 		case errors.Is(err, nft.ErrChanged):
 		case err != nil || same:
-			return false, err
-		case i.changed(meanwhile, s):
-			i.endLook(meanwhile)
-			last, meanwhile = first, i.beginLook()
+			return false, true, err
+		case b.changed(meanwhile, s):
+			b.endLook(meanwhile)
+			last, meanwhile = first, b.beginLook()
 		case got == last:
-			return true, nil
+			return true, true, nil
 		default:
 			last = got
 		}
 		if n == lookAttempts {
-			i.unsettled = append(i.unsettled, s)
-			return false, nil
+			return false, false, nil
 		}
 		select {
 		case <-ctx.Done():
-			return false, ctx.Err()
+			return false, false, ctx.Err()
 		case <-time.After(pause):
 		}
 		pause *= 2
@@ -153,53 +144,53 @@ func (i *inspection) part(ctx context.Context, s layout.Set) (differs bool, err 
 }
 
 // reading reads a part of the table once. What is as the mirror says is so, whatever happened meanwhile.
-func (i *inspection) reading(ctx context.Context, s layout.Set) (same bool, sum layout.Checksum, err error) {
+func (b *Backend) reading(ctx context.Context, conn *nft.Conn, s layout.Set) (same bool, sum layout.Checksum, err error) {
 	var structure *nft.Listing
 	var want layout.Checksum
-	there := i.known(func(m *layout.Mirror) {
+	there := b.known(func(m *layout.Mirror) {
 		if want = m.Checksums[s]; s == layout.Structure {
-			structure = m.Listing(i.Dialect)
+			structure = m.Listing(b.Dialect)
 		}
 	})
 	switch {
 	case !there: // the next sync compares it
 		return true, sum, nil
 	case s == layout.Structure:
-		have, err := i.conn.List(i.Table())
+		have, err := conn.List(b.Table())
 		return have != nil && !have.Dormant && have.Others == 0 && have.Equal(structure), sum, err
 	case want.Count == 0: // a sync has removed it meanwhile
 		return true, sum, nil
 	}
-	sum, err = i.checksumOf(ctx, s, want.Count)
+	sum, err = b.checksumOf(ctx, conn, s, want.Count)
 	return sum == want, sum, err
 }
 
 // checksumOf computes the checksum of a set that should have so many elements.
-func (i *inspection) checksumOf(ctx context.Context, s layout.Set, count int) (t layout.Checksum, err error) {
+func (t *tableConn) checksumOf(ctx context.Context, conn *nft.Conn, s layout.Set, count int) (sum layout.Checksum, err error) {
 	var key []byte
 	add := func(e *nft.Element) error {
 		key = append(append(key[:0], e.Key...), e.KeyEnd...)
-		t.Add(key, e.Data, e.Comment, 1)
+		sum.Add(key, e.Data, e.Comment, 1)
 		return ctx.Err()
 	}
 	if s.FullSlots() && count > manyElements {
-		err = i.eachSlot(ctx, s, add)
+		err = t.eachSlot(ctx, conn, s, add)
 	} else {
-		err = i.conn.Scan(i.Table(), s.Name(), add)
+		err = conn.Scan(t.Table(), s.Name(), add)
 	}
 	if errors.Is(err, unix.ENOENT) { // there is no such set
 		return layout.Checksum{Count: -1}, nil
 	}
-	return t, err
+	return sum, err
 }
 
 // eachSlot asks for the slots that the frontends of a size should have, as
 // compareByKey does: there are too many to be listed. It ends with the first
 // frontends that lack some.
-func (i *inspection) eachSlot(ctx context.Context, s layout.Set, each func(*nft.Element) error) error {
+func (t *tableConn) eachSlot(ctx context.Context, conn *nft.Conn, s layout.Set, each func(*nft.Element) error) error {
 	var fronts [][]byte
 	of, n := s.Fronts()
-	err := i.conn.Scan(i.Table(), of.Name(), func(e *nft.Element) error {
+	err := conn.Scan(t.Table(), of.Name(), func(e *nft.Element) error {
 		fronts = append(fronts, append(make([]byte, 0, len(e.Key)+4), e.Key...))
 		return ctx.Err()
 	})
@@ -210,7 +201,7 @@ func (i *inspection) eachSlot(ctx context.Context, s layout.Set, each func(*nft.
 		proxier.Progressed(ctx)
 		found := 0
 		key := func(k int) []byte { return layout.PutNumber(part[k/n], uint32(k%n)) }
-		failed := i.conn.Get(i.Table(), s.Name(), n*len(part), key, func(_ int, e *nft.Element) {
+		failed := conn.Get(t.Table(), s.Name(), n*len(part), key, func(_ int, e *nft.Element) {
 			found++
 			err = errors.Join(err, each(e))
 		})

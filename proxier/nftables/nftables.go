@@ -180,11 +180,7 @@ func (b *Backend) Cleanup(ctx context.Context) error {
 	if there {
 		proxier.Removed(ctx, "table "+b.Keyword+" "+layout.TableName)
 	}
-	return b.removeHooks(ctx)
-}
-
-func (b *Backend) removeHooks(ctx context.Context) error {
-	there, err := nft.RemoveHooks(b.Family)
+	there, err = nft.RemoveHooks(b.Family)
 	if err = errors.Join(b.hooks.Release(), err); err != nil {
 		return fmt.Errorf("nftables, %s: %w", b.Fam, err)
 	}

@@ -38,18 +38,19 @@ func (b *Backend) repair(ctx context.Context, st *policy.State, recreated bool) 
 		return nil
 	}
 	b.setMirror(nil)
-	diff, err := b.writeContent(ctx, want, recreated)
+	err = b.writeContent(ctx, want, recreated)
 	if flows != nil && refusedFlows(err) { // an interface may have gone meanwhile
 		b.flowtableState.failed(err)
 		want = layout.Render(st)
-		diff, err = b.writeContent(ctx, want, recreated)
+		err = b.writeContent(ctx, want, recreated)
 	}
 	if err != nil {
 		return err
 	}
 	b.flowtableState.holds(want.Flowtable, missing)
 	b.foreign.Store(foreign)
-	b.renewMirror(st, diff, checksums)
+	b.loaded = true
+	b.setMirror(layout.NewMirror(want, checksums, &st.Host))
 	return nil
 }
 
@@ -70,25 +71,20 @@ func (b *Backend) holds(st *policy.State, checksums map[layout.Set]layout.Checks
 // writeContent makes our table hold what it should, by what differs, or all of it where it was recreated. If the kernel refuses a change, as
 // foreign objects that we do not know refer to ours, the whole table is replaced, in
 // one transaction with the chains of the new one; not where it refused the flow table, which costs less to go without than affinity.
-func (b *Backend) writeContent(ctx context.Context, want *layout.Content, recreated bool) (d *difference, err error) {
+func (b *Backend) writeContent(ctx context.Context, want *layout.Content, recreated bool) error {
 	if !recreated {
-		if d, err = b.compare(ctx, want, !b.loaded); err == nil {
+		d, err := b.compare(ctx, want, !b.loaded)
+		if err == nil {
 			b.unlisted.Store(d.unlisted)
 			err = b.write(ctx, d)
 		}
 		if refused, is := errors.AsType[*nft.CommitError](err); !is || refused.AddsFlows() {
-			return d, err
+			return err
 		}
 	}
-	d = newDifference(want, nft.NewListing(), true)
+	d := newDifference(want, nft.NewListing(), true)
 	_ = d.compareElements(nil) // there are none
-	return d, b.write(ctx, d)
-}
-
-// renewMirror sets the mirror to what the kernel holds now.
-func (b *Backend) renewMirror(st *policy.State, d *difference, checksums map[layout.Set]layout.Checksum) {
-	b.loaded = true
-	b.setMirror(layout.NewMirror(d.want, checksums, &st.Host))
+	return b.write(ctx, d)
 }
 
 // write sends a difference, in chunks. Where packets have met the table, the chains

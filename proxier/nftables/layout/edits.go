@@ -12,22 +12,19 @@ import (
 type Edits struct {
 	Set   Set
 	Want  *Records
-	seen  []presence    // of each record
+	seen  []uint8       // of each record, what the set has with its key
 	extra []nft.Element // whose keys no record has
 }
 
-// A presence says whether a set has no element with a record's key, an equal one, or another.
-type presence uint8
-
 const (
-	keyAbsent presence = iota
-	keyEqual
-	keyDiffers
+	keyAbsent  = iota // no element
+	keyEqual          // an equal one
+	keyDiffers        // another
 )
 
 // NewEdits returns the edits of a set without elements, until these are seen.
 func NewEdits(s Set, want *Records) *Edits {
-	return &Edits{Set: s, Want: want, seen: make([]presence, want.Count())}
+	return &Edits{Set: s, Want: want, seen: make([]uint8, want.Count())}
 }
 
 // See takes an element that the set has, and reports whether a record is equal.
@@ -67,7 +64,7 @@ func (d *Edits) Missing() (numbers []int) {
 
 // Empty reports whether the set is as its records say.
 func (d *Edits) Empty() bool {
-	return len(d.extra) == 0 && !slices.ContainsFunc(d.seen, func(p presence) bool { return p != keyEqual })
+	return len(d.extra) == 0 && !slices.ContainsFunc(d.seen, func(p uint8) bool { return p != keyEqual })
 }
 
 // Added returns the elements that the set lacks, Changed those of which it has another with the key.
@@ -75,7 +72,7 @@ func (d *Edits) Added() iter.Seq[nft.Element] { return d.records(keyAbsent) }
 
 func (d *Edits) Changed() iter.Seq[nft.Element] { return d.records(keyDiffers) }
 
-func (d *Edits) records(is presence) iter.Seq[nft.Element] {
+func (d *Edits) records(is uint8) iter.Seq[nft.Element] {
 	return func(yield func(nft.Element) bool) {
 		for i, found := range d.seen {
 			if found == is && !yield(d.Want.Element(i)) {

@@ -66,16 +66,12 @@ func appendSlots(buf []uint32, target int, n uint64) []uint32 {
 	return buf
 }
 
-// places are what no slot has taken yet: each target as often as it has slots, in blocks by
-// hash. A slot asks block after block, in an order of its own, and takes the last of the
-// first that has any.
-type places [][]uint32
-
-// spreadStably appends to buf, for each of n slots, the index of the target that has it.
+// spreadStably appends to buf, for each of n slots, the index of the target that has it. A slot asks block after
+// block, in an order of its own, and takes the last of the first that has any.
 func spreadStably(buf []uint32, targets []policy.Target, counts []uint64, n int) []uint32 {
 	all := newPlaces(targets, counts, n)
 	for slot := range n {
-		b := all.block(scramble(uint64(slot)))
+		b := firstBlock(all, scramble(uint64(slot)))
 		last := len(all[b]) - 1
 		buf = append(buf, all[b][last])
 		all[b] = all[b][:last]
@@ -87,11 +83,11 @@ func spreadStably(buf []uint32, targets []policy.Target, counts []uint64, n int)
 // of two, so that it changes only where the size of the map does.
 func blocksOf(n int) int { return 1 << bits.Len(uint(n-1)) / 2 }
 
-// newPlaces returns n places.
-func newPlaces(targets []policy.Target, counts []uint64, n int) places {
+// newPlaces returns what no slot has taken yet, n in all: each target as often as it has slots, in blocks by hash.
+func newPlaces(targets []policy.Target, counts []uint64, n int) [][]uint32 {
 	const room = 4 // for most blocks enough
 	blocks := blocksOf(n)
-	all, buf := make(places, blocks), make([]uint32, room*blocks)
+	all, buf := make([][]uint32, blocks), make([]uint32, room*blocks)
 	for b := range all {
 		all[b] = buf[room*b : room*b : room*(b+1)]
 	}
@@ -105,9 +101,9 @@ func newPlaces(targets []policy.Target, counts []uint64, n int) places {
 	return all
 }
 
-// block returns the first block that has any, in the order of a slot: at random for a while,
+// firstBlock returns the first block that has any, in the order of a slot: at random for a while,
 // then each.
-func (all places) block(slot uint64) uint64 {
+func firstBlock(all [][]uint32, slot uint64) uint64 {
 	blocks := uint64(len(all))
 	for try := uint64(0); ; try++ {
 		b := try % blocks
