@@ -11,12 +11,6 @@ import (
 	"svcproxy.dev/svcproxy/netutil/internal/nlmsg"
 )
 
-// A Table names a table.
-type Table struct {
-	Family byte // unix.NFPROTO_IPV4 and so on
-	Name   string
-}
-
 // A Hook says where packets enter a base chain.
 type Hook struct {
 	Type     string // "nat" or "filter"

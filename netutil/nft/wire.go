@@ -105,6 +105,12 @@ func (m message) find(path ...uint16) []byte {
 func (m message) string(path ...uint16) string { return nlmsg.String(m.find(path...)) }
 func (m message) uint32(path ...uint16) uint32 { return nlmsg.Uint32(m.find(path...)) }
 
+// A Table names a table.
+type Table struct {
+	Family byte // unix.NFPROTO_IPV4 and so on
+	Name   string
+}
+
 // isOf reports whether a message is about a table or an object in it: each names
 // the table in its attribute 1.
 func (m message) isOf(t Table) bool {

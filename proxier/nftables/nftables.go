@@ -20,10 +20,10 @@
 //	compare    what differs between the table and its content; plan says it in text
 //	mirror     the mirror, for looks beside the syncs
 //	backend    the Backend, and what it remembers from one call to the next; it hears foreign changes
-//	flowtable  the short way of established connections: its interfaces, and what is missing
+//	flowtable  the short way of established connections: its interfaces, and what the kernel takes
 //	apply      a Delta sent to the kernel, without reading it; apply_tickets: of endpoints that left
 //	look       does the table still match the mirror?
-//	repair     the table is made to match its content, or its chains restored at once
+//	repair     the table is made to match its content, or its chains restored at once; which flow table it gets
 //	objects    what the table has, and lacks, of one frontend, and whom a client keeps, for explain
 //	probe      whether this kernel supports all of it
 //	nftables   New, Sync, Plan, Cleanup

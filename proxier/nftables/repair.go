@@ -3,9 +3,11 @@ package nftables
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"math"
 	"slices"
+	"strings"
 
 	"svcproxy.dev/svcproxy/netutil/nft"
 	"svcproxy.dev/svcproxy/proxier/nftables/layout"
@@ -228,4 +230,59 @@ func (t *tableConn) restoreStructure(ctx context.Context, m *layout.Mirror) erro
 	}
 	w.flush()
 	return w.err
+}
+
+// Warnings implements proxier.Warner.
+func (b *Backend) Warnings() []string {
+	b.flowtableState.mu.Lock()
+	defer b.flowtableState.mu.Unlock()
+	if b.flowtableState.warning == "" {
+		return nil
+	}
+	return []string{fmt.Sprintf("[nftables] flowtable: %s (%s)", b.flowtableState.warning, b.Fam)}
+}
+
+// decideFlowtable returns the flow table that the table is to have; nil: none. What this kernel
+// does not take is tried again by the next repair, and an interface that comes makes a look report
+// a difference. warning says what is missing.
+func (b *Backend) decideFlowtable() (flows *nft.Flowtable, warning string) {
+	s := &b.flowtableState
+	if len(s.Flowtable) == 0 {
+		return nil, ""
+	}
+	flows, links, warning := b.possibleFlowtable()
+	s.mu.Lock()
+	s.links = links
+	s.mu.Unlock()
+	if flows == nil {
+		s.warn(warning)
+	}
+	return flows, warning
+}
+
+// possibleFlowtable returns what this kernel takes of the flow table of the settings; nil: nothing.
+// links are those configured interfaces that exist, and warning says what is missing.
+func (b *Backend) possibleFlowtable() (flows *nft.Flowtable, links map[string]int, warning string) {
+	s := &b.flowtableState
+	if len(s.Flowtable) == 0 {
+		return nil, nil, ""
+	}
+	links, err := s.present()
+	var warnings []string
+	if err != nil {
+		s.mu.Lock()
+		links = s.links // they may well be there
+		s.mu.Unlock()
+		warnings = append(warnings, err.Error())
+	} else if missing := slices.DeleteFunc(slices.Clone(s.Flowtable), func(name string) bool { return links[name] > 0 }); len(missing) > 0 {
+		warnings = append(warnings, "there is no interface "+strings.Join(missing, ", "))
+	}
+	flows, why := b.accepted(slices.Sorted(maps.Keys(links)), s.Offload, b.mirror)
+	if why != "" {
+		warnings = append(warnings, why)
+	}
+	if flows == nil {
+		warnings = append(warnings, "packets take the usual way")
+	}
+	return flows, links, strings.Join(warnings, "; ")
 }
