@@ -126,7 +126,8 @@ func (b *Batch) AddRule(chain string, r Rule) {
 		}
 		return m
 	})
-	b.done[len(b.done)-1].flows = slices.ContainsFunc(expressions(r.Exprs), func(e []byte) bool { return exprName(e) == flowOffload })
+	addsFlow := func(e []byte) bool { return exprName(e) == flowOffload }
+	b.done[len(b.done)-1].flows = slices.ContainsFunc(expressions(r.Exprs), addsFlow)
 }
 
 // AddSet adds a set or map.

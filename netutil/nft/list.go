@@ -25,7 +25,9 @@ type Listing struct {
 
 // NewListing returns that of an empty table.
 func NewListing() *Listing {
-	return &Listing{Chains: map[string]*Chain{}, Rules: map[string][]Rule{}, Sets: map[string]*Set{}, Flowtables: map[string]*Flowtable{}}
+	return &Listing{
+		Chains: map[string]*Chain{}, Rules: map[string][]Rule{}, Sets: map[string]*Set{}, Flowtables: map[string]*Flowtable{},
+	}
 }
 
 // Equal reports whether two tables have the same chains, rules, sets and flow tables.

@@ -109,7 +109,8 @@ func sameData(name string, a, b []byte) bool {
 	for i, p := range x {
 		q := y[i]
 		switch {
-		case name == "lookup" && i == unix.NFTA_LOOKUP_SET_ID, name == "dynset" && i == unix.NFTA_DYNSET_SET_ID: // serve in their own batch only
+		// Numbers of sets serve in their own batch only.
+		case name == "lookup" && i == unix.NFTA_LOOKUP_SET_ID, name == "dynset" && i == unix.NFTA_DYNSET_SET_ID:
 		// The kernel does not mark all that is nested, and neither side does this one of dynset.
 		case p.IsNested() || q.IsNested() || name == "dynset" && i == unix.NFTA_DYNSET_EXPR:
 			if !sameData("", p.Value(), q.Value()) {

@@ -48,7 +48,8 @@ func (t *tableConn) revokePart(endpoints []layout.PoolKey) error {
 			owners = append(owners, layout.PoolKey(slices.Concat(k[:4], e.Data)))
 		})
 		if err == nil {
-			err = t.getElements(layout.TicketOwner, owners, func(k layout.PoolKey, _ *nft.Element) { remove(layout.TicketOwner, k) })
+			err = t.getElements(layout.TicketOwner, owners,
+				func(k layout.PoolKey, _ *nft.Element) { remove(layout.TicketOwner, k) })
 		}
 		if err != nil {
 			return err

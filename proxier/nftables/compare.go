@@ -30,7 +30,8 @@ type difference struct {
 
 // newDifference compares all but elements. A table that must be replaced counts as one without sets.
 func newDifference(want *layout.Content, have *nft.Listing, replace bool) *difference {
-	d := &difference{want: want, target: want.Listing(), sets: layout.SetsInUse(want.Counts()), have: have, replace: replace}
+	d := &difference{want: want, target: want.Listing(), have: have, replace: replace}
+	d.sets = layout.SetsInUse(want.Counts())
 	if have != nil && !replace {
 		d.replace, d.wake, d.rewrite = have.Others > 0, have.Dormant, !have.Equal(d.target)
 	}

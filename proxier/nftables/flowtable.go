@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync"
 
 	"svcproxy.dev/svcproxy/netutil/links"
@@ -63,6 +64,11 @@ func (s *flowtableState) outdated() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return err == nil && !maps.Equal(now, s.links)
+}
+
+// missing returns the interfaces of the settings that are not among links.
+func (s *flowtableState) missing(links map[string]int) []string {
+	return slices.DeleteFunc(slices.Clone(s.Flowtable), func(name string) bool { return links[name] > 0 })
 }
 
 // warn has warnings tell of what is missing, and the log where that is news.

@@ -65,7 +65,8 @@ func (d *difference) changes() (list []proxier.Change) {
 	}
 	named("flowtable", slices.Sorted(maps.Keys(d.target.Flowtables)), slices.Sorted(maps.Keys(have.Flowtables)),
 		func(name string) bool { return d.target.Flowtables[name].Equal(have.Flowtables[name]) })
-	named("chain", chains, slices.Sorted(maps.Keys(have.Chains)), func(name string) bool { return d.target.SameChain(have, name) })
+	named("chain", chains, slices.Sorted(maps.Keys(have.Chains)),
+		func(name string) bool { return d.target.SameChain(have, name) })
 	named("set", sets, slices.Sorted(maps.Keys(have.Sets)), d.hasSet)
 	for _, s := range d.sets {
 		d.elementChanges(s, func(op string, e nft.Element) {

@@ -98,14 +98,20 @@ func (b *Backend) write(ctx context.Context, d *difference) error {
 		return nil
 	}
 	w := b.writer(ctx, chunkBytes)
-	unmet := !b.loaded && !d.replace && (d.have == nil || !slices.ContainsFunc(slices.Collect(maps.Values(d.have.Chains)), func(c *nft.Chain) bool { return c.Hook != nil }))
+	met := b.loaded || d.replace // packets meet the table
+	if d.have != nil {
+		for _, c := range d.have.Chains {
+			met = met || c.Hook != nil
+		}
+	}
 	chains := d.have == nil || d.replace || d.rewrite
 	w.prepare(d)
-	if chains && !unmet {
+	if chains && met {
 		w.chains(d.want.Chains)
 	}
-	w.elements(slices.DeleteFunc(slices.Collect(maps.Values(d.elements)), func(e *layout.Edits) bool { return e.Set.IsDynamic() }))
-	if chains && unmet {
+	ofDynamic := func(e *layout.Edits) bool { return e.Set.IsDynamic() }
+	w.elements(slices.DeleteFunc(slices.Collect(maps.Values(d.elements)), ofDynamic))
+	if chains && !met {
 		w.chains(d.want.Chains)
 	}
 	if chains {
@@ -274,7 +280,7 @@ func (b *Backend) possibleFlowtable() (flows *nft.Flowtable, links map[string]in
 		links = s.links // they may well be there
 		s.mu.Unlock()
 		warnings = append(warnings, err.Error())
-	} else if missing := slices.DeleteFunc(slices.Clone(s.Flowtable), func(name string) bool { return links[name] > 0 }); len(missing) > 0 {
+	} else if missing := s.missing(links); len(missing) > 0 {
 		warnings = append(warnings, "there is no interface "+strings.Join(missing, ", "))
 	}
 	flows, why := b.accepted(slices.Sorted(maps.Keys(links)), s.Offload, b.mirror)
