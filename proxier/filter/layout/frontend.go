@@ -1,6 +1,7 @@
 package layout
 
 import (
+	"slices"
 	"strconv"
 
 	"svcproxy.dev/svcproxy/proxier/policy"
@@ -13,7 +14,7 @@ const hostProcess = "-m addrtype --src-type LOCAL"
 // may use, must not reach the rules of node ports, whatever its source; of what is balanced for
 // nobody, the sources that may not use it.
 func (fr *frame) frontendRules(c *chain, f *policy.Frontend) {
-	if fr.layout.hasRules(f) {
+	if fr.balances(f) {
 		fr.words.balance(c, f)
 	}
 	switch {
@@ -22,6 +23,14 @@ func (fr *frame) frontendRules(c *chain, f *policy.Frontend) {
 	case fr.limitsNodePort(f):
 		c.rule(fr.words.matchDestination(f), fr.words.noMatch(rangesSet, "dst,dst,src"), comment(f.ServicePort.String()), "-j ACCEPT")
 	}
+}
+
+// balances reports whether rules balance packets to a frontend; in ipvs mode those of local sources.
+func (fr *frame) balances(f *policy.Frontend) bool {
+	if fr.byIPVS {
+		return f.Split() && f.FromLocal.Action == policy.Balance
+	}
+	return f.Balances()
 }
 
 // balance appends the rules that jump to pools.
@@ -98,11 +107,15 @@ func (fr *frame) splitRules(f *policy.Frontend, emit Emit) {
 		}
 		c.goTo(f.FromLocal, source)
 	}
-	answered := fr.layout.byIPVS && f.Outside.Pool.Forward.Answers() // IPVS sends packets as they are, to endpoints that answer their source
+	answered := fr.byIPVS && f.Outside.Pool.Forward.Answers() // IPVS sends packets as they are, to endpoints that answer their source
 	if m := f.Outside.Masquerade; (m == policy.Everyone || m == policy.NonLocal) && !answered {
 		c.markRoute(f.Outside, "", MarkMasq) // local sources are gone by now
 	}
-	fr.layout.routeOutside(c, f.Outside)
+	if fr.byIPVS {
+		c.rule("-j RETURN")
+	} else {
+		c.goTo(f.Outside, "")
+	}
 	emit("nat", c.name, c.rules)
 }
 
@@ -125,14 +138,15 @@ func (c *chain) goTo(l policy.Route, source string) {
 // serviceChains emits the chains that belong to one service: its pools, and those
 // that separate local sources from others.
 func (fr *frame) serviceChains(res *policy.Resolved, emit Emit) {
-	for _, p := range res.Pools {
-		if fr.layout.usesPool(res, p) {
+	for _, p := range res.Pools { // those that rules choose among the targets of
+		forLocal := func(f *policy.Frontend) bool { return fr.balances(f) && f.FromLocal.Pool == p }
+		if !fr.byIPVS || slices.ContainsFunc(res.Frontends, forLocal) {
 			fr.poolChains(p, emit)
 		}
 	}
 	done := map[string]bool{}
 	for _, f := range res.Frontends {
-		if !f.Split() || !fr.layout.hasRules(f) {
+		if !f.Split() || !fr.balances(f) {
 			continue
 		}
 		if name := splitChain(f); !done[name] {

@@ -2,9 +2,37 @@ package layout
 
 import (
 	"slices"
+	"strings"
 
 	"svcproxy.dev/svcproxy/netutil/ipset"
+	"svcproxy.dev/svcproxy/netutil/xtables"
 )
+
+// Actual is what the kernel holds of ours.
+type Actual struct {
+	Tables map[string]*xtables.Table
+	Sets   map[string]*ipset.Listing
+}
+
+// Balances reports whether rules of iptables mode balance.
+func (h *Actual) Balances() bool {
+	for name := range h.Sets {
+		if strings.HasPrefix(name, vipsSet+"-") {
+			return true
+		}
+	}
+	return false
+}
+
+// leadsTo reports whether packets in a built-in chain of any table pass a chain of ours whose name ends so.
+func (h *Actual) leadsTo(hook, chain string) bool {
+	for _, tab := range h.Tables {
+		if slices.ContainsFunc(tab.Jumps[hook], func(rule string) bool { return strings.HasSuffix(rule, chain) }) {
+			return true
+		}
+	}
+	return false
+}
 
 // TakeServed removes from ch, and returns, the changes that must wait until IPVS holds
 // the servers: which frontends it serves.
@@ -102,10 +130,10 @@ func moveLost(set string, from, to *Changes, of map[ipset.Entry]bool) {
 	}
 }
 
-// Guards returns the same after Reset, if the kernel holds h.
+// Guards returns the same after Reset, if the kernel holds h. Until the next Update, Sets still has what is lost later.
 func (r *Rules) Guards(h *Actual, leaving map[ipset.Entry]bool) *Changes {
 	ch := &Changes{Lost: map[string][]ipset.Entry{}}
-	for _, s := range slices.Concat(SharedSets, r.layout.sets) {
+	for _, s := range r.sets() {
 		name := r.words.Set(s.name)
 		l := h.Sets[name]
 		if !slices.Contains(guardSets, s.name) || l == nil || l.Type != s.Type {
@@ -117,5 +145,7 @@ func (r *Rules) Guards(h *Actual, leaving map[ipset.Entry]bool) *Changes {
 			}
 		}
 	}
-	return r.TakeGuards(ch, leaving)
+	late := r.TakeGuards(ch, leaving)
+	r.late = late.Lost
+	return late
 }

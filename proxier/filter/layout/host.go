@@ -2,7 +2,6 @@ package layout
 
 import (
 	"fmt"
-	"net/netip"
 	"strconv"
 	"strings"
 
@@ -21,13 +20,29 @@ const ofNone = "-m conntrack --ctstate INVALID,UNTRACKED"
 // dnatted matches packets of connections that the nat table balanced.
 const dnatted = "-m conntrack --ctstate DNAT"
 
-// hostChains emits the chains that depend on the host only.
+// hostChains emits the chains that depend on the host only. Tables are written in this order.
 func (fr *frame) hostChains(emit Emit) {
 	c := &chain{}
-	for _, h := range fr.layout.chains {
-		c.start(h.name)
-		h.fill(fr, c)
-		emit(h.table, h.name, c.rules)
+	put := func(table, name string, fill func(*chain)) {
+		c.start(name)
+		fill(c)
+		emit(table, name, c.rules)
+	}
+	filter := func() {
+		put("filter", Filter, fr.refusals)
+		put("filter", Forward, fr.forward)
+		put("filter", Strays, fr.strays)
+	}
+	if fr.byIPVS {
+		filter() // first: what rules of iptables mode give up to IPVS must not be refused
+		put("mangle", firewallChain, fr.beforeIPVS)
+		put("nat", masqueradeChain, fr.markServed)
+	}
+	put("nat", MarkMasq, fr.mark)
+	put("nat", MarkNonLocal, fr.markNonLocal)
+	put("nat", Postrouting, fr.postrouting)
+	if !fr.byIPVS {
+		filter() // last: what the nat table balances is not refused
 	}
 }
 
@@ -75,7 +90,11 @@ const masquerade = "-j MASQUERADE --random-fully"
 // postrouting masquerades marked packets that were balanced, and those of an endpoint to itself.
 // A mark that has our bit by chance, as of a tunnel's packet, means nothing, and stays.
 func (fr *frame) postrouting(c *chain) {
-	c.rule(fr.layout.balanced, fr.words.match(hairpinSet, "dst,dst,src"), masquerade)
+	balanced := dnatted
+	if fr.byIPVS {
+		balanced = "" // all may be
+	}
+	c.rule(balanced, fr.words.match(hairpinSet, "dst,dst,src"), masquerade)
 	c.rule("-m mark ! --mark", fr.bit(), "-j RETURN")
 	unbalanced := "-m conntrack ! --ctstate DNAT"
 	if fr.ipvsBalances { // which does not set that state
@@ -92,7 +111,11 @@ func (fr *frame) postrouting(c *chain) {
 const neighbourToLocalhost = "-d 127.0.0.0/8 -m addrtype ! --src-type LOCAL"
 
 // refusals fills the chain for new connections. Those that were balanced have their
-// endpoint as destination by now, and pass.
+// endpoint as destination by now, and pass. So does what IPVS has balanced: a packet passes the
+// filter table's OUTPUT on its way to its endpoint, like one of this host. Its
+// connection gets our mark, by which FORWARD recognises the replies. While another
+// mode takes over, a connection may not be marked yet, and only its first packet
+// comes here.
 func (fr *frame) refusals(c *chain) {
 	w := fr.words
 	c.rule(dnatted, "-j RETURN")
@@ -100,10 +123,17 @@ func (fr *frame) refusals(c *chain) {
 		c.rule("! -s 127.0.0.0/8", neighbourToLocalhost, "-j DROP") // route_localnet lets it in
 	}
 	w.firewall(c)
-	fr.layout.passServed(fr, c)
+	if fr.ipvsBalances {
+		c.rule(matchIPVS, "-j CONNMARK --set-xmark", fr.bit())
+		c.rule(matchIPVS, "-j RETURN")
+	}
+	if fr.byIPVS { // and what it will balance
+		c.rule(w.match(servedSet, "dst,dst"), "-j RETURN")
+		c.rule(midstream, "-m addrtype --dst-type LOCAL -j RETURN")
+	}
 	w.reject(c, "", w.match(rejectSet, "dst,dst"))
 	c.rule(w.match(dropSet, "dst,dst"), "-j DROP")
-	w.reject(c, "", w.match(fr.layout.refused.name, "dst"))
+	w.reject(c, "", w.match(fr.refusedSet(), "dst"))
 	for _, p := range fr.host.ServiceCIDRs {
 		w.reject(c, to(p), w.noMatch(exemptSet, "dst"))
 	}
@@ -112,7 +142,7 @@ func (fr *frame) refusals(c *chain) {
 // strays drops forwarded packets of no connection to addresses that routers send to this host: a
 // router would send them back, until their TTL ends. New connections are refused by then.
 func (fr *frame) strays(c *chain) {
-	c.rule(fr.words.match(fr.layout.refused.name, "dst"), "-j DROP")
+	c.rule(fr.words.match(fr.refusedSet(), "dst"), "-j DROP")
 	for _, p := range fr.host.ServiceCIDRs {
 		c.rule(to(p), fr.words.noMatch(exemptSet, "dst"), "-j DROP")
 	}
@@ -138,11 +168,6 @@ func (fr *frame) localhostNodePorts() bool {
 	return fr.host.LocalhostNodePorts && fr.words.fam == policy.IPv4
 }
 
-// nodePortAddrs returns the addresses that serve node ports without addresses of their own.
-func (fr *frame) nodePortAddrs() []netip.Addr {
-	return fr.host.Addrs(&policy.Frontend{Key: policy.FrontendKey{Kind: policy.NodePort}})
-}
-
 // checkHost rejects names of interfaces that would add words to a rule.
 func checkHost(h *policy.Host) error {
 	for _, name := range h.LocalInterfaces {
@@ -165,33 +190,6 @@ var sharedJumps = []Jump{
 	{"filter", "FORWARD", "-j " + Forward},
 	{"filter", "FORWARD", ofNone + " -j " + Strays},
 	{"filter", "OUTPUT", newOnly + " -j " + Filter},
-}
-
-// The chains of all modes. Tables are written in this order.
-var (
-	natChains = []hostChain{
-		{"nat", MarkMasq, (*frame).mark},
-		{"nat", MarkNonLocal, (*frame).markNonLocal},
-		{"nat", Postrouting, (*frame).postrouting},
-	}
-	filterChains = []hostChain{
-		{"filter", Filter, (*frame).refusals},
-		{"filter", Forward, (*frame).forward},
-		{"filter", Strays, (*frame).strays},
-	}
-)
-
-// passBalanced exempts what IPVS has balanced from the refusals: a packet passes the
-// filter table's OUTPUT on its way to its endpoint, like one of this host. Its
-// connection gets our mark, by which FORWARD recognises the replies. While another
-// mode takes over, a connection may not be marked yet, and only its first packet
-// comes here.
-func (fr *frame) passBalanced(c *chain) {
-	if !fr.ipvsBalances {
-		return
-	}
-	c.rule(matchIPVS, "-j CONNMARK --set-xmark", fr.bit())
-	c.rule(matchIPVS, "-j RETURN")
 }
 
 // matchIPVS matches packets that IPVS balances.

@@ -1,11 +1,7 @@
 package layout
 
 import (
-	"net/netip"
-	"slices"
-
 	"svcproxy.dev/svcproxy/netutil/ipset"
-	"svcproxy.dev/svcproxy/netutil/xtables"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
@@ -22,88 +18,56 @@ const (
 	silentSet    = Prefix + "DROP-HOST" // frontends that drop packets of host processes, too
 )
 
-// ipvs is the layout of ipvs mode. IPVS handles packets to addresses of this host:
-// from outside after the filter table's INPUT (priority 98 against 0), those of
-// host processes between the nat table's OUTPUT (-100) and the filter table's
-// (-99 against 0), <linux/netfilter_ipv4.h> and ip_vs_core.c.
+// IPVS handles packets to addresses of this host: from outside after the filter table's
+// INPUT (priority 98 against 0), those of host processes between the nat table's OUTPUT
+// (-100) and the filter table's (-99 against 0), <linux/netfilter_ipv4.h> and ip_vs_core.c.
 //
 // So source ranges drop packets already in the mangle table: those of host processes, and those from
 // outside too, which rules of others that come first in INPUT may accept. A frontend that drops does so
 // there for host processes: IPVS refuses what meets a server whose destinations all have weight 0.
 // Only local sources of split frontends, which reach other endpoints than everyone else, are balanced
 // by rules of the nat table, before IPVS.
-var ipvs = layout{
-	tables: []string{"nat", "filter", "mangle"},
-	chains: slices.Concat(
-		filterChains, // first: what rules of iptables mode give up to IPVS must not be refused
-		[]hostChain{{"mangle", firewallChain, (*frame).beforeIPVS}, {"nat", masqueradeChain, (*frame).markServed}},
-		natChains),
-	jumps: append([]Jump{
-		{"mangle", "INPUT", newToIPVS + " -j " + firewallChain},
-		{"mangle", "OUTPUT", newToIPVS + " -j " + firewallChain},
-		{"nat", "PREROUTING", "-j " + masqueradeChain},
-		{"nat", "OUTPUT", "-j " + masqueradeChain},
-	}, sharedJumps...),
-	sets: []setType{
-		{servedSet, ipset.HashIPPort},
-		{boundSet, ipset.HashIP},
-		{everyoneSet, ipset.HashIPPort},
-		{nonLocalSet, ipset.HashIPPort},
-		{processesSet, ipset.HashIPPort},
-		{silentSet, ipset.HashIPPort},
-	},
-	hasRules: dnatsLocal,
-	usesPool: func(res *policy.Resolved, p *policy.Pool) bool {
-		return slices.ContainsFunc(res.Frontends, func(f *policy.Frontend) bool {
-			return dnatsLocal(f) && f.FromLocal.Pool == p
-		})
-	},
-	memberOf: servedSets,
-	refused: addrSet{
-		boundSet,
-		func(st *policy.State) map[netip.Addr]int { return st.BoundAddrs },
-		func(d *policy.Delta) policy.SetDelta[netip.Addr] { return d.BoundAddrs },
-	},
-	routeOutside: func(c *chain, _ policy.Route) { c.rule("-j RETURN") },
-	passServed:   (*frame).passServed,
-	needs: []xtables.Feature{
-		feature("filter", "ipvs", matchIPVS+" -j RETURN"),
-		feature("mangle", "DROP", "-j DROP"),
-	},
-	byIPVS: true,
+var ipvsJumps = append([]Jump{
+	{"mangle", "INPUT", newToIPVS + " -j " + firewallChain},
+	{"mangle", "OUTPUT", newToIPVS + " -j " + firewallChain},
+	{"nat", "PREROUTING", "-j " + masqueradeChain},
+	{"nat", "OUTPUT", "-j " + masqueradeChain},
+}, sharedJumps...)
+
+var ipvsSets = []setType{
+	{servedSet, ipset.HashIPPort},
+	{boundSet, ipset.HashIP},
+	{everyoneSet, ipset.HashIPPort},
+	{nonLocalSet, ipset.HashIPPort},
+	{processesSet, ipset.HashIPPort},
+	{silentSet, ipset.HashIPPort},
 }
 
 // newToIPVS matches packets that IPVS may take for new connections: it asks connection tracking for
 // none that a rule of others left out of it.
 const newToIPVS = newOnly + ",UNTRACKED"
 
-// dnatsLocal reports whether rules balance packets of local sources.
-func dnatsLocal(f *policy.Frontend) bool {
-	return f.Split() && f.FromLocal.Action == policy.Balance
-}
-
-// servedSets returns the sets of a frontend in ipvs mode.
-func servedSets(f *policy.Frontend) []string {
-	sets := refusalSets(f)
-	if f.Outside.Action != policy.Balance {
-		if f.FromLocal.Action == policy.Drop {
-			sets = append(sets, silentSet)
-		}
-		return sets
+// ipvsSetsOf returns the sets of a frontend in ipvs mode, beside those that refuse.
+func ipvsSetsOf(f *policy.Frontend) []string {
+	switch {
+	case f.Outside.Action == policy.Balance:
+	case f.FromLocal.Action == policy.Drop:
+		return []string{silentSet}
+	default:
+		return nil
 	}
-	sets = append(sets, servedSet)
 	if f.Split() || f.Outside.Pool.Forward.Answers() {
-		return sets // its chain marks, or nobody is to be masqueraded
+		return []string{servedSet} // its chain marks, or nobody is to be masqueraded
 	}
 	switch f.Outside.Masquerade {
 	case policy.Everyone:
-		sets = append(sets, everyoneSet)
+		return []string{servedSet, everyoneSet}
 	case policy.NonLocal:
-		sets = append(sets, nonLocalSet)
+		return []string{servedSet, nonLocalSet}
 	case policy.HostProcesses:
-		sets = append(sets, processesSet)
+		return []string{servedSet, processesSet}
 	}
-	return sets
+	return []string{servedSet}
 }
 
 // beforeIPVS drops what IPVS would balance or refuse.
@@ -121,13 +85,6 @@ func (fr *frame) markServed(c *chain) {
 	c.rule(w.match(nonLocalSet, "dst,dst"), "-j", MarkNonLocal)
 	c.rule(w.match(processesSet, "dst,dst"), hostProcess, "-j", MarkMasq)
 	c.rule(w.match(servedSet, "dst,dst"), w.match(boundSet, "src"), "-j", MarkMasq)
-}
-
-// passServed exempts from the refusals what IPVS will balance, and what it has.
-func (fr *frame) passServed(c *chain) {
-	fr.passBalanced(c)
-	c.rule(fr.words.match(servedSet, "dst,dst"), "-j RETURN")
-	c.rule(midstream, "-m addrtype --dst-type LOCAL -j RETURN")
 }
 
 // midstream matches segments in the middle of a TCP connection. Where endpoints answer clients

@@ -87,7 +87,7 @@ func checkAdmitted(rt *rapid.T, r *Rules, p picture, f *policy.Frontend) {
 		return
 	}
 	e, want := entryOf(f), f.SourceRanges
-	if other := r.overlaps.nodePorts[protocolPortOf(f)]; other != nil && other.Restricted && slices.Contains(r.host.Addrs(other), e.Addr) {
+	if other := r.overlaps.nodePorts[portOf(f)]; other != nil && other.Restricted && slices.Contains(r.host.Addrs(other), e.Addr) {
 		want = policy.InBoth(want, other.SourceRanges)
 	}
 	var got []netip.Prefix
@@ -150,7 +150,7 @@ func checkAlone(rt *rapid.T, r *Rules, p picture, f *policy.Frontend) {
 		return
 	}
 	own := map[string]bool{}
-	for _, set := range r.layout.memberOf(f) {
+	for _, set := range r.setsOf(f) {
 		own[r.words.Set(set)] = true
 	}
 	own[r.words.Set(FirewalledSet)] = f.Restricted

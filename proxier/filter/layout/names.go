@@ -175,3 +175,6 @@ func (c *chain) rule(words ...string) {
 
 // An Emit receives a chain of a table. The rules are valid until it returns.
 type Emit func(table, chain string, rules []byte)
+
+// A Jump is a rule of a built-in chain that jumps to one of ours.
+type Jump struct{ Table, Chain, Rule string }

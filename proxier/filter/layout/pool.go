@@ -22,55 +22,50 @@ func poolChain(p *policy.Pool) string {
 	return hashed(prefix, p.ServicePort.String()+"/"+p.Protocol.String())
 }
 
-// A poolRenderer renders one pool as rules.
-type poolRenderer struct {
-	words    Dialect
-	pool     *policy.Pool
-	name     string
-	proto    string
-	affinity string // seconds of session affinity; empty: none
-	emit     Emit
-}
-
 // poolChains emits the chains of a pool; none without targets.
 func (fr *frame) poolChains(p *policy.Pool, emit Emit) {
 	if len(p.Targets) == 0 {
 		return
 	}
-	pr := poolRenderer{words: fr.words, pool: p, name: poolChain(p), proto: "-p " + p.Protocol.String(), emit: emit}
-	c := &chain{name: pr.name}
+	name, proto := poolChain(p), "-p "+p.Protocol.String()
+	c := &chain{name: name}
 	c.rule("-j CONNMARK --set-xmark", fr.bit()) // the connection is ours
+	remember := func(policy.Target) string { return "" }
 	if p.Affinity > 0 {
+		list := func(t policy.Target) string {
+			return "--name " + recentList(name, t) + " --mask " + fr.words.mask + " --rsource"
+		}
 		// The kernel counts whole seconds.
-		pr.affinity = strconv.FormatInt(int64((p.Affinity+time.Second-1)/time.Second), 10)
+		seconds := strconv.FormatInt(int64((p.Affinity+time.Second-1)/time.Second), 10)
 		for _, t := range p.Targets {
-			c.rule(pr.proto, "-m recent --update --seconds", pr.affinity, "--reap", pr.list(t), dnat(t))
+			c.rule(proto, "-m recent --update --seconds", seconds, "--reap", list(t), dnat(t))
 		}
+		remember = func(t policy.Target) string { return "-m recent --set " + list(t) }
 	}
-	pr.choose(c, p.Targets, pr.name)
-}
-
-// choose completes c with rules that choose one of targets by weight, and emits it.
-func (pr *poolRenderer) choose(c *chain, targets []policy.Target, path string) {
-	left := policy.WeightOf(targets)
-	if len(targets) <= fanOut {
-		for _, t := range targets {
-			c.rule(pr.proto, chance(uint64(t.Weight), left), pr.remember(t), dnat(t))
-			left -= uint64(t.Weight)
+	// choose completes a chain with rules that choose one of targets by weight, and emits it.
+	var choose func(c *chain, targets []policy.Target, path string)
+	choose = func(c *chain, targets []policy.Target, path string) {
+		left := policy.WeightOf(targets)
+		if len(targets) <= fanOut {
+			for _, t := range targets {
+				c.rule(proto, chance(uint64(t.Weight), left), remember(t), dnat(t))
+				left -= uint64(t.Weight)
+			}
+			emit("nat", c.name, c.rules)
+			return
 		}
-		pr.emit("nat", c.name, c.rules)
-		return
+		groups := min(fanOut, (len(targets)+fanOut-1)/fanOut)
+		for i := range groups {
+			share := targets[i*len(targets)/groups : (i+1)*len(targets)/groups]
+			sub := path + "/" + strconv.Itoa(i)
+			part := &chain{name: hashed(Prefix+"PART-", sub)}
+			c.rule(chance(policy.WeightOf(share), left), "-g", part.name)
+			left -= policy.WeightOf(share)
+			choose(part, share, sub)
+		}
+		emit("nat", c.name, c.rules)
 	}
-	groups := min(fanOut, (len(targets)+fanOut-1)/fanOut)
-	for i := range groups {
-		share := targets[i*len(targets)/groups : (i+1)*len(targets)/groups]
-		sub := path + "/" + strconv.Itoa(i)
-		name := hashed(Prefix+"PART-", sub)
-		c.rule(chance(policy.WeightOf(share), left), "-g", name)
-		left -= policy.WeightOf(share)
-		pr.choose(&chain{name: name}, share, sub)
-	}
-	pr.emit("nat", c.name, c.rules)
+	choose(c, p.Targets, name)
 }
 
 // chance returns a match with probability part/total; empty if that is 1.
@@ -84,19 +79,6 @@ func chance(part, total uint64) string {
 	return "-m statistic --mode random --probability " + strconv.FormatFloat(p, 'f', 11, 64)
 }
 
-// remember returns the match that records a client of t.
-func (pr *poolRenderer) remember(t policy.Target) string {
-	if pr.affinity == "" {
-		return ""
-	}
-	return "-m recent --set " + pr.list(t)
-}
-
-// list returns the options that name the list of recent clients of a target.
-func (pr *poolRenderer) list(t policy.Target) string {
-	return "--name " + recentList(pr.name, t) + " --mask " + pr.words.mask + " --rsource"
-}
-
 // RecentList returns the name of the list of clients with affinity to a target of a pool.
 func RecentList(p *policy.Pool, t policy.Target) string { return recentList(poolChain(p), t) }
 
@@ -105,9 +87,9 @@ func recentList(chain string, t policy.Target) string {
 }
 
 func dnat(t policy.Target) string {
-	port := ":" + strconv.Itoa(int(t.Port()))
-	if t.Addr().Is4() {
-		return "-j DNAT --to-destination " + addrText(t.Addr()) + port
+	at := addrText(t.Addr())
+	if t.Addr().Is6() {
+		at = "[" + at + "]"
 	}
-	return "-j DNAT --to-destination [" + addrText(t.Addr()) + "]" + port
+	return "-j DNAT --to-destination " + at + ":" + strconv.Itoa(int(t.Port()))
 }

@@ -1,13 +1,33 @@
+// Package layout renders a State as iptables chains and ip sets: as Rules, which are text, and
+// the Members of sets. iptables mode and ipvs mode share it. It is pure.
+//
+// Chains of frontends form a tree, so that a packet traverses tens of rules; a pool
+// is one chain, an endpoint none. Refused addresses and ports are members of sets that
+// constant rules look up. What rules a host cannot have, it refuses: see Unsupported.
+//
+//	unsupported.go        what rules need, and the host lacks
+//	update.go, guards.go  Changes by a delta, and those of them that wait; what the kernel holds
+//	rules.go, ipvs.go     the Rules of a State, and what ipvs mode has besides
+//	tree.go, frontend.go, pool.go, host.go, names.go  chains
+//	sets.go               members of sets
 package layout
 
 import (
-	"net/netip"
 	"slices"
 
 	"svcproxy.dev/svcproxy/netutil/ipset"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
+
+// A frame is what chains depend on besides services.
+type frame struct {
+	words  Dialect
+	byIPVS bool // IPVS does the balancing
+	host   policy.Host
+
+	ipvsBalances bool // now, or until these rules are written
+}
 
 // Rules are the chains and sets of one family. They follow a State by Reset and
 // Update, and depend on nothing but the State that results.
@@ -16,27 +36,28 @@ type Rules struct {
 
 	services, nodePorts tree
 	resolved            map[source.Key]*policy.Resolved
-	members             memberCount
-	placed              int // node ports on addresses of their own
+	members             map[member]int // how many frontends need each: a node port and an external address can be the same
+	placed              int            // node ports on addresses of their own
 	overlaps            overlaps
 
-	withheld map[ipset.Entry]bool // see Withhold
+	withheld map[ipset.Entry]bool     // see Withhold
+	late     map[string][]ipset.Entry // see Guards
 }
 
 // NewRules returns the Rules of iptables mode for a State without services.
-func NewRules(fam policy.Family) *Rules { return newRules(fam, &iptables) }
+func NewRules(fam policy.Family) *Rules { return newRules(fam, false) }
 
 // NewIPVSRules returns those of ipvs mode.
-func NewIPVSRules(fam policy.Family) *Rules { return newRules(fam, &ipvs) }
+func NewIPVSRules(fam policy.Family) *Rules { return newRules(fam, true) }
 
-func newRules(fam policy.Family, l *layout) *Rules {
-	f := &frame{words: Dialects[fam], layout: l, ipvsBalances: l.byIPVS}
+func newRules(fam policy.Family, byIPVS bool) *Rules {
+	f := &frame{words: Dialects[fam], byIPVS: byIPVS, ipvsBalances: byIPVS}
 	return &Rules{
 		frame:     f,
 		services:  tree{root: Services, addrLen: fam.Bits() / 8},
 		nodePorts: tree{root: NodePorts},
 		resolved:  map[source.Key]*policy.Resolved{},
-		members:   memberCount{},
+		members:   map[member]int{},
 		overlaps:  newOverlaps(f),
 	}
 }
@@ -47,7 +68,7 @@ func (r *Rules) Reset(st *policy.State) error {
 		return err
 	}
 	r.host = st.Host
-	r.members, r.overlaps, r.placed = memberCount{}, newOverlaps(r.frame), 0
+	r.members, r.overlaps, r.placed, r.late = map[member]int{}, newOverlaps(r.frame), 0, nil
 	r.resolved = make(map[source.Key]*policy.Resolved, len(st.Services))
 	var services, nodePorts []entry
 	for key, res := range st.Services {
@@ -59,7 +80,7 @@ func (r *Rules) Reset(st *policy.State) error {
 	}
 	for _, res := range r.resolved {
 		for _, f := range res.Frontends {
-			r.eachMember(f, r.members.add)
+			r.eachMember(f, func(m member, n int) { count(r.members, m, n) })
 			switch {
 			case !r.hasRules(f):
 			case f.Key.Kind == policy.NodePort:
@@ -78,7 +99,7 @@ func (r *Rules) Reset(st *policy.State) error {
 // these rules are written.
 func (r *Rules) Observe(h *Actual) {
 	_, serves := h.Sets[r.words.Set(servedSet)]
-	r.ipvsBalances = r.layout.byIPVS || serves
+	r.ipvsBalances = r.byIPVS || serves
 }
 
 // Chains emits all chains.
@@ -94,10 +115,20 @@ func (r *Rules) Chains(emit Emit) {
 }
 
 // Jumps returns the rules of built-in chains that jump to ours, in order.
-func (r *Rules) Jumps() []Jump { return r.layout.jumps }
+func (r *Rules) Jumps() []Jump {
+	if r.byIPVS {
+		return ipvsJumps
+	}
+	return sharedJumps
+}
 
 // Tables returns the tables of the chains.
-func (r *Rules) Tables() []string { return r.layout.tables }
+func (r *Rules) Tables() []string {
+	if r.byIPVS {
+		return []string{"nat", "filter", "mangle"}
+	}
+	return []string{"nat", "filter"}
+}
 
 // nodeChain emits the chain of a tree node.
 func (r *Rules) nodeChain(t *tree, n node, c *chain, emit Emit) {
@@ -118,7 +149,7 @@ func (r *Rules) nodeChain(t *tree, n node, c *chain, emit Emit) {
 		}
 	}
 	if c.name == Services {
-		for _, a := range r.nodePortAddrs() {
+		for _, a := range r.host.Addrs(&policy.Frontend{Key: policy.FrontendKey{Kind: policy.NodePort}}) { // without addresses of their own
 			c.rule("-d "+addrText(a)+r.words.host, "-j", NodePorts)
 		}
 		if r.placed > 0 {
@@ -136,49 +167,32 @@ func placed(f *policy.Frontend) int {
 	return 0
 }
 
-// iptables is the layout of iptables mode: rules of the nat table balance everything.
-// They come first: what they balance is not refused.
-var iptables = layout{
-	tables:   []string{"nat", "filter"},
-	chains:   slices.Concat(natChains, filterChains),
-	jumps:    sharedJumps,
-	sets:     []setType{{vipsSet, ipset.HashIP}},
-	hasRules: (*policy.Frontend).Balances,
-	usesPool: func(*policy.Resolved, *policy.Pool) bool { return true },
-	memberOf: refusalSets,
-	refused: addrSet{
-		vipsSet,
-		func(st *policy.State) map[netip.Addr]int { return st.RefusedAddrs },
-		func(d *policy.Delta) policy.SetDelta[netip.Addr] { return d.RefusedAddrs },
-	},
-	routeOutside: func(c *chain, l policy.Route) { c.goTo(l, "") },
-	passServed:   (*frame).passBalanced,
-	balanced:     dnatted,
-}
-
 // BuiltIn returns the built-in chains with jumps to ours, in any mode.
 func BuiltIn() (chains []string) {
-	for _, l := range []*layout{&iptables, &ipvs} {
-		for _, j := range l.jumps {
-			if !slices.Contains(chains, j.Chain) {
-				chains = append(chains, j.Chain)
-			}
+	for _, j := range ipvsJumps {
+		if !slices.Contains(chains, j.Chain) {
+			chains = append(chains, j.Chain)
 		}
 	}
 	return chains
 }
 
+// count adds n to how many need a member.
+func count(members map[member]int, m member, n int) {
+	if members[m] += n; members[m] == 0 {
+		delete(members, m)
+	}
+}
+
 // eachMember calls do with the members that a frontend adds to sets, and how often.
 func (r *Rules) eachMember(f *policy.Frontend, do func(m member, n int)) {
-	sets := r.layout.memberOf(f)
-	if f.Placed {
-		sets = append(sets, placedSet)
-	}
+	sets := r.setsOf(f)
 	if len(sets) == 0 && !f.Restricted {
 		return
 	}
 	for _, a := range r.host.Addrs(f) {
-		e := ipset.Entry{Addr: a, Protocol: uint8(f.Key.Protocol), Port: f.Key.Port}
+		e := portOf(f)
+		e.Addr = a
 		if f.Key.Kind == policy.NodePort && !r.overlaps.hasPlace(f, e) {
 			continue
 		}
@@ -194,9 +208,8 @@ func (r *Rules) eachMember(f *policy.Frontend, do func(m member, n int)) {
 
 // Sets returns all sets by name, with their members, after Reset to st.
 func (r *Rules) Sets(st *policy.State) map[string]Members {
-	types := slices.Concat(SharedSets, r.layout.sets)
-	sets := make(map[string]Members, len(types))
-	for _, s := range types {
+	sets := map[string]Members{}
+	for _, s := range r.sets() {
 		sets[r.words.Set(s.name)] = Members{Type: s.Type, Entries: map[ipset.Entry]struct{}{}}
 	}
 	add := func(set string, e ipset.Entry) { sets[r.words.Set(set)].Entries[e] = struct{}{} }
@@ -205,14 +218,23 @@ func (r *Rules) Sets(st *policy.State) map[string]Members {
 			add(m.set, m.Entry)
 		}
 	}
-	for a := range r.layout.refused.addrs(st) {
-		add(r.layout.refused.name, addrEntry(a))
+	refused := st.RefusedAddrs
+	if r.byIPVS {
+		refused = st.BoundAddrs
+	}
+	for a := range refused {
+		add(r.refusedSet(), addrEntry(a))
 	}
 	for _, a := range r.host.ServiceCIDRExempt {
 		add(exemptSet, addrEntry(a))
 	}
 	for h := range st.Hairpins {
 		add(hairpinSet, hairpinEntry(h))
+	}
+	for name, entries := range r.late {
+		for _, e := range entries {
+			sets[name].Entries[e] = struct{}{}
+		}
 	}
 	return sets
 }

@@ -162,9 +162,11 @@ func TestAffinity(t *testing.T) {
 	key := policy.FrontendKey{Addr: netip.MustParseAddr("fd00:96::1"), Port: 80}
 	chains := render(t, backendtest.NewWorld(policy.IPv6), s.Resolve(&policy.Frontend{Key: key, Outside: route, FromLocal: route}))
 	name := poolChain(cluster)
-	pr := poolRenderer{words: Dialects[policy.IPv6], name: name}
-	one, two := pr.list(s.Targets[0]), pr.list(s.Targets[1])
-	if want := "--name SVCP-"; !strings.HasPrefix(one, want) || !strings.HasSuffix(one, " --mask ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff --rsource") || one == two {
+	list := func(n int) string {
+		return "--name " + RecentList(cluster, s.Targets[n]) + " --mask ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff --rsource"
+	}
+	one, two := list(0), list(1)
+	if !strings.HasPrefix(one, "--name SVCP-") || one == two {
 		t.Errorf("lists: %s and %s", one, two)
 	}
 	rule := "-A " + name + " -p tcp "

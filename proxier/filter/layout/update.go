@@ -21,17 +21,21 @@ type Changes struct {
 // Update applies a delta that leads to st. Its cost does not depend on the number of other services.
 func (r *Rules) Update(st *policy.State, d *policy.Delta) *Changes {
 	ch := &Changes{Chains: map[string][]byte{}, Gained: map[string][]ipset.Entry{}, Lost: map[string][]ipset.Entry{}}
+	r.late = nil
 	r.updateServices(st, d, ch)
+	old, now := frontends(d)
 	anyPlaced := r.placed > 0
-	r.updatePlaced(d)
-	services, nodePorts := r.frontendChanges(d)
-	r.updateTree(&r.services, services, ch)
-	r.updateTree(&r.nodePorts, nodePorts, ch)
+	r.updateTrees(old, now, ch)
 	if anyPlaced != (r.placed > 0) {
 		r.nodeChain(&r.services, r.services.top(), &chain{}, ch.set)
 	}
-	r.updateMembers(d, ch)
-	r.updateShared(d, ch)
+	r.updateMembers(old, now, ch)
+	refused := d.RefusedAddrs
+	if r.byIPVS {
+		refused = d.BoundAddrs
+	}
+	applySetDelta(ch, r.words.Set(r.refusedSet()), refused, addrEntry)
+	applySetDelta(ch, r.words.Set(hairpinSet), d.Hairpins, hairpinEntry)
 	return ch
 }
 
@@ -62,10 +66,10 @@ func (r *Rules) updateServices(st *policy.State, d *policy.Delta, ch *Changes) {
 	}
 }
 
-// frontendChanges returns what a delta puts into the trees; nil: removed.
+// updateTrees puts frontends into the trees, and counts the node ports on addresses of their own.
 // A frontend may move from one service to another.
-func (r *Rules) frontendChanges(d *policy.Delta) (services, nodePorts map[key]*policy.Frontend) {
-	services, nodePorts = map[key]*policy.Frontend{}, map[key]*policy.Frontend{}
+func (r *Rules) updateTrees(old, now []*policy.Frontend, ch *Changes) {
+	services, nodePorts := map[key]*policy.Frontend{}, map[key]*policy.Frontend{} // nil: removed
 	put := func(f, value *policy.Frontend) {
 		switch {
 		case !r.hasRules(f):
@@ -75,25 +79,16 @@ func (r *Rules) frontendChanges(d *policy.Delta) (services, nodePorts map[key]*p
 			services[r.services.key(f)] = value
 		}
 	}
-	old, now := frontends(d)
 	for _, f := range old {
 		put(f, nil)
-	}
-	for _, f := range now {
-		put(f, f)
-	}
-	return services, nodePorts
-}
-
-// updatePlaced counts the node ports on addresses of their own.
-func (r *Rules) updatePlaced(d *policy.Delta) {
-	old, now := frontends(d)
-	for _, f := range old {
 		r.placed -= placed(f)
 	}
 	for _, f := range now {
+		put(f, f)
 		r.placed += placed(f)
 	}
+	r.updateTree(&r.services, services, ch)
+	r.updateTree(&r.nodePorts, nodePorts, ch)
 }
 
 // updateTree puts frontends into a tree and notes the chains that this affects.
@@ -154,9 +149,8 @@ func sameRules(fr *frame, a, b *policy.Frontend) bool {
 }
 
 // updateMembers updates the sets that hold frontends.
-func (r *Rules) updateMembers(d *policy.Delta, ch *Changes) {
-	net := memberCount{}
-	old, now := frontends(d)
+func (r *Rules) updateMembers(old, now []*policy.Frontend, ch *Changes) {
+	net := map[member]int{}
 	stay := r.overlaps.meeting(old, now)
 	for _, f := range slices.Concat(old, stay) {
 		r.eachMember(f, func(m member, n int) { net[m] -= n })
@@ -172,7 +166,7 @@ func (r *Rules) updateMembers(d *policy.Delta, ch *Changes) {
 	}
 	for m, n := range net {
 		was := r.members[m]
-		r.members.add(m, n)
+		count(r.members, m, n)
 		ch.member(r.words.Set(m.set), m.Entry, was > 0 && !r.withholds(m), was+n > 0)
 	}
 }
@@ -188,12 +182,6 @@ func frontends(d *policy.Delta) (old, now []*policy.Frontend) {
 		}
 	}
 	return old, now
-}
-
-// updateShared updates the sets whose members the State counts.
-func (r *Rules) updateShared(d *policy.Delta, ch *Changes) {
-	applySetDelta(ch, r.words.Set(r.layout.refused.name), r.layout.refused.delta(d), addrEntry)
-	applySetDelta(ch, r.words.Set(hairpinSet), d.Hairpins, hairpinEntry)
 }
 
 // applySetDelta applies the change of a counted set.
