@@ -91,10 +91,3 @@ func countChains(tables map[string]*xtables.Table) (chains, all int) {
 	}
 	return chains, all + chains
 }
-
-// warnRemaining logs which chains cannot be removed yet.
-func (f *family) warnRemaining(left []string) {
-	for _, l := range left {
-		f.log.Warn("keeping an obsolete chain, emptied, because foreign rules jump to it", "what", l)
-	}
-}

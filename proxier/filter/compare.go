@@ -3,6 +3,7 @@ package filter
 import (
 	"maps"
 	"slices"
+	"strings"
 
 	"svcproxy.dev/svcproxy/netutil/ipset"
 	"svcproxy.dev/svcproxy/netutil/xtables"
@@ -11,32 +12,76 @@ import (
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
-// sums are checksums of chains, by table and chain.
-type sums map[string]map[string]xtables.Sum
+// An object is a chain of ours, the jumps of a built-in chain, or a set.
+type object struct {
+	kind        objectKind
+	table, name string
+}
+
+type objectKind uint8
+
+const (
+	chainKind objectKind = iota
+	jumpsKind
+	setKind
+)
+
+func chainObject(table, name string) object { return object{chainKind, table, name} }
+func jumpsObject(table, name string) object { return object{jumpsKind, table, name} }
+func setObject(name string) object          { return object{kind: setKind, name: name} }
+
+// text names an object as users see it. tool is the name of the programs.
+func (o object) text(tool string) string {
+	switch o.kind {
+	case chainKind:
+		return tool + " chain " + o.table + " " + o.name
+	case jumpsKind:
+		return tool + " jumps of " + o.table + " " + o.name
+	}
+	return "ip set " + o.name
+}
 
 // A difference leads from the actual to the desired contents of the kernel.
 type difference struct {
-	tool   string // name of the programs, for changes
-	script xtables.Script
-	want   sums
+	plan    bool             // changes are wanted. A sync of 10,000 services would format many that nobody reads
+	changes []proxier.Change // as Plan reports them
+	tool    string           // name of the programs, for changes
 
-	referenced map[chainID]bool // obsolete chains that foreign rules jump to
-	sets       map[string]layout.Members
+	script     xtables.Script
+	want       map[string]map[string]xtables.Sum // of chains, by table and name
+	referenced map[object]bool                   // obsolete chains that foreign rules jump to
+	passed     map[object][]string               // foreign rules that jumps are moved ahead of
 
+	sets         map[string]layout.Members
 	create       []ipset.Set
 	mismatched   []string // sets with our names but other properties, to be removed before anything else
 	gained, lost map[string][]ipset.Entry
 	obsolete     []string // sets to be removed last
+}
 
-	passed []passing // moves of jumps
+// note adds a change, if they are wanted.
+func (d *difference) note(op string, o object) {
+	if d.plan {
+		d.changes = append(d.changes, proxier.Change{Op: op, Object: o.text(d.tool)})
+	}
+}
 
-	edits []edit
+// noteMembers adds the same change of members of a set, in order.
+func (d *difference) noteMembers(op, set string, members []ipset.Entry) {
+	if !d.plan {
+		return
+	}
+	first := len(d.changes)
+	for _, e := range members {
+		d.changes = append(d.changes, proxier.Change{Op: op, Object: "ip set " + set + " member " + e.String()})
+	}
+	slices.SortFunc(d.changes[first:], func(a, b proxier.Change) int { return strings.Compare(a.Object, b.Object) })
 }
 
 // compareChains notes how to change chains. Obsolete ones are removed, or emptied if
 // keep says so.
-func (d *difference) compareChains(have sums, chains func(layout.Emit), keep func(chainID) bool) {
-	d.want, d.referenced = sums{}, map[chainID]bool{}
+func (d *difference) compareChains(have map[string]map[string]xtables.Sum, chains func(layout.Emit), keep func(object) bool) {
+	d.want, d.referenced = map[string]map[string]xtables.Sum{}, map[object]bool{}
 	for table := range have {
 		d.want[table] = make(map[string]xtables.Sum, len(have[table]))
 	}
@@ -44,36 +89,36 @@ func (d *difference) compareChains(have sums, chains func(layout.Emit), keep fun
 		sum := xtables.SumOf(rules)
 		d.want[table][name] = sum
 		was, exists := have[table][name]
-		if exists && was == sum {
+		switch {
+		case exists && was == sum:
 			return
+		case exists:
+			d.note("change", chainObject(table, name))
+		default:
+			d.note("add", chainObject(table, name))
 		}
 		d.script.Set(table, name, rules)
-		op := "add"
-		if exists {
-			op = "change"
-		}
-		d.edit(op, chainEdit, table, name)
 	})
 	for _, table := range slices.Sorted(maps.Keys(have)) {
 		for _, name := range slices.Sorted(maps.Keys(have[table])) {
 			if _, wanted := d.want[table][name]; !wanted {
-				d.removeOrEmpty(chainID{table, name}, have[table][name], keep)
+				d.removeOrEmpty(chainObject(table, name), have[table][name], keep)
 			}
 		}
 	}
 }
 
 // removeOrEmpty notes what to do with an obsolete chain.
-func (d *difference) removeOrEmpty(id chainID, holds xtables.Sum, keep func(chainID) bool) {
+func (d *difference) removeOrEmpty(id object, holds xtables.Sum, keep func(object) bool) {
 	empty := xtables.SumOf(nil)
 	switch {
 	case !keep(id):
 		d.script.Remove(id.table, id.name)
-		d.edit("remove", chainEdit, id.table, id.name)
+		d.note("remove", id)
 		return
 	case holds != empty:
 		d.script.Set(id.table, id.name, nil)
-		d.edit("change", chainEdit, id.table, id.name)
+		d.note("change", id)
 	}
 	d.want[id.table][id.name], d.referenced[id] = empty, true
 }
@@ -85,7 +130,7 @@ func (d *difference) compareJumps(tables map[string]*xtables.Table, jumps []layo
 	for _, name := range slices.Sorted(maps.Keys(tables)) {
 		tab := tables[name]
 		for _, chain := range slices.Sorted(maps.Keys(tab.Policies)) {
-			id := chainID{name, chain}
+			id := jumpsObject(name, chain)
 			want := wantedJumps(jumps, id)
 			if o.inPlace(tab, id, want) {
 				continue
@@ -96,17 +141,19 @@ func (d *difference) compareJumps(tables map[string]*xtables.Table, jumps []layo
 			for _, rule := range slices.Backward(want) {
 				d.script.InsertJump(name, chain, rule, tab.UserJumps[chain].Rules)
 			}
-			d.edit("change", jumpsEdit, name, chain)
+			d.note("change", id)
 			if ahead := tab.Ahead[chain]; len(ahead) > 0 && len(want) > 0 {
-				d.passed = append(d.passed, passing{id, ahead})
+				if d.passed == nil {
+					d.passed = map[object][]string{}
+				}
+				d.passed[id] = ahead
 			}
 		}
 	}
 }
 
 // wantedJumps returns the desired jumps of a built-in chain to ours, in order.
-func wantedJumps(jumps []layout.Jump, id chainID) []string {
-	var want []string
+func wantedJumps(jumps []layout.Jump, id object) (want []string) {
 	for _, j := range jumps {
 		if j.Table == id.table && j.Chain == id.name {
 			want = append(want, j.Rule)
@@ -123,11 +170,11 @@ func (d *difference) compareSets(have map[string]*ipset.Listing, want map[string
 		switch {
 		case l == nil:
 			d.create = append(d.create, ipset.Set{Name: name, Type: w.Type, IPv6: v6, MaxElem: setSize(len(w.Entries))})
-			d.edit("add", setEdit, "", name)
+			d.note("add", setObject(name))
 			l = &ipset.Listing{}
 		case l.Type != w.Type || l.IPv6 != v6 || l.HasTimeout:
 			d.mismatched = append(d.mismatched, name)
-			d.edit("change", setEdit, "", name)
+			d.note("change", setObject(name))
 			continue
 		}
 		d.compareMembers(name, l.Entries, w.Entries)
@@ -135,7 +182,7 @@ func (d *difference) compareSets(have map[string]*ipset.Listing, want map[string
 	for _, name := range slices.Sorted(maps.Keys(have)) {
 		if _, wanted := want[name]; !wanted {
 			d.obsolete = append(d.obsolete, name)
-			d.edit("remove", setEdit, "", name)
+			d.note("remove", setObject(name))
 		}
 	}
 }
@@ -153,39 +200,32 @@ func (d *difference) compareMembers(name string, have []ipset.Entry, want map[ip
 			d.gained[name] = append(d.gained[name], e)
 		}
 	}
-	d.edit("change", membersEdit, "", name)
+	d.noteMembers("add", name, d.gained[name])
+	d.noteMembers("remove", name, d.lost[name])
 }
 
-func (d *difference) edit(op string, kind editKind, table, name string) {
-	d.edits = append(d.edits, edit{op, object{kind, table, name}})
-}
-
-// changes returns the difference as Plan reports it.
-func (d *difference) changes() (list []proxier.Change) {
-	for _, e := range d.edits {
-		switch e.kind {
-		case chainEdit, jumpsEdit, setEdit:
-			list = append(list, proxier.Change{Op: e.op, Object: e.text(d.tool)})
-		case membersEdit:
-			list = append(list, memberChanges("add", e.name, d.gained[e.name])...)
-			list = append(list, memberChanges("remove", e.name, d.lost[e.name])...)
-		}
-	}
-	return list
-}
-
-// compare returns the difference from h to c.
-func compare(h *layout.Actual, c layout.Desired, st *policy.State, o *order) *difference {
+// compare returns the difference from h to r, with changes if they are wanted.
+func compare(h *layout.Actual, r *layout.Rules, st *policy.State, o *order, plan bool) *difference {
 	v6 := st.Family == policy.IPv6
-	d := &difference{tool: xtables.Base(v6)}
-	have := sums{}
-	for name, tab := range h.Tables {
-		have[name] = tab.Chains
-	}
-	d.compareChains(have, c.Chains, func(id chainID) bool { return len(h.Tables[id.table].ReferencedBy(id.name)) > 0 })
-	d.compareJumps(h.Tables, c.Jumps(), o)
-	d.compareSets(h.Sets, c.Sets(st), v6)
+	d := &difference{plan: plan, tool: xtables.Base(v6)}
+	d.compareChains(chainsOf(h.Tables), r.Chains, referencedIn(h.Tables))
+	d.compareJumps(h.Tables, r.Jumps(), o)
+	d.compareSets(h.Sets, r.Sets(st), v6)
 	return d
+}
+
+// chainsOf returns the chains of ours in tables.
+func chainsOf(tables map[string]*xtables.Table) map[string]map[string]xtables.Sum {
+	chains := map[string]map[string]xtables.Sum{}
+	for name, tab := range tables {
+		chains[name] = tab.Chains
+	}
+	return chains
+}
+
+// referencedIn returns a function that reports whether foreign rules jump to a chain.
+func referencedIn(tables map[string]*xtables.Table) func(object) bool {
+	return func(id object) bool { return len(tables[id.table].ReferencedBy(id.name)) > 0 }
 }
 
 // minSetSize is the smallest maximum of members that a set gets. It costs nothing.
@@ -221,7 +261,7 @@ func Compare(before *layout.Rules, had *policy.State, after *layout.Rules, st *p
 	for name, m := range before.Sets(had) {
 		h.Sets[name] = &ipset.Listing{Set: ipset.Set{Name: name, Type: m.Type, IPv6: v6}, Entries: slices.Collect(maps.Keys(m.Entries))}
 	}
-	return compare(h, after, st, &order{}).changes(), nil
+	return compare(h, after, st, &order{}, true).changes, nil
 }
 
 // tableOf returns a table of h, which it makes if there is none.

@@ -105,10 +105,7 @@ func toolOf(t *testing.T, v xtables.Variant) *xtables.Tool {
 }
 
 // resync makes the kernel hold what w needs.
-func resync(t *testing.T, k *Kernel, r interface {
-	layout.Desired
-	Reset(*policy.State) error
-}, w *backendtest.World) {
+func resync(t *testing.T, k *Kernel, r *layout.Rules, w *backendtest.World) {
 	t.Helper()
 	if err := r.Reset(w.State); err != nil {
 		t.Fatal(err)
@@ -165,32 +162,42 @@ func TestLooksAreCheap(t *testing.T) {
 func TestPassedOverIsLookedAtAgain(t *testing.T) {
 	k, _, _, _ := watched(t)
 	busy := &looks.Objects[object]{}
-	busy.Add(object{chainEdit, "nat", layout.MarkMasq})
+	busy.Add(chainObject("nat", layout.MarkMasq))
 	k.mirror.begin(busy)
 	command(t, "iptables-nft", "-t", "nat", "-F", layout.MarkMasq)
 	k.events.dirty.Store(true)
 	if damaged, err := k.Look(context.Background()); err != nil || damaged {
 		t.Fatalf("look at what a sync is changing: %v, %v", damaged, err)
 	}
-	k.mirror.end(func() {})
+	k.mirror.end(func(*mirror) {})
 	if damaged, err := k.Look(context.Background()); err != nil || !damaged {
 		t.Errorf("look after that: %v, %v", damaged, err)
 	}
 }
 
-// A look beside a repair, which may read what is not repaired yet, finds nothing.
+// A look beside a repair, which may read what is not repaired yet, finds nothing; after it there is nothing.
 func TestLookBesideRepair(t *testing.T) {
-	k, _, _, _ := watched(t)
+	k, r, w, _ := watched(t)
 	command(t, "iptables-nft", "-t", "nat", "-F")
-	until(t, "the flush is found", func() bool { return k.mirror.now().damaged })
-	k.mirror.takeDamage()
+	until(t, "the flush is found", k.Damaged)
+	release, err := k.tool.LockWriter(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	repaired := make(chan error)
+	go netnstest.Here(t, func() { repaired <- k.Repair(t.Context(), r, w.State) })()
+	until(t, "the repair begins", func() bool { return !k.Damaged() })
 	k.events.dirty.Store(true)
 	if damaged, err := k.Look(t.Context()); err != nil || damaged {
 		t.Errorf("look beside a repair: %v, %v", damaged, err)
 	}
-	k.mirror.end(func() {})
-	if damaged, err := k.Look(t.Context()); err != nil || !damaged {
-		t.Errorf("look after a repair that did nothing: %v, %v", damaged, err)
+	release()
+	if err := <-repaired; err != nil {
+		t.Fatal(err)
+	}
+	k.events.dirty.Store(true)
+	if damaged, err := k.Look(t.Context()); err != nil || damaged {
+		t.Errorf("look after a repair: %v, %v", damaged, err)
 	}
 }
 
@@ -223,7 +230,7 @@ func TestEventDuringFirstSync(t *testing.T) {
 	command(t, "iptables-nft", "-t", "nat", "-F", layout.MarkMasq)
 	until(t, "a change by another process is heard of", k.events.dirty.Load)
 	time.Sleep(minLookInterval / 2) // the event has been taken up
-	k.mirror.end(func() { k.mirror.chains, k.mirror.sets, k.mirror.jumps = chains, sets, jumps })
+	k.mirror.end(func(m *mirror) { m.chains, m.sets, m.jumps = chains, sets, jumps })
 	select {
 	case <-told:
 	case <-time.After(pace.Scale(20 * time.Second)):
@@ -242,7 +249,7 @@ func TestCanaryWaitsForWrites(t *testing.T) {
 		t.Error("told of during a write")
 	case <-time.After(2 * time.Second):
 	}
-	k.mirror.end(func() {})
+	k.mirror.end(func(*mirror) {})
 	select {
 	case <-told:
 	case <-time.After(pace.Scale(20 * time.Second)):

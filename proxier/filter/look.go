@@ -20,9 +20,10 @@ type lookout struct {
 	mirror   mirror
 	order    order
 
-	looking   chan struct{} // holds a value while a Look runs
-	sinceRead int           // how many looks did not read the tables
-	lastState tableState    // of the tables when they were read; zero: read them
+	looking   chan struct{}          // holds a value while a Look runs
+	sinceRead int                    // how many looks did not read the tables
+	readSums  map[string]xtables.Sum // of the tables of the legacy variant, which has no events, when they were read; nil: unknown
+	readAfter int                    // writes of ours
 }
 
 // Look compares the kernel with what the last successful sync left there, and
@@ -67,8 +68,13 @@ const maxUnread = 60
 // What it ignored is left to the next look.
 func (l *lookout) compareTables(ctx context.Context) error {
 	l.sinceRead++
-	now := l.tableState()
-	if l.unchanged(now) && l.sinceRead < maxUnread && !l.order.due() {
+	now, sums := l.mirror.now(), map[string]xtables.Sum(nil)
+	unchanged := l.events != nil && !l.events.mustRead()
+	if l.events == nil {
+		sums = byTable(now.jumps, l.tool.ReadSum)
+		unchanged = len(sums) > 0 && now.writes == l.readAfter && maps.Equal(sums, l.readSums)
+	}
+	if unchanged && l.sinceRead < maxUnread && !l.order.due() {
 		return nil
 	}
 	unconfirmed, complete, err := l.readAndCompare(ctx, nil)
@@ -76,10 +82,10 @@ func (l *lookout) compareTables(ctx context.Context) error {
 		_, complete, err = l.readAndCompare(ctx, &unconfirmed)
 	}
 	if err == nil {
-		l.sinceRead, l.lastState = 0, now
+		l.sinceRead, l.readSums, l.readAfter = 0, sums, now.writes
 	}
 	if !complete {
-		l.lastState = tableState{}
+		l.readSums = nil
 		l.forceRead()
 	}
 	return err
@@ -126,32 +132,6 @@ func both(a, b *looks.Objects[object]) *looks.Objects[object] {
 	return list
 }
 
-// A tableState is the state of the tables of the legacy variant, which has no events,
-// when they were read.
-type tableState struct {
-	content map[string]xtables.Sum // nil: unknown
-	writes  int                    // of ours until then
-}
-
-// tableState returns the state of the tables with rules of ours.
-func (l *lookout) tableState() tableState {
-	m := l.mirror.now()
-	r := tableState{writes: m.writes}
-	if l.events == nil {
-		r.content = byTable(m.jumps, l.tool.ReadSum)
-	}
-	return r
-}
-
-// unchanged reports whether the tables are unchanged since they were last read.
-func (l *lookout) unchanged(now tableState) bool {
-	if l.events != nil {
-		return !l.events.mustRead()
-	}
-	was := l.lastState
-	return len(now.content) > 0 && now.writes == was.writes && maps.Equal(now.content, was.content)
-}
-
 // compareSets lists the sets one by one, so that a sync that changes one does not make
 // the look ignore the others.
 func (l *lookout) compareSets(ctx context.Context) error {
@@ -186,7 +166,7 @@ func (l *lookout) compareSet(ctx context.Context, name string) error {
 		l.mirror.endLook(t, nil)
 		return err
 	}
-	have := sumOfSet(set.Entries)
+	have := sumOf(slices.Values(set.Entries))
 	l.mirror.endLook(t, func(d *looks.Objects[object]) {
 		if want, ours := l.mirror.sets[name]; !t.Has(setObject(name)) && (!ours || have != want) {
 			d.Add(setObject(name))

@@ -2,6 +2,7 @@ package filter
 
 import (
 	"hash/maphash"
+	"iter"
 	"maps"
 	"slices"
 
@@ -17,10 +18,10 @@ type mirror struct {
 	looks.Guard[object]
 
 	// Changed only by the goroutine of the syncs, with the lock held; it reads them without.
-	chains     sums // nil: unknown
+	chains     map[string]map[string]xtables.Sum // by table and name; nil: unknown
 	sets       map[string]setSum
 	jumps      []layout.Jump
-	referenced map[chainID]bool // obsolete chains, kept empty because foreign rules jump to them
+	referenced map[object]bool // obsolete chains, kept empty because foreign rules jump to them
 
 	damage   looks.Objects[object] // what looks found to differ, and no sync has repaired: changed, missing, or extra
 	reported bool                  // by Watch, whose caller requests a sync
@@ -37,19 +38,14 @@ type setSum struct {
 
 var entrySeed = maphash.MakeSeed()
 
-func (t *setSum) add(e ipset.Entry)    { t.n++; t.sum += maphash.Comparable(entrySeed, e) }
-func (t *setSum) remove(e ipset.Entry) { t.n--; t.sum -= maphash.Comparable(entrySeed, e) }
-
-func sumOfMembers(m layout.Members) (t setSum) {
-	for e := range m.Entries {
-		t.add(e)
-	}
-	return t
+func (t *setSum) add(e ipset.Entry, by int) {
+	t.n += by
+	t.sum += uint64(by) * maphash.Comparable(entrySeed, e)
 }
 
-func sumOfSet(entries []ipset.Entry) (t setSum) {
-	for _, e := range entries {
-		t.add(e)
+func sumOf(entries iter.Seq[ipset.Entry]) (t setSum) {
+	for e := range entries {
+		t.add(e, 1)
 	}
 	return t
 }
@@ -83,20 +79,23 @@ func (m *mirror) begin(o *looks.Objects[object]) {
 }
 
 // end notes that a write succeeded; update sets what the kernel holds now.
-func (m *mirror) end(update func()) {
+func (m *mirror) end(update func(*mirror)) {
 	m.Lock()
 	defer m.Unlock()
 	m.Writing = nil
-	update()
+	update(m)
 }
 
 // forget clears the mirror: a write failed, or one begins that changes everything.
-func (m *mirror) forget() {
+func (m *mirror) forget() { m.clear(1) }
+
+// clear does the same, and counts it, except for a repair: that looks no longer find what it repairs is nothing to report.
+func (m *mirror) clear(count int) {
 	m.Lock()
 	defer m.Unlock()
 	m.Forget()
 	m.chains, m.sets, m.jumps, m.damage, m.reported = nil, nil, nil, looks.Objects[object]{}, false
-	m.resets++
+	m.resets += count
 	m.writes++
 }
 
@@ -119,7 +118,12 @@ func (m *mirror) endLook(look *looks.Objects[object], found func(*looks.Objects[
 		return false
 	}
 	found(&m.damage)
-	return len(ofKind(look, chainEdit)) == 0
+	for o := range look.Some {
+		if o.kind == chainKind {
+			return false
+		}
+	}
+	return true
 }
 
 // differing names what looks have found to differ, sorted.
@@ -140,86 +144,63 @@ func (m *mirror) markReported() {
 	m.reported = len(m.damage.Some) > 0
 }
 
-// takeDamage returns what looks have found, and clears it. If there is any, its repair
-// begins, which counts as a write of everything until its end: a look may have read
-// before it, and the repair changes jumps too.
-func (m *mirror) takeDamage() looks.Objects[object] {
-	m.Lock()
-	defer m.Unlock()
-	d := m.damage
-	m.damage, m.reported = looks.Objects[object]{}, false
-	if len(d.Some) > 0 {
-		m.Begin(&looks.Objects[object]{All: true})
-		m.writes++
-	}
-	return d
-}
-
 // compareTables notes in d how tables, read while syncs changed t, differ from the mirror.
 func (m *mirror) compareTables(tables map[string]*xtables.Table, t, d *looks.Objects[object], o *order) {
+	have := chainsOf(tables)
 	for table, chains := range m.chains {
-		var have map[string]xtables.Sum
-		if tab := tables[table]; tab != nil {
-			have = tab.Chains
-		}
 		for name, sum := range chains {
-			was, exists := have[name]
-			if o := (object{chainEdit, table, name}); !t.Has(o) && (!exists || was != sum) {
-				d.Add(o)
+			was, exists := have[table][name]
+			if id := chainObject(table, name); !t.Has(id) && (!exists || was != sum) {
+				d.Add(id)
 			}
 		}
 	}
-	for table, tab := range tables {
-		for name := range tab.Chains {
-			o := object{chainEdit, table, name}
-			if _, ours := m.chains[table][name]; !ours && !t.Has(o) {
-				d.Add(o)
+	for table, chains := range have {
+		for name := range chains {
+			id := chainObject(table, name)
+			if _, ours := m.chains[table][name]; !ours && !t.Has(id) {
+				d.Add(id)
 			}
 		}
 	}
-	m.compareReferenced(tables, t, d)
+	for id := range m.referenced { // can it be removed now?
+		if tab := tables[id.table]; tab != nil && len(tab.ReferencedBy(id.name)) == 0 && !t.Has(id) {
+			d.Add(id)
+		}
+	}
 	m.compareJumps(tables, d, o)
-}
-
-// compareReferenced notes obsolete chains that can be removed now.
-func (m *mirror) compareReferenced(tables map[string]*xtables.Table, t, d *looks.Objects[object]) {
-	for id := range m.referenced {
-		if tab := tables[id.table]; tab != nil && len(tab.ReferencedBy(id.name)) == 0 && !t.Has(id.as(chainEdit)) {
-			d.Add(id.as(chainEdit))
-		}
-	}
 }
 
 // compareJumps notes built-in chains that do not lead to ours as they should. No
 // sync with a delta changes them.
 func (m *mirror) compareJumps(tables map[string]*xtables.Table, d *looks.Objects[object], o *order) {
-	built := map[chainID]bool{}
+	built := map[object]bool{}
 	for _, j := range m.jumps {
-		built[chainID{j.Table, j.Chain}] = true
+		built[jumpsObject(j.Table, j.Chain)] = true
 	}
 	for table, tab := range tables {
 		for chain := range tab.Policies {
-			built[chainID{table, chain}] = true
+			built[jumpsObject(table, chain)] = true
 		}
 	}
 	for id := range built {
-		var tab xtables.Table
-		if t := tables[id.table]; t != nil {
-			tab = *t
+		tab := tables[id.table]
+		if tab == nil {
+			tab = &xtables.Table{}
 		}
-		if !o.inPlace(&tab, id, wantedJumps(m.jumps, id)) {
-			d.Add(id.as(jumpsEdit))
+		if !o.inPlace(tab, id, wantedJumps(m.jumps, id)) {
+			d.Add(id)
 		}
 	}
 }
 
 // compareChanged notes how to change the chains of ch, which are in table nat.
 func (d *difference) compareChanged(ch *layout.Changes, m *mirror) {
-	d.want = sums{"nat": {}}
+	d.want = map[string]map[string]xtables.Sum{"nat": {}}
 	for name, rules := range ch.Chains {
 		was, exists := m.chains["nat"][name]
 		switch sum := xtables.SumOf(rules); {
-		case rules == nil && exists && !m.referenced[chainID{"nat", name}]:
+		case rules == nil && exists && !m.referenced[chainObject("nat", name)]:
 			d.script.Remove("nat", name)
 		case rules != nil && (!exists || was != sum):
 			d.script.Set("nat", name, rules)
@@ -231,7 +212,7 @@ func (d *difference) compareChanged(ch *layout.Changes, m *mirror) {
 // touches returns the chains and sets that d changes. A full set is first filled under another name, grown.
 func (d *difference) touches(grown string) *looks.Objects[object] {
 	t := &looks.Objects[object]{}
-	d.script.Chains(func(table, name string) { t.Add(object{chainEdit, table, name}) })
+	d.script.Chains(func(table, name string) { t.Add(chainObject(table, name)) })
 	for _, sets := range []map[string][]ipset.Entry{d.gained, d.lost} {
 		for name := range sets {
 			t.Add(setObject(name))
@@ -241,56 +222,30 @@ func (d *difference) touches(grown string) *looks.Objects[object] {
 	return t
 }
 
-// apply updates the mirror with a difference that was written.
+// apply updates the mirror with the difference of a delta, which was written.
 func (m *mirror) apply(d *difference) {
 	d.script.Removed(func(table, name string) {
 		delete(m.chains[table], name)
-		delete(m.referenced, chainID{table, name})
+		delete(m.referenced, chainObject(table, name))
 	})
 	for table, chains := range d.want {
 		for name, sum := range chains {
 			m.chains[table][name] = sum
-			delete(m.referenced, chainID{table, name})
+			delete(m.referenced, chainObject(table, name))
 		}
 	}
 	maps.Copy(m.referenced, d.referenced)
-	if d.sets == nil {
-		m.count(d.gained, (*setSum).add)
-		m.count(d.lost, (*setSum).remove)
-	}
-	for name, set := range d.sets {
-		m.sets[name] = sumOfMembers(set)
-	}
+	m.count(d.gained, 1)
+	m.count(d.lost, -1)
 }
 
 // count adds members of sets to their checksums, or removes them.
-func (m *mirror) count(sets map[string][]ipset.Entry, change func(*setSum, ipset.Entry)) {
+func (m *mirror) count(sets map[string][]ipset.Entry, by int) {
 	for name, entries := range sets {
 		t := m.sets[name]
 		for _, e := range entries {
-			change(&t, e)
+			t.add(e, by)
 		}
 		m.sets[name] = t
-	}
-}
-
-// repairChains notes the chains that dmg names and those that differ from the mirror.
-func (d *difference) repairChains(dmg *looks.Objects[object], m *mirror, r *layout.Rules) {
-	for table := range m.chains {
-		d.want[table] = map[string]xtables.Sum{}
-	}
-	done := map[chainID]bool{}
-	r.Chains(func(table, name string, rules []byte) {
-		id, sum := chainID{table, name}, xtables.SumOf(rules)
-		if was, exists := m.chains[table][name]; dmg.Has(id.as(chainEdit)) || !exists || was != sum {
-			d.script.Set(table, name, rules)
-			d.want[table][name] = sum
-		}
-		done[id] = dmg.Has(id.as(chainEdit))
-	})
-	for _, id := range ofKind(dmg, chainEdit) {
-		if !done[id] {
-			d.script.Remove(id.table, id.name)
-		}
 	}
 }

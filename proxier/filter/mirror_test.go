@@ -11,8 +11,8 @@ import (
 // A look names everything that it found, as a plan does.
 func TestDiffering(t *testing.T) {
 	var m mirror
-	m.damage.Add(object{chainEdit, "nat", "SVCP-SERVICES"})
-	m.damage.Add(object{jumpsEdit, "filter", "FORWARD"})
+	m.damage.Add(chainObject("nat", "SVCP-SERVICES"))
+	m.damage.Add(jumpsObject("filter", "FORWARD"))
 	m.damage.Add(setObject("SVCP-VIPS-4"))
 	want := []string{"ip set SVCP-VIPS-4", "iptables chain nat SVCP-SERVICES", "iptables jumps of filter FORWARD"}
 	if got := m.differing("iptables"); !slices.Equal(got, want) {
@@ -22,8 +22,8 @@ func TestDiffering(t *testing.T) {
 
 // Two readings confirm what both found, and nothing else.
 func TestDamageOfBoth(t *testing.T) {
-	a, b := object{chainEdit, "nat", "SVCP-A"}, object{chainEdit, "nat", "SVCP-B"}
-	in, out := object{jumpsEdit, "nat", "INPUT"}, object{jumpsEdit, "nat", "OUTPUT"}
+	a, b := chainObject("nat", "SVCP-A"), chainObject("nat", "SVCP-B")
+	in, out := jumpsObject("nat", "INPUT"), jumpsObject("nat", "OUTPUT")
 	var first, second looks.Objects[object]
 	for _, o := range []object{a, b, in} {
 		first.Add(o)

@@ -2,13 +2,13 @@ package filter
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
 	"svcproxy.dev/svcproxy/netutil/ipset"
-	"svcproxy.dev/svcproxy/netutil/xtables"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/filter/layout"
 	"svcproxy.dev/svcproxy/proxier/policy"
@@ -44,32 +44,25 @@ func chainObjects(ctx context.Context, r *layout.Rules, fam policy.Family) (list
 	if err != nil {
 		return nil, err
 	}
+	have := &layout.Actual{Tables: tables}
 	for _, table := range slices.Sorted(maps.Keys(wanted)) {
-		have := tables[table]
-		if have == nil {
-			have = xtables.NewTable()
+		tab := tableOf(have, table)
+		for _, j := range r.Jumps() {
+			if j.Table == table {
+				target := j.Rule[strings.LastIndexByte(j.Rule, ' ')+1:]
+				name := fmt.Sprintf("jump %s %s to %s", table, j.Chain, target)
+				list = append(list, proxier.Object{Name: name, Present: slices.Contains(tab.Jumps[j.Chain], j.Rule)})
+			}
 		}
-		list = append(list, jumpObjects(r, table, have)...)
 		for _, name := range slices.Sorted(slices.Values(wanted[table])) {
-			_, present := have.Chains[name]
+			_, present := tab.Chains[name]
 			list = append(list, proxier.Object{Name: "chain " + table + " " + name, Present: present})
 		}
 	}
 	return list, nil
 }
 
-func jumpObjects(r *layout.Rules, table string, have *xtables.Table) (list []proxier.Object) {
-	for _, j := range r.Jumps() {
-		if j.Table == table {
-			words := strings.Fields(j.Rule)
-			name := fmt.Sprintf("jump %s %s to %s", table, j.Chain, words[len(words)-1])
-			list = append(list, proxier.Object{Name: name, Present: slices.Contains(have.Jumps[j.Chain], j.Rule)})
-		}
-	}
-	return list
-}
-
-// setObjects are the members that the State needs, not those of the host.
+// setObjects names the sets that the State needs, not those of the host, or the members that they lack.
 func setObjects(ctx context.Context, r *layout.Rules, st *policy.State) (list []proxier.Object, err error) {
 	wanted := r.Sets(st)
 	conn, err := ipset.Dial()
@@ -77,38 +70,26 @@ func setObjects(ctx context.Context, r *layout.Rules, st *policy.State) (list []
 		return nil, err
 	}
 	defer conn.Close()
-	names, err := conn.Names(ctx)
-	if err != nil {
-		return nil, err
-	}
 	for _, name := range slices.Sorted(maps.Keys(wanted)) {
-		if len(wanted[name].Entries) == 0 {
+		lacks := wanted[name].Entries
+		if len(lacks) == 0 {
 			continue
 		}
-		members := map[ipset.Entry]bool{}
-		if slices.Contains(names, name) {
-			have, err := conn.List(ctx, name)
-			if err != nil {
-				return nil, err
-			}
+		have, err := conn.List(ctx, name)
+		if err != nil && !errors.Is(err, ipset.ErrNotExist) {
+			return nil, err
+		}
+		if err == nil {
 			for _, e := range have.Entries {
-				members[e] = true
+				delete(lacks, e)
 			}
 		}
-		list = append(list, memberObjects(name, wanted[name], members)...)
-	}
-	return list, nil
-}
-
-// memberObjects names a set, or the members that it lacks.
-func memberObjects(name string, wanted layout.Members, have map[ipset.Entry]bool) (list []proxier.Object) {
-	for e := range wanted.Entries {
-		if !have[e] {
+		for e := range lacks {
 			list = append(list, proxier.Object{Name: "member " + name + " " + e.String()})
 		}
+		if len(lacks) == 0 {
+			list = append(list, proxier.Object{Name: "set " + name, Present: true})
+		}
 	}
-	if len(list) == 0 {
-		list = append(list, proxier.Object{Name: "set " + name, Present: true})
-	}
-	return list
+	return list, nil
 }

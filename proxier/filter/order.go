@@ -29,7 +29,7 @@ const (
 // overrule them.
 type order struct {
 	mu     sync.Mutex
-	places map[chainID]*place
+	places map[object]*place
 }
 
 // A place is what is known of the jumps of one built-in chain.
@@ -43,23 +43,17 @@ type place struct {
 	until  time.Time // no move before
 }
 
-// A passing is a move of jumps in front of foreign rules.
-type passing struct {
-	chainID
-	rules []string
-}
-
 // inPlace reports whether a built-in chain has the desired jumps to ours, after the one
 // to xtables.UserChain, and before rules that may overrule them, unless those are left there
 // for now.
-func (o *order) inPlace(tab *xtables.Table, id chainID, want []string) bool {
+func (o *order) inPlace(tab *xtables.Table, id object, want []string) bool {
 	if !slices.Equal(tab.Jumps[id.name], want) || tab.UserJumps[id.name].Jumps > 0 {
 		return false
 	}
 	return len(tab.Ahead[id.name]) == 0 || o.paused(id)
 }
 
-func (o *order) paused(id chainID) bool {
+func (o *order) paused(id object) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	p := o.places[id]
@@ -71,7 +65,7 @@ func (o *order) observe(table string, tab *xtables.Table) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for chain := range tab.Policies {
-		id := chainID{table, chain}
+		id := jumpsObject(table, chain)
 		ahead, user := tab.Ahead[chain], tab.AheadOfUser[chain]
 		if len(tab.Jumps[chain]) == 0 {
 			ahead, user = nil, nil
@@ -85,9 +79,9 @@ func (o *order) observe(table string, tab *xtables.Table) {
 }
 
 // place returns the place of a chain, with mu held.
-func (o *order) place(id chainID) *place {
+func (o *order) place(id object) *place {
 	if o.places == nil {
-		o.places = map[chainID]*place{}
+		o.places = map[object]*place{}
 	}
 	if o.places[id] == nil {
 		o.places[id] = &place{}
@@ -108,13 +102,13 @@ func (o *order) due() bool {
 	return false
 }
 
-// moved notes a move. It returns for how long none follows; 0: the next may follow at once.
-func (o *order) moved(m passing) (pause time.Duration) {
+// moved notes a move in front of foreign rules. It returns for how long none follows; 0: the next may follow at once.
+func (o *order) moved(id object, rules []string) (pause time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	p := o.place(m.chainID)
+	p := o.place(id)
 	now := time.Now()
-	p.passed, p.last, p.ahead = m.rules, now, nil
+	p.passed, p.last, p.ahead = rules, now, nil
 	return p.count(now)
 }
 
@@ -133,7 +127,7 @@ func (p *place) count(now time.Time) (pause time.Duration) {
 }
 
 // blockIn says where rules that are to stop clients of services belong.
-func blockIn(id chainID) string {
+func blockIn(id object) string {
 	if id.table == "filter" && id.name == "FORWARD" {
 		return "the chain " + xtables.UserChain + " or the table mangle"
 	}
@@ -145,7 +139,6 @@ func (o *order) warnings(tool string) (list []string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now := time.Now()
-	byName := func(a, b chainID) int { return strings.Compare(a.table+" "+a.name, b.table+" "+b.name) }
 	for _, id := range slices.SortedFunc(maps.Keys(o.places), byName) {
 		if w := o.places[id].warning(id, now); w != "" {
 			list = append(list, fmt.Sprintf("%s %s %s: %s", tool, id.table, id.name, w))
@@ -155,7 +148,7 @@ func (o *order) warnings(tool string) (list []string) {
 }
 
 // warning describes a place; empty: there is nothing to tell.
-func (p *place) warning(id chainID, now time.Time) string {
+func (p *place) warning(id object, now time.Time) string {
 	switch {
 	case len(p.ahead) > 0 && now.Before(p.until):
 		return fmt.Sprintf("another program keeps putting rules before svcproxy's, which may stop services: %s; they are passed again at %s",
@@ -171,15 +164,19 @@ func (p *place) warning(id chainID, now time.Time) string {
 // rulesText quotes rules.
 func rulesText(rules []string) string { return "\"" + strings.Join(rules, "\", \"") + "\"" }
 
+// byName orders jumps by table and chain.
+func byName(a, b object) int { return strings.Compare(a.table+" "+a.name, b.table+" "+b.name) }
+
 // movedAhead notes and logs moves that were written.
-func (o *order) movedAhead(passed []passing, tool string, log *slog.Logger) {
-	for _, m := range passed {
-		pause := o.moved(m)
+func (o *order) movedAhead(passed map[object][]string, tool string, log *slog.Logger) {
+	for _, id := range slices.SortedFunc(maps.Keys(passed), byName) {
+		rules := passed[id]
+		pause := o.moved(id, rules)
 		log.Warn("moved the jumps to our chains before foreign rules that may stop services",
-			"tool", tool, "table", m.table, "chain", m.name, "rules", rulesText(m.rules), "block_in", blockIn(m.chainID))
+			"tool", tool, "table", id.table, "chain", id.name, "rules", rulesText(rules), "block_in", blockIn(id))
 		if pause > 0 {
 			log.Warn("another program keeps inserting rules before our jumps; leaving them there for now",
-				"tool", tool, "table", m.table, "chain", m.name, "retry", pause)
+				"tool", tool, "table", id.table, "chain", id.name, "retry", pause)
 		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"svcproxy.dev/svcproxy/netutil/xtables"
 )
 
-var forward = chainID{"filter", "FORWARD"}
+var forward = jumpsObject("filter", "FORWARD")
 
 // Moves follow at once, and for a while none after moveLimit within moveWindow, and then
 // after ever longer pauses, until a move lasts.
@@ -56,7 +56,7 @@ func TestLeftBehind(t *testing.T) {
 		if o.inPlace(tab, forward, want) {
 			t.Fatal("in place behind a rule that drops")
 		}
-		o.moved(passing{forward, tab.Ahead["FORWARD"]})
+		o.moved(forward, tab.Ahead["FORWARD"])
 		warns(`iptables-nft filter FORWARD: svcproxy's rules were moved before "-o vs -j DROP"`)
 	}
 	o.observe("filter", tab)

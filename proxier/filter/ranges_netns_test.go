@@ -48,7 +48,7 @@ func TestRangesBeforeForeignAccept(t *testing.T) {
 		Restricted: true, SourceRanges: []netip.Prefix{netip.MustParsePrefix("192.0.2.7/32")},
 	})
 	w.Put(res.Key, res)
-	resync(t, k, unasked{layout.NewIPVSRules(policy.IPv4)}, w)
+	writeUnasked(t, k, w)
 
 	check := func(what string) {
 		t.Helper()
@@ -69,19 +69,31 @@ func TestRangesBeforeForeignAccept(t *testing.T) {
 	check("not tracked")
 }
 
-// unasked are rules none of which asks whether IPVS balances, which is not there.
-type unasked struct{ *layout.Rules }
-
-func (r unasked) Chains(emit layout.Emit) {
-	r.Rules.Chains(func(table, name string, rules []byte) {
-		var kept []byte
-		for line := range bytes.Lines(bytes.ReplaceAll(rules, []byte(" -m ipvs ! --ipvs"), nil)) {
-			if !bytes.Contains(line, []byte("-m ipvs")) {
-				kept = append(kept, line...)
+// writeUnasked writes the rules of ipvs mode, without what asks whether IPVS balances, which is not there.
+func writeUnasked(t *testing.T, k *Kernel, w *backendtest.World) {
+	t.Helper()
+	r := layout.NewIPVSRules(policy.IPv4)
+	h, err := k.ReadFor(t.Context(), r, w.State)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &difference{}
+	d.compareChains(chainsOf(h.Tables), func(emit layout.Emit) {
+		r.Chains(func(table, name string, rules []byte) {
+			var kept []byte
+			for line := range bytes.Lines(bytes.ReplaceAll(rules, []byte(" -m ipvs ! --ipvs"), nil)) {
+				if !bytes.Contains(line, []byte("-m ipvs")) {
+					kept = append(kept, line...)
+				}
 			}
-		}
-		emit(table, name, kept)
-	})
+			emit(table, name, kept)
+		})
+	}, referencedIn(h.Tables))
+	d.compareJumps(h.Tables, r.Jumps(), &k.order)
+	d.compareSets(h.Sets, r.Sets(w.State), false)
+	if err := k.write(t.Context(), d); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // neighbour makes a host that sends words over UDP to port 30080 of this one, 192.0.2.1, from 192.0.2.7 and 192.0.2.8.

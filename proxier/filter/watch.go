@@ -176,7 +176,7 @@ func (l *lookout) overtaken(ctx context.Context) bool {
 			return true
 		}
 		for _, chain := range chains {
-			id := chainID{table, chain}
+			id := jumpsObject(table, chain)
 			if !l.order.inPlace(tab, id, wantedJumps(now.jumps, id)) {
 				return true
 			}

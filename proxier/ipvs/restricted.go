@@ -7,7 +7,6 @@ import (
 	"svcproxy.dev/svcproxy/netutil/lvs"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/filter/layout"
-	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
 // withoutGuards returns the servers of frontends that the rules in the kernel do not restrict or masquerade as the
@@ -36,23 +35,6 @@ func entriesOf(steps []step) map[ipset.Entry]bool {
 		entries[entryOf(s.key)] = true
 	}
 	return entries
-}
-
-// guarded are rules whose sets still have what is lost later.
-type guarded struct {
-	*layout.Rules
-	later *layout.Changes
-}
-
-// Sets implements filter.Desired.
-func (g guarded) Sets(st *policy.State) map[string]layout.Members {
-	sets := g.Rules.Sets(st)
-	for name, entries := range g.later.Lost {
-		for _, e := range entries {
-			sets[name].Entries[e] = struct{}{}
-		}
-	}
-	return sets
 }
 
 // unserved returns the frontends without a server while the rules are written: those of refused ones,

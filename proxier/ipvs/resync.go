@@ -41,7 +41,7 @@ func (b *Backend) resync(ctx context.Context, st *policy.State) error {
 	}
 	b.apply(ctx, p, func() error {
 		b.rules.Withhold(p.unserved(b.refused), nil)
-		return b.kernel.Resync(ctx, p.rules, guarded{b.rules, p.guards}, rulesState)
+		return b.kernel.Resync(ctx, p.rules, b.rules, rulesState)
 	}, &errs)
 	return errs.Join()
 }
