@@ -52,8 +52,12 @@ func BenchmarkManyServers(b *testing.B) {
 	b.Run("list", func(b *testing.B) {
 		b.ReportAllocs()
 		for range b.N {
-			_, err := c.List(b.Context(), false, noKeys)
+			list, err := c.Servers(b.Context(), false, noKeys)
 			must(b, err)
+			for key := range list {
+				_, err := c.Destinations(b.Context(), key)
+				must(b, err)
+			}
 		}
 	})
 	b.Run("change", func(b *testing.B) {

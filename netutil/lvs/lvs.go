@@ -1,5 +1,5 @@
 // Package lvs makes the kernel's load balancer, IPVS, do what svcproxy wants. A Conn writes Servers with their
-// Destinations, and reads a Listing of them.
+// Destinations, and reads them.
 //
 //	lvs.go         types, errors, and what errnos mean
 //	conn.go        the handle of moby/ipvs, and its traps
@@ -81,8 +81,7 @@ type Destination struct {
 	Forwarding     Forwarding
 	Limits         Limits
 	ForeignOptions bool // it has options that this package does not set, such as checksums in a tunnel
-
-	Active, Inactive uint32 // connections; they may lag by two seconds
+	Busy           bool // it had connections when it was read; that may lag by two seconds
 }
 
 // Limits are the thresholds of a destination. It gets no new connections once it has Upper ones,
@@ -100,15 +99,6 @@ func (l Limits) Text() (text string) {
 		text += fmt.Sprintf(" -y %d", l.Lower)
 	}
 	return text
-}
-
-// Idle reports whether the destination has no connections.
-func (d Destination) Idle() bool { return d.Active == 0 && d.Inactive == 0 }
-
-// A Listing is a virtual server as the kernel holds it.
-type Listing struct {
-	Server
-	Destinations []Destination
 }
 
 // Timeouts are how long the kernel keeps idle connections of its namespace. It

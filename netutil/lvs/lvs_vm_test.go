@@ -66,17 +66,29 @@ func run(t *testing.T, command string) string {
 	return string(out)
 }
 
-func list(t *testing.T, c *Conn, v6 bool) map[Key]Listing {
+// A listing is a virtual server with its destinations.
+type listing struct {
+	Server
+	Destinations []Destination
+}
+
+func list(t *testing.T, c *Conn, v6 bool) map[Key]listing {
 	t.Helper()
-	l, err := c.List(t.Context(), v6, noKeys)
+	servers, err := c.Servers(t.Context(), v6, noKeys)
 	check(t, err)
+	l := map[Key]listing{}
+	for key, s := range servers {
+		dests, err := c.Destinations(t.Context(), key)
+		check(t, err)
+		l[key] = listing{s, dests}
+	}
 	return l
 }
 
 // noKeys says that no virtual server is known.
 func noKeys(func(Key) bool) {}
 
-func wantList(t *testing.T, c *Conn, v6 bool, want map[Key]Listing) {
+func wantList(t *testing.T, c *Conn, v6 bool, want map[Key]listing) {
 	t.Helper()
 	if diff := cmp.Diff(want, list(t, c, v6), compareAddrs); diff != "" {
 		t.Errorf("listed (-want +got):\n%s", diff)
@@ -99,13 +111,13 @@ func TestServersAreListedAsTheyWereMade(t *testing.T) {
 	limited := Destination{AddrPort: first6, Weight: 0, Limits: Limits{Upper: 1<<31 - 1, Lower: 10}}
 	check(t, c.AddDestination(t.Context(), web6, limited))
 
-	wantList(t, c, false, map[Key]Listing{
+	wantList(t, c, false, map[Key]listing{
 		web: {servers[0], []Destination{{AddrPort: first, Weight: 65535}}},
 		dns: {servers[2], []Destination{}},
 		sig: {servers[3], []Destination{}},
 		ntp: {servers[4], []Destination{}},
 	})
-	wantList(t, c, true, map[Key]Listing{web6: {servers[1], []Destination{limited}}})
+	wantList(t, c, true, map[Key]listing{web6: {servers[1], []Destination{limited}}})
 	if c.Messages != 7 {
 		t.Errorf("%d messages for five servers and two destinations", c.Messages)
 	}
@@ -120,7 +132,7 @@ func TestChangesAndRemovals(t *testing.T) {
 	changed := Server{Key: web, Scheduler: "sh", Persistence: 60}
 	check(t, c.UpdateServer(ctx, changed))
 	check(t, c.UpdateDestination(ctx, web, Destination{AddrPort: first, Weight: 7}))
-	wantList(t, c, false, map[Key]Listing{web: {changed, []Destination{{AddrPort: first, Weight: 7}}}})
+	wantList(t, c, false, map[Key]listing{web: {changed, []Destination{{AddrPort: first, Weight: 7}}}})
 
 	for key, want := range map[Key]bool{web: true, web6: false, dns: false} {
 		if got, err := c.Has(ctx, key); got != want || err != nil {
@@ -129,11 +141,11 @@ func TestChangesAndRemovals(t *testing.T) {
 	}
 	check(t, c.DeleteDestination(ctx, web, first))
 	check(t, c.DeleteDestination(ctx, web, first)) // gone already
-	wantList(t, c, false, map[Key]Listing{web: {changed, []Destination{}}})
+	wantList(t, c, false, map[Key]listing{web: {changed, []Destination{}}})
 	check(t, c.DeleteServer(ctx, web))
 	check(t, c.DeleteServer(ctx, web))
 	check(t, c.DeleteDestination(ctx, web, first))
-	wantList(t, c, false, map[Key]Listing{})
+	wantList(t, c, false, map[Key]listing{})
 }
 
 // someKey returns one of many keys.
@@ -329,7 +341,7 @@ func TestAfterADeadline(t *testing.T) {
 	if err := c.DeleteServer(gone, web); !errors.Is(err, context.Canceled) {
 		t.Errorf("after its end a context still let through: %v", err)
 	}
-	if _, err := c.List(gone, false, noKeys); !errors.Is(err, context.Canceled) {
+	if _, err := c.Servers(gone, false, noKeys); !errors.Is(err, context.Canceled) {
 		t.Errorf("after its end a context still let through: %v", err)
 	}
 	if keys := list(t, c, false); len(keys) != 1 {
@@ -374,7 +386,7 @@ func TestOnePacketAndLimits(t *testing.T) {
 		dest := Destination{AddrPort: first, Weight: 1, Limits: limits}
 		check(t, c.UpdateServer(t.Context(), server))
 		check(t, c.UpdateDestination(t.Context(), dns, dest))
-		wantList(t, c, false, map[Key]Listing{dns: {server, []Destination{dest}}})
+		wantList(t, c, false, map[Key]listing{dns: {server, []Destination{dest}}})
 		want := fmt.Sprintf("%s %d %d 0 0", first, limits.Upper, limits.Lower)
 		if said := strings.Join(strings.Fields(run(t, "ipvsadm -L -n --thresholds")), " "); !strings.Contains(said, want) || strings.Contains(said, " ops ") != server.OnePacket {
 			t.Errorf("ipvsadm says\n%s\nwant %s, one packet: %v", said, want, server.OnePacket)
@@ -382,7 +394,7 @@ func TestOnePacketAndLimits(t *testing.T) {
 	}
 	run(t, "ipvsadm -E -u 10.96.0.53:53 -s wrr -o")
 	run(t, "ipvsadm -e -u 10.96.0.53:53 -r 192.168.10.11:8080 -m -w 1 -x 5 -y 2")
-	wantList(t, c, false, map[Key]Listing{dns: {
+	wantList(t, c, false, map[Key]listing{dns: {
 		Server{Key: dns, Scheduler: "wrr", OnePacket: true}, []Destination{{AddrPort: first, Weight: 1, Limits: Limits{Upper: 5, Lower: 2}}},
 	}})
 }

@@ -21,23 +21,6 @@ const (
 	flagOnePacket  = 0x4
 )
 
-// List returns what Servers does, with the destinations.
-func (c *Conn) List(ctx context.Context, v6 bool, known iter.Seq[Key]) (map[Key]Listing, error) {
-	servers, err := c.Servers(ctx, v6, known)
-	if err != nil {
-		return nil, err
-	}
-	list := make(map[Key]Listing, len(servers))
-	for key, s := range servers {
-		dests, err := c.Destinations(ctx, key)
-		if err != nil {
-			return nil, err
-		}
-		list[key] = Listing{Server: s, Destinations: dests}
-	}
-	return list, nil
-}
-
 // Servers returns the virtual servers of one family, except those for a packet mark.
 //
 // The kernel lists in parts, and resumes by the number of servers, of all
@@ -297,11 +280,11 @@ func (d Destination) destination() *ipvs.Destination {
 func destinationOf(d *ipvs.Destination) Destination {
 	method := Method(d.ConnectionFlags)
 	return Destination{
-		AddrPort:   netip.AddrPortFrom(addr(d.Address), d.Port),
-		Weight:     uint32(d.Weight),
-		Forwarding: Forwarding{Method: method},
-		Limits:     Limits{Upper: d.UpperThreshold, Lower: d.LowerThreshold},
-		Active:     uint32(d.ActiveConnections), Inactive: uint32(d.InactiveConnections),
+		AddrPort:       netip.AddrPortFrom(addr(d.Address), d.Port),
+		Weight:         uint32(d.Weight),
+		Forwarding:     Forwarding{Method: method},
+		Limits:         Limits{Upper: d.UpperThreshold, Lower: d.LowerThreshold},
+		Busy:           d.ActiveConnections+d.InactiveConnections > 0,
 		ForeignOptions: method != Masquerading && method != Direct && method != Tunnel,
 	}
 }

@@ -3,6 +3,7 @@ package ipvs
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -55,14 +56,14 @@ func TestClosedDestinationsGo(t *testing.T) {
 				}
 				c := frontendPairs{by: map[lvs.Key]frontendPair{}}
 				c.put(f, f, nil)
-				return c.server(key, "wrr", map[*policy.Pool][]dest{})
+				return c.server(key, "wrr", map[*policy.Pool][]lvs.Destination{})
 			}
 			now := time.Now()
 			d := difference{now: now, timeout: time.Hour, drains: drains{}}
 			have := server(tt.old)
 			if tt.draining {
 				d.drains[key] = map[netip.AddrPort]time.Time{one: now.Add(-time.Minute)}
-				have.dests = merge([]dest{{AddrPort: one}}, have.dests)
+				have.dests = slices.Insert(have.dests, 0, lvs.Destination{AddrPort: one, Busy: true})
 			}
 			after := d.server(key, have, server(tt.new))
 			if got := stepsText(append(d.first, d.last...)); got != tt.want {
@@ -90,7 +91,7 @@ func stepsText(steps []step) string {
 		case addDest:
 			words = append(words, fmt.Sprintf("add %d", n))
 		case updateDest:
-			words = append(words, fmt.Sprintf("change %d to %d", n, s.dest.weight))
+			words = append(words, fmt.Sprintf("change %d to %d", n, s.dest.Weight))
 		case deleteDest:
 			words = append(words, fmt.Sprintf("remove %d", n))
 		case deleteServer:
@@ -106,9 +107,9 @@ func stepsText(steps []step) string {
 func TestComparisonRemembersWhoCloses(t *testing.T) {
 	key := lvs.Key{Addr: netip.MustParseAddr("10.96.0.1"), Protocol: uint8(source.TCP), Port: 80}
 	for _, closes := range []bool{false, true} {
-		p := &snapshot{servers: map[lvs.Key]*server{key: {}}}
+		p := &snapshot{had: map[lvs.Key]*server{key: {}}}
 		p.remember(map[lvs.Key]*server{key: {closeRemoved: closes}, {}: {}})
-		if got := p.servers[key].closes(netip.MustParseAddrPort("10.0.0.1:80")); got != closes {
+		if got := p.had[key].closes(netip.MustParseAddrPort("10.0.0.1:80")); got != closes {
 			t.Errorf("closes: %v, want %v", got, closes)
 		}
 	}
@@ -129,7 +130,7 @@ func TestSlowStartStep(t *testing.T) {
 		known := policy.Conditions{svc.EndpointAt(&svc.Endpoints[7]): {Share: share}}
 		res := policy.Resolve(svc, known, &policy.Node{}, policy.IPv4)
 		c := newFrontendPairs(&policy.State{Services: map[source.Key]*policy.Resolved{svc.Key: res}})
-		return c.server(key, "wrr", map[*policy.Pool][]dest{})
+		return c.server(key, "wrr", map[*policy.Pool][]lvs.Destination{})
 	}
 	have := at(1)
 	for share := uint8(2); share <= 10; share++ {

@@ -1,6 +1,7 @@
 package ipvs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,9 +21,9 @@ const counterLag = 3 * time.Second
 type step struct {
 	op   op
 	key  lvs.Key
-	srv  *server // for addServer, updateServer and, once it is sent, addDest
-	had  *server // for updateServer
-	dest dest    // for the others
+	srv  *server         // for addServer, updateServer and, once it is sent, addDest
+	had  *server         // for updateServer
+	dest lvs.Destination // for the others
 }
 
 type op uint8
@@ -46,9 +47,9 @@ func (s step) do(ctx context.Context, c *lvs.Conn) error {
 	case deleteServer:
 		return c.DeleteServer(ctx, s.key)
 	case addDest:
-		return s.withService(c.AddDestination(ctx, s.key, s.dest.forKernel()))
+		return s.withService(c.AddDestination(ctx, s.key, s.dest))
 	case updateDest:
-		return c.UpdateDestination(ctx, s.key, s.dest.forKernel())
+		return c.UpdateDestination(ctx, s.key, s.dest)
 	}
 	return c.DeleteDestination(ctx, s.key, s.dest.AddrPort)
 }
@@ -65,7 +66,7 @@ func (s step) undo(servers map[lvs.Key]*server) {
 		servers[s.key] = &stays
 	case addDest, updateDest: // a change of its way that the kernel cannot make removes it
 		lacks := *servers[s.key]
-		lacks.dests = slices.DeleteFunc(slices.Clone(lacks.dests), func(d dest) bool { return d.AddrPort == s.dest.AddrPort })
+		lacks.dests = slices.DeleteFunc(slices.Clone(lacks.dests), func(d lvs.Destination) bool { return d.AddrPort == s.dest.AddrPort })
 		servers[s.key] = &lacks
 	}
 }
@@ -126,7 +127,8 @@ func (d *difference) server(key lvs.Key, have, want *server) *server {
 		return want // shares its destinations with others of its pool
 	}
 	out := *want
-	out.dests = merge(want.dests, left)
+	out.dests = slices.Concat(want.dests, left)
+	slices.SortFunc(out.dests, compareDests)
 	return &out
 }
 
@@ -143,16 +145,11 @@ func (d *difference) removeOrDrain(key lvs.Key, have *server) *server {
 
 // dests compares the actual and desired destinations, both sorted, and returns those
 // that drain; says knows which do not.
-func (d *difference) dests(key lvs.Key, have, want []dest, says *server) (left []dest) {
+func (d *difference) dests(key lvs.Key, have, want []lvs.Destination, says *server) (left []lvs.Destination) {
 	for len(have)+len(want) > 0 {
-		order := 0
-		switch {
-		case len(have) == 0:
-			order = 1
-		case len(want) == 0:
-			order = -1
-		default:
-			order = have[0].Compare(want[0].AddrPort)
+		order := cmp.Compare(len(want), len(have)) // where one of them has none left
+		if len(have) > 0 && len(want) > 0 {
+			order = compareDests(have[0], want[0])
 		}
 		switch {
 		case order > 0:
@@ -160,7 +157,7 @@ func (d *difference) dests(key lvs.Key, have, want []dest, says *server) (left [
 			want = want[1:]
 		case order < 0:
 			if d.drain(key, have[0], says.closes(have[0].AddrPort)) {
-				left = append(left, have[0].draining())
+				left = append(left, draining(have[0]))
 			}
 			have = have[1:]
 		default:
@@ -172,13 +169,13 @@ func (d *difference) dests(key lvs.Key, have, want []dest, says *server) (left [
 }
 
 // changeDest adds the step that makes an existing destination what is wanted. It may have been draining.
-func (d *difference) changeDest(key lvs.Key, have, want dest) {
+func (d *difference) changeDest(key lvs.Key, have, want lvs.Destination) {
 	d.undrain(key, have.AddrPort)
-	if have.is(want) {
+	if isAs(have, want) {
 		return
 	}
 	s := step{op: updateDest, key: key, dest: want}
-	if want.weight == 0 {
+	if want.Weight == 0 {
 		d.last = append(d.last, s)
 	} else {
 		d.first = append(d.first, s)
@@ -188,42 +185,29 @@ func (d *difference) changeDest(key lvs.Key, have, want dest) {
 // drain notes how to change a removed destination, and reports whether it stays for a
 // while, with weight 0. Its connections continue until they end or time out; those to be
 // closed do not: the kernel ends a connection whose destination is gone at its next packet.
-func (d *difference) drain(key lvs.Key, have dest, closed bool) bool {
-	since, draining := d.drains.since(key, have.AddrPort)
-	if !draining || since.After(d.now) {
+func (d *difference) drain(key lvs.Key, have lvs.Destination, closed bool) bool {
+	since, drains := d.drains[key][have.AddrPort]
+	if !drains || since.After(d.now) {
 		since = d.now
 	}
 	waited := d.now.Sub(since)
-	if closed || waited >= drainTime(key, d.timeout) || have.idle && draining && waited >= counterLag {
+	if closed || waited >= drainTime(key, d.timeout) || !have.Busy && drains && waited >= counterLag {
 		d.undrain(key, have.AddrPort)
 		d.last = append(d.last, step{op: deleteDest, key: key, dest: have})
 		return false
 	}
 	d.drained = append(d.drained, drainChange{key, have.AddrPort, since})
-	if have.weight != 0 || have.foreignOptions {
-		d.last = append(d.last, step{op: updateDest, key: key, dest: have.draining()})
+	if have.Weight != 0 || have.ForeignOptions {
+		d.last = append(d.last, step{op: updateDest, key: key, dest: draining(have)})
 	}
 	return true
 }
 
 // undrain notes that a destination no longer drains, if it did.
 func (d *difference) undrain(key lvs.Key, at netip.AddrPort) {
-	if _, draining := d.drains.since(key, at); draining {
+	if _, drains := d.drains[key][at]; drains {
 		d.drained = append(d.drained, drainChange{key: key, at: at})
 	}
-}
-
-// merge returns two sorted lists as one.
-func merge(a, b []dest) []dest {
-	out := make([]dest, 0, len(a)+len(b))
-	for len(a) > 0 && len(b) > 0 {
-		if a[0].Compare(b[0].AddrPort) < 0 {
-			out, a = append(out, a[0]), a[1:]
-		} else {
-			out, b = append(out, b[0]), b[1:]
-		}
-	}
-	return append(append(out, a...), b...)
 }
 
 // addrDifference returns the missing and the extra addresses of a device, in order.
@@ -251,19 +235,15 @@ func readServer(ctx context.Context, conn *lvs.Conn, key lvs.Key) (*server, erro
 	if err != nil {
 		return nil, err
 	}
-	dests, err := conn.Destinations(ctx, key)
+	return withDests(ctx, conn, s)
+}
+
+// withDests returns a server that was read with its destinations.
+func withDests(ctx context.Context, conn *lvs.Conn, s lvs.Server) (*server, error) {
+	dests, err := conn.Destinations(ctx, s.Key)
 	if err != nil {
 		return nil, err
 	}
-	return serverFrom(lvs.Listing{Server: s, Destinations: dests}), nil
-}
-
-// serverFrom converts a listed server.
-func serverFrom(l lvs.Listing) *server {
-	s := &server{Server: l.Server, dests: make([]dest, len(l.Destinations))}
-	for i, d := range l.Destinations {
-		s.dests[i] = dest{AddrPort: d.AddrPort, weight: d.Weight, way: d.Forwarding, limits: d.Limits, foreignOptions: d.ForeignOptions, idle: d.Idle()}
-	}
-	slices.SortFunc(s.dests, func(a, b dest) int { return a.Compare(b.AddrPort) })
-	return s
+	slices.SortFunc(dests, compareDests)
+	return &server{Server: s, dests: dests}, nil
 }

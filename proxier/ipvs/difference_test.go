@@ -34,7 +34,7 @@ func (k kernel) do(s step) error {
 	case deleteServer:
 		delete(k, s.key)
 	case addDest, updateDest:
-		dests[s.dest.AddrPort] = s.dest.weight
+		dests[s.dest.AddrPort] = s.dest.Weight
 	case deleteDest:
 		delete(dests, s.dest.AddrPort)
 	}
@@ -57,7 +57,7 @@ func weights(s *server) map[netip.AddrPort]uint32 {
 	}
 	m := map[netip.AddrPort]uint32{}
 	for _, d := range s.dests {
-		m[d.AddrPort] = d.weight
+		m[d.AddrPort] = d.Weight
 	}
 	return m
 }
@@ -74,7 +74,7 @@ func drawServer(rt *rapid.T, key lvs.Key) *server {
 	for i := range 10 {
 		if rapid.Bool().Draw(rt, "has") {
 			at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 80)
-			s.dests = append(s.dests, dest{AddrPort: at, weight: uint32(rapid.IntRange(0, 3).Draw(rt, "weight"))})
+			s.dests = append(s.dests, lvs.Destination{AddrPort: at, Weight: uint32(rapid.IntRange(0, 3).Draw(rt, "weight"))})
 		}
 	}
 	return s
@@ -164,7 +164,7 @@ func TestIdleDestinationsGoAfterAWhile(t *testing.T) {
 			if tt.marked {
 				d.drains[key] = map[netip.AddrPort]time.Time{at: start}
 			}
-			have := &server{Server: lvs.Server{Key: key}, dests: []dest{{AddrPort: at, idle: tt.idle}}}
+			have := &server{Server: lvs.Server{Key: key}, dests: []lvs.Destination{{AddrPort: at, Busy: !tt.idle}}}
 			if left := d.server(key, have, nil); (left != nil) != tt.stays {
 				t.Errorf("left %+v, steps %v", left, d.last)
 			}

@@ -90,7 +90,7 @@ func TestDrainsEnd(t *testing.T) {
 		if !h.goesOn(c) {
 			h.Error("the connection did not go on")
 		}
-		began, _ := h.Backend.record.drains.since(h.key(1), h.endpoint(0))
+		began := h.Backend.record.drains[h.key(1)][h.endpoint(0)]
 		if due := h.Backend.NextDue(); due.Sub(began) > h.opts.DrainTimeout {
 			h.Errorf("the drain is due %v after it began, later than its end", due.Sub(began))
 		}
@@ -250,14 +250,14 @@ func TestRestartKnowsDrains(t *testing.T) {
 		h.Put(h.service("web", 1, source.TCP, 0, 1))
 		h.connectTo(0)
 		h.Put(h.service("web", 1, source.TCP, 1))
-		since, ok := h.Backend.record.drains.since(h.key(1), h.endpoint(0))
+		since, ok := h.Backend.record.drains[h.key(1)][h.endpoint(0)]
 		if !ok {
 			h.Fatal("no drain is known")
 		}
 		h.Restart()
 		h.Sync(nil)
 		h.wantState(h.draining(1, 0))
-		if again, ok := h.Backend.record.drains.since(h.key(1), h.endpoint(0)); !ok || !again.Equal(since) {
+		if again, ok := h.Backend.record.drains[h.key(1)][h.endpoint(0)]; !ok || !again.Equal(since) {
 			h.Errorf("after a restart it drains since %v (known: %v), before since %v", again, ok, since)
 		}
 		back := h.service("web", 1, source.TCP, 0, 1)

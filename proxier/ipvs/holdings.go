@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/times"
 	"svcproxy.dev/svcproxy/netutil/lvs"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/policy"
@@ -18,13 +19,13 @@ type holdings struct {
 	claims  *frontendPairs
 	members map[netip.Addr]struct{} // of the set of bound addresses: those of services, and where servers drain
 	orphans map[netip.Addr]int      // how many servers there are only kept to drain
-	queue   drainQueue              // of drains
+	checks  map[lvs.Key]time.Time   // when to check servers for their drains
 }
 
 // compare notes how to change servers. It returns their addresses on our device that
 // neither services nor draining servers need any more.
 func (h *holdings) compare(d *difference, keys []lvs.Key, scheduler string, st *policy.State) (freed []netip.Addr) {
-	pools := map[*policy.Pool][]dest{}
+	pools := map[*policy.Pool][]lvs.Destination{}
 	for _, key := range keys {
 		had := h.servers[key]
 		now := d.server(key, had, h.claims.server(key, scheduler, pools))
@@ -86,7 +87,12 @@ func (h *holdings) addrChanges(st *policy.State, delta *policy.Delta, bound map[
 // readDue adds to keys the servers whose drains are due, after reading which of their
 // destinations have connections.
 func (h *holdings) readDue(ctx context.Context, conn *lvs.Conn, now time.Time, keys map[lvs.Key]struct{}, errs *proxier.Failures) {
-	for _, key := range h.queue.due(now, maxDue) {
+	left := maxDue
+	for key, at := range h.checks { // in random order, so others the next time
+		if at.After(now) {
+			continue
+		}
+		delete(h.checks, key)
 		if h.servers[key] == nil {
 			continue
 		}
@@ -95,42 +101,47 @@ func (h *holdings) readDue(ctx context.Context, conn *lvs.Conn, now time.Time, k
 		if !errors.Is(err, lvs.ErrNotExist) { // another program removed it, which a look will find
 			errs.Add(err)
 		}
-		h.servers[key] = h.servers[key].withIdle(list)
+		h.servers[key] = h.servers[key].withCounts(list)
+		if left--; left == 0 {
+			return
+		}
 	}
 }
 
-// withIdle returns a copy of s that notes which of its destinations are idle.
-func (s *server) withIdle(list []lvs.Destination) *server {
+// withCounts returns a copy of s that notes which of its destinations are in use.
+func (s *server) withCounts(list []lvs.Destination) *server {
 	out := *s
 	out.dests = slices.Clone(s.dests)
 	for _, l := range list {
-		i, has := slices.BinarySearchFunc(out.dests, l, func(d dest, l lvs.Destination) int { return d.Compare(l.AddrPort) })
-		if has {
-			out.dests[i].idle = l.Idle()
+		if i, has := slices.BinarySearchFunc(out.dests, l, compareDests); has {
+			out.dests[i].Busy = l.Busy
 		}
 	}
 	return &out
 }
 
-// queueDrains queues all drains.
-func (h *holdings) queueDrains(d *difference) {
-	h.queue = drainQueue{}
-	for key := range d.drains {
-		h.queueDrain(key, d)
-	}
-}
-
-// queueDrain queues the drains of a server.
+// queueDrain sets when to check the drains of a server.
 func (h *holdings) queueDrain(key lvs.Key, d *difference) {
 	if len(d.drains[key]) == 0 || h.servers[key] == nil {
-		h.queue.remove(key)
+		delete(h.checks, key)
 		return
 	}
 	soonest := maxDrainLook
 	for _, since := range d.drains[key] {
 		soonest = min(soonest, nextLook(since, d.now, drainTime(key, d.timeout)))
 	}
-	h.queue.set(key, d.now.Add(soonest))
+	if h.checks == nil {
+		h.checks = map[lvs.Key]time.Time{}
+	}
+	h.checks[key] = d.now.Add(soonest)
+}
+
+// nextDrainCheck returns when to check the first server; zero: there is none.
+func (h *holdings) nextDrainCheck() (next time.Time) {
+	for _, at := range h.checks {
+		next = times.Due(next, at)
+	}
+	return next
 }
 
 // unserved returns the error for refused virtual servers; nil if there are none.
@@ -149,4 +160,30 @@ func (h *holdings) unserved(r refused) *proxier.PartialError {
 		u.Frontends[f.Key] = !elsewhere && (why.foreign || !h.servers[key].takes())
 	}
 	return u
+}
+
+// maxDue is how many servers one sync checks for their drains, a message each:
+// changes wait for no more than these.
+const maxDue = 64
+
+// The time between two checks of a drain grows with its age up to maxDrainLook. After
+// its timeout, which it survives only if the kernel lost it, it is checked every
+// minDrainLook.
+const (
+	minDrainLook = time.Second
+	maxDrainLook = 30 * time.Second
+)
+
+// nextLook returns how long after now to check a drain: its connections may have ended,
+// or it has timed out.
+func nextLook(since, now time.Time, timeout time.Duration) time.Duration {
+	waited := max(0, now.Sub(since))
+	switch left := timeout - waited; {
+	case left <= 0:
+		return minDrainLook
+	case waited < counterLag:
+		return min(counterLag-waited, left)
+	default:
+		return min(waited, maxDrainLook, left)
+	}
 }

@@ -15,19 +15,24 @@ import (
 // A lookout compares what IPVS and our device hold with the mirror, beside Syncs.
 type lookout struct {
 	v6       bool
-	timeouts timeouts
+	timeouts lvs.Timeouts // how long the kernel is to keep idle connections; 0: as it does
 	mirror   mirror
 	mu       sync.Mutex // held by looks
 }
 
-func (l *lookout) compareAll(ctx context.Context) (differs bool, err error) {
+// compareKernel compares servers, and if it is given no connection for that also timeouts and addresses.
+func (l *lookout) compareKernel(ctx context.Context, conn *lvs.Conn) (differs bool, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	servers, foreign, known := l.mirror.beginLook()
 	if !known {
 		return false, nil
 	}
 	defer func() { differs = l.mirror.endLook() && err == nil }()
-	conn, err := lvs.Dial(ctx)
-	if err != nil {
+	if conn != nil {
+		return false, l.compareServers(ctx, conn, servers, foreign)
+	}
+	if conn, err = lvs.Dial(ctx); err != nil {
 		return false, err
 	}
 	err = errors.Join(l.compareServers(ctx, conn, servers, foreign), l.compareTimeouts(ctx, conn), conn.Close())
@@ -59,11 +64,11 @@ func (l *lookout) compareServers(ctx context.Context, conn *lvs.Conn, servers, f
 			l.mirror.compare(key, nil)
 			continue
 		}
-		dests, err := conn.Destinations(ctx, key)
+		have, err := withDests(ctx, conn, s)
 		if err != nil {
 			return err
 		}
-		l.mirror.compare(key, serverFrom(lvs.Listing{Server: s, Destinations: dests}))
+		l.mirror.compare(key, have)
 		proxier.Progressed(ctx)
 	}
 	for _, key := range foreign {
@@ -75,7 +80,7 @@ func (l *lookout) compareServers(ctx context.Context, conn *lvs.Conn, servers, f
 }
 
 func (l *lookout) compareTimeouts(ctx context.Context, conn *lvs.Conn) error {
-	differ, err := l.timeouts.differ(ctx, conn)
+	differ, err := timeoutsDiffer(ctx, conn, l.timeouts)
 	if differ {
 		l.mirror.timeoutsDiffer()
 	}
@@ -119,21 +124,31 @@ func (l *lookout) runCanary(ctx context.Context, conn *lvs.Conn, changed func())
 		if there, err := conn.Has(ctx, key); there || err != nil { // an error is reported by the next look
 			continue
 		}
-		if differs, err := l.checkServers(ctx, conn); err == nil && differs {
+		if differs, err := l.compareKernel(ctx, conn); err == nil && differs {
 			l.mirror.markReported()
 			changed()
 		}
 	}
 }
 
-// checkServers compares servers only.
-func (l *lookout) checkServers(ctx context.Context, conn *lvs.Conn) (differs bool, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	servers, foreign, known := l.mirror.beginLook()
-	if !known {
+// setTimeouts sets the timeouts if the kernel has others.
+func (l *lookout) setTimeouts(ctx context.Context, conn *lvs.Conn) error {
+	differ, err := timeoutsDiffer(ctx, conn, l.timeouts)
+	if err != nil || !differ {
+		return err
+	}
+	return conn.SetTimeouts(ctx, l.timeouts)
+}
+
+// timeoutsDiffer reports whether the kernel has other timeouts.
+func timeoutsDiffer(ctx context.Context, conn *lvs.Conn, want lvs.Timeouts) (bool, error) {
+	if want == (lvs.Timeouts{}) {
 		return false, nil
 	}
-	defer func() { differs = l.mirror.endLook() && err == nil }()
-	return false, l.compareServers(ctx, conn, servers, foreign)
+	have, err := conn.Timeouts(ctx)
+	if err != nil {
+		return false, err
+	}
+	differs := func(want, have time.Duration) bool { return want != 0 && seconds(want) != seconds(have) }
+	return differs(want.TCP, have.TCP) || differs(want.TCPFin, have.TCPFin) || differs(want.UDP, have.UDP), nil
 }

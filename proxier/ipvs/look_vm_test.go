@@ -83,7 +83,7 @@ func TestRefusedServersAreTriedAgain(t *testing.T) {
 	}
 	h.unserved(&policy.Delta{}, 1)
 	allow()
-	h.Backend.retries.due = time.Now()
+	h.Backend.retryDue = time.Now()
 	h.Sync(&policy.Delta{})
 	h.wantState()
 	h.settled()

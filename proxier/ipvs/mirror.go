@@ -252,5 +252,5 @@ func (s *server) matches(want *server) bool {
 	if s == nil || want == nil {
 		return s == want
 	}
-	return s.Server == want.Server && slices.EqualFunc(s.dests, want.dests, dest.is)
+	return s.Server == want.Server && slices.EqualFunc(s.dests, want.dests, isAs)
 }

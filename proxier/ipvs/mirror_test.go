@@ -23,7 +23,7 @@ func mirrorKey(n int) lvs.Key {
 func weighing(n int, weight uint32) *server {
 	return &server{
 		Server: lvs.Server{Key: mirrorKey(n), Scheduler: "wrr"},
-		dests:  []dest{{AddrPort: netip.MustParseAddrPort("10.0.0.1:80"), weight: weight}},
+		dests:  []lvs.Destination{{AddrPort: netip.MustParseAddrPort("10.0.0.1:80"), Weight: weight}},
 	}
 }
 
@@ -50,11 +50,11 @@ func keySet(numbers ...int) map[lvs.Key]struct{} {
 // What differs is found, and handed to the next Sync, once.
 func TestLookFindsWhatDiffers(t *testing.T) {
 	odd := weighing(1, 1)
-	odd.dests[0].foreignOptions = true
+	odd.dests[0].ForeignOptions = true
 	other := weighing(1, 1)
 	other.Scheduler = "rr"
 	way := weighing(1, 1)
-	way.dests[0].way = lvs.Forwarding{Method: lvs.Direct}
+	way.dests[0].Forwarding = lvs.Forwarding{Method: lvs.Direct}
 	tests := []struct {
 		name string
 		have *server

@@ -63,8 +63,8 @@ func serverObjects(ctx context.Context, st *policy.State) (list []proxier.Object
 		pool := cl.frontend().Outside.Pool
 		way := wayOf(pool.Forward)
 		for _, t := range pool.Targets {
-			present := slices.ContainsFunc(s.dests, func(d dest) bool {
-				return d.AddrPort == t.AddrPort && d.weight > 0 && d.way == way && d.limits == limitsOf(pool, t.AddrPort)
+			present := slices.ContainsFunc(s.dests, func(d lvs.Destination) bool {
+				return d.AddrPort == t.AddrPort && d.Weight > 0 && d.Forwarding == way && d.Limits == limitsOf(pool, t.AddrPort)
 			})
 			list = append(list, proxier.Object{Name: fmt.Sprintf("destination %s -> %s", key, t.AddrPort), Present: present})
 		}

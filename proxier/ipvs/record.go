@@ -6,11 +6,13 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"svcproxy.dev/svcproxy/netutil/lvs"
 	"svcproxy.dev/svcproxy/proxier/bootrecord"
 	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // A record holds which virtual servers are ours, which the kernel does not store, and
@@ -35,11 +37,6 @@ type drainChange struct {
 	key   lvs.Key
 	at    netip.AddrPort
 	since time.Time
-}
-
-func (d drains) since(k lvs.Key, at netip.AddrPort) (time.Time, bool) {
-	t, ok := d[k][at]
-	return t, ok
 }
 
 func newRecord() *record { return &record{owned: map[lvs.Key]struct{}{}, drains: drains{}} }
@@ -72,7 +69,7 @@ func (r *record) disown(k lvs.Key) {
 
 // drained notes the beginning or the end of a drain. Only our servers have drains.
 func (r *record) drained(c drainChange) {
-	had, draining := r.drains.since(c.key, c.at)
+	had, draining := r.drains[c.key][c.at]
 	switch {
 	case !r.owns(c.key), c.since.Equal(had), c.since.IsZero() && !draining:
 		return
@@ -113,15 +110,34 @@ func (r *record) lines() (out []byte) {
 }
 
 // replay applies a line of the file.
-func (r *record) replay(l line) {
-	switch l.word {
-	case wordOwn:
-		r.own(l.key)
-	case wordGone:
-		r.disown(l.key)
-	default:
-		r.drained(drainChange{key: l.key, at: l.at, since: l.since})
+func (r *record) replay(text string) error {
+	words := strings.Fields(text)
+	if len(words) == 0 || fields[words[0]] != len(words) {
+		return fmt.Errorf("%q: wrong number of words: %d", text, len(words))
 	}
+	protocol, ok := protocols[words[1]]
+	if !ok {
+		return fmt.Errorf("unknown protocol %q", words[1])
+	}
+	server, err := netip.ParseAddrPort(words[2])
+	c := drainChange{key: lvs.Key{Addr: server.Addr(), Protocol: uint8(protocol), Port: server.Port()}}
+	if err == nil && len(words) > 3 {
+		c.at, err = netip.ParseAddrPort(words[3])
+	}
+	if err == nil && len(words) > 4 {
+		c.since, err = time.Parse(time.RFC3339Nano, words[4])
+	}
+	switch {
+	case err != nil:
+		return err
+	case words[0] == wordOwn:
+		r.own(c.key)
+	case words[0] == wordGone:
+		r.disown(c.key)
+	default:
+		r.drained(c)
+	}
+	return nil
 }
 
 // clear empties the record, and removes the file.
@@ -140,34 +156,44 @@ func readRecord(dir string, fam policy.Family, s bootrecord.Scope) (r *record, d
 	if dir == "" {
 		return r, 0, nil
 	}
-	file, damaged, err := bootrecord.Read(filepath.Join(dir, "ipvs-"+fam.String()+".journal"), "svcproxy ipvs", s, func(text string) error {
-		l, err := parseLine(text)
-		if err == nil {
-			r.replay(l)
-		}
-		return err
-	})
+	r.file, damaged, err = bootrecord.Read(filepath.Join(dir, "ipvs-"+fam.String()+".journal"), "svcproxy ipvs", s, r.replay)
 	if err != nil {
 		return nil, 0, fmt.Errorf("reading which virtual servers are ours: %w", err)
 	}
-	r.file = file
 	return r, damaged, nil
 }
 
 // forgetDrains drops the drains of destinations that a server no longer has.
 func (r *record) forgetDrains(key lvs.Key, now *server) {
 	for at := range r.drains[key] {
-		if !slices.ContainsFunc(now.dests, func(d dest) bool { return d.AddrPort == at }) {
+		if !slices.ContainsFunc(now.dests, func(d lvs.Destination) bool { return d.AddrPort == at }) {
 			r.drained(drainChange{key: key, at: at})
 		}
 	}
 }
 
-// disownMissing disowns servers that are not in a list of all.
-func (r *record) disownMissing(list map[lvs.Key]lvs.Listing) {
-	for key := range r.owned {
-		if _, there := list[key]; !there {
-			r.disown(key)
-		}
-	}
+// The first words of lines, as in
+//
+//	own tcp 10.96.0.10:80
+//	drain tcp 10.96.0.10:80 192.168.10.11:8080 2026-11-22T03:40:31.5Z
+//	drained tcp 10.96.0.10:80 192.168.10.11:8080
+//	gone tcp 10.96.0.10:80
+const (
+	wordOwn     = "own"
+	wordGone    = "gone"
+	wordDrain   = "drain"
+	wordDrained = "drained"
+)
+
+// fields is the number of words in a line.
+var fields = map[string]int{wordOwn: 3, wordGone: 3, wordDrained: 4, wordDrain: 5}
+
+// protocols are the protocols of services by name.
+var protocols = map[string]source.Protocol{
+	source.TCP.String(): source.TCP, source.UDP.String(): source.UDP, source.SCTP.String(): source.SCTP,
+}
+
+// lineOf returns the words of a line about a server.
+func lineOf(word string, k lvs.Key, more ...any) []any {
+	return append([]any{word, source.Protocol(k.Protocol), netip.AddrPortFrom(k.Addr, k.Port)}, more...)
 }

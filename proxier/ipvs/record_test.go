@@ -69,7 +69,7 @@ func TestRecordComesBack(t *testing.T) {
 	r.drained(drainChange{key, at, since})
 	flush(t, r)
 	back := open(t, dir, here)
-	if got, ok := back.drains.since(key, at); !back.owns(key) || !ok || !got.Equal(since) {
+	if got, ok := back.drains[key][at]; !back.owns(key) || !ok || !got.Equal(since) {
 		t.Errorf("read back %s", back.lines())
 	}
 	wantSame(t, back, r)

@@ -55,39 +55,33 @@ func foreignServer(name policy.ServicePortName, key lvs.Key) refusal {
 // say, it is tried again. Each try makes the kernel run modprobe.
 const retryRefused = 30 * time.Second
 
-// A retrySchedule is when to retry servers that the kernel refused.
-type retrySchedule struct {
-	n   int       // number of them
-	due time.Time // when to retry some; zero: there are none
-}
-
-// count updates l after a Sync that succeeded. If a server was accepted after all, the
+// countRefused sets when to retry after a Sync that succeeded. If a server was accepted after all, the
 // others are tried at once.
-func (l *retrySchedule) count(r refused, now time.Time) {
+func (o *owner) countRefused(now time.Time) {
 	n := 0
-	for _, why := range r {
+	for _, why := range o.refused {
 		if !why.foreign {
 			n++
 		}
 	}
 	switch {
 	case n == 0:
-		l.due = time.Time{}
-	case n < l.n:
-		l.due = now
-	case !now.Before(l.due):
-		l.due = now.Add(retryRefused)
+		o.retryDue = time.Time{}
+	case n < o.refusals:
+		o.retryDue = now
+	case !now.Before(o.retryDue):
+		o.retryDue = now.Add(retryRefused)
 	}
-	l.n = n
+	o.refusals = n
 }
 
-// retry adds some of the servers that the kernel refused to keys, if they are due.
-func (l *retrySchedule) retry(r refused, now time.Time, keys map[lvs.Key]struct{}) {
-	if l.due.IsZero() || now.Before(l.due) {
+// addRetries adds some of the servers that the kernel refused to keys, if they are due.
+func (o *owner) addRetries(now time.Time, keys map[lvs.Key]struct{}) {
+	if o.retryDue.IsZero() || now.Before(o.retryDue) {
 		return
 	}
 	left := maxDue
-	for key, why := range r { // in random order, so others the next time
+	for key, why := range o.refused { // in random order, so others the next time
 		if why.foreign {
 			continue
 		}
@@ -95,5 +89,39 @@ func (l *retrySchedule) retry(r refused, now time.Time, keys map[lvs.Key]struct{
 		if left--; left == 0 {
 			return
 		}
+	}
+}
+
+// maxLogged is how many foreign servers are logged at once. If the state directory was
+// lost there are as many as services.
+const maxLogged = 50
+
+// logForeign logs servers that were not foreign, or not wanted, before.
+func (o *owner) logForeign(c *frontendPairs) {
+	known := o.foreign
+	o.foreign = make(map[lvs.Key]struct{})
+	var found []lvs.Key
+	for key, why := range o.refused {
+		if !why.foreign {
+			continue
+		}
+		o.foreign[key] = struct{}{}
+		if _, was := known[key]; !was {
+			found = append(found, key)
+		}
+	}
+	o.warnForeign(found, func(key lvs.Key) string {
+		return fmt.Sprintf("a virtual server that service %s wants belongs to another program: it is left alone", c.by[key].frontend().ServicePort)
+	})
+}
+
+// warnForeign logs the same of servers, in order, and how to remove them.
+func (o *owner) warnForeign(keys []lvs.Key, what func(lvs.Key) string) {
+	slices.SortFunc(keys, compareKeys)
+	for _, key := range keys[:min(len(keys), maxLogged)] {
+		o.log.Warn(what(key), "family", o.fam, "virtual_server", key, "to_remove", "ipvsadm -D "+key.String())
+	}
+	if more := len(keys) - maxLogged; more > 0 {
+		o.log.Warn("there are more such virtual servers: was the state directory lost?", "family", o.fam, "virtual_servers", more)
 	}
 }

@@ -38,7 +38,7 @@ func (b *Backend) beginDelta(ctx context.Context, keys map[lvs.Key]struct{}, del
 // guard what is still balanced, and everything is compared next.
 func (b *Backend) repair(ctx context.Context, st *policy.State, f found, errs *proxier.Failures) {
 	if f.timeouts {
-		errs.Add(b.timeouts.set(ctx, b.conn))
+		errs.Add(b.setTimeouts(ctx, b.conn))
 	}
 	if len(f.addrs.Some) > 0 {
 		b.repairAddrs(ctx, f.addrs.Some, b.members, errs)

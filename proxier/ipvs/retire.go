@@ -37,10 +37,10 @@ func (b *Backend) Retire(ctx context.Context) (done bool, err error) {
 	b.servers = nil // the next Sync compares everything
 	errs.Add(b.record.flush())
 	errs.Add(releaseUDP(ctx, b.fam == policy.IPv6, p.diff.last))
-	if errs.N == 0 && len(p.after) == 0 {
+	if errs.N == 0 && len(p.servers) == 0 {
 		errs.Add(b.removeDevice(ctx))
 	}
-	return errs.N == 0 && len(p.after) == 0, errs.Join()
+	return errs.N == 0 && len(p.servers) == 0, errs.Join()
 }
 
 // releaseUDP removes the UDP flows of removed servers from connection tracking, which
@@ -99,7 +99,7 @@ func (o *owner) remove(ctx context.Context) error {
 func (o *owner) removeServers(ctx context.Context, bound map[netip.Addr]struct{}) error {
 	err := o.conn.Probe(ctx)
 	if errors.Is(err, lvs.ErrUnsupported) { // its module was removed, with all servers
-		o.record.disownMissing(nil)
+		o.disownMissing(nil)
 		return nil
 	}
 	if err != nil {
@@ -109,7 +109,7 @@ func (o *owner) removeServers(ctx context.Context, bound map[netip.Addr]struct{}
 	if err != nil {
 		return err
 	}
-	o.record.disownMissing(list)
+	o.disownMissing(list)
 	var errs proxier.Failures
 	var stay []lvs.Key
 	removed := 0
@@ -130,6 +130,15 @@ func (o *owner) removeServers(ctx context.Context, bound map[netip.Addr]struct{}
 		return "a virtual server on an address of " + links.Own + " is not recorded as ours: it stays"
 	})
 	return errs.Join()
+}
+
+// disownMissing disowns servers that are not in a list of all.
+func (o *owner) disownMissing(list map[lvs.Key]lvs.Server) {
+	for key := range o.record.owned {
+		if _, there := list[key]; !there {
+			o.record.disown(key)
+		}
+	}
 }
 
 // Cleanup removes the virtual servers, addresses, device and record of a family from a

@@ -15,7 +15,7 @@ import (
 // A server is a virtual server, as desired or as the kernel holds it.
 type server struct {
 	lvs.Server
-	dests []dest // sorted by address and port
+	dests []lvs.Destination // sorted by address and port; one of weight 0 gets no new connections
 
 	name   policy.ServicePortName // zero if it was read from the kernel
 	orphan bool                   // no longer desired; it stays while destinations drain
@@ -27,23 +27,13 @@ type server struct {
 
 // takes reports whether a server has a destination for new connections. It may be nil.
 func (s *server) takes() bool {
-	return s != nil && slices.ContainsFunc(s.dests, func(d dest) bool { return d.weight > 0 })
+	return s != nil && slices.ContainsFunc(s.dests, func(d lvs.Destination) bool { return d.Weight > 0 })
 }
 
 // closes reports whether a destination that leaves does not drain.
 func (s *server) closes(at netip.AddrPort) bool {
 	_, closed := slices.BinarySearchFunc(s.closed, at, netip.AddrPort.Compare)
 	return closed || s.closeRemoved
-}
-
-// A dest is where a server sends connections. One of weight 0 gets no new ones.
-type dest struct {
-	netip.AddrPort
-	weight         uint32
-	way            lvs.Forwarding // to it
-	limits         lvs.Limits
-	foreignOptions bool // see lvs.Destination
-	idle           bool // had no connections when it was read
 }
 
 // A frontendPair has the frontends of one address, port and protocol. A node port may overlap
@@ -132,7 +122,7 @@ func (c *frontendPairs) set(key lvs.Key, cl frontendPair, touched map[lvs.Key]st
 }
 
 // server returns the desired server at a key; nil: none.
-func (c *frontendPairs) server(key lvs.Key, scheduler string, pools map[*policy.Pool][]dest) *server {
+func (c *frontendPairs) server(key lvs.Key, scheduler string, pools map[*policy.Pool][]lvs.Destination) *server {
 	f := c.by[key].frontend()
 	if f == nil {
 		return nil
@@ -182,10 +172,10 @@ func flagsOf(flags source.SchedulerFlags) (out lvs.SchedulerFlags) {
 func seconds(d time.Duration) uint32 { return uint32((d + time.Second - 1) / time.Second) }
 
 // destinations returns those of a pool.
-func destinations(p *policy.Pool) []dest {
-	list, way := make([]dest, 0, len(p.Targets)+len(p.Kept)), wayOf(p.Forward)
+func destinations(p *policy.Pool) []lvs.Destination {
+	list, way := make([]lvs.Destination, 0, len(p.Targets)+len(p.Kept)), wayOf(p.Forward)
 	add := func(at netip.AddrPort, weight uint32) {
-		list = append(list, dest{AddrPort: at, weight: weight, way: way, limits: limitsOf(p, at)})
+		list = append(list, lvs.Destination{AddrPort: at, Weight: weight, Forwarding: way, Limits: limitsOf(p, at)})
 	}
 	for _, t := range p.Targets {
 		add(t.AddrPort, uint32(t.Weight))
@@ -194,8 +184,8 @@ func destinations(p *policy.Pool) []dest {
 		add(k, 0)
 	}
 	// A target that is also kept, under another name, is a target.
-	slices.SortStableFunc(list, func(a, b dest) int { return a.Compare(b.AddrPort) })
-	return slices.CompactFunc(list, func(a, b dest) bool { return a.AddrPort == b.AddrPort })
+	slices.SortStableFunc(list, compareDests)
+	return slices.CompactFunc(list, func(a, b lvs.Destination) bool { return a.AddrPort == b.AddrPort })
 }
 
 func limitsOf(p *policy.Pool, at netip.AddrPort) lvs.Limits {
@@ -229,17 +219,20 @@ func wayOf(f source.Forwarding) lvs.Forwarding {
 	return lvs.Forwarding{}
 }
 
-// is reports whether an existing destination is as desired.
-func (d dest) is(want dest) bool {
-	return d.AddrPort == want.AddrPort && d.weight == want.weight && d.way == want.way && d.limits == want.limits && !d.foreignOptions
+// compareDests orders destinations by address and port.
+func compareDests(a, b lvs.Destination) int { return a.Compare(b.AddrPort) }
+
+// isAs reports whether an existing destination is as desired.
+func isAs(have, want lvs.Destination) bool {
+	have.Busy = want.Busy
+	return have == want
 }
 
-// draining returns what is left of a destination that drains. Its connections keep their way.
-func (d dest) draining() dest { return dest{AddrPort: d.AddrPort, way: d.way, limits: d.limits} }
-
-// forKernel returns a desired destination as it is written.
-func (d dest) forKernel() lvs.Destination {
-	return lvs.Destination{AddrPort: d.AddrPort, Weight: d.weight, Forwarding: d.way, Limits: d.limits}
+// draining returns what is left of a destination that drains. Its connections keep their way, and count
+// as going on until it is read again.
+func draining(d lvs.Destination) lvs.Destination {
+	d.Weight, d.ForeignOptions, d.Busy = 0, false, true
+	return d
 }
 
 // datagramGrace is how long a removed UDP destination keeps its flows, whose end is unknown: time

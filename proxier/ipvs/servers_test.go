@@ -37,7 +37,7 @@ func TestAddressMeetsNodePort(t *testing.T) {
 			{Name: "address"}:   frontend("address", tt.address, node, policy.External),
 			{Name: "node-port"}: frontend("node-port", tt.nodePort, netip.IPv4Unspecified(), policy.NodePort),
 		}}
-		s := newFrontendPairs(st).server(lvs.Key{Addr: node, Protocol: uint8(source.TCP), Port: 30080}, "wrr", map[*policy.Pool][]dest{})
+		s := newFrontendPairs(st).server(lvs.Key{Addr: node, Protocol: uint8(source.TCP), Port: 30080}, "wrr", map[*policy.Pool][]lvs.Destination{})
 		if s == nil || s.name.Name != tt.want {
 			t.Errorf("%s: server %+v, want that of %s", tt.what, s, tt.want)
 		}

@@ -112,8 +112,8 @@ func TestUnservedFrontends(t *testing.T) {
 		without[key] = r
 		b.claims.by[key] = frontendPair{address: frontend(port, policy.VIP)}
 	}
-	b.servers[lvs.Key{Port: 3}] = &server{dests: []dest{{weight: 0}, {weight: 1}}}
-	b.servers[lvs.Key{Port: 5}] = &server{dests: []dest{{weight: 0}}}
+	b.servers[lvs.Key{Port: 3}] = &server{dests: []lvs.Destination{{Weight: 0}, {Weight: 1}}}
+	b.servers[lvs.Key{Port: 5}] = &server{dests: []lvs.Destination{{Weight: 0}}}
 	b.claims.by[lvs.Key{Port: 4}] = frontendPair{nodePort: frontend(4, policy.NodePort)}
 	var u *proxier.PartialError
 	if !errors.As(b.unserved(without), &u) {
@@ -132,11 +132,11 @@ func TestUnservedFrontends(t *testing.T) {
 // What the kernel does not take is missing in what it holds, and in nothing else
 // that has the same destinations.
 func TestRefusedDestinationsAreNotHeld(t *testing.T) {
-	pool := []dest{{AddrPort: netip.MustParseAddrPort("10.0.0.1:80"), weight: 1}, {AddrPort: netip.MustParseAddrPort("10.0.0.255:80"), weight: 1}}
+	pool := []lvs.Destination{{AddrPort: netip.MustParseAddrPort("10.0.0.1:80"), Weight: 1}, {AddrPort: netip.MustParseAddrPort("10.0.0.255:80"), Weight: 1}}
 	key, other := tcp("10.96.0.1:80"), tcp("10.96.0.2:80")
 	servers := map[lvs.Key]*server{key: {dests: pool}, other: {dests: pool}}
 	step{op: addDest, key: key, dest: pool[1]}.undo(servers)
-	if got := servers[key].dests; !slices.Equal(got, pool[:1]) || len(servers[other].dests) != 2 || pool[1].weight != 1 {
+	if got := servers[key].dests; !slices.Equal(got, pool[:1]) || len(servers[other].dests) != 2 || pool[1].Weight != 1 {
 		t.Errorf("held %v, by others %v", got, servers[other].dests)
 	}
 }

@@ -1,6 +1,8 @@
 package ipvs
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -9,7 +11,9 @@ import (
 
 	"svcproxy.dev/svcproxy/netutil/links"
 	"svcproxy.dev/svcproxy/netutil/lvs"
+	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // Text returns the virtual servers of a State as ipvsadm-save prints them, each
@@ -17,7 +21,7 @@ import (
 // address, protocol and port.
 func Text(st *policy.State, scheduler string) []string {
 	c := newFrontendPairs(st)
-	pools := map[*policy.Pool][]dest{}
+	pools := map[*policy.Pool][]lvs.Destination{}
 	var lines []string
 	for _, key := range slices.SortedFunc(maps.Keys(c.by), compareKeys) {
 		s := c.server(key, scheduler, pools)
@@ -63,6 +67,36 @@ func flagText(s lvs.Server) string {
 	return " -b " + strings.Join(words, ",")
 }
 
-func destText(k lvs.Key, d dest) string {
-	return fmt.Sprintf("-a %s -r %s %s%s", k, d.AddrPort, d.way.Text(d.weight), d.limits.Text())
+func destText(k lvs.Key, d lvs.Destination) string {
+	return fmt.Sprintf("-a %s -r %s %s%s", k, d.AddrPort, d.Forwarding.Text(d.Weight), d.Limits.Text())
+}
+
+// Count implements proxier.Counter. It reads servers one by one, on a socket of its own.
+// What rules balance, and not IPVS, is not counted: local sources under policy local.
+func (o *owner) Count(ctx context.Context, addrs []proxier.FrontendAddr, each func(proxier.Pair, proxier.Count)) error {
+	conn, err := lvs.Dial(ctx)
+	if err != nil {
+		return fmt.Errorf("ipvs, %s: counting: %w", o.fam, err)
+	}
+	for _, p := range addrs {
+		if err = countServer(ctx, conn, p, each); err != nil {
+			err = fmt.Errorf("ipvs, %s: counting: %w", o.fam, err)
+			break
+		}
+	}
+	return errors.Join(err, conn.Close())
+}
+
+func countServer(ctx context.Context, conn *lvs.Conn, p proxier.FrontendAddr, each func(proxier.Pair, proxier.Count)) error {
+	list, err := conn.Counters(ctx, lvs.Key{Addr: p.Addr(), Protocol: uint8(p.Protocol), Port: p.Port()})
+	for _, c := range list {
+		active := uint64(c.Active)
+		if p.Protocol == source.UDP { // all of them are inactive to IPVS
+			active += uint64(c.Inactive)
+		}
+		each(proxier.Pair{FrontendAddr: p, Target: c.AddrPort}, proxier.Count{
+			Active: active, Connections: c.Connections, Packets: c.Packets, Bytes: c.Bytes,
+		})
+	}
+	return err
 }

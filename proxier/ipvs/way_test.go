@@ -38,7 +38,7 @@ func TestWaysChange(t *testing.T) {
 	key := lvs.Key{Addr: netip.MustParseAddr("10.96.0.1"), Protocol: uint8(source.TCP), Port: 80}
 	at := netip.MustParseAddrPort("10.0.0.1:80")
 	one := func(weight uint32, way lvs.Forwarding) *server {
-		return &server{Server: lvs.Server{Key: key}, dests: []dest{{AddrPort: at, weight: weight, way: way}}}
+		return &server{Server: lvs.Server{Key: key}, dests: []lvs.Destination{{AddrPort: at, Weight: weight, Forwarding: way}}}
 	}
 	for _, tt := range []struct {
 		name       string
@@ -73,8 +73,8 @@ func TestWaysChange(t *testing.T) {
 // A destination whose way the kernel could not change is gone.
 func TestRefusedWay(t *testing.T) {
 	key := lvs.Key{Addr: netip.MustParseAddr("10.96.0.1"), Protocol: uint8(source.TCP), Port: 80}
-	to := dest{AddrPort: netip.MustParseAddrPort("10.0.0.1:80"), weight: 1, way: gue}
-	servers := map[lvs.Key]*server{key: {dests: []dest{to}}}
+	to := lvs.Destination{AddrPort: netip.MustParseAddrPort("10.0.0.1:80"), Weight: 1, Forwarding: gue}
+	servers := map[lvs.Key]*server{key: {dests: []lvs.Destination{to}}}
 	step{op: updateDest, key: key, dest: to}.undo(servers)
 	if n := len(servers[key].dests); n != 0 {
 		t.Errorf("%d destinations", n)

@@ -215,13 +215,13 @@ func (r *ipvsRound) complete() error {
 	if err := r.holds(len(r.all)-1, len(r.all)); err != nil {
 		return err // most often, and cheap
 	}
-	list, err := r.kernel.List(context.Background(), false, func(func(lvs.Key) bool) {})
-	if err != nil {
-		return err
-	}
 	for i := range r.all {
-		if got := len(list[keyOf(&r.all[i])].Destinations); got != endpointsEach {
-			return fmt.Errorf("%s has %d endpoints", r.all[i].Name, got)
+		found, err := r.kernel.Destinations(context.Background(), keyOf(&r.all[i]))
+		if err != nil {
+			return err
+		}
+		if len(found) != endpointsEach {
+			return fmt.Errorf("%s has %d endpoints", r.all[i].Name, len(found))
 		}
 	}
 	return nil
