@@ -125,7 +125,12 @@ ip6tables -w -t nat -A OUTPUT -p udp --dport 53 -j DNAT --to-destination [::1]:5
 	expect(t, "at first, IPv6", flows(t, true), flow6)
 
 	gone := []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:5353"), netip.MustParseAddrPort("127.0.0.1:5555")}
-	stale := func(f conntrack.Flow) conntrack.Verdict { return conntrack.RemoveIf(slices.Contains(gone, f.Reply)) }
+	stale := func(f conntrack.Flow) conntrack.Verdict {
+		if slices.Contains(gone, f.Reply) {
+			return conntrack.Remove
+		}
+		return conntrack.Keep
+	}
 	if n, err := conntrack.Prune(t.Context(), false, conntrack.Query{}, stale); n != 2 || err != nil {
 		t.Errorf("Prune = %d, %v; want 2, nil", n, err)
 	}

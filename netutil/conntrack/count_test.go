@@ -17,8 +17,9 @@ func TestCountedIsTranslated(t *testing.T) {
 		{seenReply, endpoint, false},
 		{destinationTranslated, vip, false},
 	} {
-		e := entry{orig: tuple{dst: vip}, reply: tuple{src: tt.reply}, status: tt.status}
-		if got := e.connection().Translated; got != tt.want {
+		e := entry{Connection: Connection{Dst: vip, Reply: tt.reply}, status: tt.status}
+		e.conclude()
+		if got := e.Translated; got != tt.want {
 			t.Errorf("status %#x, reply from %v: translated %t", tt.status, tt.reply, got)
 		}
 	}

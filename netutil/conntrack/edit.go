@@ -31,33 +31,23 @@ type edit struct {
 // editAll edits the entries of a family that match the filters as choose says,
 // as they arrive, and returns how many counted edits were made. When ctx ends it stops at once.
 func editAll(ctx context.Context, ipv6 bool, filters []Filter, choose func(*entry) []edit) (int, error) {
-	reading, err := openSocket()
-	if err != nil {
-		return 0, err
-	}
-	defer reading.Close()
-	writing, err := openSocket()
-	if err != nil {
-		return 0, err
-	}
-	defer writing.Close()
-	// Reads take no context; closing the sockets interrupts them.
-	defer context.AfterFunc(ctx, func() { reading.Close(); writing.Close() })()
-
-	w := editor{socket: writing, family: family(ipv6)}
-	err = reading.walk(w.family, filters, func(e *entry) error {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		return w.add(e, choose(e))
+	w := editor{family: family(ipv6)}
+	err := withSocket(ctx, func(reading *socket) error {
+		return withSocket(ctx, func(writing *socket) error {
+			w.socket = writing
+			err := reading.walk(w.family, filters, func(e *entry) error {
+				if ctx.Err() != nil {
+					return ctx.Err()
+				}
+				return w.add(e, choose(e))
+			})
+			if err == nil {
+				err = w.flush()
+			}
+			return errors.Join(err, w.failed)
+		})
 	})
-	if err == nil {
-		err = w.flush()
-	}
-	if ctx.Err() != nil {
-		return w.done, ctx.Err()
-	}
-	return w.done, errors.Join(err, w.failed)
+	return w.done, err
 }
 
 // An editor changes or removes entries in batches: one by one, as ti-mo/conntrack does
@@ -85,7 +75,10 @@ func (r *editor) add(e *entry, edits []edit) error {
 			Data:   []byte{r.family, unix.NFNETLINK_V0, 0, 0},
 		}
 		if !change.other {
-			m.Data = e.appendNames(m.Data)
+			for _, a := range e.names {
+				m.Data = append(m.Data, a...)
+				m.Data = append(m.Data, make([]byte, nlmsg.Align(len(a))-len(a))...)
+			}
 		}
 		m.Data = append(m.Data, change.attrs...)
 		r.batch, r.edits = append(r.batch, m), append(r.edits, change)
@@ -94,15 +87,6 @@ func (r *editor) add(e *entry, edits []edit) error {
 		return nil
 	}
 	return r.flush()
-}
-
-// appendNames appends the attributes that identify e.
-func (e *entry) appendNames(data []byte) []byte {
-	for _, a := range e.names {
-		data = append(data, a...)
-		data = append(data, make([]byte, nlmsg.Align(len(a))-len(a))...)
-	}
-	return data
 }
 
 // flush edits what was added. It fails if the kernel cannot be reached, but continues
@@ -118,7 +102,9 @@ func (r *editor) flush() error {
 		return fmt.Errorf("%s %d conntrack flows: %w", verb, len(r.batch), err)
 	}
 	for _, change := range r.edits {
-		r.count(change, 1)
+		if change.counted {
+			r.done++
+		}
 	}
 	first := sent[0].Header.Sequence
 	for done := false; !done; {
@@ -139,23 +125,18 @@ func (r *editor) flush() error {
 	return nil
 }
 
-// count adds an edit to those that were made.
-func (r *editor) count(change edit, by int) {
-	if change.counted {
-		r.done += by
-	}
-}
-
-// handleReply handles the kernel's reply to one message.
+// handleReply handles the kernel's reply to one message; it replies to failures only, and to the last one.
 func (r *editor) handleReply(change edit, m netlink.Message, errno unix.Errno) {
 	if errno == 0 {
 		return
 	}
-	r.count(change, -1)
+	if change.counted {
+		r.done--
+	}
 	if errno == unix.ENOENT || change.maybe || r.failed != nil { // ENOENT: it no longer exists
 		return
 	}
 	var e entry
 	_ = e.decode(bytes.Clone(m.Data)) // our own message
-	r.failed = fmt.Errorf("%s conntrack flow with replies from %v to %v: %w", change.verb, e.reply.src, e.reply.dst, errno)
+	r.failed = fmt.Errorf("%s conntrack flow with replies from %v to %v: %w", change.verb, e.Reply, e.ReplyTo, errno)
 }

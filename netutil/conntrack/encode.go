@@ -60,9 +60,6 @@ const (
 	filterReply = 2 // the same of the tuple of replies
 )
 
-// attributes are parts of a message, in which numbers are big-endian.
-type attributes = []netfilter.Attribute
-
 func nest(typ uint16, parts ...netfilter.Attribute) netfilter.Attribute {
 	return netfilter.Attribute{Type: typ, Nested: true, Children: parts}
 }
@@ -71,6 +68,7 @@ func part(typ uint16, data ...byte) netfilter.Attribute {
 	return netfilter.Attribute{Type: typ, Data: data}
 }
 
+// Numbers of messages are big-endian.
 func number16(typ, n uint16) netfilter.Attribute { return part(typ, netfilter.Uint16Bytes(n)...) }
 
 func number32(typ uint16, n uint32) netfilter.Attribute {
@@ -88,7 +86,7 @@ func encode(parts ...netfilter.Attribute) []byte {
 
 // encodeTuple returns one direction of a flow. What is zero is left out, except for ports.
 func encodeTuple(typ uint16, protocol uint8, src, dst netip.AddrPort, zone uint16) netfilter.Attribute {
-	addrs := attributes{}
+	addrs := []netfilter.Attribute{}
 	for _, a := range []struct {
 		addr   netip.Addr
 		v4, v6 uint16
@@ -100,7 +98,7 @@ func encodeTuple(typ uint16, protocol uint8, src, dst netip.AddrPort, zone uint1
 			addrs = append(addrs, part(a.v6, a.addr.AsSlice()...))
 		}
 	}
-	parts := attributes{nest(tupleAddrs, addrs...)}
+	parts := []netfilter.Attribute{nest(tupleAddrs, addrs...)}
 	if protocol != 0 {
 		parts = append(parts, nest(tupleProto, part(protoNumber, protocol), number16(protoSrc, src.Port()), number16(protoDst, dst.Port())))
 	}

@@ -8,16 +8,30 @@ import (
 	"svcproxy.dev/svcproxy/netutil/internal/nlmsg"
 )
 
-// An entry has the parts of a conntrack entry that we need.
+// A Connection is an entry of connection tracking, of any protocol that has ports.
+type Connection struct {
+	Protocol       uint8          // by its IANA number
+	Src, Dst       netip.AddrPort // as the client sent its first packet
+	Reply, ReplyTo netip.AddrPort // of replies: from the endpoint, or from Dst without translation, and where to
+
+	Translated  bool // a rule translated Dst; IPVS leaves no sign of that it does
+	Replied     bool
+	Established bool // it was answered and, of TCP, is established
+	Ended       bool // of TCP and SCTP: closed on both sides, only remembered
+
+	// In both directions. 0 unless net.netfilter.nf_conntrack_acct was 1 when it began.
+	Packets, Bytes uint64
+}
+
+// An entry is a Connection with what else we need of it.
 type entry struct {
-	orig, reply tuple
-	status      uint32 // IPS_*, <linux/netfilter/nf_conntrack_common.h>
-	info        []byte // CTA_PROTOINFO; nil: none
-	mark        uint32
-	late        bool          // it is for late answers only, see Move
-	zoned       bool          // one direction or both are in a zone
-	counters    [2][]byte     // of both directions; nil: none
-	names       [3]nlmsg.Attr // the attributes that identify it, as received; some may be missing
+	Connection
+	status uint32 // IPS_*, <linux/netfilter/nf_conntrack_common.h>
+	info   []byte // CTA_PROTOINFO; nil: none
+	mark   uint32
+	late   bool          // it is for late answers only, see Move
+	zoned  bool          // one direction or both are in a zone
+	names  [3]nlmsg.Attr // the attributes that identify it, as received; some may be missing
 }
 
 // Bits of the status of an entry, IPS_*.
@@ -41,12 +55,6 @@ const (
 	sctpShutdownAcking = 7
 )
 
-// A tuple is one direction of a flow.
-type tuple struct {
-	src, dst netip.AddrPort
-	proto    uint8
-}
-
 // nfgenLen is the length of struct nfgenmsg, <linux/netfilter/nfnetlink.h>.
 const nfgenLen = 4
 
@@ -59,11 +67,12 @@ func (e *entry) decode(b []byte) error {
 	for typ, a := range nlmsg.Attrs(b[nfgenLen:]) {
 		switch typ {
 		case attrOrig:
-			e.orig.decode(a.Value())
+			e.Protocol = nlmsg.Uint8(nlmsg.Find(a.Value(), tupleProto, protoNumber))
+			e.Src, e.Dst = decodeTuple(a.Value())
 			zone := nlmsg.Find(a.Value(), tupleZone)
 			e.late, e.zoned = nlmsg.Uint16(zone) == lateZone, e.zoned || zone != nil
 		case attrReply:
-			e.reply.decode(a.Value())
+			e.Reply, e.ReplyTo = decodeTuple(a.Value())
 			e.zoned = e.zoned || nlmsg.Find(a.Value(), tupleZone) != nil
 			e.names[0] = a
 		case attrStatus:
@@ -72,10 +81,9 @@ func (e *entry) decode(b []byte) error {
 			e.info = a.Value()
 		case attrMark:
 			e.mark = nlmsg.Uint32(a.Value())
-		case attrOrigCounters:
-			e.counters[0] = a.Value()
-		case attrReplyCounters:
-			e.counters[1] = a.Value()
+		case attrOrigCounters, attrReplyCounters:
+			e.Packets += nlmsg.Uint64(nlmsg.Find(a.Value(), countersPackets))
+			e.Bytes += nlmsg.Uint64(nlmsg.Find(a.Value(), countersBytes))
 		case attrZone:
 			e.zoned = true
 			e.names[1] = a
@@ -83,13 +91,28 @@ func (e *entry) decode(b []byte) error {
 			e.names[2] = a
 		}
 	}
+	e.conclude()
 	return nil
 }
 
-func (t *tuple) decode(b []byte) {
-	t.src = netip.AddrPortFrom(addr(b, addrsSrc4, addrsSrc6), nlmsg.Uint16(nlmsg.Find(b, tupleProto, protoSrc)))
-	t.dst = netip.AddrPortFrom(addr(b, addrsDst4, addrsDst6), nlmsg.Uint16(nlmsg.Find(b, tupleProto, protoDst)))
-	t.proto = nlmsg.Uint8(nlmsg.Find(b, tupleProto, protoNumber))
+// conclude sets what follows from the status and the state.
+func (e *entry) conclude() {
+	e.Replied = e.status&seenReply != 0
+	e.Translated = e.status&destinationTranslated != 0 && e.Dst != e.Reply
+	e.Established = e.Replied && (e.Protocol != unix.IPPROTO_TCP || e.tcpState() == tcpEstablished || e.status&offloaded != 0)
+	switch e.tcpState() {
+	case tcpLastAck, tcpTimeWait, tcpClose:
+		e.Ended = true
+	default:
+		state := nlmsg.Uint8(nlmsg.Find(e.info, infoSCTP, infoState))
+		e.Ended = state == sctpClosed || state == sctpShutdownAcking
+	}
+}
+
+// decodeTuple decodes one direction of a flow.
+func decodeTuple(b []byte) (src, dst netip.AddrPort) {
+	return netip.AddrPortFrom(addr(b, addrsSrc4, addrsSrc6), nlmsg.Uint16(nlmsg.Find(b, tupleProto, protoSrc))),
+		netip.AddrPortFrom(addr(b, addrsDst4, addrsDst6), nlmsg.Uint16(nlmsg.Find(b, tupleProto, protoDst)))
 }
 
 // addr returns the address of a tuple that is of one of two types, by family.
@@ -104,16 +127,6 @@ func addr(tuple []byte, v4, v6 uint16) netip.Addr {
 // tcpState returns the state of a TCP connection, 0 where the kernel does not say.
 func (e *entry) tcpState() uint8 { return nlmsg.Uint8(nlmsg.Find(e.info, infoTCP, infoState)) }
 
-// ended reports whether a connection is over.
-func (e *entry) ended() bool {
-	switch e.tcpState() {
-	case tcpLastAck, tcpTimeWait, tcpClose:
-		return true
-	}
-	state := nlmsg.Uint8(nlmsg.Find(e.info, infoSCTP, infoState))
-	return state == sctpClosed || state == sctpShutdownAcking
-}
-
 // reopens reports whether the first SYN after the end of a connection starts a new one.
 func (e *entry) reopens() bool {
 	flags := nlmsg.Uint8(nlmsg.Find(e.info, infoTCP, infoTCPFlags)) | nlmsg.Uint8(nlmsg.Find(e.info, infoTCP, infoTCPReplyFlags))
@@ -122,36 +135,5 @@ func (e *entry) reopens() bool {
 
 // movable reports whether Move can be done.
 func (e *entry) movable() bool {
-	return e.orig.proto == unix.IPPROTO_UDP && e.status&destinationTranslated != 0 && !e.zoned
-}
-
-// A Connection is an entry of connection tracking, of any protocol that has ports.
-type Connection struct {
-	Protocol       uint8          // by its IANA number
-	Src, Dst       netip.AddrPort // as the client sent its first packet
-	Reply, ReplyTo netip.AddrPort // of replies: from the endpoint, or from Dst without translation, and where to
-
-	Translated  bool // a rule translated Dst; IPVS leaves no sign of that it does
-	Replied     bool
-	Established bool // it was answered and, of TCP, is established
-	Ended       bool // of TCP and SCTP: closed on both sides, only remembered
-
-	// In both directions. 0 unless net.netfilter.nf_conntrack_acct was 1 when it began.
-	Packets, Bytes uint64
-}
-
-func (e *entry) connection() Connection {
-	replied := e.status&seenReply != 0
-	c := Connection{
-		Protocol: e.orig.proto, Src: e.orig.src, Dst: e.orig.dst, Reply: e.reply.src, ReplyTo: e.reply.dst,
-		Translated:  e.status&destinationTranslated != 0 && e.orig.dst != e.reply.src,
-		Replied:     replied,
-		Established: replied && (e.orig.proto != unix.IPPROTO_TCP || e.tcpState() == tcpEstablished || e.status&offloaded != 0),
-		Ended:       e.ended(),
-	}
-	for _, b := range e.counters {
-		c.Packets += nlmsg.Uint64(nlmsg.Find(b, countersPackets))
-		c.Bytes += nlmsg.Uint64(nlmsg.Find(b, countersBytes))
-	}
-	return c
+	return e.Protocol == unix.IPPROTO_UDP && e.status&destinationTranslated != 0 && !e.zoned
 }

@@ -23,13 +23,12 @@ func TestFilterAndEntryAgree(t *testing.T) {
 		if err := e.decode(append([]byte{unix.AF_INET, 0, 0, 0}, attrs...)); err != nil {
 			t.Fatal(err)
 		}
-		c := e.connection()
-		if !tt.filter.selects(&c) || e.orig.proto != unix.IPPROTO_UDP || e.orig.src.String() != tt.src || e.orig.src.Port() != 53 {
-			t.Errorf("%+v: decoded %+v", tt.filter, e.orig)
+		if !tt.filter.selects(&e.Connection) || e.Protocol != unix.IPPROTO_UDP || e.Src.String() != tt.src || e.Src.Port() != 53 {
+			t.Errorf("%+v: decoded %+v", tt.filter, e.Connection)
 		}
 		for _, other := range []string{"10.96.0.1:54", "10.96.0.2:53"} {
-			if (&Filter{Protocol: unix.IPPROTO_UDP, Src: netip.MustParseAddrPort(other)}).selects(&c) {
-				t.Errorf("%+v passes %s", e.orig, other)
+			if (&Filter{Protocol: unix.IPPROTO_UDP, Src: netip.MustParseAddrPort(other)}).selects(&e.Connection) {
+				t.Errorf("%+v passes %s", e.Connection, other)
 			}
 		}
 	}

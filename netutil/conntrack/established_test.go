@@ -20,8 +20,9 @@ func TestEstablishedStatus(t *testing.T) {
 		{unix.IPPROTO_UDP, 0, false},
 	} {
 		e := entry{status: tt.status}
-		e.orig.proto = tt.proto
-		if got := e.connection().Established; got != tt.want {
+		e.Protocol = tt.proto
+		e.conclude()
+		if got := e.Established; got != tt.want {
 			t.Errorf("protocol %d, status %#x: %v, want %v", tt.proto, tt.status, got, tt.want)
 		}
 	}

@@ -50,7 +50,8 @@ func Follow(ends bool) (*Follower, error) {
 	}
 	f := &Follower{buf: s.buf}
 	if err = s.subscribe(groups); err == nil {
-		f.fd, err = s.duplicate()
+		failed := s.raw.Control(func(old uintptr) { f.fd, err = unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 0) })
+		err = errors.Join(failed, err)
 	}
 	if err = errors.Join(err, s.Close()); err != nil { // ends the poller's watch
 		return nil, fmt.Errorf("asking for conntrack events: %w", err)
@@ -58,13 +59,8 @@ func Follow(ends bool) (*Follower, error) {
 	return f, nil
 }
 
-// duplicate returns another descriptor of the socket.
-func (s *socket) duplicate() (fd int, err error) {
-	failed := s.raw.Control(func(old uintptr) { fd, err = unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 0) })
-	return fd, errors.Join(failed, err)
-}
-
-// subscribe joins multicast groups, behind a filter.
+// subscribe joins multicast groups, behind a filter. In a user namespace a larger buffer is not allowed:
+// a smaller one loses more events, which is noticed.
 func (s *socket) subscribe(groups []uint32) error {
 	program, err := bpf.Assemble(translatedOnly)
 	if err == nil {
@@ -73,19 +69,15 @@ func (s *socket) subscribe(groups []uint32) error {
 	if err != nil {
 		return err
 	}
-	s.force(unix.SO_RCVBUFFORCE, eventBuffer)
+	_ = s.raw.Control(func(fd uintptr) {
+		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, eventBuffer)
+	})
 	for _, g := range groups {
 		if err := s.JoinGroup(g); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// force sets a socket option. In a user namespace it is not allowed: a smaller buffer
-// loses more events, which is noticed.
-func (s *socket) force(option, value int) {
-	_ = s.raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, option, value) })
 }
 
 // findAttribute is the offset at which a filter loads the offset of the attribute X, at
@@ -139,8 +131,9 @@ func (f *Follower) readAll(ctx context.Context, each func(Event)) error {
 			return receiveError(n, err)
 		}
 		err = nlmsg.Each(f.buf[:n], func(m nlmsg.Message) error {
-			if e, ok := eventOf(m); ok {
-				each(e)
+			var e entry
+			if len(m.Body) > 0 && e.decode(m.Body) == nil && !e.late && e.Translated {
+				each(Event{Connection: e.Connection, IPv6: m.Body[0] == unix.AF_INET6, Begun: m.Type == uint16(changeEntry)})
 			}
 			return nil
 		})
@@ -149,16 +142,4 @@ func (f *Follower) readAll(ctx context.Context, each func(Event)) error {
 		}
 	}
 	return nil
-}
-
-// eventOf decodes a message of a multicast group.
-func eventOf(m nlmsg.Message) (e Event, ok bool) {
-	var entry entry
-	if len(m.Body) == 0 || entry.decode(m.Body) != nil || entry.late {
-		return e, false
-	}
-	e.IPv6 = m.Body[0] == unix.AF_INET6
-	e.Begun = m.Type == uint16(changeEntry)
-	e.Connection = entry.connection()
-	return e, e.Translated
 }

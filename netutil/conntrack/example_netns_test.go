@@ -22,7 +22,12 @@ func ExamplePrune() {
 		}
 		gone := netip.MustParseAddr("10.244.0.1")
 		dns := conntrack.Query{To: []netip.AddrPort{netip.MustParseAddrPort("10.96.0.53:53")}}
-		n, err := conntrack.Prune(context.Background(), false, dns, func(f conntrack.Flow) conntrack.Verdict { return conntrack.RemoveIf(f.Reply.Addr() == gone) })
+		n, err := conntrack.Prune(context.Background(), false, dns, func(f conntrack.Flow) conntrack.Verdict {
+			if f.Reply.Addr() == gone {
+				return conntrack.Remove
+			}
+			return conntrack.Keep
+		})
 		fmt.Println("removed", n)
 		return err
 	})

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 
 	"github.com/mdlayher/netlink"
+	"github.com/ti-mo/netfilter"
 	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/netutil/internal/nlmsg"
@@ -37,7 +38,7 @@ type Filter struct {
 func List(ctx context.Context, ipv6 bool, f Filter, each func(*Connection) error) error {
 	return withSocket(ctx, func(s *socket) error {
 		return s.walk(family(ipv6), []Filter{f}, func(e *entry) error {
-			if c := e.connection(); f.selects(&c) && ctx.Err() == nil {
+			if c := e.Connection; f.selects(&c) && ctx.Err() == nil {
 				return each(&c)
 			}
 			return ctx.Err()
@@ -66,13 +67,13 @@ func filterable(a netip.AddrPort) netip.AddrPort {
 }
 
 // encode returns what of f the kernel can filter by. It takes a port only with a protocol.
-func (f Filter) encode() (list attributes) {
+func (f Filter) encode() (list []netfilter.Attribute) {
 	none := netip.AddrPort{}
 	src, dst, reply := filterable(f.Src), filterable(f.Dst), filterable(f.Reply)
 	if f.Protocol == 0 {
 		src, dst, reply = netip.AddrPortFrom(src.Addr(), 0), netip.AddrPortFrom(dst.Addr(), 0), netip.AddrPortFrom(reply.Addr(), 0)
 	}
-	var equal attributes
+	var equal []netfilter.Attribute
 	if f.Protocol != 0 || src != none || dst != none {
 		equal = append(equal, encodeEqual(filterOrig, f.Protocol, src, dst))
 		list = append(list, encodeTuple(attrOrig, f.Protocol, src, dst, 0))
@@ -82,7 +83,7 @@ func (f Filter) encode() (list attributes) {
 		list = append(list, encodeTuple(attrReply, f.Protocol, reply, none, 0))
 	}
 	if equal != nil {
-		list = append(attributes{nest(attrFilter, equal...)}, list...)
+		list = append([]netfilter.Attribute{nest(attrFilter, equal...)}, list...)
 	}
 	if f.Translated {
 		list = append(list, number32(attrStatus, destinationTranslated), number32(attrStatusMask, destinationTranslated))
@@ -96,13 +97,11 @@ func (s *socket) walk(family byte, filters []Filter, each func(*entry) error) er
 	for _, f := range filters {
 		ignored := false
 		err := s.list(family, f, func(e *entry) error {
-			if c := e.connection(); !ignored && len(filters) > 1 {
-				ignored = !f.selects(&c)
-			}
+			ignored = ignored || len(filters) > 1 && !f.selects(&e.Connection)
 			return each(e)
 		})
 		switch {
-		case f != Filter{} && filterRejected(err):
+		case errors.Is(err, errRejected):
 			return s.list(family, Filter{}, each)
 		case err != nil || ignored:
 			return err
@@ -111,17 +110,8 @@ func (s *socket) walk(family byte, filters []Filter, each func(*entry) error) er
 	return nil
 }
 
-// A listError is an errno with which the kernel ends a listing.
-type listError struct{ errno unix.Errno }
-
-func (e *listError) Error() string { return e.errno.Error() }
-func (e *listError) Unwrap() error { return e.errno }
-
-// filterRejected reports whether the kernel does not support a filter.
-func filterRejected(err error) bool {
-	e, ok := errors.AsType[*listError](err)
-	return ok && (e.errno == unix.EINVAL || e.errno == unix.EOPNOTSUPP)
-}
+// errRejected: the kernel does not support the filter of a listing.
+var errRejected = errors.New("the kernel does not support the filter")
 
 // list calls each with every entry of a family that f selects to the kernel, as it arrives.
 func (s *socket) list(family byte, f Filter, each func(*entry) error) error {
@@ -135,11 +125,15 @@ func (s *socket) list(family byte, f Filter, each func(*entry) error) error {
 			if m.Seq != request.Header.Sequence {
 				return nil
 			}
-			if done = m.IsLast(); done && m.Errno() != 0 {
-				return &listError{m.Errno()}
-			}
-			if done {
-				return nil
+			if done = m.IsLast(); done {
+				switch errno := m.Errno(); {
+				case errno == 0:
+					return nil
+				case f != Filter{} && (errno == unix.EINVAL || errno == unix.EOPNOTSUPP):
+					return errRejected
+				default:
+					return errno
+				}
 			}
 			if err := e.decode(m.Body); err != nil || e.late {
 				return err

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/mdlayher/netlink"
+	"github.com/ti-mo/netfilter"
 	"golang.org/x/sys/unix"
 )
 
@@ -25,10 +26,10 @@ type Flow struct {
 func (e *entry) flow() Flow {
 	state := e.tcpState()
 	return Flow{
-		Src: e.orig.src, Dst: e.orig.dst, Reply: e.reply.src,
-		Unreplied: e.status&seenReply == 0,
+		Src: e.Src, Dst: e.Dst, Reply: e.Reply,
+		Unreplied: !e.Replied,
 		Opening:   state == tcpSynRecv,
-		Ended:     e.ended() && state != tcpLastAck,
+		Ended:     e.Ended && state != tcpLastAck,
 		Reopening: e.reopens(),
 		Movable:   e.movable(),
 	}
@@ -56,14 +57,6 @@ const (
 	// net/netfilter/nf_conntrack_proto_tcp.c), which this sets, and which means nothing else.
 	Reopen
 )
-
-// RemoveIf returns Remove for what is stale, and else Keep.
-func RemoveIf(stale bool) Verdict {
-	if stale {
-		return Remove
-	}
-	return Keep
-}
 
 // LateAnswers is for how long answers under way are translated after Move, in seconds: after as many a
 // resolver asks again, resolv.conf(5).
@@ -101,7 +94,7 @@ func prune(ctx context.Context, ipv6 bool, q Query, filters []Filter, judge func
 	from, to, at := set(q.From), set(q.To), set(q.At)
 	all := len(from) == 0 && len(to) == 0
 	return editAll(ctx, ipv6, filters, func(e *entry) []edit {
-		asked := e.orig.proto == q.number() && (all || to[e.orig.dst] || from[e.orig.src]) && (len(at) == 0 || at[e.reply.src])
+		asked := e.Protocol == q.number() && (all || to[e.Dst] || from[e.Src]) && (len(at) == 0 || at[e.Reply])
 		if !asked {
 			return nil
 		}
@@ -174,7 +167,7 @@ func distinct(list []Filter) (out []Filter) {
 func Mark(ctx context.Context, ipv6 bool, bit uint32, ours func(Connection) bool) (int, error) {
 	marking := edit{verb: "marking", typ: changeEntry, attrs: encode(number32(attrMark, bit), number32(attrMask, bit)), counted: true}
 	return editAll(ctx, ipv6, []Filter{{}}, func(e *entry) []edit {
-		if !ours(e.connection()) {
+		if !ours(e.Connection) {
 			return nil
 		}
 		return []edit{marking}
@@ -202,7 +195,7 @@ func (v Verdict) edits(e *entry) []edit {
 		}
 		return []edit{removal}
 	case Reopen:
-		if e.orig.proto == unix.IPPROTO_TCP && !e.reopens() {
+		if e.Protocol == unix.IPPROTO_TCP && !e.reopens() {
 			return []edit{reopening}
 		}
 	}
@@ -215,16 +208,16 @@ const lateZone = 7827
 
 // lateEntry returns how to make an entry for the answers to e that are under way.
 func (e *entry) lateEntry() edit {
-	list := attributes{
-		encodeTuple(attrOrig, e.orig.proto, e.orig.src, e.orig.dst, lateZone),
-		encodeTuple(attrReply, e.orig.proto, e.orig.dst, e.orig.src, 0),
-		encodeNAT(attrDestNAT, e.reply.src),
+	list := []netfilter.Attribute{
+		encodeTuple(attrOrig, e.Protocol, e.Src, e.Dst, lateZone),
+		encodeTuple(attrReply, e.Protocol, e.Dst, e.Src, 0),
+		encodeNAT(attrDestNAT, e.Reply),
 		number32(attrStatus, seenReply|confirmed|fixedTimeout),
 		number32(attrTimeout, LateAnswers),
 		number32(attrMark, e.mark),
 	}
-	if e.reply.dst != e.orig.src {
-		list = append(list, encodeNAT(attrSourceNAT, e.reply.dst))
+	if e.ReplyTo != e.Src {
+		list = append(list, encodeNAT(attrSourceNAT, e.ReplyTo))
 	}
 	return edit{verb: "replacing", typ: changeEntry, flags: netlink.Create | netlink.Excl, attrs: encode(list...), other: true, maybe: true}
 }
