@@ -124,7 +124,7 @@ func (c *Conn) do(ctx context.Context, ask func(*ipvs.Handle) error) error {
 	if !stop() {
 		return errors.Join(ctx.Err(), c.Close())
 	}
-	if _, answered := kernelErrno(err); err != nil && !answered || errors.Is(err, syscall.ENOBUFS) {
+	if _, answered := errors.AsType[syscall.Errno](err); err != nil && !answered || errors.Is(err, syscall.ENOBUFS) {
 		return errors.Join(err, c.Close())
 	}
 	return c.found(ctx, err)

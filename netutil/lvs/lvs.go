@@ -1,11 +1,10 @@
 // Package lvs makes the kernel's load balancer, IPVS, do what svcproxy wants. A Conn writes Servers with their
 // Destinations, and reads them.
 //
-//	lvs.go         types, errors, and what errnos mean
-//	conn.go        the handle of moby/ipvs, and its traps
-//	servers.go     virtual servers, destinations and timeouts
-//	forwarding.go  how packets get to destinations
-//	raw.go         messages for what the library leaves out
+//	lvs.go      types, errors, and what errnos mean
+//	conn.go     the handle of moby/ipvs, and its traps
+//	servers.go  virtual servers, destinations and timeouts
+//	raw.go      messages for what the library leaves out
 //
 // moby/ipvs v1.1.0 writes and reads virtual servers, destinations and timeouts. What it leaves out are the types
 // of tunnels, persistence engines, and counters of 64 bits.
@@ -84,6 +83,51 @@ type Destination struct {
 	Busy           bool // it had connections when it was read; that may lag by two seconds
 }
 
+// A Method is how packets get to a destination, by its number in <linux/ip_vs.h>.
+type Method uint8
+
+// Masquerading rewrites their destination, and the source of the replies. Direct sends them as they
+// are to the link-layer address of the destination, Tunnel in other packets: the destination has
+// the address of the virtual server too, and replies to clients itself.
+const (
+	Masquerading Method = 0
+	Tunnel       Method = 2
+	Direct       Method = 3
+)
+
+// A TunnelType is what packets are wrapped in, by its number in <linux/ip_vs.h>.
+type TunnelType uint8
+
+// The types of a tunnel: IP in IP; generic UDP encapsulation and GRE since Linux 5.3.
+const (
+	IPIP TunnelType = 0
+	GUE  TunnelType = 1
+	GRE  TunnelType = 2
+)
+
+// A Forwarding is how packets get to a destination. The zero value is by masquerading.
+type Forwarding struct {
+	Method Method
+	Type   TunnelType // of Tunnel
+	Port   uint16     // UDP port of the destination, of GUE; not 0 there
+}
+
+// Text returns the words of ipvsadm for a destination of some weight that packets get to in this way.
+func (f Forwarding) Text(weight uint32) string {
+	method, more := "-m", ""
+	switch {
+	case f.Method == Direct:
+		method = "-g"
+	case f.Method == Tunnel && f.Type == IPIP:
+		method, more = "-i", " --tun-type ipip"
+	case f.Method == Tunnel && f.Type == GRE:
+		method, more = "-i", " --tun-type gre --tun-nocsum"
+	case f.Method == Tunnel:
+		method, more = "-i", fmt.Sprintf(" --tun-type gue --tun-port %d --tun-nocsum", f.Port)
+	}
+	return fmt.Sprintf("%s -w %d%s", method, weight, more)
+}
+
 // Limits are the thresholds of a destination. It gets no new connections once it has Upper ones,
 // active and inactive together, until it has fewer than Lower; or than three quarters of Upper where
 // Lower is 0. Upper 0: it gets any number. The kernel refuses a Lower above Upper.
@@ -114,26 +158,25 @@ var (
 	// ErrRefused concerns only the server or new destination that was sent: sending it
 	// again is useless until something changes. The next three are kinds of it.
 	ErrRefused           = errors.New("refused by the kernel")
-	ErrNoScheduler error = refusal("the kernel has no such scheduler")
-	ErrNotUnicast  error = refusal("not a unicast address to the kernel")
-	ErrNoTunnel    error = refusal("the kernel has no such tunnels, which are there since Linux 5.3")
+	ErrNoScheduler error = &special{"the kernel has no such scheduler", ErrRefused}
+	ErrNotUnicast  error = &special{"not a unicast address to the kernel", ErrRefused}
+	ErrNoTunnel    error = &special{"the kernel has no such tunnels, which are there since Linux 5.3", ErrRefused}
 
 	// ErrNoServer is an ErrNotExist: the virtual server itself is missing.
-	ErrNoServer error = noServer{}
+	ErrNoServer error = &special{"no such virtual server", ErrNotExist}
 
 	// ErrReloaded: everything that IPVS held is gone, and this process cannot reach the new module: only a new one can.
 	ErrReloaded = errors.New("the kernel's module ip_vs was removed and loaded again")
 )
 
-type refusal string
+// A special error is a kind of a general one.
+type special struct {
+	text    string
+	general error
+}
 
-func (r refusal) Error() string        { return string(r) }
-func (r refusal) Is(target error) bool { return target == ErrRefused }
-
-type noServer struct{}
-
-func (noServer) Error() string        { return "no such virtual server" }
-func (noServer) Is(target error) bool { return target == ErrNotExist }
+func (e *special) Error() string { return e.text }
+func (e *special) Unwrap() error { return e.general }
 
 // serverError translates an errno that answers a whole virtual server:
 // ip_vs_add_service and ip_vs_genl_set_cmd, net/netfilter/ipvs/ip_vs_ctl.c.
@@ -144,25 +187,19 @@ func serverError(err error) error {
 	return refused(keyError(err))
 }
 
-// generalErrnos do not depend on what was sent, but on the caller or the moment.
+// generalErrnos do not depend on what was sent, but on the caller or the moment. The library returns the errno of a
+// system call that failed like that in the kernel's reply; those that can are among these.
 var generalErrnos = []syscall.Errno{
 	syscall.EPERM, syscall.EACCES, syscall.EINTR, syscall.EAGAIN, syscall.EBUSY, syscall.ENOMEM, syscall.ENOBUFS,
 }
 
 // refused returns an ErrRefused if the kernel rejected what was sent.
 func refused(err error) error {
-	no, answered := kernelErrno(err)
+	no, answered := errors.AsType[syscall.Errno](err)
 	if !answered || slices.Contains(generalErrnos, no) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", ErrRefused, no)
-}
-
-// kernelErrno returns the errno in the kernel's reply, if err is one. The library returns that of a system call that
-// failed in the same way; those that can are among generalErrnos.
-func kernelErrno(err error) (errno syscall.Errno, is bool) {
-	is = errors.As(err, &errno)
-	return errno, is
 }
 
 // keyError translates an errno in all other cases.
@@ -182,7 +219,7 @@ func keyError(err error) error {
 // ip_vs_new_dest, net/netfilter/ipvs/ip_vs_ctl.c: the kernel refuses broadcast
 // addresses of the host's networks, multicast and link-local addresses.
 func newDestinationError(err error) error {
-	if no, answered := kernelErrno(err); answered && no == syscall.EINVAL {
+	if errors.Is(err, syscall.EINVAL) {
 		return ErrNotUnicast
 	}
 	return refused(keyError(err))

@@ -51,7 +51,7 @@ const (
 )
 
 // request sends a message about a virtual server, and returns the part of each reply that is of a type.
-func request(raw *nl.SocketHandle, cmd uint8, flags int, k Key, typ uint16, more ...nl.NetlinkRequestData) ([]attributes, error) {
+func request(raw *nl.SocketHandle, cmd uint8, flags int, k Key, typ uint16, more ...nl.NetlinkRequestData) ([][]byte, error) {
 	family.Lock()
 	id := family.id
 	family.Unlock()
@@ -68,7 +68,7 @@ func request(raw *nl.SocketHandle, cmd uint8, flags int, k Key, typ uint16, more
 		req.AddData(m)
 	}
 	replies, err := req.Execute(unix.NETLINK_GENERIC, 0)
-	list := make([]attributes, len(replies))
+	list := make([][]byte, len(replies))
 	for i, r := range replies {
 		list[i] = nlmsg.Find(r[min(len(r), nl.SizeofGenlmsg):], typ)
 	}
@@ -81,7 +81,7 @@ func (c *Conn) readEngine(ctx context.Context, s *Server) error {
 		return nil
 	}
 	list, err := request(c.raw, cmdGetServer, 0, s.Key, attrServer)
-	if len(list) == 1 && list[0].find(serverEngine) != nil {
+	if len(list) == 1 && nlmsg.Find(list[0], serverEngine) != nil {
 		s.ForeignOptions = true
 	}
 	return wrap(ignoreNotExist(keyError(c.found(ctx, err))), "looking for the persistence engine of %v", s.Key)
@@ -111,16 +111,16 @@ func (c *Conn) readTunnels(ctx context.Context, k Key, list []Destination) error
 	if err != nil {
 		return keyError(c.found(ctx, err))
 	}
-	tunnels := make(map[netip.AddrPort]attributes, len(replies))
+	tunnels := make(map[netip.AddrPort][]byte, len(replies))
 	for _, a := range replies {
-		tunnels[a.destination(k)] = a
+		tunnels[destinationAt(a, k)] = a
 	}
 	for i := range list {
 		d := &list[i]
 		if a := tunnels[d.AddrPort]; d.Forwarding.Method == Tunnel {
 			way := &d.Forwarding
-			way.Type, way.Port = TunnelType(nlmsg.Uint8(a.find(destinationTunnelType))), nlmsg.Uint16(a.find(destinationTunnelPort))
-			d.ForeignOptions = way.Type > GRE || (way.Type == GUE) != (way.Port != 0) || nlmsg.NativeUint16(a.find(destinationTunnelFlags)) != 0
+			way.Type, way.Port = TunnelType(nlmsg.Uint8(nlmsg.Find(a, destinationTunnelType))), nlmsg.Uint16(nlmsg.Find(a, destinationTunnelPort))
+			d.ForeignOptions = way.Type > GRE || (way.Type == GUE) != (way.Port != 0) || nlmsg.NativeUint16(nlmsg.Find(a, destinationTunnelFlags)) != 0
 		}
 	}
 	return nil
@@ -151,33 +151,25 @@ func (c *Conn) Counters(ctx context.Context, k Key) ([]Counters, error) {
 	}
 	list := make([]Counters, len(replies))
 	for i, a := range replies {
-		stats := attributes(a.find(destinationStats64))
+		stat := func(typ uint16) uint64 { return nlmsg.NativeUint64(nlmsg.Find(a, destinationStats64, typ)) }
 		list[i] = Counters{
-			AddrPort:    a.destination(k),
-			Active:      nlmsg.NativeUint32(a.find(destinationActive)),
-			Inactive:    nlmsg.NativeUint32(a.find(destinationInactive)),
-			Connections: stats.uint64(statsConnections),
-			Packets:     stats.uint64(statsPacketsIn) + stats.uint64(statsPacketsOut),
-			Bytes:       stats.uint64(statsBytesIn) + stats.uint64(statsBytesOut),
+			AddrPort:    destinationAt(a, k),
+			Active:      nlmsg.NativeUint32(nlmsg.Find(a, destinationActive)),
+			Inactive:    nlmsg.NativeUint32(nlmsg.Find(a, destinationInactive)),
+			Connections: stat(statsConnections),
+			Packets:     stat(statsPacketsIn) + stat(statsPacketsOut),
+			Bytes:       stat(statsBytesIn) + stat(statsBytesOut),
 		}
 	}
 	return list, nil
 }
 
-// attributes are those of a virtual server or of a destination. Numbers but ports are
-// in the host's order.
-type attributes []byte
-
-func (a attributes) find(typ uint16) []byte { return nlmsg.Find(a, typ) }
-
-func (a attributes) uint64(typ uint16) uint64 { return nlmsg.NativeUint64(a.find(typ)) }
-
-// destination decodes the address of a destination of k: of union nf_inet_addr, IPv4 uses the first four of 16 bytes.
-func (a attributes) destination(k Key) netip.AddrPort {
-	b := a.find(destinationAddr)
+// destinationAt decodes the address of a destination of k: of union nf_inet_addr, IPv4 uses the first four of 16 bytes.
+func destinationAt(a []byte, k Key) netip.AddrPort {
+	b := nlmsg.Find(a, destinationAddr)
 	if k.Addr.Is4() && len(b) > 4 {
 		b = b[:4]
 	}
 	ip, _ := netip.AddrFromSlice(b)
-	return netip.AddrPortFrom(ip, nlmsg.Uint16(a.find(destinationPort)))
+	return netip.AddrPortFrom(ip, nlmsg.Uint16(nlmsg.Find(a, destinationPort)))
 }

@@ -133,20 +133,14 @@ func (c *Conn) DeleteServer(ctx context.Context, k Key) error {
 // AddDestination adds a destination to a virtual server. Of d it takes what is to be set.
 func (c *Conn) AddDestination(ctx context.Context, k Key, d Destination) error {
 	err := newDestinationError(c.put(ctx, cmdNewDestination, (*ipvs.Handle).NewDestination, k, d))
-	if err == nil {
-		err = c.hasTunnel(ctx, k, d)
-	}
-	return wrap(err, "adding destination %v to virtual server %v", d.AddrPort, k)
+	return wrap(c.tunnelError(ctx, err, k, d), "adding destination %v to virtual server %v", d.AddrPort, k)
 }
 
 // UpdateDestination changes a destination. Its connections stay, and go on in the way in which
 // they began. Of d it takes what is to be set.
 func (c *Conn) UpdateDestination(ctx context.Context, k Key, d Destination) error {
 	err := keyError(c.put(ctx, cmdSetDestination, (*ipvs.Handle).UpdateDestination, k, d))
-	if err == nil {
-		err = c.hasTunnel(ctx, k, d)
-	}
-	return wrap(err, "changing destination %v of virtual server %v", d.AddrPort, k)
+	return wrap(c.tunnelError(ctx, err, k, d), "changing destination %v of virtual server %v", d.AddrPort, k)
 }
 
 // put writes a destination.
@@ -159,11 +153,11 @@ func (c *Conn) put(ctx context.Context, cmd uint8, do func(*ipvs.Handle, *ipvs.S
 	})
 }
 
-// hasTunnel returns ErrNoTunnel, after it has removed the destination, if the kernel made another
+// tunnelError returns the error of a writing or, after it has removed the destination, ErrNoTunnel if the kernel made another
 // tunnel of it: it ignores types that are newer than itself. One that it has made it can make again.
-func (c *Conn) hasTunnel(ctx context.Context, k Key, d Destination) error {
-	if d.Forwarding.Type == IPIP || c.tunnels[d.Forwarding.Type] {
-		return nil
+func (c *Conn) tunnelError(ctx context.Context, err error, k Key, d Destination) error {
+	if err != nil || d.Forwarding.Type == IPIP || c.tunnels[d.Forwarding.Type] {
+		return err
 	}
 	list, err := c.Destinations(ctx, k)
 	if err != nil {

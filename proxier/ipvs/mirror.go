@@ -28,7 +28,7 @@ type mirror struct {
 // found is what looks have found to differ from the mirror and no Sync has repaired.
 type found struct {
 	servers  map[lvs.Key]bool // true: one of ours was missing, whatever exists by now
-	addrs    looks.Objects[netip.Addr]
+	addrs    bool             // of our device
 	timeouts bool
 	reported bool // by Watch, whose caller requests a sync
 }
@@ -98,16 +98,14 @@ func (m *mirror) forget() (missing []lvs.Key) {
 func (m *mirror) begin(servers map[lvs.Key]struct{}, delta *policy.Delta) found {
 	m.Lock()
 	defer m.Unlock()
-	f, t := m.found.takeRepairs(servers), &looks.Objects[lvs.Key]{}
+	f := m.found.takeRepairs(servers)
+	t := &looks.Objects[lvs.Key]{All: f.addrs} // any address may come or go
 	for key := range f.servers {
 		servers[key] = struct{}{}
 	}
 	for key := range servers {
 		t.Add(key)
 		t.Add(lvs.Key{Addr: key.Addr}) // it may be kept for draining, or freed
-	}
-	for a := range f.addrs.Some {
-		t.Add(lvs.Key{Addr: a})
 	}
 	for _, a := range slices.Concat(delta.BoundAddrs.Gained, delta.BoundAddrs.Lost) {
 		t.Add(lvs.Key{Addr: a})
@@ -121,7 +119,7 @@ func (m *mirror) begin(servers map[lvs.Key]struct{}, delta *policy.Delta) found 
 func (m *mirror) end(servers map[lvs.Key]*server, bound map[netip.Addr]struct{}, foreign map[lvs.Key]struct{}) {
 	m.Lock()
 	defer m.Unlock()
-	if m.known && m.Writing != nil {
+	if m.known && m.Writing != nil && !m.Writing.All {
 		for key := range m.Writing.Some {
 			copyKey(m.servers, servers, key)
 			copyKey(m.foreign, foreign, key)
@@ -182,7 +180,7 @@ func (m *mirror) endLook() bool {
 func (m *mirror) unrepaired() bool {
 	m.Lock()
 	defer m.Unlock()
-	return !m.found.reported && (len(m.found.servers)+len(m.found.addrs.Some) > 0 || m.found.timeouts)
+	return !m.found.reported && (len(m.found.servers) > 0 || m.found.addrs || m.found.timeouts)
 }
 
 // markReported notes that Watch reports what looks have found, to a caller that requests a sync.
@@ -234,8 +232,7 @@ func (m *mirror) compareAddrs(have map[netip.Addr]struct{}) {
 	missing, extra := addrDifference(have, m.bound)
 	for _, a := range slices.Concat(missing, extra) {
 		if !m.since.Has(lvs.Key{Addr: a}) {
-			m.found.addrs.Add(a)
-			m.differs = true
+			m.found.addrs, m.differs = true, true
 		}
 	}
 }

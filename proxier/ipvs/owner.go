@@ -113,8 +113,8 @@ func changeAddrs(ctx context.Context, addrs []netip.Addr, change func(netip.Addr
 	}
 }
 
-// repairAddrs adds or removes the given addresses of our device, whichever members has.
-func (o *owner) repairAddrs(ctx context.Context, addrs map[netip.Addr]bool, members map[netip.Addr]struct{}, errs *proxier.Failures) {
+// repairAddrs makes our device have the addresses of members.
+func (o *owner) repairAddrs(ctx context.Context, members map[netip.Addr]struct{}, errs *proxier.Failures) {
 	there, have, err := addrsOf(o.device, o.fam == policy.IPv6)
 	if err == nil && !there {
 		err = o.device.Make()
@@ -123,15 +123,8 @@ func (o *owner) repairAddrs(ctx context.Context, addrs map[netip.Addr]bool, memb
 		errs.Add(err)
 		return
 	}
-	want := map[netip.Addr]struct{}{}
-	for a := range addrs {
-		copyKey(o.bound, have, a)
-		if _, member := members[a]; member {
-			want[a] = struct{}{}
-		}
-	}
-	maps.DeleteFunc(have, func(a netip.Addr, _ struct{}) bool { return !addrs[a] })
-	missing, extra := addrDifference(have, want)
+	o.bound = have
+	missing, extra := addrDifference(have, members)
 	o.unbind(ctx, extra, errs)
 	o.bind(ctx, missing, errs)
 }

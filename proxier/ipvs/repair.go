@@ -40,8 +40,8 @@ func (b *Backend) repair(ctx context.Context, st *policy.State, f found, errs *p
 	if f.timeouts {
 		errs.Add(b.setTimeouts(ctx, b.conn))
 	}
-	if len(f.addrs.Some) > 0 {
-		b.repairAddrs(ctx, f.addrs.Some, b.members, errs)
+	if f.addrs {
+		b.repairAddrs(ctx, b.members, errs)
 	}
 	if errs.N == 0 && b.kernel.Damaged() {
 		errs.Add(b.kernel.Repair(ctx, b.rules, withBound(st, b.members)))
