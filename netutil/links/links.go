@@ -157,7 +157,10 @@ func primaryIndex(family int, ifs map[int]*netlink.LinkAttrs) (int, error) {
 func defaultRoute(family int, ifs map[int]*netlink.LinkAttrs) (index int, err error) {
 	best := 0
 	collect := func(r netlink.Route) bool {
-		i := outInterface(&r)
+		i := r.LinkIndex
+		if len(r.MultiPath) > 0 {
+			i = r.MultiPath[0].LinkIndex
+		}
 		_, known := ifs[i]
 		if known && isDefault(&r) && (index == 0 || r.Priority < best) {
 			index, best = i, r.Priority
@@ -177,21 +180,11 @@ func defaultRoute(family int, ifs map[int]*netlink.LinkAttrs) (index int, err er
 }
 
 func isDefault(r *netlink.Route) bool {
-	if r.Type != unix.RTN_UNICAST {
-		return false
+	ones := 0
+	if r.Dst != nil {
+		ones, _ = r.Dst.Mask.Size()
 	}
-	if r.Dst == nil {
-		return true
-	}
-	ones, _ := r.Dst.Mask.Size()
-	return ones == 0
-}
-
-func outInterface(r *netlink.Route) int {
-	if len(r.MultiPath) > 0 {
-		return r.MultiPath[0].LinkIndex
-	}
-	return r.LinkIndex
+	return r.Type == unix.RTN_UNICAST && ones == 0
 }
 
 // attempts is how often a listing is tried that changes interrupt.

@@ -97,10 +97,12 @@ func listen(ctx context.Context, log *slog.Logger, wake chan<- struct{}, s *subs
 	}
 }
 
-// A subscription is a socket that receives changes.
+// A subscription is a socket that receives changes. It ignores what cannot change Addrs but may be
+// frequent: the addresses of Own, one for each of many services, and routes other than default ones,
+// which a router learns all the time.
 type subscription struct {
 	*nl.NetlinkSocket
-	filter filter
+	own int // index of Own
 }
 
 func subscribe() (*subscription, error) {
@@ -109,7 +111,7 @@ func subscribe() (*subscription, error) {
 	if err != nil {
 		return nil, fmt.Errorf("subscribing to rtnetlink: %w", err)
 	}
-	return &subscription{s, filter{own: ownIndex()}}, nil
+	return &subscription{s, ownIndex()}, nil
 }
 
 // receive fills changes once and then at each change, until ctx ends or the socket fails. It closes s.
@@ -122,12 +124,16 @@ func (s *subscription) receive(ctx context.Context, changes chan<- struct{}) err
 		msgs, from, err := s.Receive()
 		switch {
 		case errors.Is(err, unix.ENOBUFS): // the socket still works, but messages are lost
-			s.filter.own = ownIndex()
+			s.own = ownIndex()
 			wake.Once(changes)
 		case err != nil:
 			return fmt.Errorf("reading from rtnetlink: %w", err)
-		case from.Pid == nl.PidKernel && s.filter.anyMatters(msgs):
-			wake.Once(changes)
+		case from.Pid == nl.PidKernel:
+			for i := range msgs { // all of them: a link message may change the index of Own
+				if s.matters(&msgs[i]) {
+					wake.Once(changes)
+				}
+			}
 		}
 	}
 }
@@ -138,46 +144,34 @@ func ownIndex() int {
 	return index
 }
 
-// A filter ignores what cannot change Addrs but may be frequent: the addresses of
-// Own, one for each of many services, and routes other than default ones, which a
-// router learns all the time.
-type filter struct{ own int }
-
-func (f *filter) anyMatters(msgs []syscall.NetlinkMessage) (yes bool) {
-	for i := range msgs {
-		yes = f.matters(&msgs[i]) || yes // all of them: a link message may change the index of Own
-	}
-	return yes
-}
-
-func (f *filter) matters(m *syscall.NetlinkMessage) bool {
+func (s *subscription) matters(m *syscall.NetlinkMessage) bool {
 	switch m.Header.Type {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
-		return f.linkMatters(m)
+		return s.linkMatters(m)
 	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
-		return len(m.Data) >= unix.SizeofIfAddrmsg && int(nl.DeserializeIfAddrmsg(m.Data).Index) != f.own
+		return len(m.Data) >= unix.SizeofIfAddrmsg && int(nl.DeserializeIfAddrmsg(m.Data).Index) != s.own
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
 		return len(m.Data) >= unix.SizeofRtMsg && nl.DeserializeRtMsg(m.Data).Dst_len == 0
 	}
 	return false
 }
 
-func (f *filter) linkMatters(m *syscall.NetlinkMessage) bool {
+func (s *subscription) linkMatters(m *syscall.NetlinkMessage) bool {
 	if len(m.Data) < unix.SizeofIfInfomsg {
 		return false
 	}
 	index := int(nl.DeserializeIfInfomsg(m.Data).Index)
 	if nlmsg.String(nlmsg.Find(m.Data[unix.SizeofIfInfomsg:], unix.IFLA_IFNAME)) != Own {
-		if index == f.own {
-			f.own = 0 // renamed: not ours any more
+		if index == s.own {
+			s.own = 0 // renamed: not ours any more
 		}
 		return true
 	}
 	if m.Header.Type == unix.RTM_DELLINK {
-		f.own = 0
+		s.own = 0
 		return false
 	}
-	renamed := f.own != index
-	f.own = index
+	renamed := s.own != index
+	s.own = index
 	return renamed
 }

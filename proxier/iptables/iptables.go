@@ -7,8 +7,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"net/netip"
 
+	"svcproxy.dev/svcproxy/netutil/xtables"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/filter"
 	"svcproxy.dev/svcproxy/proxier/filter/layout"
@@ -146,6 +149,41 @@ func (b *Backend) Cleanup(ctx context.Context) error {
 		return fmt.Errorf("iptables, %s: removing what is ours: %w", b.fam, err)
 	}
 	return nil
+}
+
+// Compare returns what Plan says where the kernel holds one State exactly, and is to hold
+// another of the same family. It needs no kernel.
+func Compare(before, after *policy.State) ([]proxier.Change, error) {
+	changes, err := filter.Compare(layout.NewRules(after.Family), before, layout.NewRules(after.Family), after)
+	if err != nil {
+		return nil, fmt.Errorf("iptables, %s: %w", after.Family, err)
+	}
+	return changes, nil
+}
+
+// Objects returns what there should be for a State, which holds one frontend, and whether it is there.
+func Objects(ctx context.Context, st *policy.State) ([]proxier.Object, error) {
+	return filter.Objects(ctx, layout.NewRules(st.Family), st)
+}
+
+// Remembered returns the endpoint of a pool that session affinity keeps for a client, in either variant of iptables;
+// nil: none. Of several the first wins, as in the rules.
+func Remembered(ctx context.Context, p *policy.Pool, client netip.Addr) (*proxier.Remembered, error) {
+	for _, t := range p.Targets {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		list, err := xtables.ReadRecent(layout.RecentList(p, t))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("iptables, %s: reading session affinity: %w", policy.FamilyOf(client), err)
+		}
+		for _, r := range list {
+			if left := p.Affinity - r.Age; r.Addr == client && left > 0 {
+				return &proxier.Remembered{Target: t.AddrPort, Left: left}, nil
+			}
+		}
+	}
+	return nil, nil
 }
 
 var (
