@@ -126,12 +126,12 @@ func (d *difference) removeOrEmpty(id object, holds xtables.Sum, keep func(objec
 // compareJumps notes how to change the built-in chains. If the jumps of one are not
 // exactly those desired, in their order and in place, all are inserted again at its top.
 // Only the jump to xtables.UserChain must come before ours, which accept.
-func (d *difference) compareJumps(tables map[string]*xtables.Table, jumps []layout.Jump, o *order) {
+func (d *difference) compareJumps(tables map[string]*xtables.Table, jumps map[object][]string, o *order) {
 	for _, name := range slices.Sorted(maps.Keys(tables)) {
 		tab := tables[name]
 		for _, chain := range slices.Sorted(maps.Keys(tab.Policies)) {
 			id := jumpsObject(name, chain)
-			want := wantedJumps(jumps, id)
+			want := jumps[id]
 			if o.inPlace(tab, id, want) {
 				continue
 			}
@@ -152,14 +152,14 @@ func (d *difference) compareJumps(tables map[string]*xtables.Table, jumps []layo
 	}
 }
 
-// wantedJumps returns the desired jumps of a built-in chain to ours, in order.
-func wantedJumps(jumps []layout.Jump, id object) (want []string) {
-	for _, j := range jumps {
-		if j.Table == id.table && j.Chain == id.name {
-			want = append(want, j.Rule)
-		}
+// jumpsOf returns the desired jumps to ours of built-in chains, in order.
+func jumpsOf(r *layout.Rules) map[object][]string {
+	jumps := map[object][]string{}
+	for _, j := range r.Jumps() {
+		id := jumpsObject(j.Table, j.Chain)
+		jumps[id] = append(jumps[id], j.Rule)
 	}
-	return want
+	return jumps
 }
 
 // compareSets notes how to change sets.
@@ -209,7 +209,7 @@ func compare(h *layout.Actual, r *layout.Rules, st *policy.State, o *order, plan
 	v6 := st.Family == policy.IPv6
 	d := &difference{plan: plan, tool: xtables.Base(v6)}
 	d.compareChains(chainsOf(h.Tables), r.Chains, referencedIn(h.Tables))
-	d.compareJumps(h.Tables, r.Jumps(), o)
+	d.compareJumps(h.Tables, jumpsOf(r), o)
 	d.compareSets(h.Sets, r.Sets(st), v6)
 	return d
 }
@@ -245,14 +245,12 @@ func Compare(before *layout.Rules, had *policy.State, after *layout.Rules, st *p
 	}
 	v6 := st.Family == policy.IPv6
 	h := &layout.Actual{Tables: map[string]*xtables.Table{}, Sets: map[string]*ipset.Listing{}}
-	for _, jumps := range [][]layout.Jump{before.Jumps(), after.Jumps()} {
-		for _, j := range jumps {
-			tableOf(h, j.Table).Policies[j.Chain] = ""
-		}
+	for id, rules := range jumpsOf(before) {
+		tab := tableOf(h, id.table)
+		tab.Policies[id.name], tab.Jumps[id.name] = "", rules
 	}
-	for _, j := range before.Jumps() {
-		tab := tableOf(h, j.Table)
-		tab.Jumps[j.Chain] = append(tab.Jumps[j.Chain], j.Rule)
+	for id := range jumpsOf(after) {
+		tableOf(h, id.table).Policies[id.name] = ""
 	}
 	for _, name := range after.Tables() {
 		tableOf(h, name)

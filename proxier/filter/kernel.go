@@ -3,13 +3,12 @@
 //
 //	State ──► layout.Rules (pure: text of chains, members of sets) ──► Kernel (compares and writes)
 //
-//	kernel.go, cleanup.go  opening, what the host lacks, and leaving
+//	kernel.go, cleanup.go  opening, what the host lacks, and leaving; connections that must survive changes
 //	sync.go                the syncs: of everything, and of a change
-//	watch.go, look.go      looks beside the syncs
+//	look.go                looks beside the syncs, and what they watch for
 //	mirror.go              what the kernel holds after the last sync
 //	compare.go, order.go   actual against desired; our jumps before foreign rules
 //	sets.go, tables.go     ip sets; tables, also beside other programs that write
-//	keep.go                connections that must survive changes
 //	objects.go             what the kernel has, and lacks, of one frontend, for explain
 package filter
 
@@ -156,8 +155,8 @@ func (k *Kernel) Probe(ctx context.Context, r *layout.Rules) (xtables.Missing, e
 	if err := k.sets.Create(ctx, set); err != nil && !errors.Is(err, ipset.ErrExist) {
 		return nil, err
 	}
-	combined, single := r.Features(set.Name)
-	missing, err := k.tool.Probe(ctx, layout.ProbePrefix, combined, single)
+	features := r.Features(set.Name)
+	missing, err := k.tool.Probe(ctx, layout.ProbePrefix, features, features)
 	if err = errors.Join(err, k.sets.destroyWithin(ctx, set.Name, busyFor)); err != nil {
 		return nil, err
 	}

@@ -20,8 +20,8 @@ type mirror struct {
 	// Changed only by the goroutine of the syncs, with the lock held; it reads them without.
 	chains     map[string]map[string]xtables.Sum // by table and name; nil: unknown
 	sets       map[string]setSum
-	jumps      []layout.Jump
-	referenced map[object]bool // obsolete chains, kept empty because foreign rules jump to them
+	jumps      map[object][]string // of built-in chains to ours
+	referenced map[object]bool     // obsolete chains, kept empty because foreign rules jump to them
 
 	damage   looks.Objects[object] // what looks found to differ, and no sync has repaired: changed, missing, or extra
 	reported bool                  // by Watch, whose caller requests a sync
@@ -52,8 +52,8 @@ func sumOf(entries iter.Seq[ipset.Entry]) (t setSum) {
 
 // A standing is what those beside the syncs may know of a mirror.
 type standing struct {
-	known    bool          // what the kernel holds
-	jumps    []layout.Jump // of built-in chains to ours; none while they are unknown
+	known    bool                // what the kernel holds
+	jumps    map[object][]string // of built-in chains to ours; none while they are unknown
 	writing  bool
 	damaged  bool // a look found a difference
 	reported bool // which Watch has reported
@@ -175,8 +175,8 @@ func (m *mirror) compareTables(tables map[string]*xtables.Table, t, d *looks.Obj
 // sync with a delta changes them.
 func (m *mirror) compareJumps(tables map[string]*xtables.Table, d *looks.Objects[object], o *order) {
 	built := map[object]bool{}
-	for _, j := range m.jumps {
-		built[jumpsObject(j.Table, j.Chain)] = true
+	for id := range m.jumps {
+		built[id] = true
 	}
 	for table, tab := range tables {
 		for chain := range tab.Policies {
@@ -188,7 +188,7 @@ func (m *mirror) compareJumps(tables map[string]*xtables.Table, d *looks.Objects
 		if tab == nil {
 			tab = &xtables.Table{}
 		}
-		if !o.inPlace(tab, id, wantedJumps(m.jumps, id)) {
+		if !o.inPlace(tab, id, m.jumps[id]) {
 			d.Add(id)
 		}
 	}

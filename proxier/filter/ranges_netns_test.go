@@ -89,7 +89,7 @@ func writeUnasked(t *testing.T, k *Kernel, w *backendtest.World) {
 			emit(table, name, kept)
 		})
 	}, referencedIn(h.Tables))
-	d.compareJumps(h.Tables, r.Jumps(), &k.order)
+	d.compareJumps(h.Tables, jumpsOf(r), &k.order)
 	d.compareSets(h.Sets, r.Sets(w.State), false)
 	if err := k.write(t.Context(), d); err != nil {
 		t.Fatal(err)

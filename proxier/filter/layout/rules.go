@@ -6,9 +6,9 @@
 // constant rules look up. What rules a host cannot have, it refuses: see Unsupported.
 //
 //	unsupported.go        what rules need, and the host lacks
-//	update.go, guards.go  Changes by a delta, and those of them that wait; what the kernel holds
+//	update.go             Changes by a delta, and those of them that wait; what the kernel holds
 //	rules.go, ipvs.go     the Rules of a State, and what ipvs mode has besides
-//	tree.go, frontend.go, pool.go, host.go, names.go  chains
+//	tree.go, frontend.go, host.go, names.go  chains
 //	sets.go               members of sets
 package layout
 

@@ -44,16 +44,14 @@ type entry struct {
 // A key is an address, if the tree has them, a protocol and a port, as sortable bytes.
 type key [16 + 3]byte
 
-// protocolDigits are bytes for the protocols that share their high digit.
-var protocolDigits = map[source.Protocol]byte{source.TCP: 0, source.UDP: 1, source.SCTP: 2}
-
+// digitProtocols are the protocols by their bytes in a key, which share their high digit.
 var digitProtocols = [...]source.Protocol{source.TCP, source.UDP, source.SCTP}
 
 func (t *tree) key(f *policy.Frontend) (k key) {
 	if t.addrLen > 0 {
 		copy(k[:], f.Key.Addr.AsSlice())
 	}
-	k[t.addrLen] = protocolDigits[f.Key.Protocol]
+	k[t.addrLen] = byte(slices.Index(digitProtocols[:], f.Key.Protocol))
 	k[t.addrLen+1], k[t.addrLen+2] = byte(f.Key.Port>>8), byte(f.Key.Port)
 	return k
 }

@@ -21,8 +21,8 @@ const ProbePrefix = Prefix + "PROBE"
 // endpoints, session affinity, or SCTP. Every service needs all other features.
 var Optional = []string{"statistic", "recent", "sctp"}
 
-// Features returns rules that together need every feature, and one rule for each.
-func (r *Rules) Features(set string) (combined, single []xtables.Feature) {
+// Features returns a rule for each feature that rules need.
+func (r *Rules) Features(set string) []xtables.Feature {
 	target := "192.0.2.1:1"
 	if r.words.fam == policy.IPv6 {
 		target = "[2001:db8::1]:1"
@@ -30,7 +30,7 @@ func (r *Rules) Features(set string) (combined, single []xtables.Feature) {
 	rule := func(table, name, words string) xtables.Feature {
 		return xtables.Feature{Name: name, Table: table, Words: strings.Fields(words)}
 	}
-	matches := []xtables.Feature{
+	features := []xtables.Feature{
 		rule("nat", "tcp", "-p tcp -m tcp --dport 1"),
 		rule("nat", "comment", "-m comment --comment probe"),
 		rule("nat", "conntrack", "-m conntrack --ctstate DNAT"),
@@ -40,32 +40,18 @@ func (r *Rules) Features(set string) (combined, single []xtables.Feature) {
 		rule("nat", "set", "-m set --match-set "+set+" dst"),
 		rule("nat", "statistic", "-m statistic --mode random --probability 0.5"),
 		rule("nat", "recent", "-m recent --set --name "+ProbePrefix+" --mask "+r.words.mask+" --rsource"),
-	}
-	all := ""
-	for _, m := range matches {
-		all += strings.Join(m.Words, " ") + " "
-	}
-	dnat := "-j DNAT --to-destination " + target
-	rest := []xtables.Feature{
-		rule("nat", "sctp", "-p sctp -m sctp --dport 1 -j MARK --set-xmark 0x1/0x1"),
-		rule("nat", "udp", "-p udp -m udp --dport 1 "+masquerade),
-		rule("filter", "REJECT", "-p tcp -j REJECT --reject-with tcp-reset"),
-		rule("nat", "CONNMARK", "-j CONNMARK --set-xmark 0x1/0x1"),
-	}
-	var needs []xtables.Feature
-	if r.byIPVS {
-		needs = []xtables.Feature{rule("filter", "ipvs", matchIPVS+" -j RETURN"), rule("mangle", "DROP", "-j DROP")}
-	}
-	combined = slices.Concat([]xtables.Feature{rule("nat", "all", all+dnat)}, rest, needs)
-	single = slices.Concat(matches, []xtables.Feature{
-		rule("nat", "DNAT", "-p tcp "+dnat),
+		rule("nat", "DNAT", "-p tcp -j DNAT --to-destination "+target),
 		rule("nat", "MARK", "-j MARK --set-xmark 0x1/0x1"),
 		rule("nat", "MASQUERADE", masquerade),
 		rule("nat", "sctp", "-p sctp -m sctp --dport 1"),
 		rule("nat", "udp", "-p udp -m udp --dport 1"),
-		rest[2], rest[3],
-	}, needs)
-	return combined, single
+		rule("filter", "REJECT", "-p tcp -j REJECT --reject-with tcp-reset"),
+		rule("nat", "CONNMARK", "-j CONNMARK --set-xmark 0x1/0x1"),
+	}
+	if r.byIPVS {
+		features = append(features, rule("filter", "ipvs", matchIPVS+" -j RETURN"), rule("mangle", "DROP", "-j DROP"))
+	}
+	return features
 }
 
 // missingMatch returns the first missing match that the rules of a service need;
@@ -125,7 +111,9 @@ func refusing(fr *frame, res *policy.Resolved) *policy.Resolved {
 		g := *f
 		for _, l := range []*policy.Route{&g.Outside, &g.FromLocal} {
 			if l.Action == policy.Balance {
-				*l = policy.Route{Action: policy.Reject, Pool: withoutTargets(l.Pool)}
+				empty := *l.Pool
+				empty.Targets = nil
+				*l = policy.Route{Action: policy.Reject, Pool: &empty}
 			}
 		}
 		out.Frontends[i] = &g
@@ -133,12 +121,6 @@ func refusing(fr *frame, res *policy.Resolved) *policy.Resolved {
 	if !slices.ContainsFunc(out.Frontends, (*policy.Frontend).Balances) {
 		out.Pools, out.HairpinPools = nil, nil
 	}
-	return &out
-}
-
-func withoutTargets(p *policy.Pool) *policy.Pool {
-	out := *p
-	out.Targets = nil
 	return &out
 }
 
@@ -255,18 +237,13 @@ func (a *Unsupported) Unserved() *proxier.PartialError {
 		lacks := a.why[key]
 		errs.Add(fmt.Errorf("service %s needs the match %s, which this host lacks: %s", key, lacks, a.missing[lacks]))
 	}
-	return &proxier.PartialError{N: len(a.why), Err: errs.Join(), Frontends: a.frontends()}
-}
-
-// frontends returns the frontends of unsupported services that refuse now.
-func (a *Unsupported) frontends() map[policy.FrontendKey]bool {
-	all := make(map[policy.FrontendKey]bool)
+	refuse := make(map[policy.FrontendKey]bool)
 	for _, res := range a.refusing {
 		for _, f := range res.Frontends {
 			if !f.Balances() {
-				all[f.Key] = true
+				refuse[f.Key] = true
 			}
 		}
 	}
-	return all
+	return &proxier.PartialError{N: len(a.why), Err: errs.Join(), Frontends: refuse}
 }
