@@ -29,12 +29,12 @@ var elsewhere = map[string]string{
 	"source/file/hand.go":                "damage of a kept copy",
 	"cmd/internal/journal/journal.go":    "a failure of a command",
 	"proxier/healthz/server.go":          "an address that cannot be listened on",
-	"proxier/ipvs/foreign.go":            "the callers there",
+	"proxier/ipvs/owner.go":              "the callers there",
 }
 
 // composed are texts that are logged elsewhere than they are written, by where that is.
 var composed = map[string]string{
-	"a virtual server that service":                                           "proxier/ipvs/foreign.go",
+	"a virtual server that service":                                           "proxier/ipvs/owner.go",
 	"IPv4 forwarding is off: no endpoint on another host answers":             "cmd/internal/hostsetup/verify.go",
 	"IPv6 forwarding is off: no endpoint on another host answers":             "cmd/internal/hostsetup/verify.go",
 	"connection tracking takes TCP segments outside their window for invalid": "cmd/internal/hostsetup/verify.go",

@@ -25,6 +25,35 @@ const (
 	movesShown = 24 * time.Hour
 )
 
+// An object is a chain of ours, the jumps of a built-in chain, or a set.
+type object struct {
+	kind        objectKind
+	table, name string
+}
+
+type objectKind uint8
+
+const (
+	chainKind objectKind = iota
+	jumpsKind
+	setKind
+)
+
+func chainObject(table, name string) object { return object{chainKind, table, name} }
+func jumpsObject(table, name string) object { return object{jumpsKind, table, name} }
+func setObject(name string) object          { return object{kind: setKind, name: name} }
+
+// text names an object as users see it. tool is the name of the programs.
+func (o object) text(tool string) string {
+	switch o.kind {
+	case chainKind:
+		return tool + " chain " + o.table + " " + o.name
+	case jumpsKind:
+		return tool + " jumps of " + o.table + " " + o.name
+	}
+	return "ip set " + o.name
+}
+
 // An order keeps the jumps of built-in chains to ours in front of foreign rules that may
 // overrule them.
 type order struct {

@@ -162,10 +162,6 @@ func (h *holdings) unserved(r refused) *proxier.PartialError {
 	return u
 }
 
-// maxDue is how many servers one sync checks for their drains, a message each:
-// changes wait for no more than these.
-const maxDue = 64
-
 // The time between two checks of a drain grows with its age up to maxDrainLook. After
 // its timeout, which it survives only if the kernel lost it, it is checked every
 // minDrainLook.

@@ -10,9 +10,6 @@ import (
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
-// hostProcess matches packets from this host itself.
-const hostProcess = "-m addrtype --src-type LOCAL"
-
 // frontendRules appends the rules for packets to f. What IPVS balances, and what not everybody
 // may use, must not reach the rules of node ports, whatever its source; of what is balanced for
 // nobody, the sources that may not use it.
@@ -26,14 +23,6 @@ func (fr *frame) frontendRules(c *chain, f *policy.Frontend) {
 	case fr.limitsNodePort(f):
 		c.rule(fr.words.matchDestination(f), fr.words.noMatch(rangesSet, "dst,dst,src"), comment(f.ServicePort.String()), "-j ACCEPT")
 	}
-}
-
-// balances reports whether rules balance packets to a frontend; in ipvs mode those of local sources.
-func (fr *frame) balances(f *policy.Frontend) bool {
-	if fr.byIPVS {
-		return f.Split() && f.FromLocal.Action == policy.Balance
-	}
-	return f.Balances()
 }
 
 // balance appends the rules that jump to pools.

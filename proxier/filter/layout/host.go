@@ -10,6 +10,9 @@ import (
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
+// hostProcess matches packets from this host itself.
+const hostProcess = "-m addrtype --src-type LOCAL"
+
 // newOnly matches new connections. Packets of established ones, of none (INVALID),
 // and neighbour discovery (UNTRACKED) are never refused.
 const newOnly = "-m conntrack --ctstate NEW"
@@ -138,6 +141,28 @@ func (fr *frame) refusals(c *chain) {
 		w.reject(c, to(p), w.noMatch(exemptSet, "dst"))
 	}
 }
+
+// beforeIPVS drops what IPVS would balance or refuse.
+func (fr *frame) beforeIPVS(c *chain) {
+	fr.words.firewall(c)
+	c.rule(fr.words.match(silentSet, "dst,dst"), hostProcess, "-j DROP")
+}
+
+// markServed marks what IPVS will balance and the nat table must masquerade. A
+// host process that did not bind an address gets the VIP it connects to as its source, as
+// that is an address of this host; no endpoint could reply to that.
+func (fr *frame) markServed(c *chain) {
+	w := fr.words
+	c.rule(w.match(everyoneSet, "dst,dst"), "-j", MarkMasq)
+	c.rule(w.match(nonLocalSet, "dst,dst"), "-j", MarkNonLocal)
+	c.rule(w.match(processesSet, "dst,dst"), hostProcess, "-j", MarkMasq)
+	c.rule(w.match(servedSet, "dst,dst"), w.match(boundSet, "src"), "-j", MarkMasq)
+}
+
+// midstream matches segments in the middle of a TCP connection. Where endpoints answer clients
+// themselves, connection tracking sees one direction only, and takes them for new connections. What
+// IPVS does not know of them, the host itself resets, which has the address.
+const midstream = "-p tcp -m tcp ! --tcp-flags FIN,SYN,RST,ACK SYN"
 
 // strays drops forwarded packets of no connection to addresses that routers send to this host: a
 // router would send them back, until their TTL ends. New connections are refused by then.

@@ -2,20 +2,8 @@ package layout
 
 import (
 	"svcproxy.dev/svcproxy/netutil/ipset"
+	"svcproxy.dev/svcproxy/netutil/xtables"
 	"svcproxy.dev/svcproxy/proxier/policy"
-)
-
-// The chains and sets of ipvs mode only.
-const (
-	masqueradeChain = Prefix + "MASQUERADE" // nat: marks what IPVS will balance and nat must masquerade
-	firewallChain   = Prefix + "FIREWALL"   // mangle: drops what IPVS must not see
-
-	servedSet    = Prefix + "SERVED"   // frontends that IPVS balances
-	boundSet     = Prefix + "BOUND"    // addresses on our device
-	everyoneSet  = Prefix + "MASQ-ALL" // frontends, by the sources to masquerade
-	nonLocalSet  = Prefix + "MASQ-NONLOCAL"
-	processesSet = Prefix + "MASQ-HOST"
-	silentSet    = Prefix + "DROP-HOST" // frontends that drop packets of host processes, too
 )
 
 // IPVS handles packets to addresses of this host: from outside after the filter table's
@@ -41,6 +29,11 @@ var ipvsSets = []setType{
 	{nonLocalSet, ipset.HashIPPort},
 	{processesSet, ipset.HashIPPort},
 	{silentSet, ipset.HashIPPort},
+}
+
+var ipvsFeatures = []xtables.Feature{
+	feature("filter", "ipvs", matchIPVS+" -j RETURN"),
+	feature("mangle", "DROP", "-j DROP"),
 }
 
 // newToIPVS matches packets that IPVS may take for new connections: it asks connection tracking for
@@ -69,25 +62,3 @@ func ipvsSetsOf(f *policy.Frontend) []string {
 	}
 	return []string{servedSet}
 }
-
-// beforeIPVS drops what IPVS would balance or refuse.
-func (fr *frame) beforeIPVS(c *chain) {
-	fr.words.firewall(c)
-	c.rule(fr.words.match(silentSet, "dst,dst"), hostProcess, "-j DROP")
-}
-
-// markServed marks what IPVS will balance and the nat table must masquerade. A
-// host process that did not bind an address gets the VIP it connects to as its source, as
-// that is an address of this host; no endpoint could reply to that.
-func (fr *frame) markServed(c *chain) {
-	w := fr.words
-	c.rule(w.match(everyoneSet, "dst,dst"), "-j", MarkMasq)
-	c.rule(w.match(nonLocalSet, "dst,dst"), "-j", MarkNonLocal)
-	c.rule(w.match(processesSet, "dst,dst"), hostProcess, "-j", MarkMasq)
-	c.rule(w.match(servedSet, "dst,dst"), w.match(boundSet, "src"), "-j", MarkMasq)
-}
-
-// midstream matches segments in the middle of a TCP connection. Where endpoints answer clients
-// themselves, connection tracking sees one direction only, and takes them for new connections. What
-// IPVS does not know of them, the host itself resets, which has the address.
-const midstream = "-p tcp -m tcp ! --tcp-flags FIN,SYN,RST,ACK SYN"

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"svcproxy.dev/svcproxy/netutil/ipset"
+	"svcproxy.dev/svcproxy/netutil/xtables"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
@@ -37,6 +38,19 @@ const (
 	exemptSet     = Prefix + "EXEMPT"     // addresses of this host in service_cidrs, which do not
 	hairpinSet    = Prefix + "HAIRPIN"    // targets that may reach themselves
 	GrownSet      = Prefix + "GROWN"      // a larger version of another set while it is filled
+)
+
+// The chains and sets of ipvs mode only.
+const (
+	masqueradeChain = Prefix + "MASQUERADE" // nat: marks what IPVS will balance and nat must masquerade
+	firewallChain   = Prefix + "FIREWALL"   // mangle: drops what IPVS must not see
+
+	servedSet    = Prefix + "SERVED"   // frontends that IPVS balances
+	boundSet     = Prefix + "BOUND"    // addresses on our device
+	everyoneSet  = Prefix + "MASQ-ALL" // frontends, by the sources to masquerade
+	nonLocalSet  = Prefix + "MASQ-NONLOCAL"
+	processesSet = Prefix + "MASQ-HOST"
+	silentSet    = Prefix + "DROP-HOST" // frontends that drop packets of host processes, too
 )
 
 // A setType is a set without its family.
@@ -178,3 +192,17 @@ type Emit func(table, chain string, rules []byte)
 
 // A Jump is a rule of a built-in chain that jumps to one of ours.
 type Jump struct{ Table, Chain, Rule string }
+
+// feature returns a feature that a rule of these words needs.
+func feature(table, name, words string) xtables.Feature {
+	return xtables.Feature{Name: name, Table: table, Words: strings.Fields(words)}
+}
+
+// A frame is what chains depend on besides services.
+type frame struct {
+	words  Dialect
+	byIPVS bool // IPVS does the balancing
+	host   policy.Host
+
+	ipvsBalances bool // now, or until these rules are written
+}

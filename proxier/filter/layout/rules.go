@@ -20,15 +20,6 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// A frame is what chains depend on besides services.
-type frame struct {
-	words  Dialect
-	byIPVS bool // IPVS does the balancing
-	host   policy.Host
-
-	ipvsBalances bool // now, or until these rules are written
-}
-
 // Rules are the chains and sets of one family. They follow a State by Reset and
 // Update, and depend on nothing but the State that results.
 type Rules struct {

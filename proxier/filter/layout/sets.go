@@ -3,8 +3,10 @@ package layout
 import (
 	"net/netip"
 	"slices"
+	"strings"
 
 	"svcproxy.dev/svcproxy/netutil/ipset"
+	"svcproxy.dev/svcproxy/netutil/xtables"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
@@ -12,6 +14,32 @@ import (
 type member struct {
 	set string
 	ipset.Entry
+}
+
+// Actual is what the kernel holds of ours.
+type Actual struct {
+	Tables map[string]*xtables.Table
+	Sets   map[string]*ipset.Listing
+}
+
+// Balances reports whether rules of iptables mode balance.
+func (h *Actual) Balances() bool {
+	for name := range h.Sets {
+		if strings.HasPrefix(name, vipsSet+"-") {
+			return true
+		}
+	}
+	return false
+}
+
+// leadsTo reports whether packets in a built-in chain of any table pass a chain of ours whose name ends so.
+func (h *Actual) leadsTo(hook, chain string) bool {
+	for _, tab := range h.Tables {
+		if slices.ContainsFunc(tab.Jumps[hook], func(rule string) bool { return strings.HasSuffix(rule, chain) }) {
+			return true
+		}
+	}
+	return false
 }
 
 // sets returns the sets of this mode.
@@ -131,6 +159,14 @@ func (fr *frame) limitsNodePort(f *policy.Frontend) bool {
 func (o *overlaps) hasPlace(f *policy.Frontend, e ipset.Entry) bool {
 	free := f.Restricted || o.limited[e] == nil || o.servesNodePorts(e.Addr)
 	return free && !o.taken[e]
+}
+
+// balances reports whether rules balance packets to a frontend; in ipvs mode those of local sources.
+func (fr *frame) balances(f *policy.Frontend) bool {
+	if fr.byIPVS {
+		return f.Split() && f.FromLocal.Action == policy.Balance
+	}
+	return f.Balances()
 }
 
 // hasRules reports whether the trees have rules for a frontend.

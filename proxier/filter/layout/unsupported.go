@@ -27,9 +27,7 @@ func (r *Rules) Features(set string) []xtables.Feature {
 	if r.words.fam == policy.IPv6 {
 		target = "[2001:db8::1]:1"
 	}
-	rule := func(table, name, words string) xtables.Feature {
-		return xtables.Feature{Name: name, Table: table, Words: strings.Fields(words)}
-	}
+	rule := feature
 	features := []xtables.Feature{
 		rule("nat", "tcp", "-p tcp -m tcp --dport 1"),
 		rule("nat", "comment", "-m comment --comment probe"),
@@ -49,7 +47,7 @@ func (r *Rules) Features(set string) []xtables.Feature {
 		rule("nat", "CONNMARK", "-j CONNMARK --set-xmark 0x1/0x1"),
 	}
 	if r.byIPVS {
-		features = append(features, rule("filter", "ipvs", matchIPVS+" -j RETURN"), rule("mangle", "DROP", "-j DROP"))
+		features = append(features, ipvsFeatures...)
 	}
 	return features
 }

@@ -4,10 +4,8 @@ import (
 	"bytes"
 	"maps"
 	"slices"
-	"strings"
 
 	"svcproxy.dev/svcproxy/netutil/ipset"
-	"svcproxy.dev/svcproxy/netutil/xtables"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
@@ -203,32 +201,6 @@ func (ch *Changes) member(set string, e ipset.Entry, was, is bool) {
 	case was && !is:
 		ch.Lost[set] = append(ch.Lost[set], e)
 	}
-}
-
-// Actual is what the kernel holds of ours.
-type Actual struct {
-	Tables map[string]*xtables.Table
-	Sets   map[string]*ipset.Listing
-}
-
-// Balances reports whether rules of iptables mode balance.
-func (h *Actual) Balances() bool {
-	for name := range h.Sets {
-		if strings.HasPrefix(name, vipsSet+"-") {
-			return true
-		}
-	}
-	return false
-}
-
-// leadsTo reports whether packets in a built-in chain of any table pass a chain of ours whose name ends so.
-func (h *Actual) leadsTo(hook, chain string) bool {
-	for _, tab := range h.Tables {
-		if slices.ContainsFunc(tab.Jumps[hook], func(rule string) bool { return strings.HasSuffix(rule, chain) }) {
-			return true
-		}
-	}
-	return false
 }
 
 // TakeServed removes from ch, and returns, the changes that must wait until IPVS holds

@@ -98,7 +98,7 @@ func TestLookFindsAddresses(t *testing.T) {
 		change(have)
 		m.beginLook()
 		m.begin(keySet(2), &policy.Delta{})
-		m.compareAddrs(have)
+		m.compareRest(have, false)
 		want := what != "missing by a Sync"
 		if got := m.endLook(); got != want || m.begin(keySet(), &policy.Delta{}).addrs != want {
 			t.Errorf("%s: found %v, want %v", what, got, want)
@@ -161,7 +161,7 @@ func TestChangesComeWithTheirRepairs(t *testing.T) {
 	}
 	m.endLook()
 	f := m.begin(keySet(servers-1), &policy.Delta{})
-	if _, repaired := f.servers[mirrorKey(servers-1)]; !repaired || len(f.servers) != maxRepairs {
+	if _, repaired := f.servers[mirrorKey(servers-1)]; !repaired || len(f.servers) != maxRepairs+1 {
 		t.Errorf("repaired: %v, of %d", repaired, len(f.servers))
 	}
 }
