@@ -19,9 +19,9 @@ type mirror struct {
 
 	// Changed only by the goroutine of the syncs, with the lock held; it reads them without.
 	chains     map[string]map[string]xtables.Sum // by table and name; nil: unknown
-	sets       map[string]setSum
-	jumps      map[object][]string // of built-in chains to ours
-	referenced map[object]bool     // obsolete chains, kept empty because foreign rules jump to them
+	sets       map[string]uint64                 // checksums of their members
+	jumps      map[object][]string               // of built-in chains to ours
+	referenced map[object]bool                   // obsolete chains, kept empty because foreign rules jump to them
 
 	damage   looks.Objects[object] // what looks found to differ, and no sync has repaired: changed, missing, or extra
 	reported bool                  // by Watch, whose caller requests a sync
@@ -30,24 +30,14 @@ type mirror struct {
 	writes int // how many have begun
 }
 
-// A setSum is a checksum of the members of a set, in any order.
-type setSum struct {
-	n   int
-	sum uint64
-}
-
 var entrySeed = maphash.MakeSeed()
 
-func (t *setSum) add(e ipset.Entry, by int) {
-	t.n += by
-	t.sum += uint64(by) * maphash.Comparable(entrySeed, e)
-}
-
-func sumOf(entries iter.Seq[ipset.Entry]) (t setSum) {
+// sumOf returns a checksum of the members of a set, in any order.
+func sumOf(entries iter.Seq[ipset.Entry]) (sum uint64) {
 	for e := range entries {
-		t.add(e, 1)
+		sum += maphash.Comparable(entrySeed, e)
 	}
-	return t
+	return sum
 }
 
 // A standing is what those beside the syncs may know of a mirror.
@@ -235,17 +225,10 @@ func (m *mirror) apply(d *difference) {
 		}
 	}
 	maps.Copy(m.referenced, d.referenced)
-	m.count(d.gained, 1)
-	m.count(d.lost, -1)
-}
-
-// count adds members of sets to their checksums, or removes them.
-func (m *mirror) count(sets map[string][]ipset.Entry, by int) {
-	for name, entries := range sets {
-		t := m.sets[name]
-		for _, e := range entries {
-			t.add(e, by)
-		}
-		m.sets[name] = t
+	for name, entries := range d.gained {
+		m.sets[name] += sumOf(slices.Values(entries))
+	}
+	for name, entries := range d.lost {
+		m.sets[name] -= sumOf(slices.Values(entries))
 	}
 }

@@ -79,14 +79,10 @@ func (o *order) inPlace(tab *xtables.Table, id object, want []string) bool {
 	if !slices.Equal(tab.Jumps[id.name], want) || tab.UserJumps[id.name].Jumps > 0 {
 		return false
 	}
-	return len(tab.Ahead[id.name]) == 0 || o.paused(id)
-}
-
-func (o *order) paused(id object) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	p := o.places[id]
-	return p != nil && time.Now().Before(p.until)
+	return len(tab.Ahead[id.name]) == 0 || p != nil && time.Now().Before(p.until)
 }
 
 // observe notes what is in front of the jumps of a table's built-in chains.

@@ -72,17 +72,15 @@ func (s *ipsets) fill(ctx context.Context, name string, entries []ipset.Entry) e
 	next := have.Set
 	next.Name = s.words.Set(layout.GrownSet)
 	next.MaxElem = max(2*have.MaxElem, setSize(len(have.Entries)+len(entries)))
-	if err := s.Destroy(ctx, next.Name); err != nil { // left by a run that was killed here
-		return err
-	}
-	if err := s.Create(ctx, next); err != nil {
-		return err
-	}
-	if err := s.Add(ctx, next.Name, append(have.Entries, entries...)); err != nil {
-		return err
-	}
-	if err := s.Swap(ctx, name, next.Name); err != nil {
-		return err
+	for _, step := range []func() error{
+		func() error { return s.Destroy(ctx, next.Name) }, // left by a run that was killed here
+		func() error { return s.Create(ctx, next) },
+		func() error { return s.Add(ctx, next.Name, append(have.Entries, entries...)) },
+		func() error { return s.Swap(ctx, name, next.Name) },
+	} {
+		if err := step(); err != nil {
+			return err
+		}
 	}
 	return s.Destroy(ctx, next.Name)
 }

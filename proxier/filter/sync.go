@@ -98,7 +98,7 @@ func (k *Kernel) writeAll(ctx context.Context, h *layout.Actual, r *layout.Rules
 			"table", id.table, "chain", id.name, "led_to_by", strings.Join(h.Tables[id.table].ReferencedBy(id.name), ", "))
 	}
 	k.mirror.end(func(m *mirror) {
-		m.chains, m.jumps, m.referenced, m.sets = d.want, jumpsOf(r), d.referenced, map[string]setSum{}
+		m.chains, m.jumps, m.referenced, m.sets = d.want, jumpsOf(r), d.referenced, map[string]uint64{}
 		for name, set := range d.sets {
 			m.sets[name] = sumOf(maps.Keys(set.Entries))
 		}

@@ -175,20 +175,16 @@ func (f *family) restore(ctx context.Context, tool *xtables.Tool, s *xtables.Scr
 			proxier.Progressed(ctx)
 		case errors.Is(err, errContended) && size > minChunk:
 			size /= 4
-			chunks = splitChunks(chunks, size)
+			var smaller []*xtables.Script
+			for _, c := range chunks {
+				smaller = append(smaller, c.Chunks(size, layout.Prefix)...)
+			}
+			chunks = smaller
 		default:
 			return err
 		}
 	}
 	return nil
-}
-
-// splitChunks splits scripts into smaller ones.
-func splitChunks(chunks []*xtables.Script, size int) (smaller []*xtables.Script) {
-	for _, c := range chunks {
-		smaller = append(smaller, c.Chunks(size, layout.Prefix)...)
-	}
-	return smaller
 }
 
 // attempt runs a script once, holding the writer's lock. The error is errContended if it

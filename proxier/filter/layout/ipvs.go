@@ -22,13 +22,13 @@ var ipvsJumps = append([]Jump{
 	{"nat", "OUTPUT", "-j " + masqueradeChain},
 }, sharedJumps...)
 
-var ipvsSets = []setType{
-	{servedSet, ipset.HashIPPort},
-	{boundSet, ipset.HashIP},
-	{everyoneSet, ipset.HashIPPort},
-	{nonLocalSet, ipset.HashIPPort},
-	{processesSet, ipset.HashIPPort},
-	{silentSet, ipset.HashIPPort},
+var ipvsSets = []ipset.Set{
+	{Name: servedSet, Type: ipset.HashIPPort},
+	{Name: boundSet, Type: ipset.HashIP},
+	{Name: everyoneSet, Type: ipset.HashIPPort},
+	{Name: nonLocalSet, Type: ipset.HashIPPort},
+	{Name: processesSet, Type: ipset.HashIPPort},
+	{Name: silentSet, Type: ipset.HashIPPort},
 }
 
 var ipvsFeatures = []xtables.Feature{

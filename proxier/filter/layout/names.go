@@ -53,21 +53,15 @@ const (
 	silentSet    = Prefix + "DROP-HOST" // frontends that drop packets of host processes, too
 )
 
-// A setType is a set without its family.
-type setType struct {
-	name string
-	Type ipset.Type
-}
-
-// SharedSets are those of all modes.
-var SharedSets = []setType{
-	{rangesSet, ipset.HashIPPortNet},
-	{FirewalledSet, ipset.HashIPPort},
-	{rejectSet, ipset.HashIPPort},
-	{dropSet, ipset.HashIPPort},
-	{placedSet, ipset.HashIPPort},
-	{exemptSet, ipset.HashIP},
-	{hairpinSet, ipset.HashIPPortIP},
+// SharedSets are those of all modes, without the suffix of the family.
+var SharedSets = []ipset.Set{
+	{Name: rangesSet, Type: ipset.HashIPPortNet},
+	{Name: FirewalledSet, Type: ipset.HashIPPort},
+	{Name: rejectSet, Type: ipset.HashIPPort},
+	{Name: dropSet, Type: ipset.HashIPPort},
+	{Name: placedSet, Type: ipset.HashIPPort},
+	{Name: exemptSet, Type: ipset.HashIP},
+	{Name: hairpinSet, Type: ipset.HashIPPortIP},
 }
 
 // maxChain is the longest name of a chain in bytes: XT_EXTENSION_MAXNAMELEN

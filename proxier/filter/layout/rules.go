@@ -201,7 +201,7 @@ func (r *Rules) eachMember(f *policy.Frontend, do func(m member, n int)) {
 func (r *Rules) Sets(st *policy.State) map[string]Members {
 	sets := map[string]Members{}
 	for _, s := range r.sets() {
-		sets[r.words.Set(s.name)] = Members{Type: s.Type, Entries: map[ipset.Entry]struct{}{}}
+		sets[r.words.Set(s.Name)] = Members{Type: s.Type, Entries: map[ipset.Entry]struct{}{}}
 	}
 	add := func(set string, e ipset.Entry) { sets[r.words.Set(set)].Entries[e] = struct{}{} }
 	for m := range r.members {

@@ -43,11 +43,11 @@ func (h *Actual) leadsTo(hook, chain string) bool {
 }
 
 // sets returns the sets of this mode.
-func (fr *frame) sets() []setType {
+func (fr *frame) sets() []ipset.Set {
 	if fr.byIPVS {
 		return slices.Concat(SharedSets, ipvsSets)
 	}
-	return slices.Concat(SharedSets, []setType{{vipsSet, ipset.HashIP}})
+	return slices.Concat(SharedSets, []ipset.Set{{Name: vipsSet, Type: ipset.HashIP}})
 }
 
 // setsOf returns the sets that a frontend is a member of, except for those of source ranges. What refuses

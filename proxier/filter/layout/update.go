@@ -303,13 +303,13 @@ func moveLost(set string, from, to *Changes, of map[ipset.Entry]bool) {
 func (r *Rules) Guards(h *Actual, leaving map[ipset.Entry]bool) *Changes {
 	ch := &Changes{Lost: map[string][]ipset.Entry{}}
 	for _, s := range r.sets() {
-		name := r.words.Set(s.name)
+		name := r.words.Set(s.Name)
 		l := h.Sets[name]
-		if !slices.Contains(guardSets, s.name) || l == nil || l.Type != s.Type {
+		if !slices.Contains(guardSets, s.Name) || l == nil || l.Type != s.Type {
 			continue
 		}
 		for _, e := range l.Entries {
-			if _, stays := r.members[member{s.name, e}]; !stays {
+			if _, stays := r.members[member{s.Name, e}]; !stays {
 				ch.Lost[name] = append(ch.Lost[name], e)
 			}
 		}
