@@ -90,7 +90,7 @@ func (r *record) replay(line string) error {
 }
 
 // expect records frontends that the kernel is about to hold, and the table does not have.
-func (r *record) expect(changes map[source.Key]policy.ServiceChange, t *table) {
+func (r *record) expect(changes []policy.ServiceChange, t *table) {
 	for _, ch := range changes {
 		for _, f := range ofProtocol(ch.New, t.proto) {
 			at := f.AddrPort()
@@ -110,7 +110,7 @@ func (r *record) expect(changes map[source.Key]policy.ServiceChange, t *table) {
 
 // synced takes over which frontends the kernel had, and has. It returns those that have gone and that the table never had:
 // a Sync that failed may have made them.
-func (r *record) synced(changes map[source.Key]policy.ServiceChange, t *table) (unseen []netip.AddrPort) {
+func (r *record) synced(changes []policy.ServiceChange, t *table) (unseen []netip.AddrPort) {
 	for at := range r.coming {
 		if t.frontends[at] == nil {
 			r.past[at] = struct{}{}

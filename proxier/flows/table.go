@@ -12,7 +12,7 @@ import (
 
 // A Sync is what a successful Sync changed since the one before, and what it led to.
 type Sync struct {
-	Changes map[source.Key]policy.ServiceChange
+	Changes []policy.ServiceChange
 	Host    policy.Host
 	Node    *policy.Node
 	All     bool // the kernel may have held something else meanwhile
@@ -55,7 +55,7 @@ func (t *table) addPast(l *look, past []netip.AddrPort) {
 }
 
 // update applies changes, and returns which flows may now be at a wrong endpoint.
-func (t *table) update(changes map[source.Key]policy.ServiceChange, host policy.Host, node *policy.Node) *look {
+func (t *table) update(changes []policy.ServiceChange, host policy.Host, node *policy.Node) *look {
 	l := &look{all: t.node == nil || !t.host.Equal(&host)}
 	t.addUnserved(l, &host)
 	was, now := t.replace(changes)
@@ -85,7 +85,7 @@ func (t *table) concerns(c frontendChange, was, now *policy.Frontend) bool {
 
 // replace puts the frontends of changed services into the table. It returns what
 // was there before and what replaces it: a frontend may move between services.
-func (t *table) replace(changes map[source.Key]policy.ServiceChange) (was, now map[netip.AddrPort]*policy.Frontend) {
+func (t *table) replace(changes []policy.ServiceChange) (was, now map[netip.AddrPort]*policy.Frontend) {
 	was, now = make(map[netip.AddrPort]*policy.Frontend), make(map[netip.AddrPort]*policy.Frontend)
 	for _, ch := range changes {
 		for _, f := range ofProtocol(ch.Old, t.proto) {
@@ -334,7 +334,7 @@ func ofProtocol(r *policy.Resolved, proto source.Protocol) []*policy.Frontend {
 
 // Stale calls visit with each UDP flow of a family that would be removed after a Sync; former leads to
 // what was synced before, and is nil where that is not known.
-func Stale(ctx context.Context, flows Tracking, fam policy.Family, former map[source.Key]policy.ServiceChange, s *Sync, visit func(Flow)) error {
+func Stale(ctx context.Context, flows Tracking, fam policy.Family, former []policy.ServiceChange, s *Sync, visit func(Flow)) error {
 	t := newTable(source.UDP)
 	if former != nil {
 		t.update(former, s.Host, s.Node)

@@ -37,9 +37,10 @@ func (t *table) sync(node *policy.Node, services map[string]*source.Service) *lo
 }
 
 // since returns changes with what the table has of their services as Old.
-func (t *table) since(changes map[source.Key]policy.ServiceChange) map[source.Key]policy.ServiceChange {
+func (t *table) since(changes map[source.Key]policy.ServiceChange) (list []policy.ServiceChange) {
 	for key, ch := range changes {
 		if ch.Old != nil {
+			list = append(list, ch)
 			continue
 		}
 		if ch.New != nil {
@@ -52,9 +53,9 @@ func (t *table) since(changes map[source.Key]policy.ServiceChange) map[source.Ke
 				ch.Old.Frontends = append(ch.Old.Frontends, f)
 			}
 		}
-		changes[key] = ch
+		list = append(list, ch)
 	}
-	return changes
+	return list
 }
 
 // removed returns which of flows would be removed: asked for, and stale.

@@ -112,7 +112,7 @@ func newWorker(fam policy.Family, proto source.Protocol, cfg Config) *Worker {
 }
 
 // Expect takes what a Sync is about to change.
-func (w *Worker) Expect(changes map[source.Key]policy.ServiceChange) {
+func (w *Worker) Expect(changes []policy.ServiceChange) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.record.expect(changes, w.table)

@@ -68,8 +68,8 @@ func resolveDNS(n int, endpoints ...string) (source.Key, *policy.Resolved) {
 
 // expect tells the worker that a service of dns is about to be synced.
 func (w *worker) expect(n int, endpoints ...string) {
-	key, r := resolveDNS(n, endpoints...)
-	w.Expect(map[source.Key]policy.ServiceChange{key: {New: r}})
+	_, r := resolveDNS(n, endpoints...)
+	w.Expect([]policy.ServiceChange{{New: r}})
 }
 
 // gone tells the worker that a service of dns is gone.
@@ -80,7 +80,7 @@ func (w *worker) gone(n int) {
 func (w *worker) set(key source.Key, now *policy.Resolved) {
 	ch := policy.ServiceChange{Old: w.held[key], New: now}
 	w.held[key] = now
-	changes := map[source.Key]policy.ServiceChange{key: ch}
+	changes := []policy.ServiceChange{ch}
 	w.Expect(changes)
 	w.Synced(&flows.Sync{Changes: changes, Host: policytest.Node().Host(policy.IPv4), Node: policytest.Node()})
 }

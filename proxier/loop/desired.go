@@ -3,6 +3,7 @@ package loop
 import (
 	"cmp"
 	"maps"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -53,62 +54,62 @@ func (d *desired) cutFor(b proxier.Backend, piece int) {
 // everything. stage reports whether that changes anything.
 func (d *desired) stage(key source.Key, wanted *policy.Resolved, queued time.Time, first uint64, whole bool) (changed bool) {
 	was, before := d.next.Services[key], d.growing[key]
+	delete(d.growing, key)
 	most := largePieces * d.piece
 	if whole || before == nil && !isLarge(d.kernel, most, was, wanted) {
-		delete(d.growing, key)
 		if changed = d.changes.Put(d.next, key, wanted) || before != nil; changed {
 			d.queued = cmp.Or(d.queued, queued)
 		}
 		return changed
 	}
-	delete(d.growing, key)
-	if was == nil {
-		was = &policy.Resolved{Key: key}
-	}
-	g, now := newGrowth(d.kernel, was, wanted)
-	g.between = d.between(was, wanted)
-	if d.next.Services[key] != nil {
-		d.next.Services[key] = now
-	}
-	if g.pairs.left == 0 && (d.next.Services[key] == nil && wanted == nil || sameService(now, wanted)) {
+	g := newGrowth(d.kernel, key, was, wanted)
+	if g.left == 0 && (was == g.wanted || was != nil && sameService(was, g.wanted)) {
 		return before != nil
 	}
 	g.first, g.queued = first, queued
 	if before != nil {
 		g.first, g.queued = before.first, before.queued
-		g.pairs.resume(&before.pairs)
+		g.resume(before)
 	}
-	if g.pairs.cost <= most {
+	if g.cost <= most {
 		d.queued = cmp.Or(d.queued, g.queued)
-		d.applyPiece(g, g.pairs.next(most))
+		d.applyPiece(g, g.next(most))
 	} else {
 		d.growing[key] = g
 		if ch, again := d.changes.Services[key]; again { // another service may have what the last Sync did not yet take from it
-			d.applyPiece(g, g.pairs.touched(&ch))
+			d.applyPiece(g, g.touched(ch))
 		}
 	}
 	return true
 }
 
-// between returns what a service has while it grows, whatever its frontends are by then. VIPs that it
-// adds to the refused ones, and addresses that it adds to the announced ones, come with the last piece.
-// Those that it gives up go with the first.
-func (d *desired) between(was, wanted *policy.Resolved) policy.Resolved {
-	r := policy.Resolved{Key: was.Key}
-	if wanted == nil {
-		return r
-	}
-	r.Warnings = wanted.Warnings
-	for _, a := range wanted.RefusedAddrs {
-		if d.next.RefusedAddrs[a] > 0 || d.changes.RefusedAddrs[a] < 0 {
-			r.RefusedAddrs = append(r.RefusedAddrs, a)
-		}
-	}
-	had := make(map[policy.Announcement]bool, len(was.Announced))
+// between returns a growing service with the frontends of the pieces so far. VIPs that it adds to the refused ones, and
+// addresses that it adds to the announced ones, come with the last piece. Those that it gives up go with the first.
+func (d *desired) between(was, wanted *policy.Resolved, frontends []*policy.Frontend) *policy.Resolved {
+	r := &policy.Resolved{Key: wanted.Key, Frontends: frontends, Pools: policy.PoolsOf(frontends), Warnings: wanted.Warnings}
+	r.RefusedAddrs = lists.Keep(wanted.RefusedAddrs, func(a netip.Addr) bool {
+		return d.next.RefusedAddrs[a] > 0 || d.changes.RefusedAddrs[a] < 0
+	})
+	had, hairpin, bound := make(map[policy.Announcement]bool), make(map[*policy.Pool]bool), make(map[netip.Addr]bool)
 	for _, n := range was.Announced {
 		had[n] = true
 	}
 	r.Announced = lists.Keep(wanted.Announced, func(n policy.Announcement) bool { return had[n] })
+	for _, version := range []*policy.Resolved{was, wanted} {
+		for _, p := range version.HairpinPools {
+			hairpin[p] = true
+		}
+		for _, a := range version.BoundAddrs {
+			bound[a] = true
+		}
+	}
+	r.HairpinPools = lists.Keep(r.Pools, func(p *policy.Pool) bool { return hairpin[p] })
+	for _, f := range frontends { // sorted by address
+		n := len(r.BoundAddrs)
+		if a := f.Key.Addr; (n == 0 || r.BoundAddrs[n-1] != a) && f.Key.Kind != policy.NodePort && bound[a] {
+			r.BoundAddrs = append(r.BoundAddrs, a)
+		}
+	}
 	return r
 }
 
@@ -120,7 +121,7 @@ func (d *desired) grow(full bool) bool {
 		return false
 	case full:
 		for _, g := range d.growing {
-			d.applyPiece(g, g.pairs.next(g.pairs.cost))
+			d.applyPiece(g, g.next(g.cost))
 		}
 	default:
 		d.stagePiece()
@@ -134,13 +135,13 @@ func (d *desired) stagePiece() {
 	todo := slices.Collect(maps.Values(d.changes.Services))
 	g := d.nextGrowing()
 	d.lastGrown = g.key
-	todo = append(todo, d.applyPiece(g, g.pairs.next(d.piece)))
+	todo = append(todo, d.applyPiece(g, g.next(d.piece)))
 	for ; len(todo) > 0; todo = todo[1:] {
 		for key, g := range d.growing {
 			if key == todo[0].Key() {
 				continue
 			}
-			if piece := g.pairs.touched(&todo[0]); len(piece) > 0 {
+			if piece := g.touched(todo[0]); len(piece) > 0 {
 				todo = append(todo, d.applyPiece(g, piece))
 			}
 		}
@@ -158,32 +159,19 @@ func (d *desired) nextGrowing() *growth {
 	return d.growing[keys[0]]
 }
 
-// applyPiece puts the pairs of a piece into the State, and notes the change.
+// applyPiece puts the pairs of a piece into the State, and returns the change.
 func (d *desired) applyPiece(g *growth, piece []int) policy.ServiceChange {
-	was, all := d.next.Services[g.key], d.next.Services[g.key]
-	if was == nil {
-		was = &policy.Resolved{Key: g.key}
-	}
-	taken, part := g.pairs.markDone(g.key, piece)
-	g.sharing.count(&part)
-	gained, lost := g.sharing.hairpins(&part, g.pairs.left == 0)
-	policy.CountAll(d.next.Hairpins, d.changes.Hairpins, slices.Values(gained), 1)
-	policy.CountAll(d.next.Hairpins, d.changes.Hairpins, slices.Values(lost), -1)
-	now := g.wanted
-	if g.pairs.left == 0 {
+	none := &policy.Resolved{Key: g.key}
+	was, now := cmp.Or(d.next.Services[g.key], none), g.wanted
+	frontends := g.grown(was, piece)
+	if g.left > 0 {
+		now = d.between(was, cmp.Or(g.wanted, none), frontends)
+	} else {
 		delete(d.growing, g.key)
 		d.queued = cmp.Or(d.queued, g.queued)
-	} else {
-		now = g.now(was, taken)
 	}
-	g.sharing.addUsers(&part, was)
-	part.Old.Pools, part.New.Pools = policy.PoolsOf(part.Old.Frontends), policy.PoolsOf(part.New.Frontends)
-	d.changes.Recount(d.next, was, now)
-	if d.next.Services[g.key] = now; now == nil {
-		delete(d.next.Services, g.key)
-	}
-	d.changes.NotePart(g.key, all, now, part)
-	return part
+	d.changes.PutPart(d.next, g.key, now)
+	return policy.ServiceChange{Old: was, New: now}
 }
 
 // resolved returns all services as they were last resolved.
@@ -205,22 +193,8 @@ func (d *desired) resolved() []*policy.Resolved {
 // holding returns a function that reports whether the kernel holds a frontend of a service
 // as it was last resolved. known: it is known what the kernel holds.
 func (d *desired) holding(key source.Key, known bool) func(*policy.Frontend) bool {
-	ch, changed := d.changes.Services[key]
-	if d.growing[key] == nil && !changed || !known || changed && !ch.Part {
-		is := !changed && known
-		return func(*policy.Frontend) bool { return is }
-	}
-	part := make(map[*policy.Frontend]bool)
-	if changed {
-		for _, fe := range ch.New.Frontends {
-			part[fe] = true
-		}
-		for _, fe := range ch.Old.Frontends {
-			delete(part, fe)
-		}
-	}
-	r := d.next.Services[key]
-	return func(fe *policy.Frontend) bool { return hasFrontend(r, fe) && !part[fe] }
+	was := d.changes.Before(d.next, key)
+	return func(fe *policy.Frontend) bool { return known && hasFrontend(was, fe) }
 }
 
 // wantedState returns the State as it will be when all services are complete.

@@ -15,7 +15,7 @@
 //	orders, family           what the Loop sends to a family; its goroutine
 //	pace                     when and why a family syncs, and compares beside syncs
 //	desired                  what the kernel is to hold of a family, and what of it has changed
-//	growth, pairs, sharing   large services, which change piece by piece
+//	growth                   large services, which change piece by piece
 //	progress, news           whether a Sync makes progress; what others may read of a family
 //	announcing               when the network is told of addresses
 //	backlog                  what not all families hold yet, and its lines in the log

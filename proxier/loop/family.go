@@ -222,7 +222,7 @@ func (f *family) syncAt(now time.Time) time.Time {
 
 // syncNow makes the kernel hold the State, and reports the result.
 func (f *family) syncNow(ctx context.Context) {
-	r := f.sync(ctx)
+	r, changes := f.sync(ctx)
 	if ctx.Err() != nil && r.Err != nil {
 		return // it was stopped, and the result is of no interest
 	}
@@ -231,7 +231,7 @@ func (f *family) syncNow(ctx context.Context) {
 		f.inbox.put(func(m *mail) { m.fatal = cmp.Or(m.fatal, r.Err) })
 	}
 	if r.Err == nil {
-		s := &flows.Sync{Changes: f.desired.changes.Services, Host: f.desired.next.Host, Node: f.desired.node}
+		s := &flows.Sync{Changes: changes, Host: f.desired.next.Host, Node: f.desired.node}
 		s.All = r.Full || f.due.kernelDiffered // the kernel may have held something else
 		for _, w := range f.flows {
 			w.Synced(s)
@@ -247,34 +247,35 @@ func (f *family) syncNow(ctx context.Context) {
 	f.inbox.ring()
 }
 
-// sync is one Sync of the backend.
-func (f *family) sync(ctx context.Context) SyncResult {
-	r := SyncResult{Family: f.fam, Full: f.due.full || f.news.err != nil, Start: time.Now(), Triggers: f.due.triggers, Repairs: f.due.causes}
+// sync is one Sync of the backend. It also returns what changed of services.
+func (f *family) sync(ctx context.Context) (r SyncResult, changes []policy.ServiceChange) {
+	r = SyncResult{Family: f.fam, Full: f.due.full || f.news.err != nil, Start: time.Now(), Triggers: f.due.triggers, Repairs: f.due.causes}
 	f.mu.Lock()
 	if f.desired.grow(r.Full) {
 		f.revision.Add(1)
 	}
 	f.mu.Unlock()
-	for _, w := range f.flows {
-		w.Expect(f.desired.changes.Services)
-	}
 	r.Queued = f.desired.queued
-	var delta *policy.Delta
-	if !r.Full {
-		delta = f.desired.changes.Delta()
+	delta := f.desired.changes.Delta()
+	changes = delta.Services
+	for _, w := range f.flows {
+		w.Expect(changes)
+	}
+	if r.Full {
+		delta = nil
 	}
 	ctx, stop := f.withProgress(ctx, syncWork, &f.news.working)
 	defer stop()
 	err := f.backend.Sync(ctx, f.desired.next, delta)
 	r.Duration = time.Since(r.Start)
 	if errors.As(err, &r.Unserved) || err == nil {
-		return r
+		return r, changes
 	}
 	if context.Cause(ctx) == errStuck {
 		err = fmt.Errorf("%w: %w", errStuck, err)
 	}
 	r.Err = fmt.Errorf("syncing %s (%d services): %w", f.fam, len(f.desired.next.Services), err)
-	return r
+	return r, changes
 }
 
 // log logs a failure, and what is not served when that changes.

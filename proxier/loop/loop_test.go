@@ -137,7 +137,8 @@ func (k *kernel) service(ch *policy.ServiceChange) string {
 		}
 	}
 	all.Add(ch.New.Frontends)
-	if k.services[key] = all.Part(key); len(all) == 0 {
+	list := slices.SortedFunc(maps.Values(all), func(a, b *policy.Frontend) int { return a.Key.Compare(b.Key) })
+	if k.services[key] = (&policy.Resolved{Key: key, Frontends: list}); len(all) == 0 {
 		delete(k.services, key)
 	}
 	return fmt.Sprintf("%s-%d+%d", name, len(ch.Old.Frontends)-same, len(ch.New.Frontends)-same)
@@ -863,7 +864,7 @@ func TestLoopDeltasAddUp(t *testing.T) {
 			if rapid.IntRange(0, 5).Draw(rt, "fail") == 0 {
 				k.fail = errors.New("no")
 			}
-			r := f.sync(t.Context())
+			r, _ := f.sync(t.Context())
 			f.done(&r)
 			if k.err != "" {
 				rt.Fatal(k.err)

@@ -21,12 +21,12 @@ type Delta struct {
 
 // A ServiceChange is one service before and after. One of the two may be nil.
 //
-// It may be a part of that: all frontends that are in neither Old nor New stay as they are. Of a part Old
+// In a Delta it may be a part of that: all frontends that are in neither Old nor New stay as they are. Of a part Old
 // and New have Key, Frontends and Pools only, and neither is nil. Where a frontend in it shares a pool, or
 // a pair of routes, with one that stays, one such is in both, so that what is shared stays too.
 type ServiceChange struct {
 	Old, New *Resolved
-	Part     bool
+	Part     bool // of Changes: what stays is the very same frontend in both
 }
 
 // A SetDelta says what a set gained and lost.
@@ -37,9 +37,8 @@ type SetDelta[T comparable] struct {
 // Changes gathers what happens to a State between two Syncs.
 type Changes struct {
 	Services     map[source.Key]ServiceChange
-	whole        map[source.Key]*Resolved // of those that are parts, all of the service before
 	RefusedAddrs netChange[netip.Addr]
-	Hairpins     netChange[Hairpin]
+	hairpins     netChange[Hairpin]
 	bound        netChange[netip.Addr]
 }
 
@@ -47,9 +46,8 @@ type Changes struct {
 func NewChanges() *Changes {
 	return &Changes{
 		Services:     make(map[source.Key]ServiceChange),
-		whole:        make(map[source.Key]*Resolved),
 		RefusedAddrs: make(netChange[netip.Addr]),
-		Hairpins:     make(netChange[Hairpin]),
+		hairpins:     make(netChange[Hairpin]),
 		bound:        make(netChange[netip.Addr]),
 	}
 }
@@ -85,88 +83,63 @@ func (c *Changes) Put(st *State, key source.Key, r *Resolved) (changed bool) {
 	if old == r || old != nil && r != nil && reflect.DeepEqual(old, r) {
 		return false
 	}
-	c.count(st, r, 1) // gains first: what stays is never lost in between
-	c.count(st, old, -1)
-	if r == nil {
-		delete(st.Services, key)
-	} else {
-		st.Services[key] = r
-	}
+	c.set(st, key, r)
 	c.Note(key, old, r)
 	return true
+}
+
+// PutPart is Put where all that stays is the very same in r.
+func (c *Changes) PutPart(st *State, key source.Key, r *Resolved) {
+	ch, again := c.Services[key]
+	part := ch.Part || !again
+	c.Note(key, c.set(st, key, r), r)
+	if ch, again = c.Services[key]; again {
+		ch.Part = part
+		c.Services[key] = ch
+	}
+}
+
+// set sets what service key contributes to st, counts what that changes, and returns what was there.
+func (c *Changes) set(st *State, key source.Key, r *Resolved) (old *Resolved) {
+	old = st.Services[key]
+	if st.Services[key] = r; r == nil {
+		delete(st.Services, key)
+	}
+	was, now := cmp.Or(old, &Resolved{}), cmp.Or(r, &Resolved{})
+	recount(st.RefusedAddrs, c.RefusedAddrs, was.RefusedAddrs, now.RefusedAddrs)
+	recount(st.BoundAddrs, c.bound, was.BoundAddrs, now.BoundAddrs)
+	pools := make(netChange[*Pool])
+	for _, p := range now.HairpinPools {
+		pools.add(p, 1)
+	}
+	for _, p := range was.HairpinPools {
+		pools.add(p, -1)
+	}
+	for p, by := range pools {
+		count(st.Hairpins, c.hairpins, p.hairpins(), by)
+	}
+	return old
 }
 
 // Note keeps the first old and the last new value.
 func (c *Changes) Note(key source.Key, old, r *Resolved) {
 	ch, again := c.Services[key]
-	switch {
-	case !again:
+	if !again {
 		ch.Old = old
-	case ch.Part:
-		ch = ServiceChange{Old: c.whole[key]}
-		delete(c.whole, key)
 	}
-	ch.New = r
-	if ch.Old == nil && ch.New == nil {
+	if ch.New, ch.Part = r, false; ch.Old == nil && r == nil {
 		delete(c.Services, key)
 		return
 	}
 	c.Services[key] = ch
 }
 
-// NotePart notes a part of the change of a service that was old, and is r.
-func (c *Changes) NotePart(key source.Key, old, r *Resolved, part ServiceChange) {
-	switch ch, again := c.Services[key]; {
-	case !again:
-		c.Services[key], c.whole[key] = part, old
-	case ch.Part:
-		c.Services[key] = ch.then(&part)
-	default:
-		c.Note(key, old, r)
-	}
-}
-
-// then returns two parts, one after the other, as one.
-func (ch *ServiceChange) then(next *ServiceChange) ServiceChange {
-	before, after := FrontendIndex{}, FrontendIndex{}
-	before.Add(next.Old.Frontends)
-	for _, f := range ch.New.Frontends {
-		delete(before, f.Key.WithoutKind()) // next changes what was not there before
-	}
-	before.Add(ch.Old.Frontends)
-	after.Add(ch.New.Frontends)
-	for _, f := range next.Old.Frontends {
-		delete(after, f.Key.WithoutKind())
-	}
-	after.Add(next.New.Frontends)
-	return ServiceChange{Old: before.Part(ch.New.Key), New: after.Part(ch.New.Key), Part: true}
-}
-
-// Part returns the frontends of a part of a service.
-func (x FrontendIndex) Part(key source.Key) *Resolved {
-	list := slices.SortedFunc(maps.Values(x), func(a, b *Frontend) int { return a.Key.Compare(b.Key) })
-	return &Resolved{Key: key, Frontends: list, Pools: PoolsOf(list)}
-}
-
 // Before returns all of a service as it was before the changes.
 func (c *Changes) Before(st *State, key source.Key) *Resolved {
-	switch ch, changed := c.Services[key]; {
-	case !changed:
-		return st.Services[key]
-	case ch.Part:
-		return c.whole[key]
-	default:
+	if ch, changed := c.Services[key]; changed {
 		return ch.Old
 	}
-}
-
-// Recount updates the counts, other than those of Hairpins, when was becomes now, which may be nil.
-func (c *Changes) Recount(st *State, was, now *Resolved) {
-	if now == nil {
-		now = new(Resolved)
-	}
-	recount(st.RefusedAddrs, c.RefusedAddrs, was.RefusedAddrs, now.RefusedAddrs)
-	recount(st.BoundAddrs, c.bound, was.BoundAddrs, now.BoundAddrs)
+	return st.Services[key]
 }
 
 // recount counts one list in place of another. What they have in common at their ends costs little.
@@ -177,22 +150,12 @@ func recount[T comparable](set map[T]int, net netChange[T], was, now []T) {
 	for len(was) > 0 && len(now) > 0 && was[len(was)-1] == now[len(now)-1] {
 		was, now = was[:len(was)-1], now[:len(now)-1]
 	}
-	CountAll(set, net, slices.Values(now), 1)
-	CountAll(set, net, slices.Values(was), -1)
+	count(set, net, slices.Values(now), 1)
+	count(set, net, slices.Values(was), -1)
 }
 
-// count adds by to the count of all that r puts into the counted sets.
-func (c *Changes) count(st *State, r *Resolved, by int) {
-	if r == nil {
-		return
-	}
-	CountAll(st.RefusedAddrs, c.RefusedAddrs, slices.Values(r.RefusedAddrs), by)
-	CountAll(st.Hairpins, c.Hairpins, r.Hairpins(), by)
-	CountAll(st.BoundAddrs, c.bound, slices.Values(r.BoundAddrs), by)
-}
-
-// CountAll counts the elements of a list in set, and notes in net what that changes: by is 1 where they come, -1 where they go.
-func CountAll[T comparable](set map[T]int, net netChange[T], list iter.Seq[T], by int) {
+// count counts the elements of a list in set, and notes in net what that changes: by is 1 where they come, -1 where they go.
+func count[T comparable](set map[T]int, net netChange[T], list iter.Seq[T], by int) {
 	for v := range list {
 		was := set[v]
 		set[v] += by
@@ -208,11 +171,101 @@ func CountAll[T comparable](set map[T]int, net netChange[T], list iter.Seq[T], b
 
 // Delta returns the gathered changes, sorted.
 func (c *Changes) Delta() *Delta {
-	return &Delta{
+	d := &Delta{
 		Services:     slices.SortedFunc(maps.Values(c.Services), func(a, b ServiceChange) int { return a.Key().Compare(b.Key()) }),
 		RefusedAddrs: c.RefusedAddrs.delta(netip.Addr.Compare),
-		Hairpins:     c.Hairpins.delta(Hairpin.Compare),
+		Hairpins:     c.hairpins.delta(Hairpin.Compare),
 		BoundAddrs:   c.bound.delta(netip.Addr.Compare),
+	}
+	for i := range d.Services {
+		if ch := &d.Services[i]; ch.Part {
+			*ch = ch.part()
+		}
+	}
+	return d
+}
+
+// part returns what differs, and for each thing that it shares with frontends that stay one of these.
+func (ch *ServiceChange) part() ServiceChange {
+	var old, now, stay []*Frontend
+	missing := make(map[[2]Route]bool)
+	for was, f := range Places(ch.Old, ch.New) {
+		if was == f {
+			stay = append(stay, f)
+			continue
+		}
+		if was != nil {
+			old = append(old, was)
+		}
+		if f != nil {
+			now = append(now, f)
+		}
+	}
+	for _, f := range slices.Concat(old, now) {
+		for _, s := range f.shares() {
+			missing[s] = true
+		}
+	}
+	for i := 0; i < len(stay) && len(missing) > 0; i++ {
+		f := stay[i/2] // from both ends, as pieces come in order
+		if i%2 == 1 {
+			f = stay[len(stay)-1-i/2]
+		}
+		needed := false
+		for _, s := range f.shares() {
+			if missing[s] {
+				needed = true
+				delete(missing, s)
+			}
+		}
+		if needed {
+			old, now = append(old, f), append(now, f)
+		}
+	}
+	return ServiceChange{Old: partOf(ch.Key(), old), New: partOf(ch.Key(), now), Part: true}
+}
+
+func partOf(key source.Key, list []*Frontend) *Resolved {
+	slices.SortFunc(list, func(a, b *Frontend) int { return a.Key.Compare(b.Key) })
+	return &Resolved{Key: key, Frontends: list, Pools: PoolsOf(list)}
+}
+
+// shares returns, some of it twice, what the kernel may have for several frontends of a service at once: for a pool, for one
+// that rules balance to for local sources, for a pair of routes.
+func (f *Frontend) shares() (of [4][2]Route) {
+	outside := [2]Route{{Pool: f.Outside.Pool}}
+	if !f.Split() {
+		return [4][2]Route{outside, outside, outside, outside}
+	}
+	return [4][2]Route{outside, {{Pool: f.FromLocal.Pool}}, {1: {Pool: f.FromLocal.Pool}}, {f.Outside, f.FromLocal}}
+}
+
+// Places yields what two versions of a service have at each place, an address with protocol and port, in order.
+// One of the two may be nil, and so may a version.
+func Places(was, now *Resolved) iter.Seq2[*Frontend, *Frontend] {
+	return func(yield func(was, now *Frontend) bool) {
+		a, b := was.AllFrontends(), now.AllFrontends()
+		for len(a)+len(b) > 0 {
+			order := 0
+			switch {
+			case len(a) == 0:
+				order = 1
+			case len(b) == 0:
+				order = -1
+			case a[0] != b[0]: // the same needs no look
+				order = a[0].Key.WithoutKind().Compare(b[0].Key.WithoutKind())
+			}
+			var old, f *Frontend
+			if order <= 0 {
+				old, a = a[0], a[1:]
+			}
+			if order >= 0 {
+				f, b = b[0], b[1:]
+			}
+			if !yield(old, f) {
+				return
+			}
+		}
 	}
 }
 

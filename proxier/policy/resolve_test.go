@@ -2,7 +2,6 @@ package policy_test
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -375,7 +374,7 @@ func TestResolveShared(t *testing.T) {
 		t.Errorf("RefusedVIPs %v, want %v: not the host's own address", r.RefusedAddrs, want)
 	}
 	want := []policy.Hairpin{policy.NewHairpin(netip.MustParseAddrPort("10.0.0.2:8080"), source.TCP)}
-	if got := slices.Collect(r.Hairpins()); !slices.Equal(got, want) {
+	if got := hairpins(r); !slices.Equal(got, want) {
 		t.Errorf("Hairpins %v, want %v: the targets of routes that do not masquerade everyone", got, want)
 	}
 	if len(r.Warnings) != 1 {
@@ -393,19 +392,22 @@ func TestHairpinsAreDistinct(t *testing.T) {
 			{Name: "c", Protocol: source.UDP, Port: 80, TargetPort: 8080},
 		}
 	})
-	want := map[policy.Hairpin]int{}
+	var want []policy.Hairpin
 	for _, a := range []string{"10.0.0.1:8080", "10.0.0.2:8080"} {
 		for _, protocol := range []source.Protocol{source.TCP, source.UDP} {
-			want[policy.NewHairpin(netip.MustParseAddrPort(a), protocol)] = 1
+			want = append(want, policy.NewHairpin(netip.MustParseAddrPort(a), protocol))
 		}
 	}
-	got := map[policy.Hairpin]int{}
-	for h := range policy.Resolve(svc, nil, policytest.Node(), policy.IPv4).Hairpins() {
-		got[h]++
-	}
-	if !maps.Equal(got, want) {
+	if got := hairpins(policy.Resolve(svc, nil, policytest.Node(), policy.IPv4)); !slices.Equal(got, want) {
 		t.Errorf("got %v, want each once: %v", got, want)
 	}
+}
+
+// hairpins returns what a State has of a service.
+func hairpins(r *policy.Resolved) []policy.Hairpin {
+	ch := policy.NewChanges()
+	ch.Put(policy.EmptyState(policy.IPv4, policytest.Node()), r.Key, r)
+	return ch.Delta().Hairpins.Gained
 }
 
 func TestHairpinAddrPort(t *testing.T) {
@@ -424,7 +426,7 @@ func TestHairpinsOfAnsweringEndpoints(t *testing.T) {
 		want int
 	}{{policytest.Node(), 0}, {policytest.Node(func(n *policy.Node) { n.LocalCIDRs = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")} }), 2}} {
 		r := policy.Resolve(policytest.Service(policytest.Direct, policytest.Endpoints("10.0.0.1", "10.0.0.2")), nil, tt.node, policy.IPv4)
-		if got := slices.Collect(r.Hairpins()); len(got) != tt.want {
+		if got := hairpins(r); len(got) != tt.want {
 			t.Errorf("local sources %v: hairpins %v, want %d", tt.node.LocalCIDRs, got, tt.want)
 		}
 	}

@@ -19,7 +19,7 @@ type State struct {
 	Host     Host
 	Services map[source.Key]*Resolved
 
-	// What several services may need at once, with how many do.
+	// What several services, or pools, may need at once, with how many do.
 	RefusedAddrs map[netip.Addr]int // VIPs and announced addresses: new connections that no frontend takes are rejected, and nothing is forwarded there
 	Hairpins     map[Hairpin]int    // targets of routes that do not masquerade everyone
 	BoundAddrs   map[netip.Addr]int // of frontends, that no interface of this host carries but ours may
@@ -36,6 +36,17 @@ type Hairpin struct {
 // NewHairpin returns that of a target, whose address is valid and not IPv4-mapped.
 func NewHairpin(at netip.AddrPort, protocol source.Protocol) Hairpin {
 	return Hairpin{at.Addr().As16(), at.Port(), protocol}
+}
+
+// hairpins yields the targets of a pool as such.
+func (p *Pool) hairpins() iter.Seq[Hairpin] {
+	return func(yield func(Hairpin) bool) {
+		for _, t := range p.Targets {
+			if !yield(NewHairpin(t.AddrPort, p.Protocol)) {
+				return
+			}
+		}
+	}
 }
 
 // AddrPort returns the address and port of the target.
@@ -69,27 +80,6 @@ func (r *Resolved) AllFrontends() []*Frontend {
 		return nil
 	}
 	return r.Frontends
-}
-
-// Hairpins yields the targets that may reach themselves, each once.
-func (r *Resolved) Hairpins() iter.Seq[Hairpin] {
-	return func(yield func(Hairpin) bool) {
-		seen := make(map[Hairpin]bool) // of several pools
-		for _, p := range r.HairpinPools {
-			for _, t := range p.Targets {
-				h := NewHairpin(t.AddrPort, p.Protocol)
-				if seen[h] {
-					continue
-				}
-				if len(r.HairpinPools) > 1 {
-					seen[h] = true
-				}
-				if !yield(h) {
-					return
-				}
-			}
-		}
-	}
 }
 
 // OnlyFor returns a State that holds one frontend of a service, on the host of a node, and

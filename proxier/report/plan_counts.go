@@ -41,7 +41,7 @@ func (p *FamilyPlan) Count(ctx context.Context, tracking flows.Tracking, conns C
 	}
 	if tracking != nil {
 		s := &flows.Sync{Changes: asChanges(p.Before, p.After), Host: p.Host, Node: p.Node}
-		var former map[source.Key]policy.ServiceChange
+		var former []policy.ServiceChange
 		if !p.Fresh {
 			former = asChanges(nil, p.Before)
 		}
@@ -116,17 +116,17 @@ func (p *FamilyPlan) sum(c *Consequence, counts map[proxier.Pair]int) (n int) {
 	return n
 }
 
-// asChanges returns what leads from one set of services to another; what is equal is left out.
-func asChanges(before, after map[source.Key]*policy.Resolved) map[source.Key]policy.ServiceChange {
-	all := make(map[source.Key]policy.ServiceChange, len(after))
+// asChanges returns what leads from one set of services to another, never nil; what is equal is left out.
+func asChanges(before, after map[source.Key]*policy.Resolved) []policy.ServiceChange {
+	all := make([]policy.ServiceChange, 0, len(after))
 	for key, r := range after {
 		if before[key] != r {
-			all[key] = policy.ServiceChange{Old: before[key], New: r}
+			all = append(all, policy.ServiceChange{Old: before[key], New: r})
 		}
 	}
 	for key, r := range before {
 		if after[key] == nil {
-			all[key] = policy.ServiceChange{Old: r}
+			all = append(all, policy.ServiceChange{Old: r})
 		}
 	}
 	return all
