@@ -96,83 +96,54 @@ func (h holder) writtenAt(c Claim) string {
 	return source.Quote(h.unit.ID.Name)
 }
 
-// A clash is a claim that a file cannot get.
-type clash struct {
-	svc   *source.Service
-	claim Claim
-	by    holder // another file or this program; if neither owns it, the file itself
-	held  bool   // one of these two owns it
-	twice bool   // the file makes it twice, so it can never get it
-}
-
-// clashes yields all claims of a file that another one owns, and those that it makes twice.
-func (t *Tracker) clashes(u *unit) iter.Seq[clash] {
-	return func(yield func(clash) bool) {
-		own := make(map[Claim]holder)
-		for _, s := range u.wanted {
-			for c := range Of(s) {
-				x := clash{svc: s, claim: c}
-				x.by, x.held = t.claims[c]
-				x.held = x.held && x.by.unit != u
-				first, again := own[c]
-				x.twice = again && (first.svc != s || c.Addr.IsValid())
-				own[c] = holder{u, s}
-				if !x.held {
-					x.by = first
-				}
-				if (x.held || x.twice) && !yield(x) {
-					return
-				}
-			}
-		}
-	}
-}
-
 // maxTaken is how many of the claims that a file cannot get are reported one by one.
 const maxTaken = 1000
 
-// conflicts returns why a file cannot get its claims. For a service that is defined
-// elsewhere only the name is reported, not what else the two have in common. It also
+// conflicts returns why a file cannot get its claims: another one or this program owns them, or it makes them twice. For a
+// service that is defined elsewhere only the name is reported, not what else the two have in common. It also
 // returns the owners, each once: nil is this program, or the file itself.
 func (t *Tracker) conflicts(u *unit) (faults []source.Fault, holders []*unit) {
-	var svc, twin *source.Service // of the same name
-	for x := range t.clashes(u) {
-		if x.svc != svc {
-			svc, twin = x.svc, nil
-		}
-		if twin == nil || x.by.svc != twin {
-			faults = x.appendTo(faults)
-		}
-		if x.claim.Port == 0 {
-			twin = x.by.svc
-		}
-		if x.held {
-			holders = including(holders, x.by.unit)
-		}
-		if x.twice {
-			holders = including(holders, nil)
+	own := make(map[Claim]*source.Service)
+	for _, s := range u.wanted {
+		var twin *source.Service // of the same name
+		for c := range Of(s) {
+			by, held := t.claims[c]
+			held = held && by.unit != u
+			first, again := own[c]
+			twice := again && (first != s || c.Addr.IsValid())
+			if own[c] = s; !held {
+				by = holder{u, first}
+			}
+			if !held && !twice {
+				continue
+			}
+			if twin == nil || by.svc != twin {
+				faults = addTaken(faults, s, c, by)
+			}
+			if c.Port == 0 {
+				twin = by.svc
+			}
+			if held && !slices.Contains(holders, by.unit) {
+				holders = append(holders, by.unit)
+			}
+			if twice && !slices.Contains(holders, nil) {
+				holders = append(holders, nil)
+			}
 		}
 	}
 	return faults, holders
 }
 
-// appendTo adds the clash to faults or, beyond maxTaken, that there are more.
-func (x *clash) appendTo(faults []source.Fault) []source.Fault {
+// addTaken adds to faults that h already owns c, which svc claims, or, beyond maxTaken, that there are more.
+func addTaken(faults []source.Fault, svc *source.Service, c Claim, h holder) []source.Fault {
 	switch n := len(faults); {
 	case n < maxTaken:
-		return append(faults, taken(x.svc, x.claim, x.by))
+		return append(faults, taken(svc, c, h))
 	case n == maxTaken:
 		msg := fmt.Sprintf("more of what this file claims is taken; the first %d are shown", maxTaken)
-		return append(faults, source.Fault{Pos: x.claim.Pos(x.svc), Msg: msg})
+		return append(faults, source.Fault{Pos: c.Pos(svc), Msg: msg})
 	}
 	return faults
-}
-
-func including(list []*unit, u *unit) []*unit {
-	if slices.Contains(list, u) {
-		return list
-	}
-	return append(list, u)
 }
 
 // touch notes that files took or released a claim, for other files that want it.
@@ -180,7 +151,7 @@ func (t *Tracker) touch(c Claim) {
 	for _, u := range t.waiting[c] {
 		u.stale = true
 	}
-	if len(t.objects.first) > 0 {
+	if len(t.objects.wants) > 0 {
 		t.touched[c] = true
 	}
 }

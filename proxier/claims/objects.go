@@ -12,70 +12,63 @@ import (
 // oldest gets it, unless a file does, so that the outcome does not depend on the
 // order of events.
 type objects struct {
-	first   map[Claim]holder // the oldest that wants the claim
-	others  map[Claim][]holder
+	wants   map[Claim][]holder      // who wants the claim, the oldest first
 	lacking map[source.UnitID]*unit // some of whose claims another unit owns
 	dirty   map[*unit]bool          // to be settled in this step
 	load    source.Products         // of all that is wanted
 	excess  int                     // how many there is no room for
 }
 
-func newObjects() objects {
-	return objects{
-		first: make(map[Claim]holder), others: make(map[Claim][]holder),
-		lacking: make(map[source.UnitID]*unit), dirty: make(map[*unit]bool),
-	}
-}
-
 // want notes that h wants c.
 func (o *objects) want(c Claim, h holder) {
-	old, some := o.first[c]
-	switch {
-	case !some:
-		o.first[c] = h
-	case old == h: // an address that stands in two lists
-	case h.unit.compare(old.unit) < 0:
-		o.first[c] = h
-		o.others[c] = append([]holder{old}, o.others[c]...)
+	list := o.wants[c]
+	if slices.Contains(list, h) { // an address that stands in two lists
+		return
+	}
+	i, _ := slices.BinarySearchFunc(list, h, func(a, b holder) int {
+		if a.unit.compare(b.unit) <= 0 {
+			return -1
+		}
+		return 1
+	})
+	if o.wants[c] = slices.Insert(list, i, h); i == 0 && len(list) > 0 {
 		o.touch(c)
-	default:
-		list := o.others[c]
-		i, _ := slices.BinarySearchFunc(list, h, func(a, b holder) int { return a.unit.compare(b.unit) })
-		o.others[c] = slices.Insert(list, i, h)
 	}
 }
 
 // leave notes that h no longer wants c.
 func (o *objects) leave(c Claim, h holder) {
-	list := o.others[c]
-	switch {
-	case o.first[c] != h:
-		list = slices.DeleteFunc(list, func(x holder) bool { return x == h })
-	case len(list) == 0:
-		delete(o.first, c)
-	default:
-		o.touch(c) // another one gets it, and the messages of the rest change
-		o.first[c], list = list[0], list[1:]
+	i := slices.Index(o.wants[c], h)
+	if i < 0 {
+		return
 	}
-	if o.others[c] = list; len(list) == 0 {
-		delete(o.others, c)
+	if o.wants[c] = slices.Delete(o.wants[c], i, i+1); i == 0 {
+		o.touch(c) // another one gets it, and the messages of the rest change
+	}
+	if len(o.wants[c]) == 0 {
+		delete(o.wants, c)
 	}
 }
 
 // touch has all units settled that want c.
 func (o *objects) touch(c Claim) {
-	if h, some := o.first[c]; some {
-		o.dirty[h.unit] = true
-	}
-	for _, h := range o.others[c] {
+	for _, h := range o.wants[c] {
 		o.dirty[h.unit] = true
 	}
 }
 
+// first returns the holder that gets a claim unless a file has it; zero: none wants it.
+func (o *objects) first(c Claim) (h holder) {
+	if list := o.wants[c]; len(list) > 0 {
+		return list[0]
+	}
+	return h
+}
+
 // used returns the service of a name as an object provides it; nil: none does.
 func (o *objects) used(key source.Key) *source.Service {
-	h, some := o.first[Claim{key: key}]
-	if !some {
+	h := o.first(Claim{key: key})
+	if h.unit == nil {
 		return nil
 	}
 	i := slices.IndexFunc(h.unit.used, func(s *source.Service) bool { return s.Key == key })
@@ -166,7 +159,7 @@ func (t *Tracker) owner(c Claim) holder {
 	if h, held := t.claims[c]; held {
 		return h
 	}
-	return t.objects.first[c]
+	return t.objects.first(c)
 }
 
 // useRest uses the part of an object whose claims it owns.
@@ -175,15 +168,12 @@ func (t step) useRest(u *unit) {
 	var faults []source.Fault
 	if u.excess {
 		faults = u.faults
-	}
-	for i, s := range u.wanted {
-		if u.excess {
-			break
-		}
-		rest, why := t.rest(holder{u, s}, u.named[i])
-		faults = append(faults, why...)
-		if rest != nil {
-			used = append(used, rest)
+	} else {
+		for i, s := range u.wanted {
+			rest, why := t.rest(holder{u, s}, u.named[i])
+			if faults = append(faults, why...); rest != nil {
+				used = append(used, rest)
+			}
 		}
 	}
 	u.used, u.faults = used, faults

@@ -42,14 +42,10 @@ func (t step) hopeless(u *unit, floor source.Products) bool {
 }
 
 // hasRoom reports whether there is room for what a team wants, and says of u why not.
-func (t step) hasRoom(u *unit, team *team) bool {
-	before := t.inFiles
-	for _, f := range team.files {
-		before = before.Minus(f.usedLoad)
-	}
-	others := before
-	for _, f := range team.files {
-		if f != u {
+func (t step) hasRoom(u *unit, team []*unit) bool {
+	others := t.inFiles
+	for _, f := range team {
+		if others = others.Minus(f.usedLoad); f != u {
 			others = others.Plus(f.load)
 		}
 	}
@@ -80,30 +76,20 @@ func (t step) admit() {
 		return
 	}
 	sum := t.inFiles
+	t.objects.excess = 0
 	for _, u := range slices.SortedFunc(maps.Values(t.units), (*unit).compare) {
 		if !u.Partial {
 			continue
 		}
 		was := u.excess
-		u.excess = !all && t.exceeded(sum.Plus(u.load))
-		if u.excess {
+		if u.excess = !all && t.exceeded(sum.Plus(u.load)); u.excess {
 			t.exceed(u, sum)
+			t.objects.excess++
 		} else {
 			sum = sum.Plus(u.load)
 		}
 		if u.excess != was {
 			t.objects.dirty[u] = true
-		}
-	}
-	t.objects.countExcess(t.units)
-}
-
-// countExcess counts the objects that there is no room for.
-func (o *objects) countExcess(units map[source.UnitID]*unit) {
-	o.excess = 0
-	for _, u := range units {
-		if u.Partial && u.excess {
-			o.excess++
 		}
 	}
 }

@@ -1,9 +1,6 @@
 package claims
 
 import (
-	"maps"
-	"slices"
-
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -14,7 +11,7 @@ type Snapshot struct {
 	Families []policy.Family // that are programmed
 	Services []UnitService
 	Resolved []*policy.Resolved // of each family, as far as the families have got; of a Tracker: none, see Resolve
-	Refused  []RefusedUnit
+	Refused  []Refusal
 }
 
 // A UnitService is a service in use, and the file or object it is from.
@@ -23,27 +20,16 @@ type UnitService struct {
 	Unit source.UnitID
 }
 
-// A RefusedUnit is a unit that is not used as it stands.
-type RefusedUnit struct {
-	Refusal
-	Wanted []*source.Service // as it stands
-}
-
 // Snapshot returns what the Tracker holds. It knows neither node nor families nor conditions.
 func (t *Tracker) Snapshot() Snapshot {
 	n := 0
 	for _, u := range t.units {
 		n += len(u.used)
 	}
-	s := Snapshot{Services: make([]UnitService, 0, n)}
+	s := Snapshot{Services: make([]UnitService, 0, n), Refused: t.Refusals()}
 	t.Services(func(svc *source.Service, id source.UnitID) {
 		s.Services = append(s.Services, UnitService{policy.Subject{Service: svc}, id})
 	})
-	for _, list := range []map[source.UnitID]*unit{t.refused, t.objects.lacking} {
-		for _, u := range slices.SortedFunc(maps.Values(list), (*unit).compare) {
-			s.Refused = append(s.Refused, RefusedUnit{u.refusal(), u.wanted})
-		}
-	}
 	return s
 }
 

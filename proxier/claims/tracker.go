@@ -78,7 +78,7 @@ func NewTracker(reserved []netip.AddrPort, sources ...string) *Tracker {
 		refused: make(map[source.UnitID]*unit),
 		claims:  make(map[Claim]holder),
 		waiting: make(map[Claim][]*unit),
-		objects: newObjects(),
+		objects: objects{wants: make(map[Claim][]holder), lacking: make(map[source.UnitID]*unit), dirty: make(map[*unit]bool)},
 		touched: make(map[Claim]bool),
 	}
 	for i, name := range sources {
@@ -114,38 +114,30 @@ func (t *Tracker) Reserve(ports []netip.AddrPort) {
 // sorted by the names of services.
 func (t *Tracker) Apply(ch source.Changes) []Transition {
 	st := step{t, make(map[source.Key]*source.Service), make(map[*unit]bool)}
-	var files, parts []source.Unit
+	var files, objects []source.Unit
 	for _, u := range ch.Set {
 		if u.Partial {
-			parts = append(parts, u)
+			objects = append(objects, u)
 		} else {
 			files = append(files, u)
 		}
 	}
-	st.applyFiles(files, ch.Delete)
-	st.applyObjects(parts, ch.Delete)
-	return st.transitions()
-}
-
-func (t step) applyFiles(set []source.Unit, gone []source.UnitID) {
-	for _, id := range gone {
+	for _, id := range ch.Delete {
 		if u := t.units[id]; u != nil && !u.Partial {
-			t.remove(u)
+			st.remove(u)
 		}
 	}
-	t.settle(t.candidates(t.setWanted(set)))
-}
-
-func (t step) applyObjects(set []source.Unit, gone []source.UnitID) {
-	for _, id := range gone {
+	st.settle(t.candidates(st.setWanted(files)))
+	for _, id := range ch.Delete {
 		if u := t.units[id]; u != nil && u.Partial {
-			t.removeObject(u)
+			st.removeObject(u)
 		}
 	}
-	for _, su := range set {
-		t.setObject(su)
+	for _, u := range objects {
+		st.setObject(u)
 	}
-	t.settleObjects()
+	st.settleObjects()
+	return st.transitions()
 }
 
 // A step is one Apply. It remembers the services of all units that it touches as they were.
@@ -224,22 +216,21 @@ func (t step) setWanted(set []source.Unit) map[source.UnitID]*unit {
 func (u *unit) compare(o *unit) int {
 	return cmp.Or(
 		cmp.Compare(u.rank, o.rank),
-		compareBools(o.hasUsed, u.hasUsed),
-		compareBools(o.Since != 0, u.Since != 0),
+		cmp.Compare(u.class(), o.class()),
 		cmp.Compare(u.Since, o.Since),
 		cmp.Compare(u.ID.Name, o.ID.Name),
 	)
 }
 
-// compareBools has false before true.
-func compareBools(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case b:
-		return -1
+// class is lower for a unit of which a version is in use, and among these and the others for one of known age.
+func (u *unit) class() (n int) {
+	if !u.hasUsed {
+		n += 2
 	}
-	return 1
+	if u.Since == 0 {
+		n++
+	}
+	return n
 }
 
 func (t step) accept(u *unit) {
@@ -329,7 +320,7 @@ func (t *Tracker) NewRefusals() []Refusal {
 }
 
 func (u *unit) refusal() Refusal {
-	return Refusal{Unit: u.ID, Since: u.refusedAt, Stale: u.hasUsed, Partial: u.Partial && len(u.used) > 0, NoRoom: u.excess, Faults: slices.Concat(u.faults, u.lacks)}
+	return Refusal{Unit: u.ID, Since: u.refusedAt, Stale: u.hasUsed, Partial: u.Partial && len(u.used) > 0, NoRoom: u.excess, Faults: slices.Concat(u.faults, u.lacks), Wanted: u.wanted}
 }
 
 // Accepted returns the files that were accepted since it was last called, in
@@ -372,4 +363,6 @@ type Refusal struct {
 	Partial bool           `json:"partial,omitempty"` // all but what Faults name is in use
 	NoRoom  bool           `json:"no_room,omitempty"` // with it all services would be more than Config.Limits
 	Faults  []source.Fault `json:"faults"`
+
+	Wanted []*source.Service `json:"-"` // as it stands
 }

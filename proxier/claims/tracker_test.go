@@ -225,8 +225,9 @@ func TestTrackerObjectsInAnyOrder(t *testing.T) {
 		if got, want := inUse(running), inUse(fresh); got != want {
 			t.Fatalf("\nrunning: %s\n  fresh: %s", got, want)
 		}
-		if len(running.objects.first) != len(fresh.objects.first) || len(running.objects.others) != len(fresh.objects.others) {
-			t.Fatalf("running: %v, %v\nfresh: %v, %v", running.objects.first, running.objects.others, fresh.objects.first, fresh.objects.others)
+		sameLen := func(a, b []holder) bool { return len(a) == len(b) }
+		if !maps.EqualFunc(running.objects.wants, fresh.objects.wants, sameLen) {
+			t.Fatalf("running: %v\nfresh: %v", running.objects.wants, fresh.objects.wants)
 		}
 	})
 }

@@ -52,9 +52,10 @@ func (t step) settleOnce(files []*unit) (again bool) {
 		if !u.pending { // it changed with one before it
 			continue
 		}
-		if team := new(team); !t.hopeless(u, floor) && t.gather(u, team) && !team.clashes() && t.hasRoom(u, team) {
-			t.swap(team.files)
-			for _, f := range team.files {
+		var team []*unit
+		if !t.hopeless(u, floor) && t.gather(u, &team) && !clash(team) && t.hasRoom(u, team) {
+			t.swap(team)
+			for _, f := range team {
 				floor = floor.Plus(f.load)
 			}
 			changed = true
@@ -66,16 +67,13 @@ func (t step) settleOnce(files []*unit) (again bool) {
 	return changed && lacking
 }
 
-// A team is a set of files that can only change together: one owns what another wants.
-type team struct{ files []*unit }
-
-// gather adds a file to a team, and all that must change with it. It reports whether
-// all of them are about to release what the others want, as far as each alone shows.
-func (t step) gather(u *unit, team *team) bool {
-	if slices.Contains(team.files, u) {
+// gather adds a file to a team, the files that can only change together as one owns what another wants, and all that must
+// change with it. It reports whether all of them are about to release what the others want, as far as each alone shows.
+func (t step) gather(u *unit, team *[]*unit) bool {
+	if slices.Contains(*team, u) {
 		return true
 	}
-	team.files = append(team.files, u)
+	*team = append(*team, u)
 	t.updateConflicts(u)
 	for _, h := range u.holders {
 		if h == nil || !h.pending || t.failed[h] || !t.gather(h, team) {
@@ -86,14 +84,14 @@ func (t step) gather(u *unit, team *team) bool {
 	return true
 }
 
-// clashes reports whether two files of a team want the same claim, for instance because
+// clash reports whether two files of a team want the same claim, for instance because
 // one keeps what another wants.
-func (t *team) clashes() bool {
-	if len(t.files) == 1 {
+func clash(team []*unit) bool {
+	if len(team) == 1 {
 		return false
 	}
 	wanted := make(map[Claim]*unit)
-	for _, u := range t.files {
+	for _, u := range team {
 		for _, s := range u.wanted {
 			for c := range Of(s) {
 				if o := wanted[c]; o != nil && o != u {

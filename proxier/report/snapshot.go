@@ -81,14 +81,6 @@ func (f *Family) resolved(keys map[source.Key]int) map[source.Key]*policy.Resolv
 	return found
 }
 
-// Refusals returns the units that are not used as they stand.
-func (s *Snapshot) Refusals() (list []claims.Refusal) {
-	for i := range s.Refused {
-		list = append(list, s.Refused[i].Refusal)
-	}
-	return list
-}
-
 // Labels returns the labels of the services in use that have any; nothing in it is to be changed.
 func Labels(s *Snapshot) map[source.Key]map[string]string {
 	labels := make(map[source.Key]map[string]string)

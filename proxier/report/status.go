@@ -79,7 +79,7 @@ type FrontendStatus struct {
 // StatusOf returns what a Loop holds, of the services that match accepts (nil: of all), and how
 // its syncs go.
 func StatusOf(s *Snapshot, match func(*source.Service) bool) Status {
-	st := Status{Families: familyStatuses(s), Refusals: s.Refusals()}
+	st := Status{Families: familyStatuses(s), Refusals: s.Refused}
 	announced := announcedOf(s, match)
 	suspect := make(map[source.Key][]string)
 	for _, d := range Doubts(s, match) {

@@ -40,7 +40,7 @@ type AddressProblem struct {
 // warnings. What it costs grows with the services by no
 // more than one look at each of their addresses, and one at each endpoint for the warnings.
 func Summarize(s *Snapshot, most int) Summary {
-	sum := Summary{Families: familyStatuses(s), Services: len(s.Services), Actions: make(map[string]int), Refusals: s.Refusals()}
+	sum := Summary{Families: familyStatuses(s), Services: len(s.Services), Actions: make(map[string]int), Refusals: s.Refused}
 	failing := make(map[source.Key]policy.Subject) // all endpoints of these fail their check
 	for _, svc := range s.Services {
 		sum.Disabled += toInt(svc.Disabled)

@@ -206,7 +206,7 @@ func TestVerdicts(t *testing.T) {
 			change: func(_ *source.Service, w *World, _ *fakeHost) {
 				other := service()
 				other.Name, other.VIPs = "other", []netip.Addr{addr("192.0.2.1")}
-				w.Refused = []claims.RefusedUnit{{Refusal: claims.Refusal{Faults: []source.Fault{{Msg: "taken"}}}, Wanted: []*source.Service{other}}}
+				w.Refused = []claims.Refusal{{Faults: []source.Fault{{Msg: "taken"}}, Wanted: []*source.Service{other}}}
 			},
 			want: "untouched: no service has 192.0.2.1:80/tcp (1); default/other, which has it, is not used as it stands: taken"},
 		{name: "a family that is not programmed", dst: "10.96.0.10:80", change: func(_ *source.Service, w *World, _ *fakeHost) { w.Families = []policy.Family{policy.IPv6} },
