@@ -4,6 +4,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"sync"
 
 	"svcproxy.dev/svcproxy/internal/lists"
 	"svcproxy.dev/svcproxy/proxier"
@@ -35,8 +36,14 @@ type Loss struct {
 	Serves bool // and the kernel goes on serving it
 }
 
-// A Ledger is what a family has announced. An address is for as long as any service announces it.
+// A Ledger is what a family has announced, and tells the Announcer. An address is announced for as long as any service
+// announces it. Any goroutine may call its methods.
 type Ledger struct {
+	fam     policy.Family
+	network Announcer  // nil: nobody is told
+	telling sync.Mutex // held while the Announcer is told, so that it hears changes in their order
+
+	mu       sync.Mutex                           // guards what follows
 	of       map[source.Key][]policy.Announcement // of each service, those that are not withheld and that the kernel holds
 	by       map[netip.Addr]*[meansCount]int      // how many services announce it
 	told     map[netip.Addr]source.Means          // what the Announcer knows
@@ -47,9 +54,10 @@ type Ledger struct {
 
 const meansCount = 2
 
-// New returns an empty Ledger.
-func New() Ledger {
-	return Ledger{
+// New returns an empty Ledger of a family; network may be nil.
+func New(fam policy.Family, network Announcer) *Ledger {
+	return &Ledger{
+		fam: fam, network: network,
 		of: make(map[source.Key][]policy.Announcement), by: make(map[netip.Addr]*[meansCount]int),
 		told: make(map[netip.Addr]source.Means), changed: make(map[netip.Addr]Loss),
 	}
@@ -58,6 +66,8 @@ func New() Ledger {
 // Synced takes over what a Sync that succeeded has put into the kernel: services, of which some changed, except for
 // what they lack.
 func (a *Ledger) Synced(services map[source.Key]*policy.Resolved, changed map[source.Key]policy.ServiceChange, lacks *proxier.PartialError) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	for key := range changed {
 		a.set(key, heldBy(services[key], lacks), Loss{})
 	}
@@ -69,11 +79,14 @@ func (a *Ledger) Synced(services map[source.Key]*policy.Resolved, changed map[so
 	a.partial = lacks
 }
 
-// Withdraw takes everything back.
+// Withdraw takes everything back, and tells.
 func (a *Ledger) Withdraw() {
+	a.mu.Lock()
 	for key := range a.of {
 		a.set(key, nil, Loss{Wanted: true})
 	}
+	a.mu.Unlock()
+	a.Flush()
 }
 
 // set notes what is announced for a service from now on.
@@ -102,7 +115,11 @@ func (a *Ledger) count(n policy.Announcement, by int, how Loss) {
 }
 
 // Announced returns what is announced of each service.
-func (a *Ledger) Announced() map[source.Key][]policy.Announcement { return maps.Clone(a.of) }
+func (a *Ledger) Announced() map[source.Key][]policy.Announcement {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return maps.Clone(a.of)
+}
 
 // means returns by what an address is announced.
 func (a *Ledger) means(addr netip.Addr) (m source.Means) {
@@ -118,8 +135,19 @@ func (a *Ledger) means(addr netip.Addr) (m source.Means) {
 	return m
 }
 
-// News returns what the Announcer does not know yet, in order, as if it were told now.
-func (a *Ledger) News() (list []Change) {
+// Flush hands the Announcer what changed since it was last called.
+func (a *Ledger) Flush() {
+	a.telling.Lock()
+	defer a.telling.Unlock()
+	if list := a.news(); len(list) > 0 && a.network != nil {
+		a.network.Announce(a.fam, list)
+	}
+}
+
+// news returns what the Announcer does not know yet, in order, as if it were told now.
+func (a *Ledger) news() (list []Change) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	for addr, how := range a.changed {
 		now := a.means(addr)
 		if now != a.told[addr] {
@@ -139,6 +167,8 @@ func (a *Ledger) News() (list []Change) {
 
 // Withhold has nothing announced while this host is drained.
 func (a *Ledger) Withhold(drained bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	if drained == a.withheld {
 		return
 	}
@@ -150,6 +180,8 @@ func (a *Ledger) Withhold(drained bool) {
 
 // Shrink takes back what a service is not to announce any more, as r has it; nil: the service is gone.
 func (a *Ledger) Shrink(key source.Key, r *policy.Resolved) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	was := a.of[key]
 	if len(was) == 0 {
 		return

@@ -17,7 +17,6 @@
 //	desired                  what the kernel is to hold of a family, and what of it has changed
 //	growth                   large services, which change piece by piece
 //	progress, news           whether a Sync makes progress; what others may read of a family
-//	announcing               when the network is told of addresses
 //	backlog                  what not all families hold yet, and its lines in the log
 //	nodehealth               what health check node ports answer
 //	snapshot                 what others ask of the Loop: package report says what it means

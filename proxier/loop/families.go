@@ -11,35 +11,17 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// A runningFamily is a family whose goroutine runs.
-type runningFamily struct {
-	*family
-	stop func() // ends it, and waits
-
-	wanted proxier.Backend // the one it was last ordered to use
-	from   uint64          // that order, or a later one
-	holds  atomic.Bool     // that backend holds everything
-}
-
-// using returns the family with another backend, in use from the given order on.
-func (f *runningFamily) using(b proxier.Backend, from uint64) *runningFamily {
-	if b == f.wanted {
-		return f
-	}
-	return &runningFamily{family: f.family, stop: f.stop, wanted: b, from: from}
-}
-
 // families are those that run.
 type families struct {
-	mu      sync.RWMutex     // held for writing while list or drained changes
-	list    []*runningFamily // in order of the IP version
-	drained atomic.Bool      // this host is
+	mu      sync.RWMutex // held for writing while list or drained changes
+	list    []*family    // in order of the IP version
+	drained atomic.Bool  // this host is
 
 	awaited map[policy.Family]time.Time // since when families have been without a backend that is to follow
 }
 
 // all returns them. Any goroutine may call it.
-func (fs *families) all() []*runningFamily {
+func (fs *families) all() []*family {
 	fs.mu.RLock()
 	defer fs.mu.RUnlock()
 	return fs.list
@@ -66,12 +48,11 @@ func (fs *families) await(backends map[policy.Family]proxier.Backend, ring func(
 }
 
 // start has a family run, which has its first order.
-func (fs *families) start(ctx context.Context, f *family) *runningFamily {
-	f.announcing.withhold(fs.drained.Load())
+func (fs *families) start(ctx context.Context, f *family) {
+	f.ledger.Withhold(fs.drained.Load())
 	ctx, cancel := context.WithCancel(ctx)
-	r := &runningFamily{family: f, stop: func() { cancel(); <-f.orders.ended }, wanted: f.backend, from: 1}
+	f.stop = func() { cancel(); <-f.orders.ended }
 	go f.run(ctx)
-	return r
 }
 
 // change has list or drained changed. When it returns the Announcer has been told.
@@ -80,11 +61,11 @@ func (fs *families) change(write func()) {
 	write()
 	list := fs.list
 	for _, f := range list {
-		f.announcing.withhold(fs.drained.Load())
+		f.ledger.Withhold(fs.drained.Load())
 	}
 	fs.mu.Unlock()
 	for _, f := range list {
-		f.announcing.flush()
+		f.ledger.Flush()
 	}
 }
 
@@ -132,7 +113,7 @@ func (fs *families) holdsOf(held uint64, key source.Key, number uint64) bool {
 func (fs *families) late(number uint64, fam policy.Family) *family {
 	for _, f := range fs.all() {
 		if (fam == 0 || f.fam == fam) && f.latest().lastInKernel < number {
-			return f.family
+			return f
 		}
 	}
 	return nil

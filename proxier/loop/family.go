@@ -26,6 +26,9 @@ type family struct {
 	fam policy.Family
 	cfg *Config
 
+	stop   func()                  // ends its goroutine, and waits
+	wanted atomic.Pointer[wanting] // what the Loop last ordered it to use
+
 	orders   orders
 	inbox    *inbox         // of the Loop, for news of this family
 	revision *atomic.Uint64 // of what Counts counts
@@ -34,22 +37,30 @@ type family struct {
 	flows   []*flows.Worker
 	desired desired // others read its State and changes, which are guarded by mu
 
-	due        due
-	pace       pace
-	lookout    lookout
-	announcing announcing
+	due     due
+	pace    pace
+	lookout lookout
+	ledger  *announce.Ledger
 
 	mu   sync.RWMutex // held for writing by the goroutine while it changes desired or news
 	news familyNews
 }
 
+// A wanting is a backend that a family is to use.
+type wanting struct {
+	backend proxier.Backend
+	from    uint64      // the order from which on it does, or a later one
+	holds   atomic.Bool // it holds everything
+}
+
 func newFamily(fam policy.Family, backend proxier.Backend, node *policy.Node, cfg *Config, in *inbox, revision *atomic.Uint64) *family {
 	f := &family{
 		fam: fam, cfg: cfg, orders: newOrders(), inbox: in, revision: revision, backend: backend, desired: newDesired(fam, node),
-		due: due{full: true, dirty: true}, pace: pace{minimum: cfg.MinInterval}, lookout: lookout{every: cfg.LookInterval, result: make(chan lookResult, 1)},
-		announcing: announcing{fam: fam, network: cfg.Announcer, ledger: announce.New()},
-		flows:      flows.NewWorkers(fam, flows.Config{Tracking: cfg.Flows.Tracking, RunDir: cfg.Flows.RunDir, Log: cfg.Log, Looked: cfg.Observer.Looked}),
+		due: due{full: true, dirty: true}, pace: pace{minimum: cfg.MinInterval}, lookout: lookout{every: cfg.LookInterval, result: make(chan RepairCause, 1)},
+		ledger: announce.New(fam, cfg.Announcer),
+		flows:  flows.NewWorkers(fam, flows.Config{Tracking: cfg.Flows.Tracking, RunDir: cfg.Flows.RunDir, Log: cfg.Log, Looked: cfg.Observer.Looked}),
 	}
+	f.wanted.Store(&wanting{backend: backend, from: 1})
 	f.desired.cutFor(backend, cfg.Piece)
 	return f
 }
@@ -107,7 +118,7 @@ func (f *family) handleOrder(o order) {
 	for key, svc := range o.services {
 		changed = f.resolve(key, svc, o.queued) || changed
 	}
-	f.announcing.flush()
+	f.ledger.Flush()
 	if changed {
 		f.due.addTriggers(o.triggers)
 	}
@@ -154,7 +165,7 @@ func (f *family) resolve(key source.Key, svc policy.Subject, queued time.Time) (
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.announcing.update(func(l *announce.Ledger) { l.Shrink(key, r) })
+	f.ledger.Shrink(key, r)
 	if !f.desired.stage(key, r, queued, f.news.lastInState+1, f.due.full || f.news.err != nil) {
 		return false
 	}
@@ -236,8 +247,8 @@ func (f *family) syncNow(ctx context.Context) {
 		for _, w := range f.flows {
 			w.Synced(s)
 		}
-		f.announcing.update(func(l *announce.Ledger) { l.Synced(f.desired.next.Services, f.desired.changes.Services, r.Unserved) })
-		f.announcing.flush()
+		f.ledger.Synced(f.desired.next.Services, f.desired.changes.Services, r.Unserved)
+		f.ledger.Flush()
 	}
 	f.done(&r)
 	if f.due.dirty || r.Err != nil { // there is another piece, or it is tried again
@@ -344,38 +355,33 @@ func (f *family) lookIfDue(ctx context.Context) {
 		return
 	}
 	b := f.backend
-	f.lookout.start(ctx, func(ctx context.Context) lookResult { return f.runLook(ctx, b) })
+	f.lookout.start(ctx, func(ctx context.Context) RepairCause { return f.runLook(ctx, b) })
 }
 
-// runLook looks at the kernel.
-func (f *family) runLook(ctx context.Context, b proxier.Backend) lookResult {
+// runLook looks at the kernel, and returns why to repair it, if there is a cause.
+func (f *family) runLook(ctx context.Context, b proxier.Backend) RepairCause {
 	limited, stop := f.withProgress(ctx, lookWork, &f.news.looking)
 	defer stop()
 	repair, err := b.Look(limited)
 	switch {
 	case err != nil && ctx.Err() == nil:
 		f.cfg.Log.Warn("cannot compare the kernel with the desired state; doing a full sync", "family", f.fam, "err", err)
-		return unknown
+		return Unreadable
 	case repair:
 		f.cfg.Log.Warn("the kernel does not hold what was written; repairing it", "family", f.fam)
-		return differs
+		return Difference
 	}
-	return asWritten
+	return ""
 }
 
 // handleLook records the result of a look.
-func (f *family) handleLook(what lookResult) {
-	f.lookout.ended()
-	switch what {
-	case asWritten:
+func (f *family) handleLook(cause RepairCause) {
+	if f.lookout.ended(); cause == "" {
 		return
-	case differs:
-		f.due.kernelDiffered = true
-		f.due.cause(Difference)
-	case unknown:
-		f.due.full = true
-		f.due.cause(Unreadable)
 	}
+	f.due.kernelDiffered = f.due.kernelDiffered || cause == Difference
+	f.due.full = f.due.full || cause == Unreadable
+	f.due.cause(cause)
 	f.due.dirty = true
 	f.cfg.Observer.Queued(f.fam, time.Now())
 }

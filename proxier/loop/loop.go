@@ -200,28 +200,32 @@ func (l *Loop) reportClaims() {
 // switchBackends switches to other backends, possibly of other families. When it returns,
 // dropped families no longer use theirs.
 func (l *Loop) switchBackends(ctx context.Context, backends map[policy.Family]proxier.Backend) {
-	var keep []*runningFamily
+	var keep []*family
 	backends = l.families.await(backends, l.ring)
 	for _, f := range l.families.list {
 		b := backends[f.fam]
 		if b == nil {
 			f.stop()
 			if ctx.Err() == nil { // else it is the end of the Loop, and traffic goes on
-				f.announcing.withdrawAll()
+				f.ledger.Withdraw()
 			}
 			l.cfg.Observer.Dropped(f.fam)
 			continue
 		}
 		f.orders.put(order{backend: b})
-		keep = append(keep, f.using(b, l.number+1))
+		if b != f.wanted.Load().backend {
+			f.wanted.Store(&wanting{backend: b, from: l.number + 1})
+		}
+		keep = append(keep, f)
 		delete(backends, f.fam)
 	}
 	for fam, b := range backends {
 		f := newFamily(fam, b, l.catalog.node, &l.cfg, &l.inbox, &l.revision)
 		f.orders.put(order{services: l.catalog.services(), queued: time.Now(), open: len(l.catalog.unread) == 0})
-		keep = append(keep, l.families.start(ctx, f))
+		l.families.start(ctx, f)
+		keep = append(keep, f)
 	}
-	slices.SortFunc(keep, func(a, b *runningFamily) int { return int(a.fam) - int(b.fam) })
+	slices.SortFunc(keep, func(a, b *family) int { return int(a.fam) - int(b.fam) })
 	l.families.change(func() {
 		l.families.list = keep
 		l.revision.Add(1)
@@ -231,8 +235,8 @@ func (l *Loop) switchBackends(ctx context.Context, backends map[policy.Family]pr
 // completeBatches does what had to wait until the families hold what they were ordered.
 func (l *Loop) completeBatches() {
 	for _, f := range l.families.list { // each for itself: one that fails does not keep another on its former backend
-		if !f.holds.Load() && f.latest().lastInKernel >= f.from {
-			f.holds.Store(true)
+		if w := f.wanted.Load(); !w.holds.Load() && f.latest().lastInKernel >= w.from {
+			w.holds.Store(true)
 			l.cfg.Observer.Holds(f.fam)
 		}
 	}
@@ -298,7 +302,10 @@ func (l *Loop) Alive() time.Time {
 // Holds reports whether this backend holds everything of a family, so that what other
 // backends hold of the family can be removed.
 func (l *Loop) Holds(fam policy.Family, b proxier.Backend) bool {
-	return slices.ContainsFunc(l.families.all(), func(f *runningFamily) bool { return f.fam == fam && f.wanted == b && f.holds.Load() })
+	return slices.ContainsFunc(l.families.all(), func(f *family) bool {
+		w := f.wanted.Load()
+		return f.fam == fam && w.backend == b && w.holds.Load()
+	})
 }
 
 // DrainHost has nothing announced from now on, or again what is: this host is drained, or not any more. When

@@ -82,21 +82,12 @@ func (d *due) addTriggers(at []time.Time) {
 // A lookout schedules the looks of a family, which compare the kernel with what was
 // written while Syncs go on.
 type lookout struct {
-	every  time.Duration // as Config.LookInterval
-	last   time.Time     // when a look ended, or a Sync compared everything
-	wanted bool          // a look is due at once
-	result chan lookResult
-	cancel func() // of the running look; nil: none runs
+	every  time.Duration    // as Config.LookInterval
+	last   time.Time        // when a look ended, or a Sync compared everything
+	wanted bool             // a look is due at once
+	result chan RepairCause // why to repair; empty: the kernel holds what was written
+	cancel func()           // of the running look; nil: none runs
 }
-
-// A lookResult is the result of a look.
-type lookResult uint8
-
-const (
-	asWritten lookResult = iota
-	differs              // the backend knows what
-	unknown              // the kernel could not be read
-)
 
 // stop ends the running look and waits for it, so that its backend can be closed.
 func (l *lookout) stop() {
@@ -121,7 +112,7 @@ func (l *lookout) at(n *familyNews) time.Time {
 }
 
 // start has the kernel compared in a goroutine.
-func (l *lookout) start(ctx context.Context, compare func(context.Context) lookResult) {
+func (l *lookout) start(ctx context.Context, compare func(context.Context) RepairCause) {
 	ctx, l.cancel = context.WithCancel(ctx)
 	l.wanted = false
 	go func() {

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"svcproxy.dev/svcproxy/proxier/announce"
 	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/proxier/report"
@@ -39,7 +38,7 @@ func (l *Loop) Snapshot() *report.Snapshot {
 func (l *Loop) Syncs() (list []report.Family) {
 	for _, f := range l.families.all() {
 		now := f.snapshot()
-		now.Backend = f.wanted
+		now.Backend = f.wanted.Load().backend
 		list = append(list, now)
 	}
 	return list
@@ -61,9 +60,8 @@ func (f *family) snapshot() report.Family {
 	s := report.Family{
 		Family: f.fam, Host: f.desired.next.Host, Resolved: f.desired.resolved(),
 		Known: n.holdsAny(), Unfinished: make(map[source.Key]report.Unfinished),
-		LastSync: n.good, FailingSince: n.since, Took: n.took, Err: n.err, Unserved: n.unserved, Stalls: stalls,
+		Announced: f.ledger.Announced(), LastSync: n.good, FailingSince: n.since, Took: n.took, Err: n.err, Unserved: n.unserved, Stalls: stalls,
 	}
-	f.announcing.update(func(l *announce.Ledger) { s.Announced = l.Announced() })
 	if s.Known {
 		for key := range f.desired.changes.Services {
 			s.Unfinished[key] = report.Unfinished{Holds: f.desired.holding(key, s.Known)}

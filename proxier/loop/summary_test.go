@@ -42,7 +42,7 @@ func TestSummaryAgreesWithStatus(t *testing.T) {
 					{Addr: netip.MustParseAddr("10.96.0.1"), Protocol: source.TCP, Port: 81}: rapid.Bool().Draw(t, "whole"),
 				}}
 			}
-			l.families.list = append(l.families.list, &runningFamily{family: f})
+			l.families.list = append(l.families.list, f)
 		}
 		most := rapid.IntRange(0, 5).Draw(t, "most")
 		got, want := l.Summary(most), counted(l.Status(), most)
@@ -235,7 +235,7 @@ func manyServices(n int) *Loop {
 		f := newFamily(fam, &kernel{}, node, &cfg, new(inbox), new(atomic.Uint64))
 		f.handleOrder(o)
 		f.done(&SyncResult{Family: fam})
-		l.families.list = append(l.families.list, &runningFamily{family: f})
+		l.families.list = append(l.families.list, f)
 	}
 	return l
 }
