@@ -2,6 +2,7 @@ package conditions
 
 import (
 	"cmp"
+	"log/slog"
 	"maps"
 	"net/netip"
 	"time"
@@ -140,7 +141,7 @@ func (b *book) detail(s *service, at netip.AddrPort) (d policy.Detail) {
 
 // recompose composes the Conditions of services that something has happened to, and returns
 // those whose Conditions have changed, and what the log is to say.
-func (b *book) recompose(reported map[healthcheck.Question]bool, now time.Time) (changed []source.Key, lines []line) {
+func (b *book) recompose(reported map[healthcheck.Question]bool, now time.Time) (changed []source.Key, lines []func(*slog.Logger)) {
 	touched := b.dirty
 	b.dirty = make(map[source.Key]bool)
 	for q := range reported {

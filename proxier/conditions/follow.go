@@ -73,7 +73,8 @@ func (s *service) trust(before *source.Service) {
 // meet returns the endpoints of a service: those that were, those that are back, and new ones.
 // In a service that is new as a whole these are as if they had been there.
 func (b *book) meet(s *service, was map[netip.AddrPort]*endpoint, now time.Time) map[netip.AddrPort]*endpoint {
-	fresh := len(was) == 0 && !b.former.knew(s.key)
+	fresh := len(was) == 0 && !b.former.before[s.key]
+	delete(b.former.before, s.key)
 	all := make(map[netip.AddrPort]*endpoint, len(s.Endpoints))
 	asks := make(map[netip.AddrPort]*source.Endpoint)
 	for i := range s.Endpoints {

@@ -22,10 +22,6 @@ type formerEndpoints struct {
 	before map[source.Key]bool // services that had endpoints before a restart, and are not read yet
 }
 
-func newFormer() formerEndpoints {
-	return formerEndpoints{all: make(map[endpointKey]*endpoint), before: make(map[source.Key]bool)}
-}
-
 // add takes in an endpoint that is gone. When it comes back, that is as if it were new, but
 // for its result.
 func (f *formerEndpoints) add(p endpointKey, e *endpoint, now time.Time) {
@@ -38,21 +34,6 @@ func (f *formerEndpoints) add(p endpointKey, e *endpoint, now time.Time) {
 	if len(f.all) < mostFormer {
 		f.all[p] = &endpoint{result: e.result, left: now}
 	}
-}
-
-// restore takes in an endpoint from before a restart; gone: it was in no service.
-func (f *formerEndpoints) restore(p endpointKey, e *endpoint, gone bool) {
-	f.all[p] = e
-	if !gone {
-		f.before[p.Key] = true
-	}
-}
-
-// knew reports, once, whether a service had endpoints before a restart.
-func (f *formerEndpoints) knew(key source.Key) bool {
-	had := f.before[key]
-	delete(f.before, key)
-	return had
 }
 
 // reclaim returns the endpoint that had a key, or a new one.

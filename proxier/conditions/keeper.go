@@ -29,9 +29,15 @@ type Config struct {
 type Keeper struct {
 	cfg     Config
 	drains  Drains
-	reports reports
 	news    chan struct{} // holds something when Run has work
 	unsaved chan struct{} // holds something when Keep has work
+
+	// Questions whose results have changed. They have a lock of their own: a Checker
+	// may hold its own lock while it reports, which Watch takes while the Keeper's is held.
+	reports struct {
+		sync.Mutex
+		of map[healthcheck.Question]bool
+	}
 
 	flushing sync.Mutex // held while changes are composed and the Loop is told; before mu
 
@@ -50,7 +56,7 @@ func New(cfg Config) *Keeper {
 	k.book = book{
 		checker: cfg.Checker, drains: &k.drains, started: time.Now(), unsaved: k.unsaved,
 		services: make(map[source.Key]*service), askers: make(map[healthcheck.Question][]endpointKey),
-		dirty: make(map[source.Key]bool), timed: make(map[source.Key]*service), former: newFormer(),
+		dirty: make(map[source.Key]bool), timed: make(map[source.Key]*service), former: formerEndpoints{all: make(map[endpointKey]*endpoint), before: make(map[source.Key]bool)},
 	}
 	k.restore(time.Now())
 	return k
@@ -94,31 +100,15 @@ func (k *Keeper) Details(key source.Key) map[netip.AddrPort]policy.Detail {
 	return details
 }
 
-// reports are questions whose results have changed. They have a lock of their own: a Checker
-// may hold its own lock while it reports, which Watch takes while the Keeper's is held.
-type reports struct {
-	mu   sync.Mutex
-	news map[healthcheck.Question]bool
-}
-
 // Report is told of a result whose state has changed. It does not block.
 func (k *Keeper) Report(q healthcheck.Question, _ healthcheck.Result) {
-	k.reports.mu.Lock()
-	defer k.reports.mu.Unlock()
-	if k.reports.news == nil {
-		k.reports.news = make(map[healthcheck.Question]bool)
+	k.reports.Lock()
+	defer k.reports.Unlock()
+	if k.reports.of == nil {
+		k.reports.of = make(map[healthcheck.Question]bool)
 	}
-	k.reports.news[q] = true
+	k.reports.of[q] = true
 	wake.Once(k.news)
-}
-
-// take returns what came since it was last called.
-func (r *reports) take() map[healthcheck.Question]bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	news := r.news
-	r.news = nil
-	return news
 }
 
 // batchTime is how long more changes are waited for after one: endpoints that fail together
@@ -131,13 +121,11 @@ func (k *Keeper) Run(ctx context.Context) error {
 		k.mu.Lock()
 		next := k.book.next()
 		k.mu.Unlock()
-		timer := time.NewTimer(time.Until(next))
 		select {
 		case <-ctx.Done():
 		case <-k.news:
-		case <-timer.C:
+		case <-time.After(time.Until(next)):
 		}
-		timer.Stop()
 		if !pause(ctx, batchTime) {
 			return nil
 		}
@@ -147,35 +135,32 @@ func (k *Keeper) Run(ctx context.Context) error {
 
 // pause waits, and reports whether ctx has not ended.
 func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return false
-	case <-timer.C:
+	case <-time.After(d):
 		return ctx.Err() == nil
 	}
 }
 
-// flush has all services resolved again whose Conditions have changed, and logs why.
-func (k *Keeper) flush() {
-	for _, l := range k.flushToLoop() {
-		l.log(k.cfg.Log)
-	}
-}
-
-// flushToLoop tells the Loop of changes, and returns what the log is to say. When it returns, the Loop
+// flush has all services resolved again whose Conditions have changed, and logs why. When it returns, the Loop
 // has all changes from before, also those that another goroutine has composed.
-func (k *Keeper) flushToLoop() []line {
+func (k *Keeper) flush() {
 	k.flushing.Lock()
-	defer k.flushing.Unlock()
+	k.reports.Lock()
+	reported := k.reports.of
+	k.reports.of = nil
+	k.reports.Unlock()
 	k.mu.Lock()
-	changed, lines := k.book.recompose(k.reports.take(), time.Now())
+	changed, lines := k.book.recompose(reported, time.Now())
 	k.mu.Unlock()
 	if len(changed) > 0 {
 		k.cfg.Reconsider(changed...)
 	}
-	return lines
+	k.flushing.Unlock()
+	for _, log := range lines {
+		log(k.cfg.Log)
+	}
 }
 
 // Drains returns who drains what. They are changed by Drain and Undrain alone.
@@ -204,13 +189,6 @@ func (k *Keeper) Undrain(t DrainTarget) (bool, error) {
 	return true, k.redrain(t)
 }
 
-// flushNode tells the Loop whether this host is drained, so that it hears the last.
-func (k *Keeper) flushNode() {
-	k.flushing.Lock()
-	defer k.flushing.Unlock()
-	k.cfg.OnNode(k.drains.Node() != nil)
-}
-
 // redrain has a change of drains take effect, and then keeps it: a disk that is slow, or gone, may be why a host is drained.
 func (k *Keeper) redrain(t DrainTarget) error {
 	k.mu.Lock()
@@ -226,7 +204,9 @@ func (k *Keeper) redrain(t DrainTarget) error {
 	k.flush()
 	wake.Once(k.news) // a drain may have a deadline, of which Run does not know yet
 	if t.Node {
-		k.flushNode()
+		k.flushing.Lock() // so that the Loop hears the last
+		k.cfg.OnNode(k.drains.Node() != nil)
+		k.flushing.Unlock()
 	}
 	return k.saveDrains()
 }

@@ -47,80 +47,73 @@ func (f *stateFile) putAside() error {
 // most of it. The services of another format are left out.
 func (st *state) read(data []byte) error {
 	dec := json.NewDecoder(bytes.NewReader(data))
-	var problem error
-	err := opened(dec, '{')
-	for err == nil && dec.More() {
-		var key json.Token
-		if key, err = dec.Token(); err != nil {
-			break
+	bad, err := readEach(dec, '{', func(key json.Token) (bad, err error) {
+		if key == "drains" {
+			return st.Drains.read(dec)
 		}
-		var bad error
-		bad, err = st.readValue(dec, key)
-		problem = cmp.Or(problem, bad)
-	}
-	if err == nil {
-		_, err = dec.Token()
-	}
-	if problem = cmp.Or(problem, err); st.Format != format {
-		problem = cmp.Or(problem, fmt.Errorf("format %d; want %d", st.Format, format))
+		var value json.RawMessage
+		if err := dec.Decode(&value); err != nil {
+			return nil, err
+		}
+		switch key {
+		case "format":
+			return json.Unmarshal(value, &st.Format), nil
+		case "services":
+			if bad = json.Unmarshal(value, &st.Services); bad != nil {
+				st.Services = nil
+			}
+		}
+		return bad, nil
+	})
+	if bad = cmp.Or(bad, err); st.Format != format {
+		bad = cmp.Or(bad, fmt.Errorf("format %d; want %d", st.Format, format))
 		st.Services = nil
 	}
-	return problem
+	return bad
 }
 
-// readValue takes in the value of a key. The error bad is of that alone; after err nothing more can be read.
-func (st *state) readValue(dec *json.Decoder, key json.Token) (bad, err error) {
-	if key == "drains" {
-		return st.Drains.read(dec)
-	}
-	var value json.RawMessage
-	if err := dec.Decode(&value); err != nil {
-		return nil, err
-	}
-	switch key {
-	case "format":
-		return json.Unmarshal(value, &st.Format), nil
-	case "services":
-		if bad = json.Unmarshal(value, &st.Services); bad != nil {
-			st.Services = nil
-		}
-	}
-	return bad, nil
-}
-
-// opened reads the beginning of an object or a list.
-func opened(dec *json.Decoder, with json.Delim) error {
-	t, err := dec.Token()
-	if err == nil && t != with {
-		err = fmt.Errorf("%v in place of %v", shortToken(t), with)
-	}
-	return err
-}
-
-func shortToken(t json.Token) string { return fmt.Sprintf("%.20q", fmt.Sprint(t)) }
-
-// read takes in a list of drains, without those that have no target. The errors are as of state.readValue.
-func (d *Drains) read(dec *json.Decoder) (bad, err error) {
+// readEach reads an object or a list, of which visit reads each value. The error bad is of values alone; after err nothing
+// more can be read.
+func readEach(dec *json.Decoder, open json.Delim, visit func(key json.Token) (bad, err error)) (bad, err error) {
 	t, err := dec.Token()
 	if err != nil || t == nil {
 		return nil, err
 	}
-	if t != json.Delim('[') {
-		err := fmt.Errorf("drains are no list: %s", shortToken(t))
-		if _, object := t.(json.Delim); object { // it has been begun, and has an end somewhere
+	if t != open {
+		err := fmt.Errorf("%.20q in place of %v", fmt.Sprint(t), open)
+		if open == '[' {
+			err = fmt.Errorf("drains are no list: %.20q", fmt.Sprint(t))
+		}
+		if _, begun := t.(json.Delim); begun { // it has an end somewhere
 			return nil, err
 		}
 		return err, nil
 	}
 	for dec.More() {
-		var one json.RawMessage
-		if err := dec.Decode(&one); err != nil {
+		var key json.Token
+		if open == '{' {
+			if key, err = dec.Token(); err != nil {
+				return bad, err
+			}
+		}
+		one, err := visit(key)
+		if bad = cmp.Or(bad, one); err != nil {
 			return bad, err
 		}
-		bad = cmp.Or(bad, d.readOne(one))
 	}
 	_, err = dec.Token()
 	return bad, err
+}
+
+// read takes in a list of drains, without those that have no target. The errors are as of readEach.
+func (d *Drains) read(dec *json.Decoder) (bad, err error) {
+	return readEach(dec, '[', func(json.Token) (bad, err error) {
+		var one json.RawMessage
+		if err := dec.Decode(&one); err != nil {
+			return nil, err
+		}
+		return d.readOne(one), nil
+	})
 }
 
 // readOne takes in a drain if it has a target.

@@ -1,9 +1,6 @@
 package conditions
 
 import (
-	"iter"
-	"net/netip"
-	"slices"
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/times"
@@ -18,96 +15,65 @@ import (
 // gives all of the time again, of which some has gone by while nobody was asked. It reports whether
 // what a restart has to know has changed.
 func (s *service) regroup(known policy.Conditions, started, now time.Time) (changed bool) {
-	g := regrouping{known: known, started: started, now: now, lost: make(map[*endpoint]bool)}
+	lost := make(map[*endpoint]bool) // after it
 	for _, e := range s.endpoints {
 		e.until = time.Time{}
 	}
 	if s.HealthCheck != nil {
 		for _, group := range (policy.Subject{Service: s.Service, Conditions: known}).Peers() {
-			if p := s.tally(group.All(), known); len(p.passing) == 0 {
-				g.fail(p, s.HealthCheck)
-			} else if until := g.returns(p, s.HealthCheck); !until.IsZero() {
-				s.stepAt(until)
-			}
+			s.regroupPeers(group, known, lost, started, now)
 		}
 	}
 	for _, e := range s.endpoints {
-		changed = changed || e.lost != g.lost[e]
-		e.lost = g.lost[e]
+		changed = changed || e.lost != lost[e]
+		e.lost = lost[e]
 	}
 	return changed
 }
 
-// A regrouping is a run of service.regroup.
-type regrouping struct {
-	known        policy.Conditions
-	started, now time.Time
-	lost         map[*endpoint]bool // who is, after it
-}
-
-// fail is of peers that all fail. Those are lost that failed when the last one did. Others failed
-// before, for a reason of their own, and so did one that has never passed where not all were asked.
-func (g *regrouping) fail(p peers, check *source.HealthCheck) {
-	for _, e := range p.failing {
-		together := !e.result.Since.Before(p.last.Add(-healthcheck.FailTime(check)))
-		if e.lost || together && (e.result.Passed || !p.checking) {
-			g.lost[e.endpoint] = true
-		}
-	}
-}
-
-// returns is of peers of which some pass. It returns until when the others that are lost may follow;
-// zero: there is none, or their time is over.
-func (g *regrouping) returns(p peers, check *source.HealthCheck) time.Time {
-	until := times.Later(p.first, g.started).Add(healthcheck.ReturnTime(check))
-	if !p.anyLost() || !until.After(g.now) || p.first.After(g.now) { // the last: the clock was set back
-		return time.Time{}
-	}
-	for _, e := range slices.Concat(p.passing, p.failing) {
-		if e.lost {
-			g.lost[e.endpoint], e.until = true, times.Later(e.until, until)
-		}
-		if c := g.known[e.at]; e.lost || c.Check == source.CheckPassed {
-			c.Returning = true
-			g.known[e.at] = c
-		}
-	}
-	return until
-}
-
-// peers are endpoints that stand in for one another, by what their check says.
-type peers struct {
-	passing, failing []peer
-	checking         bool      // one has no result
-	first, last      time.Time // since when the first of passing passes, and the last of failing fails
-}
-
-type peer struct {
-	*endpoint
-	at netip.AddrPort
-}
-
-func (s *service) tally(all iter.Seq[*source.Endpoint], known policy.Conditions) (p peers) {
-	for it := range all {
+// regroupPeers is regroup for endpoints that stand in for one another. Where all fail, those are lost that failed when the last
+// one did. Others failed before, for a reason of their own, and so did one that has never passed where not all were
+// asked. Where some pass, the others that are lost have time to follow, until that is over.
+func (s *service) regroupPeers(peers policy.Peers, known policy.Conditions, lost map[*endpoint]bool, started, now time.Time) {
+	var passing, checking, anyLost bool
+	var first, last time.Time // since when the first that passes does so, and the last that fails
+	for it := range peers.All() {
 		at := s.EndpointAt(it)
-		e := peer{s.endpoints[at], at}
-		since := e.result.Since
-		switch known[at].Check {
+		e := s.endpoints[at]
+		switch since := e.result.Since; known[at].Check {
 		case source.CheckUnknown:
-			p.checking = true
+			checking = true
 		case source.CheckFailed:
-			p.failing, p.last = append(p.failing, e), times.Later(p.last, since)
+			last, anyLost = times.Later(last, since), anyLost || e.lost
 		case source.CheckPassed:
-			if len(p.passing) == 0 || since.Before(p.first) {
-				p.first = since
+			if !passing || since.Before(first) {
+				first = since
 			}
-			p.passing = append(p.passing, e)
+			passing = true
 		}
 	}
-	return p
-}
-
-// anyLost reports whether one fails that failed together with all others.
-func (p *peers) anyLost() bool {
-	return slices.ContainsFunc(p.failing, func(e peer) bool { return e.lost })
+	until := times.Later(first, started).Add(healthcheck.ReturnTime(s.HealthCheck))
+	if passing && (!anyLost || !until.After(now) || first.After(now)) { // the last: the clock was set back
+		return
+	}
+	for it := range peers.All() {
+		at := s.EndpointAt(it)
+		e, c := s.endpoints[at], known[at]
+		switch {
+		case c.Check == source.CheckUnknown:
+		case !passing:
+			together := !e.result.Since.Before(last.Add(-healthcheck.FailTime(s.HealthCheck)))
+			if e.lost || together && (e.result.Passed || !checking) {
+				lost[e] = true
+			}
+		case e.lost || c.Check == source.CheckPassed:
+			if c.Returning = true; e.lost {
+				lost[e], e.until = true, times.Later(e.until, until)
+			}
+			known[at] = c
+		}
+	}
+	if passing {
+		s.stepAt(until)
+	}
 }

@@ -118,7 +118,10 @@ func (k *Keeper) restore(now time.Time) {
 	unusable := st.each(func(p endpointKey, e kept) bool {
 		it, ok := e.endpoint(now)
 		if ok {
-			k.book.former.restore(p, it, e.Gone)
+			k.book.former.all[p] = it
+		}
+		if ok && !e.Gone {
+			k.book.former.before[p.Key] = true
 		}
 		return ok
 	})

@@ -17,20 +17,11 @@ const (
 	tellTime = 10 * time.Second
 )
 
-// A line is one of the log, to be written when nobody waits for the Keeper.
-type line struct {
-	level slog.Level
-	what  string
-	args  []any
-}
-
-func (l line) log(to *slog.Logger) { to.Log(context.Background(), l.level, l.what, l.args...) }
-
 // A teller collects lines, of which there are never many: a thousand endpoints that fail are
 // ten lines, and a number.
 type teller struct {
-	lines     []line
-	since     time.Time // tellTime is counted from then on
+	lines     []func(*slog.Logger) // to be written when nobody waits for the Keeper
+	since     time.Time            // tellTime is counted from then on
 	endpoints tally
 	services  tally
 }
@@ -85,7 +76,7 @@ func (t *teller) failing(s *service, now time.Time) {
 }
 
 func (t *teller) add(level slog.Level, what string, args ...any) {
-	t.lines = append(t.lines, line{level, what, args})
+	t.lines = append(t.lines, func(log *slog.Logger) { log.Log(context.Background(), level, what, args...) })
 }
 
 // roll begins to count again when it is time to, with the numbers of what was not told.
@@ -111,7 +102,7 @@ func (t *teller) due() time.Time {
 }
 
 // takeLines returns the lines to write now.
-func (t *teller) takeLines(now time.Time) []line {
+func (t *teller) takeLines(now time.Time) []func(*slog.Logger) {
 	t.roll(now)
 	lines := t.lines
 	t.lines = nil
