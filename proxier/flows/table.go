@@ -60,8 +60,8 @@ func (t *table) update(changes []policy.ServiceChange, host policy.Host, node *p
 	t.addUnserved(l, &host)
 	was, now := t.replace(changes)
 	for key, f := range was {
-		l.addGone(f, policy.AddrsBut(t.host.Addrs(f), host.AddrsIfAny(now[key])))
-		l.all = l.all || len(policy.AddrsBut(host.AddrsIfAny(now[key]), t.host.Addrs(f))) > 0
+		l.addGone(f, policy.AddrsBut(t.host.Addrs(f), host.Addrs(now[key])))
+		l.all = l.all || len(policy.AddrsBut(host.Addrs(now[key]), t.host.Addrs(f))) > 0
 	}
 	t.node, t.host = node, host
 	for key, f := range now {

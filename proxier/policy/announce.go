@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"cmp"
 	"net/netip"
 	"slices"
 
@@ -21,21 +20,16 @@ func Announcements(svc Subject, node *Node, fam Family, frontends []*Frontend) (
 		}
 		why := svc.withholds(node, a, frontends)
 		for _, means := range source.EachMeans {
-			if svc.Announce&means != 0 {
-				list = append(list, Announcement{a, means, cmp.Or(misplaced(node, a, means), why)})
+			switch {
+			case svc.Announce&means == 0:
+			case means == source.BGP && node.OwnsOnLink(a): // routers find it by themselves; one of lo is there for this
+				list = append(list, Announcement{a, means, CarriedHere})
+			default: // which links answer for an address is known to the Announcer alone
+				list = append(list, Announcement{a, means, why})
 			}
 		}
 	}
 	return list
-}
-
-// misplaced returns why an address cannot be announced by these means, even if it serves. Routers find an
-// address that a link carries by themselves; one of lo is there for this. Which links answer for one is known to the Announcer alone.
-func misplaced(node *Node, a netip.Addr, means source.Means) Withheld {
-	if means == source.BGP && node.OwnsOnLink(a) {
-		return CarriedHere
-	}
-	return NotWithheld
 }
 
 // withholds returns why an address of s is not announced: NotWithheld where any of its frontends
@@ -59,13 +53,23 @@ func (s Subject) withholds(node *Node, a netip.Addr, frontends []*Frontend) With
 	return why
 }
 
-// Unready returns why nobody should be sent to a frontend.
+// Unready returns why nobody should be sent to a frontend. Under policy local one that balances answers as
+// health_check_node_port does, except that an address stays where no node has a ready endpoint.
 func (s Subject) Unready(node *Node, f *Frontend) Withheld {
-	if s.AllFailAt(f) != "" {
+	switch {
+	case s.AllFailAt(f) != "":
 		return AllFail
-	}
-	if f.Outside.Action == Balance {
-		return s.unreadyTargets(node, f)
+	case f.Outside.Action != Balance:
+	case s.HealthCheck != nil && !s.proven(f):
+		return Unproven
+	case f.Outside.Pool.Scope == NodeScope:
+		chosen := choose(s, node, FamilyOf(f.Key.Addr), s.portOf(f))
+		if chosen.anyReady && len(chosen.readyHere(s)) == 0 { // others have some that are ready, those here terminate
+			return LeavingHere
+		}
+		return NotWithheld
+	default:
+		return NotWithheld
 	}
 	switch why := Why(s, node, f, f.Outside); {
 	case why.counts() == "":
@@ -76,21 +80,6 @@ func (s Subject) Unready(node *Node, f *Frontend) Withheld {
 		return AllFail
 	}
 	return NoUsable
-}
-
-// unreadyTargets is Unready for a frontend that balances. Under policy local it answers as
-// health_check_node_port does, except that an address stays where no node has a ready endpoint.
-func (s Subject) unreadyTargets(node *Node, f *Frontend) Withheld {
-	if s.HealthCheck != nil && !s.proven(f) {
-		return Unproven
-	}
-	if f.Outside.Pool.Scope == NodeScope {
-		chosen := choose(s, node, FamilyOf(f.Key.Addr), s.portOf(f))
-		if chosen.readyElsewhereOnly(s) {
-			return LeavingHere
-		}
-	}
-	return NotWithheld
 }
 
 // proven reports whether a target of a frontend has passed its check.

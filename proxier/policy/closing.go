@@ -41,24 +41,21 @@ func (f *Frontend) ClosesRemoved() bool { return f.Outside.Pool.CloseRemoved }
 
 // Left returns the addresses of a frontend that the next one, which may be nil, has not.
 func (h *Host) Left(f, next *Frontend) []netip.Addr {
-	return AddrsBut(h.Addrs(f), h.AddrsIfAny(next))
+	return AddrsBut(h.Addrs(f), h.Addrs(next))
 }
 
 // AddrPort returns what packets are sent to, without the protocol.
 func (f *Frontend) AddrPort() netip.AddrPort { return netip.AddrPortFrom(f.Key.Addr, f.Key.Port) }
 
 // Moves reports whether packets of this route may go elsewhere by another one.
-func (r Route) Moves(to Route) bool { return r.Action != to.Action || !to.Pool.covers(r.Pool) }
+func (r Route) Moves(to Route) bool {
+	return r.Action != to.Action || r.Pool != to.Pool && slices.ContainsFunc(r.Pool.Present(), func(a netip.AddrPort) bool { return !to.Pool.Has(a) })
+}
 
 // Has reports whether a flow may be at an endpoint: one that gets new flows, or
 // one that keeps what it has.
 func (p *Pool) Has(endpoint netip.AddrPort) bool {
 	return p.Targeted(endpoint) || lists.InSorted(p.Kept, endpoint)
-}
-
-// covers reports whether flows may be at each endpoint at which those of o may be.
-func (p *Pool) covers(o *Pool) bool {
-	return p == o || !slices.ContainsFunc(o.Present(), func(a netip.AddrPort) bool { return !p.Has(a) })
 }
 
 // Present returns all endpoints that a flow may be at, in no order.

@@ -13,14 +13,14 @@
 //
 //	which endpoints get new connections       choose (endpoints.go): the first group that has any (groupOf): ready ones that
 //	                                          pass, ready ones without a result, then the same of those that terminate. Of
-//	                                          the first two the tiers in use (ofTiers), and of each the nearest
+//	                                          the first two the tiers in use (lastTier), and of each the nearest
 //	                                          (preferredByDistribution). Policy local leaves out the last step.
-//	what is announced, and reported to        readyHere and readyElsewhereOnly (endpoints.go), of what choose picked
+//	what is announced, and reported to        readyHere (endpoints.go), of what choose picked
 //	health_check_node_port
 //	what explain says of an endpoint          States (endpoints.go), the same; status shows TiersInUse, which decides nothing
-//	what becomes of connections of those      depart and closes (endpoints.go, closing.go)
+//	what becomes of connections of those      closes (endpoints.go), and closing.go
 //	that left
-//	what a frontend does with a packet, and   vipRoute and externalRoutes (resolve.go)
+//	what a frontend does with a packet, and   vipRoutes and externalRoutes (resolve.go)
 //	whom it masquerades
 //	who may use a frontend                    restrict (sourceranges.go)
 //

@@ -35,15 +35,21 @@ func choose(svc Subject, node *Node, fam Family, p *source.Port) endpointSelecti
 		return lists.Keep(list, func(e *source.Endpoint) bool { return IsLocal(e, node) })
 	}
 	c := endpointSelection{failed: Peers{svc, fam, p}.failedUse()}
-	groups := grouped(svc, all, c.failed)
+	var groups [groupCount][]*source.Endpoint
+	for _, e := range all {
+		if g := groupOf(svc, e, c.failed); g < groupCount {
+			groups[g] = append(groups[g], e)
+		}
+	}
 	c.anyReady, c.lastTier = len(groups[readyGroup]) > 0, maxTiers-1
 	for g, list := range groups {
 		if len(list) == 0 {
 			continue
 		}
 		c.targets[ClusterScope] = list
-		if !leaving(g) {
-			list, c.lastTier = ofTiers(list, svc.MinUp)
+		if g < leavingGroup { // those that terminate are taken as they are
+			c.lastTier = lastTier(list, svc.MinUp)
+			list = upToTier(list, c.lastTier)
 			c.targets[ClusterScope] = nearOfTiers(svc, list, node)
 		}
 		c.targets[NodeScope] = here(list) // before nearness: policy local is not limited by it
@@ -61,12 +67,6 @@ func choose(svc Subject, node *Node, fam Family, p *source.Port) endpointSelecti
 // not terminate. Other hosts and load balancers should send connections here only while there are some.
 func (c *endpointSelection) readyHere(svc Subject) []*source.Endpoint {
 	return lists.Keep(c.targets[NodeScope], func(e *source.Endpoint) bool { return isReady(svc.Service, e) })
-}
-
-// readyElsewhereOnly reports whether policy local balances here over endpoints that terminate, while
-// other nodes have some that are ready.
-func (c *endpointSelection) readyElsewhereOnly(svc Subject) bool {
-	return len(c.readyHere(svc)) == 0 && c.anyReady
 }
 
 // LocalReady counts the addresses of the endpoints that health_check_node_port reports, those of
@@ -185,13 +185,6 @@ func States(svc Subject, node *Node, fam Family, p source.Port, scope Scope) []E
 		out[i] = state
 	}
 	return out
-}
-
-// depart splits endpoints that get no new connections into those that keep what they have,
-// and those whose connections are closed.
-func (s Subject) depart(list []*source.Endpoint, proto source.Protocol, use failedUse) (kept, closed []*source.Endpoint) {
-	kept = lists.Keep(list, func(e *source.Endpoint) bool { return !s.closes(e, proto, use) })
-	return kept, without(list, kept)
 }
 
 // closes reports whether the connections of an endpoint that gets no new ones are closed. None is

@@ -59,9 +59,12 @@ func (m Masquerade) Covers(s Sender, h *Host) bool {
 	return false
 }
 
-// Addrs returns the addresses that a frontend is reached at: several of a node port, or none.
+// Addrs returns the addresses that a frontend is reached at: several of a node port, or none; f may be nil.
 // The list is not to be changed.
 func (h *Host) Addrs(f *Frontend) []netip.Addr {
+	if f == nil {
+		return nil
+	}
 	if f.Key.Kind != NodePort {
 		return []netip.Addr{f.Key.Addr}
 	}
@@ -73,14 +76,6 @@ func (h *Host) Addrs(f *Frontend) []netip.Addr {
 		return append(slices.Clip(list), netip.AddrFrom4([4]byte{127, 0, 0, 1}))
 	}
 	return list
-}
-
-// AddrsIfAny returns the addresses of a frontend that may be nil.
-func (h *Host) AddrsIfAny(f *Frontend) []netip.Addr {
-	if f == nil {
-		return nil
-	}
-	return h.Addrs(f)
 }
 
 // AddrsBut returns the addresses of a list that are not in another one.

@@ -62,7 +62,11 @@ func (r *resolver) port(p source.Port) {
 		p.Port = p.NodePort
 		r.frontend(p, r.fam.Unspecified(), NodePort, outside, local)
 	}
-	r.keepUsedPools(pools, r.out.Frontends[before:])
+	for _, pool := range pools {
+		if slices.ContainsFunc(r.out.Frontends[before:], func(f *Frontend) bool { return f.Outside.Pool == pool || f.FromLocal.Pool == pool }) {
+			r.out.Pools = append(r.out.Pools, pool)
+		}
+	}
 }
 
 func (r *resolver) frontend(p source.Port, a netip.Addr, kind Kind, outside, local Route) {
@@ -96,12 +100,6 @@ func (r *resolver) isAnothers(p source.Port, a netip.Addr, kind Kind) bool {
 // vipRoutes returns the routes of internal traffic, which are one unless endpoints answer
 // clients themselves.
 func (r *resolver) vipRoutes(pools [2]*Pool) (outside, local Route) {
-	route := r.vipRoute(pools)
-	return r.answeredRoutes(route, route)
-}
-
-// vipRoute returns the route of internal traffic.
-func (r *resolver) vipRoute(pools [2]*Pool) Route {
 	masq, mode := Everyone, r.node.MasqueradeOf(r.svc.Service)
 	switch {
 	case mode == source.MasqueradeNever:
@@ -111,10 +109,11 @@ func (r *resolver) vipRoute(pools [2]*Pool) Route {
 	case mode == source.MasqueradeAuto && r.node.hasLocalSources():
 		masq = NonLocal
 	}
+	route := clusterRoute(pools, masq)
 	if r.svc.InternalTrafficPolicy == source.Local {
-		return nodeRoute(pools, masq)
+		route = nodeRoute(pools, masq)
 	}
-	return clusterRoute(pools, masq)
+	return r.answeredRoutes(route, route)
 }
 
 // externalRoutes returns the routes of external addresses and node ports. Under policy
@@ -172,7 +171,8 @@ func nodeRoute(pools [2]*Pool, masq Masquerade) Route {
 	return Route{Action: Reject, Pool: pools[NodeScope]}
 }
 
-// refusals sets on which addresses unserved ports are refused.
+// refusals sets on which addresses unserved ports are refused: VIPs, and the external addresses that routers send to
+// this host, as forwarded packets to these would return. Whether a session is up, and the address serves, does not matter.
 func (r *resolver) refusals() {
 	for _, a := range r.svc.VIPs {
 		switch {
@@ -184,14 +184,9 @@ func (r *resolver) refusals() {
 			r.out.RefusedAddrs = append(r.out.RefusedAddrs, a)
 		}
 	}
-	if r.svc.Announce&source.BGP != 0 && len(r.svc.ExternalIPs)+len(r.svc.LoadBalancerIPs) > 0 {
-		r.refuseAnnounced()
+	if r.svc.Announce&source.BGP == 0 || len(r.svc.ExternalIPs)+len(r.svc.LoadBalancerIPs) == 0 {
+		return
 	}
-}
-
-// refuseAnnounced adds the external addresses that routers send to this host: forwarded
-// packets to these would return. Whether a session is up, and the address serves, does not matter.
-func (r *resolver) refuseAnnounced() {
 	known := make(map[netip.Addr]bool, len(r.out.RefusedAddrs))
 	for _, a := range r.out.RefusedAddrs {
 		known[a] = true
@@ -238,16 +233,20 @@ func (r *resolver) pools(p source.Port) [2]*Pool {
 	if r.partial {
 		chosen = choose(r.svc, r.node, r.fam, &p)
 	}
-	limits := r.limits(p)
+	limits, hash := r.limits(p), Hash{}
+	if r.svc.HashOn != source.NotHashed {
+		hash = Hash{On: r.svc.HashOn, Endpoints: r.svc.EndpointsOf(r.fam)}
+	}
 	for scope := range out {
-		kept, closed := r.svc.depart(chosen.kept[scope], p.Protocol, chosen.failed)
+		kept := lists.Keep(chosen.kept[scope], func(e *source.Endpoint) bool { return !r.svc.closes(e, p.Protocol, chosen.failed) })
+		closed := without(chosen.kept[scope], kept)
 		out[scope] = &Pool{
 			ServicePort:  ServicePortName{Key: r.svc.Key, Port: p.Name},
 			Scope:        Scope(scope),
 			Protocol:     p.Protocol,
 			Affinity:     r.svc.Affinity,
 			Scheduler:    r.svc.Scheduler,
-			Hash:         r.hash(),
+			Hash:         hash,
 			Forward:      r.svc.Forward,
 			Limits:       limits,
 			Targets:      targetsOf(r.svc, chosen.targets[scope], p),
@@ -261,14 +260,6 @@ func (r *resolver) pools(p source.Port) [2]*Pool {
 		}
 	}
 	return out
-}
-
-// hash returns how a client chooses its target.
-func (r *resolver) hash() Hash {
-	if r.svc.HashOn == source.NotHashed {
-		return Hash{}
-	}
-	return Hash{On: r.svc.HashOn, Endpoints: r.svc.EndpointsOf(r.fam)}
 }
 
 // limits returns those of endpoints at a service port; nil: none has any.
@@ -285,17 +276,6 @@ func (r *resolver) limits(p source.Port) map[netip.AddrPort]Limits {
 		out[netip.AddrPortFrom(e.Addr, e.Port(p))] = Limits{Max: e.MaxConnections, Min: e.MinConnections}
 	}
 	return out
-}
-
-// keepUsedPools adds the pools of a port to the result that one of its frontends refers to.
-func (r *resolver) keepUsedPools(pools [2]*Pool, frontends []*Frontend) {
-	for _, pool := range pools {
-		if slices.ContainsFunc(frontends, func(f *Frontend) bool {
-			return f.Outside.Pool == pool || f.FromLocal.Pool == pool
-		}) {
-			r.out.Pools = append(r.out.Pools, pool)
-		}
-	}
 }
 
 // setNodePortAddrs sets which addresses serve the frontend of a node port, and reports whether any does.

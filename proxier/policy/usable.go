@@ -16,19 +16,6 @@ const (
 	groupCount
 )
 
-// leaving reports whether the endpoints of a group terminate: they are taken as they are.
-func leaving(group int) bool { return group >= leavingGroup }
-
-// grouped returns the endpoints of a list that can be used, by group.
-func grouped(svc Subject, list []*source.Endpoint, use failedUse) (groups [groupCount][]*source.Endpoint) {
-	for _, e := range list {
-		if g := groupOf(svc, e, use); g < groupCount {
-			groups[g] = append(groups[g], e)
-		}
-	}
-	return groups
-}
-
 // groupOf returns the group of an endpoint; groupCount: it cannot be used.
 func groupOf(svc Subject, e *source.Endpoint, use failedUse) int {
 	switch state, spared := StateOf(svc, e), svc.spares(e, use); {
@@ -44,17 +31,6 @@ func groupOf(svc Subject, e *source.Endpoint, use failedUse) int {
 	return uncheckedLeavingGroup
 }
 
-// ofTiers keeps the lowest tiers that together have at least minUp endpoints. It also returns the
-// highest of them.
-func ofTiers(list []*source.Endpoint, minUp uint16) (of []*source.Endpoint, last int) {
-	var counts tierCounts
-	for _, e := range list {
-		counts.add(e)
-	}
-	last = counts.last(minUp)
-	return upToTier(list, last), last
-}
-
 // upToTier keeps the endpoints of a tier and of those before it.
 func upToTier(list []*source.Endpoint, last int) []*source.Endpoint {
 	if last == maxTiers-1 {
@@ -63,15 +39,14 @@ func upToTier(list []*source.Endpoint, last int) []*source.Endpoint {
 	return lists.Keep(list, func(e *source.Endpoint) bool { return int(e.Tier) <= last })
 }
 
-// tierCounts are how many endpoints there are of each tier.
-type tierCounts [maxTiers]int
-
-func (c *tierCounts) add(e *source.Endpoint) { c[min(e.Tier, maxTiers-1)]++ }
-
-// last returns the highest tier that is needed for minUp endpoints.
-func (c *tierCounts) last(minUp uint16) int {
+// lastTier returns the highest tier that is needed for minUp endpoints.
+func lastTier(list []*source.Endpoint, minUp uint16) int {
+	var counts [maxTiers]int
+	for _, e := range list {
+		counts[min(e.Tier, maxTiers-1)]++
+	}
 	sum := 0
-	for tier, n := range c {
+	for tier, n := range counts {
 		if sum += n; sum >= max(1, int(minUp)) {
 			return tier
 		}
@@ -135,37 +110,31 @@ func hinted(ready []*source.Endpoint, node *Node) []*source.Endpoint {
 	return ready
 }
 
-// A tiersInUse has the highest tier of which endpoints are used. Nil: all are.
-type tiersInUse PerFamily
-
-// TiersInUse returns nil where there is one tier only.
-func (s Subject) TiersInUse() *tiersInUse {
+// TiersInUse returns the highest tier of which endpoints are used; nil where there is one tier only.
+func (s Subject) TiersInUse() *PerFamily {
 	if !slices.ContainsFunc(s.Endpoints, func(e source.Endpoint) bool { return e.Tier > 0 }) {
 		return nil
 	}
-	counts := map[Family]*tierCounts{IPv4: {}, IPv6: {}}
-	use := map[Family]failedUse{IPv4: Peers{s, IPv4, nil}.failedUse(), IPv6: Peers{s, IPv6, nil}.failedUse()}
-	for i := range s.Endpoints {
-		e := &s.Endpoints[i]
-		if fam := FamilyOf(e.Addr); StateOf(s, e) == Ready || s.spares(e, use[fam]) {
-			counts[fam].add(e)
+	last := func(fam Family) int {
+		use := Peers{s, fam, nil}.failedUse()
+		var list []*source.Endpoint
+		for i := range s.Endpoints {
+			if e := &s.Endpoints[i]; FamilyOf(e.Addr) == fam && (StateOf(s, e) == Ready || s.spares(e, use)) {
+				list = append(list, e)
+			}
 		}
+		return lastTier(list, s.MinUp)
 	}
-	return &tiersInUse{IPv4: counts[IPv4].last(s.MinUp), IPv6: counts[IPv6].last(s.MinUp)}
+	return &PerFamily{IPv4: last(IPv4), IPv6: last(IPv6)}
 }
 
-// spare reports whether a ready endpoint is of a tier that is not needed.
-func (t *tiersInUse) spare(e *source.Endpoint) bool {
-	return t != nil && int(e.Tier) > PerFamily(*t).Of(FamilyOf(e.Addr))
-}
-
-// Shown returns the state of an endpoint as status shows it.
-func (s Subject) Shown(e *source.Endpoint, t *tiersInUse) EndpointState {
+// Shown returns the state of an endpoint as status shows it, with what TiersInUse returned.
+func (s Subject) Shown(e *source.Endpoint, tiers *PerFamily) EndpointState {
 	state, known := StateOf(s, e), s.Conditions.Of(s.Service, e)
 	switch {
 	case state != Ready:
 		return state
-	case t.spare(e):
+	case tiers != nil && int(e.Tier) > tiers.Of(FamilyOf(e.Addr)):
 		return Backup
 	case s.startsSlowly() && known.Share > 0:
 		return SlowStart
