@@ -87,15 +87,19 @@ func (f *Failures) Join() error {
 	return errors.Join(f.errs...)
 }
 
-// JoinPartialErrors joins those that are not nil into one error; nil if there are none.
+// JoinPartialErrors joins those that are not nil into one error; nil if there are none. A frontend that does not balance at all
+// according to one of them does not in the sum.
 func JoinPartialErrors(all ...*PartialError) error {
-	var sum PartialError
+	sum := PartialError{Frontends: make(map[policy.FrontendKey]bool)}
 	var errs []error
 	for _, e := range all {
-		if e != nil {
-			sum.N += e.N
-			errs = append(errs, e.Err)
-			sum.addFrontends(e.Frontends)
+		if e == nil {
+			continue
+		}
+		sum.N += e.N
+		errs = append(errs, e.Err)
+		for key, whole := range e.Frontends {
+			sum.Frontends[key] = sum.Frontends[key] || whole
 		}
 	}
 	if len(errs) == 0 {
@@ -103,16 +107,6 @@ func JoinPartialErrors(all ...*PartialError) error {
 	}
 	sum.Err = errors.Join(errs...)
 	return &sum
-}
-
-// addFrontends adds frontends. One that does not balance at all according to either list does not in the sum.
-func (e *PartialError) addFrontends(frontends map[policy.FrontendKey]bool) {
-	if e.Frontends == nil {
-		e.Frontends = make(map[policy.FrontendKey]bool, len(frontends))
-	}
-	for key, whole := range frontends {
-		e.Frontends[key] = e.Frontends[key] || whole
-	}
 }
 
 // A Change is one kernel object that a Sync would touch.

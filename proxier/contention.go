@@ -47,30 +47,24 @@ func NewContention(repair func()) *Contention { return &Contention{repair: repai
 // Changed notes a foreign change of our objects. It returns how long the repair
 // waits, and whether to log it: that repairs wait is logged once.
 func (c *Contention) Changed(who string) (wait time.Duration, news bool) {
-	wait, news = c.changed(who)
-	if news && wait == 0 {
-		c.repair()
-	}
-	return wait, news
-}
-
-// changed is Changed without the immediate repair, which is due if news and wait is 0.
-func (c *Contention) changed(who string) (wait time.Duration, news bool) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	now := time.Now()
 	c.count(now, who)
 	switch {
 	case c.stopped || c.timer != nil:
-		return c.wait, false
+		wait = c.wait
 	case c.wait == 0 && !c.tooOften(now):
-		c.recent = append(c.recent, now)
-		return 0, true
+		c.recent, news = append(c.recent, now), true
+	default:
+		news = c.wait == 0
+		c.wait = min(max(contentionFirstWait, 2*c.wait), contentionMaxWait)
+		c.timer, wait = time.AfterFunc(c.wait, c.fire), c.wait
 	}
-	news = c.wait == 0
-	c.wait = min(max(contentionFirstWait, 2*c.wait), contentionMaxWait)
-	c.timer = time.AfterFunc(c.wait, c.fire)
-	return c.wait, news
+	c.mu.Unlock()
+	if news && wait == 0 {
+		c.repair()
+	}
+	return wait, news
 }
 
 // count counts a change, starting over if the last one is long ago.

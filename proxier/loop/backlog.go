@@ -30,25 +30,6 @@ func (b *batch) add(key source.Key, tr claims.Transition) {
 	b.edits[key] = tr
 }
 
-// split returns what of a batch is done, and what is not; none for nothing.
-func (b *batch) split(isDone func(source.Key) bool) (done, left []batch) {
-	now, later := newBatch(b.number), newBatch(b.number)
-	for key, tr := range b.edits {
-		if isDone(key) {
-			now.add(key, tr)
-		} else {
-			later.add(key, tr)
-		}
-	}
-	switch {
-	case len(later.edits) == 0:
-		return []batch{*b}, nil
-	case len(now.edits) == 0:
-		return nil, []batch{*b}
-	}
-	return []batch{now}, []batch{later}
-}
-
 // merged returns the services of batches, each once, in order of their names.
 func merged(list []batch) (edits []claims.Transition) {
 	all := newBatch(0)
@@ -98,8 +79,22 @@ func (l *backlog) split(held uint64, holds func(key source.Key, number uint64) b
 			done = append(done, b)
 			continue
 		}
-		now, later := b.split(func(key source.Key) bool { return holds(key, b.number) })
-		done, left = append(done, now...), append(left, later...)
+		now, later := newBatch(b.number), newBatch(b.number)
+		for key, tr := range b.edits {
+			if holds(key, b.number) {
+				now.add(key, tr)
+			} else {
+				later.add(key, tr)
+			}
+		}
+		switch { // whole, it counts what came again
+		case len(later.edits) == 0:
+			done = append(done, b)
+		case len(now.edits) == 0:
+			left = append(left, b)
+		default:
+			done, left = append(done, now), append(left, later)
+		}
 	}
 	return done, left
 }

@@ -9,16 +9,15 @@ import (
 
 // A catalog has the services in use, what is known of their endpoints, and the node that they are on.
 type catalog struct {
-	tracker     *claims.Tracker
-	conditioner Conditioner
-	conditions  map[source.Key]policy.Conditions // of services of whose endpoints something is known
-	node        *policy.Node
-	unread      []string // sources that have not called Synced yet
+	tracker    *claims.Tracker
+	conditions map[source.Key]policy.Conditions // of services of whose endpoints something is known
+	node       *policy.Node
+	unread     []string // sources that have not called Synced yet
 }
 
 func newCatalog(cfg *Config) catalog {
 	c := catalog{
-		tracker: claims.NewTracker(cfg.Reserved, cfg.Sources...), conditioner: cfg.Conditions,
+		tracker:    claims.NewTracker(cfg.Reserved, cfg.Sources...),
 		conditions: make(map[source.Key]policy.Conditions), node: cfg.Node, unread: cfg.Sources,
 	}
 	if cfg.Limits != nil {
@@ -32,21 +31,13 @@ func (c *catalog) read(src string) {
 	c.unread = lists.Keep(c.unread, func(s string) bool { return s != src })
 }
 
-// subject returns a service in use, with what is known of its endpoints.
-func (c *catalog) subject(svc *source.Service) policy.Subject {
-	return policy.Subject{Service: svc, Conditions: c.conditions[svc.Key]}
-}
-
 // services returns all of them.
 func (c *catalog) services() map[source.Key]policy.Subject {
 	all := make(map[source.Key]policy.Subject)
-	c.tracker.Services(func(s *source.Service, _ source.UnitID) { all[s.Key] = c.subject(s) })
+	c.tracker.Services(func(s *source.Service, _ source.UnitID) {
+		all[s.Key] = policy.Subject{Service: s, Conditions: c.conditions[s.Key]}
+	})
 	return all
-}
-
-// use takes a service into use, or out of it if svc is nil.
-func (c *catalog) use(key source.Key, svc *source.Service) policy.Subject {
-	return c.know(key, svc, c.conditioner.Use(key, svc))
 }
 
 // know sets what is known of the endpoints of a service; svc is nil where it is gone.

@@ -58,25 +58,12 @@ type Observer interface {
 // Unobserved is an Observer that does nothing.
 type Unobserved struct{}
 
-// Queued implements Observer.
-func (Unobserved) Queued(policy.Family, time.Time) {}
-
-// Synced implements Observer.
-func (Unobserved) Synced(SyncResult) {}
-
-// Holds implements Observer.
-func (Unobserved) Holds(policy.Family) {}
-
-// Dropped implements Observer.
-func (Unobserved) Dropped(policy.Family) {}
-
-// NodeHealth implements Observer.
-func (Unobserved) NodeHealth([]NodeHealth) {}
-
-// Accepted implements Observer.
-func (Unobserved) Accepted([]source.Unit) {}
-
-// Looked implements Observer.
+func (Unobserved) Queued(policy.Family, time.Time)          {}
+func (Unobserved) Synced(SyncResult)                        {}
+func (Unobserved) Holds(policy.Family)                      {}
+func (Unobserved) Dropped(policy.Family)                    {}
+func (Unobserved) NodeHealth([]NodeHealth)                  {}
+func (Unobserved) Accepted([]source.Unit)                   {}
 func (Unobserved) Looked(policy.Family, int, time.Duration) {}
 
 // A SyncResult is the outcome of one Sync of one family.

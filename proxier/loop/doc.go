@@ -8,7 +8,7 @@
 // The files, in the order in which a change travels:
 //
 //	config                   what a Loop needs, and who hears what it does
-//	inbox, loop              what the Loop is told; its goroutine
+//	mailbox, inbox, loop     what the Loop is told; its goroutine
 //	catalog                  the services in use, and what is known of them
 //	nodechange               which services a change of this host touches
 //	families                 those that run

@@ -51,7 +51,7 @@ func (fs *families) await(backends map[policy.Family]proxier.Backend, ring func(
 func (fs *families) start(ctx context.Context, f *family) {
 	f.ledger.Withhold(fs.drained.Load())
 	ctx, cancel := context.WithCancel(ctx)
-	f.stop = func() { cancel(); <-f.orders.ended }
+	f.orders.stop = func() { cancel(); <-f.orders.ended }
 	go f.run(ctx)
 }
 

@@ -26,7 +26,6 @@ type family struct {
 	fam policy.Family
 	cfg *Config
 
-	stop   func()                  // ends its goroutine, and waits
 	wanted atomic.Pointer[wanting] // what the Loop last ordered it to use
 
 	orders   orders

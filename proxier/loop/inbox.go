@@ -2,22 +2,15 @@ package loop
 
 import (
 	"net/netip"
-	"sync"
 	"time"
 
-	"svcproxy.dev/svcproxy/internal/wake"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
 
-// An inbox keeps what a Loop is told until it gets to it. Writing never blocks.
-type inbox struct {
-	wake chan struct{} // room for one
-
-	mu   sync.Mutex
-	mail mail
-}
+// An inbox is what a Loop is told by.
+type inbox struct{ mailbox[mail] }
 
 // mail is all that came in since the inbox was last emptied.
 type mail struct {
@@ -35,31 +28,13 @@ type mail struct {
 	replies            []chan<- uint64 // are sent the number of the order; each has room for it
 }
 
-func newMail() mail {
-	return mail{reconsider: make(map[source.Key]bool), repair: make(map[policy.Family]bool), look: make(map[policy.Family]bool)}
-}
-
-func newInbox() inbox { return inbox{wake: make(chan struct{}, 1), mail: newMail()} }
-
 func (b *inbox) put(write func(*mail)) {
-	b.mu.Lock()
-	if b.mail.queued.IsZero() {
-		b.mail.queued = time.Now()
-	}
-	write(&b.mail)
-	b.mu.Unlock()
-	b.ring()
-}
-
-// ring wakes the Loop to look at its families.
-func (b *inbox) ring() { wake.Once(b.wake) }
-
-func (b *inbox) take() mail {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	m := b.mail
-	b.mail = newMail()
-	return m
+	b.mailbox.put(func(m *mail) {
+		if m.queued.IsZero() {
+			*m = mail{queued: time.Now(), reconsider: make(map[source.Key]bool), repair: make(map[policy.Family]bool), look: make(map[policy.Family]bool)}
+		}
+		write(m)
+	})
 }
 
 // Apply implements source.Sink.

@@ -55,7 +55,7 @@ func New(cfg Config) *Loop {
 		cfg.Surroundings.Announcer = cfg.Announcer
 	}
 	return &Loop{
-		cfg: cfg, started: time.Now(), ready: make(chan struct{}), inbox: newInbox(),
+		cfg: cfg, started: time.Now(), ready: make(chan struct{}), inbox: inbox{newMailbox[mail]()},
 		catalog: newCatalog(&cfg), nodeHealth: newNodeHealths(),
 	}
 }
@@ -137,7 +137,7 @@ func (l *Loop) grantClaims(steps []source.Changes) (services map[source.Key]poli
 		triggers = append(triggers, triggersOf(ch, changed, l.started)...)
 		for _, tr := range changed {
 			key := tr.Key()
-			services[key] = l.catalog.use(key, tr.New)
+			services[key] = l.catalog.know(key, tr.New, l.cfg.Conditions.Use(key, tr.New))
 			l.nodeHealth.set(key, services[key], l.catalog.node, b.number)
 			b.add(key, tr)
 		}
@@ -155,7 +155,7 @@ func (l *Loop) setNode(node *policy.Node, o *order) {
 	l.catalog.node, o.node = node, node
 	l.catalog.tracker.Services(func(s *source.Service, _ source.UnitID) {
 		if change.touches(s) {
-			o.services[s.Key] = l.catalog.subject(s)
+			o.services[s.Key] = policy.Subject{Service: s, Conditions: l.catalog.conditions[s.Key]}
 			l.nodeHealth.set(s.Key, o.services[s.Key], node, l.number+1)
 		}
 	})
@@ -205,7 +205,7 @@ func (l *Loop) switchBackends(ctx context.Context, backends map[policy.Family]pr
 	for _, f := range l.families.list {
 		b := backends[f.fam]
 		if b == nil {
-			f.stop()
+			f.orders.stop()
 			if ctx.Err() == nil { // else it is the end of the Loop, and traffic goes on
 				f.ledger.Withdraw()
 			}

@@ -7,11 +7,9 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/times"
-	"svcproxy.dev/svcproxy/internal/wake"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/proxier/policy"
@@ -41,35 +39,20 @@ type planQuestion struct {
 	answer chan *report.FamilyPlan // room for one
 }
 
-// orders is the mailbox of a family. Sending never blocks.
+// orders are the mailbox of a family, and its end.
 type orders struct {
-	wake  chan struct{} // room for one
+	mailbox[order]
 	asked chan planQuestion
 	ended chan struct{} // closed when the family has ended
-
-	mu   sync.Mutex
-	next order
+	stop  func()        // ends it, and waits
 }
 
 func newOrders() orders {
-	return orders{wake: make(chan struct{}, 1), asked: make(chan planQuestion), ended: make(chan struct{})}
+	return orders{mailbox: newMailbox[order](), asked: make(chan planQuestion), ended: make(chan struct{})}
 }
 
 // put adds o to what is not yet taken. For the same thing the later order wins.
-func (b *orders) put(o order) {
-	b.mu.Lock()
-	b.next.merge(o)
-	b.mu.Unlock()
-	wake.Once(b.wake)
-}
-
-func (b *orders) take() order {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	o := b.next
-	b.next = order{}
-	return o
-}
+func (b *orders) put(o order) { b.mailbox.put(func(next *order) { next.merge(o) }) }
 
 func (o *order) merge(n order) {
 	o.number = max(o.number, n.number)
