@@ -39,7 +39,10 @@ type File struct {
 	stale      bool  // the last write failed: the file is out of date
 }
 
-const unknown = -1
+const (
+	unknown   = -1
+	newSuffix = ".new" // of the file that takes the place of another
+)
 
 // maxPending is how many bytes are kept to write the next lines.
 const maxPending = 64 << 10
@@ -153,14 +156,12 @@ func (f *File) replace(live int, all []byte) error {
 		return err
 	}
 	data := append([]byte(f.head+"\n"), all...)
-	if err := disk.Replace(f.path, f.tempPath(), false, disk.Bytes(data)); err != nil {
+	if err := disk.Replace(f.path, f.path+newSuffix, false, disk.Bytes(data)); err != nil {
 		return err
 	}
 	f.size, f.count, f.otherScope = int64(len(data)), live, false
 	return nil
 }
-
-func (f *File) tempPath() string { return f.path + ".new" }
 
 // remove removes the file, unless it may be valid in another namespace.
 func (f *File) remove() error {
@@ -168,7 +169,7 @@ func (f *File) remove() error {
 		return nil
 	}
 	f.size, f.count = unknown, 0
-	for _, path := range []string{f.tempPath(), f.path} {
+	for _, path := range []string{f.path + newSuffix, f.path} {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}

@@ -99,16 +99,12 @@ func NewWorkers(fam policy.Family, cfg Config) (list []*Worker) {
 		return nil
 	}
 	for _, proto := range []source.Protocol{source.UDP, source.TCP, source.SCTP} {
-		list = append(list, newWorker(fam, proto, cfg))
+		list = append(list, &Worker{
+			cfg: cfg, fam: fam, proto: proto, epoch: time.Now(), wake: make(chan struct{}, 1),
+			table: newTable(proto), record: readRecord(cfg.RunDir, fam, proto, cfg.Log),
+		})
 	}
 	return list
-}
-
-func newWorker(fam policy.Family, proto source.Protocol, cfg Config) *Worker {
-	return &Worker{
-		cfg: cfg, fam: fam, proto: proto, epoch: time.Now(), wake: make(chan struct{}, 1),
-		table: newTable(proto), record: readRecord(cfg.RunDir, fam, proto, cfg.Log),
-	}
 }
 
 // Expect takes what a Sync is about to change.
@@ -204,18 +200,38 @@ func (w *Worker) next() (wait time.Duration, ok bool) {
 // runLook judges the flows that l is about by what is synced by then, and removes or moves those that are stale.
 func (w *Worker) runLook(ctx context.Context, l *look) {
 	start := time.Now()
-	var seen seenFlows
-	n, err := w.cfg.Tracking.Prune(ctx, w.fam, w.query(l), func(f Flow) Verdict {
+	var closed []Flow         // connections that were established, the first of them
+	var closing, awaiting int // how many of these, and of those that are awaited
+	w.mu.Lock()
+	query := w.table.query(l)
+	w.mu.Unlock()
+	n, err := w.cfg.Tracking.Prune(ctx, w.fam, query, func(f Flow) Verdict {
 		w.mu.Lock()
 		v := w.table.judge(l, f)
 		w.mu.Unlock()
-		return seen.add(v, f)
+		switch {
+		case v == await:
+			awaiting++
+			return Keep
+		case v == Remove && !f.Unreplied && !f.Opening && !f.Ended:
+			if closing++; len(closed) < maxChallenged {
+				closed = append(closed, f)
+			}
+		}
+		return v
 	})
-	if w.proto == source.TCP {
-		w.challenge(seen.closed)
+	if w.proto == source.TCP && len(closed) > 0 { // clients notice, also those that only wait
+		if err := w.cfg.Tracking.Challenge(w.fam, closed); err != nil {
+			w.cfg.Log.Warn("cannot notify clients of closed connections; they learn it with their next packet", "family", w.fam, "err", err)
+		}
 	}
 	took := time.Since(start)
-	w.reportLook(n, seen.closing, took)
+	switch {
+	case w.proto != source.UDP && closing > 0:
+		w.cfg.Log.Info("closed connections of endpoints that left", "family", w.fam, "protocol", w.proto, "connections", closing)
+	case w.proto == source.UDP && w.cfg.Looked != nil:
+		w.cfg.Looked(w.fam, n, took)
+	}
 	if ctx.Err() != nil {
 		return
 	}
@@ -234,9 +250,9 @@ func (w *Worker) runLook(ctx context.Context, l *look) {
 	switch {
 	case l.done == 1 || n > 0:
 		w.later(l, secondLook)
-	case seen.awaited > 0 && w.proto != source.SCTP:
+	case awaiting > 0 && w.proto != source.SCTP:
 		w.later(l, secondLook)
-	case seen.awaited > 0:
+	case awaiting > 0:
 		w.later(l, max(awaitLook, awaitShare*took))
 	}
 	w.mu.Lock()
@@ -253,56 +269,9 @@ func (w *Worker) rest(start time.Time, took time.Duration) {
 	}
 }
 
-// seenFlows are what one look has come by.
-type seenFlows struct {
-	closing int    // connections that were established
-	closed  []Flow // the first of those
-	awaited int
-}
-
-// add notes a verdict, and returns it as Tracking knows it.
-func (s *seenFlows) add(v Verdict, f Flow) Verdict {
-	switch {
-	case v == await:
-		s.awaited++
-		return Keep
-	case v == Remove && !f.Unreplied && !f.Opening && !f.Ended:
-		if s.closing++; len(s.closed) < maxChallenged {
-			s.closed = append(s.closed, f)
-		}
-	}
-	return v
-}
-
-// reportLook reports how many flows a look has removed, and logs how many of these were answered.
-func (w *Worker) reportLook(n, closed int, took time.Duration) {
-	if w.proto == source.UDP && w.cfg.Looked != nil {
-		w.cfg.Looked(w.fam, n, took)
-	}
-	if closed > 0 && w.proto != source.UDP {
-		w.cfg.Log.Info("closed connections of endpoints that left", "family", w.fam, "protocol", w.proto, "connections", closed)
-	}
-}
-
 // maxChallenged is how many clients one look asks where they stand, at some 5 us each. Others
 // learn from their next packet that their connection is closed.
 const maxChallenged = 1 << 16
-
-// challenge has clients notice that their connections are closed, also those that only wait.
-func (w *Worker) challenge(removed []Flow) {
-	if len(removed) == 0 {
-		return
-	}
-	if err := w.cfg.Tracking.Challenge(w.fam, removed); err != nil {
-		w.cfg.Log.Warn("cannot notify clients of closed connections; they learn it with their next packet", "family", w.fam, "err", err)
-	}
-}
-
-func (w *Worker) query(l *look) Query {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.table.query(l)
-}
 
 // again retries a failed look after retryMin, and twice as long after each further
 // failure, up to retryMax. All others wait too, as they would fail as well.

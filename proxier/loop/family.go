@@ -413,23 +413,3 @@ func (f *family) answer(ctx context.Context, q planQuestion) {
 		}
 	}
 }
-
-// withProgress returns a context for work of f, and shows at one of its news whether that makes progress until stop is called.
-func (f *family) withProgress(ctx context.Context, work string, at **progress) (_ context.Context, stop func()) {
-	ctx, p, end := watchProgress(ctx, f.fam, work, f.cfg.SyncTimeout, f.stalled)
-	show := func(p *progress) {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		*at = p
-	}
-	show(p)
-	return ctx, func() { show(nil); end() }
-}
-
-// stalled logs that work makes no progress, and has the Loop decide how long it waits for it.
-func (f *family) stalled(p *progress, step int) {
-	if s, stalled := p.stall(0); stalled && step == 0 {
-		f.cfg.Log.Warn("no progress; waiting", "family", f.fam, "work", s.Work, "for", s.For, "detail", s.Detail, "since", s.Since)
-	}
-	f.inbox.ring()
-}

@@ -52,12 +52,12 @@ func newGrowth(kernel proxier.Piecer, key source.Key, was, wanted *policy.Resolv
 	}
 	g.left = len(g.pairs)
 	g.join(kernel, clash)
-	size := sizes{kernel, make(map[*policy.Pool]int)}
+	slots := slotsOf(kernel)
 	for i := range g.pairs {
 		p := &g.pairs[i]
-		if p.cost = size.of(p.old) + size.of(p.new); p.unit != nil && p.old != nil && p.new != nil {
+		if p.cost = elementsOf(p.old, slots) + elementsOf(p.new, slots); p.unit != nil && p.old != nil && p.new != nil {
 			// Each has its part in what there is of the pools, and little else changes.
-			p.cost = 2 + (size.pool(p.old.Outside.Pool)+size.pool(p.new.Outside.Pool))/len(*p.unit)
+			p.cost = 2 + (slots(p.old.Outside.Pool)+slots(p.new.Outside.Pool))/len(*p.unit)
 		}
 		g.cost += p.cost
 	}
@@ -259,42 +259,38 @@ func (aPiecer) PieceSize() int                   { return 5_000 }
 func (aPiecer) Slots(p *policy.Pool) int         { return len(p.Targets) }
 func (aPiecer) SharesPool(*policy.Frontend) bool { return true }
 
-// sizes say how many elements of sets, or rules, the kernel has for frontends.
-type sizes struct {
-	kernel proxier.Piecer
-	slots  map[*policy.Pool]int
+// slotsOf returns Slots of a kernel that asks once for each pool.
+func slotsOf(kernel proxier.Piecer) func(*policy.Pool) int {
+	slots := make(map[*policy.Pool]int)
+	return func(p *policy.Pool) int {
+		n, known := slots[p]
+		if !known {
+			n = kernel.Slots(p)
+			slots[p] = n
+		}
+		return n
+	}
 }
 
-// of returns about how many elements of sets, or rules, a frontend has; f may be nil.
-func (s *sizes) of(f *policy.Frontend) int {
+// elementsOf returns about how many elements of sets, or rules, a frontend has; f may be nil.
+func elementsOf(f *policy.Frontend, slots func(*policy.Pool) int) int {
 	const flags = 4
 	if f == nil {
 		return 0
 	}
-	n := flags + s.pool(f.Outside.Pool) + len(f.SourceRanges)
+	n := flags + slots(f.Outside.Pool) + len(f.SourceRanges)
 	if f.Split() {
-		n += flags + s.pool(f.FromLocal.Pool)
-	}
-	return n
-}
-
-// pool returns the Slots of a pool.
-func (s *sizes) pool(p *policy.Pool) int {
-	n, known := s.slots[p]
-	if !known {
-		n = s.kernel.Slots(p)
-		s.slots[p] = n
+		n += flags + slots(f.FromLocal.Pool)
 	}
 	return n
 }
 
 // isLarge reports whether all of a service, before and after, may be more than so many elements.
 func isLarge(kernel proxier.Piecer, most int, versions ...*policy.Resolved) bool {
-	s := sizes{kernel, make(map[*policy.Pool]int)}
-	n := 0
+	n, slots := 0, slotsOf(kernel)
 	for _, r := range versions {
 		for _, f := range r.AllFrontends() {
-			if n += s.of(f); n > most {
+			if n += elementsOf(f, slots); n > most {
 				return true
 			}
 		}

@@ -10,7 +10,6 @@ import (
 	"svcproxy.dev/svcproxy/internal/awaited"
 	"svcproxy.dev/svcproxy/internal/times"
 	"svcproxy.dev/svcproxy/proxier"
-	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/proxier/report"
 )
 
@@ -27,18 +26,16 @@ const (
 // unnamedWait is what work waits for that does not name it.
 const unnamedWait = "the kernel"
 
-// A progress watches over one piece of work.
+// A progress watches over one piece of work of a family.
 type progress struct {
-	fam     policy.Family
-	work    string                      // as in Stall
-	limit   time.Duration               // of each part
-	stalled func(p *progress, step int) // is called each time that a part has taken one of stallSteps
-	waits   *awaited.Record
+	*family
+	work  string // as in Stall
+	waits *awaited.Record
 
 	mu     sync.Mutex
 	marked time.Time   // when the present part began
 	timer  *time.Timer // ends the work
-	steps  *time.Timer // calls stalled
+	steps  *time.Timer // calls reportStep
 	step   int         // of stallSteps, the next
 	ended  bool
 }
@@ -47,17 +44,24 @@ type progress struct {
 // all of 10,000 services take some 10 s with iptables-nft.
 var stallSteps = []time.Duration{2 * time.Second, 15 * time.Second}
 
-// watchProgress returns a context for work of which each part may take limit. It
-// ends, with the cause errStuck, when a part takes longer. stop releases it.
-func watchProgress(ctx context.Context, fam policy.Family, work string, limit time.Duration, stalled func(*progress, int)) (_ context.Context, p *progress, stop func()) {
+// withProgress returns a context for work of f of which each part may take as long as a Sync may. It ends, with the
+// cause errStuck, when a part takes longer. One of the news of f shows whether it makes progress, until stop is called.
+func (f *family) withProgress(ctx context.Context, work string, at **progress) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	p = &progress{fam: fam, work: work, limit: limit, stalled: stalled, marked: time.Now()}
+	p := &progress{family: f, work: work, marked: time.Now()}
 	ctx, p.waits = awaited.Watch(ctx)
-	p.mu.Lock() // takeStep uses what is set here
-	p.timer = time.AfterFunc(limit, func() { cancel(errStuck) })
+	p.mu.Lock() // reportStep uses what is set here
+	p.timer = time.AfterFunc(f.cfg.SyncTimeout, func() { cancel(errStuck) })
 	p.steps = time.AfterFunc(stallSteps[0], p.reportStep)
 	p.mu.Unlock()
-	return proxier.WithProgress(ctx, p.mark), p, func() {
+	show := func(p *progress) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		*at = p
+	}
+	show(p)
+	return proxier.WithProgress(ctx, p.mark), func() {
+		show(nil)
 		p.end()
 		cancel(context.Canceled)
 	}
@@ -70,7 +74,7 @@ func (p *progress) mark() {
 		return
 	}
 	p.marked, p.step = time.Now(), 0
-	p.timer.Reset(p.limit)
+	p.timer.Reset(p.cfg.SyncTimeout)
 	p.steps.Reset(stallSteps[0])
 }
 
@@ -82,7 +86,8 @@ func (p *progress) end() {
 	p.steps.Stop()
 }
 
-// reportStep calls stalled, and comes again at the next step.
+// reportStep is called each time that a part has taken one of stallSteps: the first it logs, and each has the Loop
+// decide how long it waits for the family.
 func (p *progress) reportStep() {
 	p.mu.Lock()
 	step, ended := p.step, p.ended
@@ -90,9 +95,13 @@ func (p *progress) reportStep() {
 		p.steps.Reset(time.Until(p.marked.Add(stallSteps[p.step])))
 	}
 	p.mu.Unlock()
-	if !ended {
-		p.stalled(p, step)
+	if ended {
+		return
 	}
+	if s, stalled := p.stall(0); stalled && step == 0 {
+		p.cfg.Log.Warn("no progress; waiting", "family", p.fam, "work", s.Work, "for", s.For, "detail", s.Detail, "since", s.Since)
+	}
+	p.inbox.ring()
 }
 
 // alive returns now, or when the part that is overdue should have ended; p may be nil: no work.
@@ -100,7 +109,7 @@ func (p *progress) alive() time.Time {
 	if p == nil {
 		return time.Now()
 	}
-	return times.Earlier(time.Now(), p.since().Add(p.limit))
+	return times.Earlier(time.Now(), p.since().Add(p.cfg.SyncTimeout))
 }
 
 // since returns when the present part began.
