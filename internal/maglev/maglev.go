@@ -65,7 +65,7 @@ func Fill(buf []uint32, size int, endpoints []Endpoint) []uint32 {
 		}
 		taken[t.slot], table[t.slot] = true, uint32(t.index)
 		t.turns++
-		q.down(0)
+		down(q)
 	}
 	return buf
 }
@@ -88,13 +88,10 @@ func (t *taker) before(o *taker) bool {
 	return cmp.Or(cmp.Compare(mine, other), cmp.Compare(t.rank, o.rank)) < 0
 }
 
-// A queue is a heap of takers: the first is the next.
-type queue []taker
-
-// newQueue returns the endpoints in order of address and port, which is that of their first
+// newQueue returns a heap of takers, of which the first is the next: the endpoints in order of address and port, which is that of their first
 // turns. Where they begin and how they go on is of a hash of both, the same everywhere.
-func newQueue(endpoints []Endpoint, size int) queue {
-	q := make(queue, len(endpoints))
+func newQueue(endpoints []Endpoint, size int) []taker {
+	q := make([]taker, len(endpoints))
 	for i, e := range endpoints {
 		sum := sha256.Sum256([]byte(e.AddrPort.String()))
 		q[i] = taker{
@@ -110,13 +107,9 @@ func newQueue(endpoints []Endpoint, size int) queue {
 	return q
 }
 
-// down moves a taker, which has had a turn, behind those that come before it now.
-func (q queue) down(i int) {
-	for {
-		next := 2*i + 1
-		if next >= len(q) {
-			return
-		}
+// down moves the first taker, which has had a turn, behind those that come before it now.
+func down(q []taker) {
+	for i, next := 0, 1; next < len(q); i, next = next, 2*next+1 {
 		if next+1 < len(q) && q[next+1].before(&q[next]) {
 			next++
 		}
@@ -124,6 +117,5 @@ func (q queue) down(i int) {
 			return
 		}
 		q[i], q[next] = q[next], q[i]
-		i = next
 	}
 }

@@ -78,7 +78,7 @@ func (t *table) update(changes []policy.ServiceChange, host policy.Host, node *p
 // stay at an endpoint that gets no new ones.
 func (t *table) concerns(c frontendChange, was, now *policy.Frontend) bool {
 	if t.proto == source.UDP {
-		return c.whole || moves(was, now)
+		return c.whole || was == nil || was.Outside.Moves(now.Outside) || was.FromLocal.Moves(now.FromLocal)
 	}
 	return c.whole || len(c.former) > 0
 }
@@ -320,11 +320,6 @@ func (o origin) leaves(p *policy.Pool) bool {
 func (o origin) takenBy(f *policy.Frontend) bool {
 	routes := o.routes(f)
 	return routes[0].Action == policy.Balance && routes[1].Action == policy.Balance
-}
-
-// moves reports whether flows to a frontend may be at a wrong place after it changed.
-func moves(old, f *policy.Frontend) bool {
-	return old == nil || old.Outside.Moves(f.Outside) || old.FromLocal.Moves(f.FromLocal)
 }
 
 // ofProtocol returns the frontends of a protocol; r may be nil.

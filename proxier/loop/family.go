@@ -119,7 +119,7 @@ func (f *family) handleOrder(o order) {
 	}
 	f.ledger.Flush()
 	if changed {
-		f.due.addTriggers(o.triggers)
+		f.due.triggers = addTriggers(f.due.triggers, o.triggers)
 	}
 	if b, ok := f.backend.(rechecker); ok && o.full {
 		b.Recheck()

@@ -151,10 +151,10 @@ func (l *Loop) grantClaims(steps []source.Changes) (services map[source.Key]poli
 func (l *Loop) setNode(node *policy.Node, o *order) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	change := nodeChangeOf(l.catalog.node, node)
+	touched := touchedBy(l.catalog.node, node)
 	l.catalog.node, o.node = node, node
 	l.catalog.tracker.Services(func(s *source.Service, _ source.UnitID) {
-		if change.touches(s) {
+		if touched(s) {
 			o.services[s.Key] = policy.Subject{Service: s, Conditions: l.catalog.conditions[s.Key]}
 			l.nodeHealth.set(s.Key, o.services[s.Key], node, l.number+1)
 		}

@@ -79,8 +79,8 @@ func TestRebaseResolvesLittle(t *testing.T) {
 		}
 		l.setNode(policytest.Node(), &order{services: map[source.Key]policy.Subject{}})
 	}
-	other := nodeChangeOf(policytest.Node(), policytest.Node(func(n *policy.Node) { n.NodePortAddrs = nil }))
-	if other.touches(policytest.File("c", "c 10.96.0.3:80").Services[0]) || !other.touches(ranges.Services[0]) {
+	other := touchedBy(policytest.Node(), policytest.Node(func(n *policy.Node) { n.NodePortAddrs = nil }))
+	if other(policytest.File("c", "c 10.96.0.3:80").Services[0]) || !other(ranges.Services[0]) {
 		t.Error("other node port addresses touch a service without source ranges, or not one that has some")
 	}
 }
@@ -94,8 +94,8 @@ func TestAnnouncementsOfLoopback(t *testing.T) {
 			t.Errorf("got %s, want %s", got, want)
 		}
 	}
-	change := nodeChangeOf(onLo, policytest.Node())
-	if !change.touches(svc) || change.touches(policytest.Service(policytest.External)) {
-		t.Errorf("it touches others, or not this one: %+v", change)
+	change := touchedBy(onLo, policytest.Node())
+	if !change(svc) || change(policytest.Service(policytest.External)) {
+		t.Errorf("it touches others, or not this one")
 	}
 }

@@ -73,7 +73,7 @@ func (o *order) merge(n order) {
 		o.minimum, o.lookEvery = n.minimum, n.lookEvery
 	}
 	o.open, o.full = o.open || n.open, o.full || n.full
-	o.triggers = append(o.triggers, n.triggers[:min(len(n.triggers), maxTriggers-len(o.triggers))]...)
+	o.triggers = addTriggers(o.triggers, n.triggers)
 	o.repair, o.look = o.repair || n.repair, o.look || n.look
 }
 
@@ -85,6 +85,11 @@ const (
 	// is put in place can have been written long before.
 	maxTriggerAge = time.Hour
 )
+
+// addTriggers adds times to a list, as far as maxTriggers allows.
+func addTriggers(list, at []time.Time) []time.Time {
+	return append(list, at[:min(len(at), maxTriggers-len(list))]...)
+}
 
 // triggersOf returns when those units of a step were changed that changed a service. As
 // kube-proxy does, it leaves out what was changed before the start, and times that cannot

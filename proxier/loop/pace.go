@@ -73,12 +73,6 @@ func (d *due) cause(c RepairCause) {
 	}
 }
 
-// addTriggers adds the times of changes that the next Sync writes, as far as maxTriggers allows.
-func (d *due) addTriggers(at []time.Time) {
-	room := maxTriggers - len(d.triggers)
-	d.triggers = append(d.triggers, at[:min(len(at), room)]...)
-}
-
 // A lookout schedules the looks of a family, which compare the kernel with what was
 // written while Syncs go on.
 type lookout struct {

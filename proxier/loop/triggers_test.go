@@ -86,7 +86,7 @@ func TestTriggersAreBounded(t *testing.T) {
 	f := testFamily(&kernel{})
 	many := make([]time.Time, 700)
 	for range 3 {
-		f.due.addTriggers(many)
+		f.due.triggers = addTriggers(f.due.triggers, many)
 	}
 	o := order{}
 	for range 3 {

@@ -72,14 +72,6 @@ func (p Peers) failedUse() failedUse {
 	return useNone
 }
 
-// failedUseAt is failedUse for what a frontend sends its packets to.
-func (s Subject) failedUseAt(f *Frontend) failedUse {
-	if p := s.portOf(f); p != nil {
-		return Peers{s, FamilyOf(f.Key.Addr), p}.failedUse()
-	}
-	return useNone
-}
-
 // spares reports whether an endpoint does not pass its check, and is used as if it did.
 func (s Subject) spares(e *source.Endpoint, use failedUse) bool {
 	state := StateOf(s, e)

@@ -61,9 +61,8 @@ type Subject struct {
 // ports has both families.
 func Serves(svc *source.Service, fam Family) bool {
 	hasAddrs := false
-	for _, list := range [][]netip.Addr{svc.VIPs, svc.ExternalIPs, svc.LoadBalancerIPs} {
-		hasAddrs = hasAddrs || len(list) > 0
-		if slices.ContainsFunc(list, func(a netip.Addr) bool { return FamilyOf(a) == fam }) {
+	for a := range svc.Addresses() {
+		if hasAddrs = true; FamilyOf(a) == fam {
 			return true
 		}
 	}

@@ -36,35 +36,33 @@ type SetDelta[T comparable] struct {
 
 // Changes gathers what happens to a State between two Syncs.
 type Changes struct {
-	Services     map[source.Key]ServiceChange
-	RefusedAddrs netChange[netip.Addr]
-	hairpins     netChange[Hairpin]
-	bound        netChange[netip.Addr]
+	Services map[source.Key]ServiceChange
+
+	// How often each element of a set came less how often it went: 1 gained, -1 lost.
+	RefusedAddrs map[netip.Addr]int
+	hairpins     map[Hairpin]int
+	bound        map[netip.Addr]int
 }
 
 // NewChanges returns none.
 func NewChanges() *Changes {
 	return &Changes{
 		Services:     make(map[source.Key]ServiceChange),
-		RefusedAddrs: make(netChange[netip.Addr]),
-		hairpins:     make(netChange[Hairpin]),
-		bound:        make(netChange[netip.Addr]),
+		RefusedAddrs: make(map[netip.Addr]int),
+		hairpins:     make(map[Hairpin]int),
+		bound:        make(map[netip.Addr]int),
 	}
 }
 
-// A netChange counts, for each element of a set, how often it came less how
-// often it went: 1 gained, -1 lost.
-type netChange[T comparable] map[T]int
-
-func (n netChange[T]) add(v T, by int) {
-	if n[v] += by; n[v] == 0 {
-		delete(n, v)
+// add counts an element, and leaves out what comes to nothing.
+func add[T comparable](net map[T]int, v T, by int) {
+	if net[v] += by; net[v] == 0 {
+		delete(net, v)
 	}
 }
 
-func (n netChange[T]) delta(compare func(a, b T) int) SetDelta[T] {
-	var d SetDelta[T]
-	for v, by := range n {
+func setDelta[T comparable](net map[T]int, compare func(a, b T) int) (d SetDelta[T]) {
+	for v, by := range net {
 		if by > 0 {
 			d.Gained = append(d.Gained, v)
 		} else {
@@ -108,12 +106,12 @@ func (c *Changes) set(st *State, key source.Key, r *Resolved) (old *Resolved) {
 	was, now := cmp.Or(old, &Resolved{}), cmp.Or(r, &Resolved{})
 	recount(st.RefusedAddrs, c.RefusedAddrs, was.RefusedAddrs, now.RefusedAddrs)
 	recount(st.BoundAddrs, c.bound, was.BoundAddrs, now.BoundAddrs)
-	pools := make(netChange[*Pool])
+	pools := make(map[*Pool]int)
 	for _, p := range now.HairpinPools {
-		pools.add(p, 1)
+		add(pools, p, 1)
 	}
 	for _, p := range was.HairpinPools {
-		pools.add(p, -1)
+		add(pools, p, -1)
 	}
 	for p, by := range pools {
 		count(st.Hairpins, c.hairpins, p.hairpins(), by)
@@ -143,7 +141,7 @@ func (c *Changes) Before(st *State, key source.Key) *Resolved {
 }
 
 // recount counts one list in place of another. What they have in common at their ends costs little.
-func recount[T comparable](set map[T]int, net netChange[T], was, now []T) {
+func recount[T comparable](set map[T]int, net map[T]int, was, now []T) {
 	for len(was) > 0 && len(now) > 0 && was[0] == now[0] {
 		was, now = was[1:], now[1:]
 	}
@@ -155,16 +153,16 @@ func recount[T comparable](set map[T]int, net netChange[T], was, now []T) {
 }
 
 // count counts the elements of a list in set, and notes in net what that changes: by is 1 where they come, -1 where they go.
-func count[T comparable](set map[T]int, net netChange[T], list iter.Seq[T], by int) {
+func count[T comparable](set map[T]int, net map[T]int, list iter.Seq[T], by int) {
 	for v := range list {
 		was := set[v]
 		set[v] += by
 		switch {
 		case was == 0:
-			net.add(v, 1)
+			add(net, v, 1)
 		case set[v] == 0:
 			delete(set, v)
-			net.add(v, -1)
+			add(net, v, -1)
 		}
 	}
 }
@@ -173,9 +171,9 @@ func count[T comparable](set map[T]int, net netChange[T], list iter.Seq[T], by i
 func (c *Changes) Delta() *Delta {
 	d := &Delta{
 		Services:     slices.SortedFunc(maps.Values(c.Services), func(a, b ServiceChange) int { return a.Key().Compare(b.Key()) }),
-		RefusedAddrs: c.RefusedAddrs.delta(netip.Addr.Compare),
-		Hairpins:     c.hairpins.delta(Hairpin.Compare),
-		BoundAddrs:   c.bound.delta(netip.Addr.Compare),
+		RefusedAddrs: setDelta(c.RefusedAddrs, netip.Addr.Compare),
+		Hairpins:     setDelta(c.hairpins, Hairpin.Compare),
+		BoundAddrs:   setDelta(c.bound, netip.Addr.Compare),
 	}
 	for i := range d.Services {
 		if ch := &d.Services[i]; ch.Part {

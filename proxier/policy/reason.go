@@ -118,13 +118,13 @@ func (r *Reason) counts() string {
 
 // WhyNot returns why a frontend does not serve as it should, and how all_failed has its part in that.
 func (s Subject) WhyNot(node *Node, f *Frontend, action string) (reason, allFailed string) {
-	why, setting := Why(s, node, f, f.Outside), s.AllFailAt(f)
+	why, setting, port := Why(s, node, f, f.Outside), s.AllFailAt(f), s.portOf(f)
 	switch {
 	case setting == UseAll && action == Balance.String():
 		return fmt.Sprintf("no endpoint passes its check, so those that fail are used: %d", len(f.Outside.Pool.Targets)), UseAll
 	case setting == RefuseAll && why.unusable[Down] > 0:
 		return why.String(), RefuseAll
-	case action == Balance.String() && s.failedUseAt(f) == useReturning:
+	case action == Balance.String() && port != nil && Peers{s, FamilyOf(f.Key.Addr), port}.failedUse() == useReturning:
 		return "endpoints pass their check again, and those that failed with them are used while they may follow", ""
 	}
 	return why.String(), ""

@@ -1,31 +1,29 @@
 package policy
 
 import (
+	"iter"
 	"net/netip"
 	"slices"
 
 	"svcproxy.dev/svcproxy/source"
 )
 
-// A rangeList is a list of who may use a frontend, by its key.
-type rangeList struct {
-	key    string
-	ranges []netip.Prefix
-}
-
-// rangeLists returns the lists for frontends of a kind, without those that admit everybody.
-func rangeLists(svc *source.Service, kind Kind) []rangeList {
-	lists := []rangeList{{"source_ranges", svc.SourceRanges}, {"load_balancer_source_ranges", svc.LoadBalancerSourceRanges}}
-	if kind != LoadBalancer {
-		lists = lists[:1]
+// rangeLists yields the lists of who may use frontends of a kind, by their keys, without those that admit everybody.
+func rangeLists(svc *source.Service, kind Kind) iter.Seq2[string, []netip.Prefix] {
+	return func(yield func(key string, ranges []netip.Prefix) bool) {
+		if len(svc.SourceRanges) > 0 && !yield("source_ranges", svc.SourceRanges) {
+			return
+		}
+		if kind == LoadBalancer && len(svc.LoadBalancerSourceRanges) > 0 {
+			yield("load_balancer_source_ranges", svc.LoadBalancerSourceRanges)
+		}
 	}
-	return slices.DeleteFunc(lists, func(l rangeList) bool { return len(l.ranges) == 0 })
 }
 
 // restrict sets who may use a frontend: who is in each of the lists for it.
 func restrict(f *Frontend, svc *source.Service, node *Node) {
-	for _, l := range rangeLists(svc, f.Key.Kind) {
-		admitted := sourceRanges(svc, l.ranges, f.Key.Addr, node)
+	for _, ranges := range rangeLists(svc, f.Key.Kind) {
+		admitted := sourceRanges(svc, ranges, f.Key.Addr, node)
 		if f.Restricted {
 			admitted = InBoth(f.SourceRanges, admitted)
 		}
@@ -36,9 +34,9 @@ func restrict(f *Frontend, svc *source.Service, node *Node) {
 // KeptOutBy returns the key of a service that keeps an address from f, a frontend that Resolve
 // has made of it on node; empty: none does.
 func KeptOutBy(svc *source.Service, node *Node, f *Frontend, a netip.Addr) string {
-	for _, l := range rangeLists(svc, f.Key.Kind) {
-		if !InAny(sourceRanges(svc, l.ranges, f.Key.Addr, node), a) {
-			return l.key
+	for key, ranges := range rangeLists(svc, f.Key.Kind) {
+		if !InAny(sourceRanges(svc, ranges, f.Key.Addr, node), a) {
+			return key
 		}
 	}
 	return ""
