@@ -108,14 +108,18 @@ func reuse(was, wanted *policy.Resolved) (_ *policy.Resolved, clash map[portKey]
 
 // reuseFrontend returns was if f is equal with the pools of same, and else f with these; was may be nil.
 func reuseFrontend(was, f *policy.Frontend, same map[*policy.Pool]*policy.Pool) *policy.Frontend {
-	g := *f
-	g.Outside.Pool = cmp.Or(same[f.Outside.Pool], f.Outside.Pool)
-	g.FromLocal.Pool = cmp.Or(same[f.FromLocal.Pool], f.FromLocal.Pool)
-	if was != nil && g.Outside == was.Outside && g.FromLocal == was.FromLocal && g.Key == was.Key && g.ServicePort == was.ServicePort &&
-		g.Placed == was.Placed && slices.Equal(g.NodePortAddrs, was.NodePortAddrs) &&
-		g.Restricted == was.Restricted && slices.Equal(g.SourceRanges, was.SourceRanges) {
+	outside, local := f.Outside, f.FromLocal
+	outside.Pool, local.Pool = cmp.Or(same[outside.Pool], outside.Pool), cmp.Or(same[local.Pool], local.Pool)
+	switch {
+	case was != nil && outside == was.Outside && local == was.FromLocal && f.Key == was.Key && f.ServicePort == was.ServicePort &&
+		f.Placed == was.Placed && slices.Equal(f.NodePortAddrs, was.NodePortAddrs) &&
+		f.Restricted == was.Restricted && slices.Equal(f.SourceRanges, was.SourceRanges):
 		return was
+	case outside == f.Outside && local == f.FromLocal:
+		return f
 	}
+	g := *f
+	g.Outside, g.FromLocal = outside, local
 	return &g
 }
 
