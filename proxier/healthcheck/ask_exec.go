@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -34,29 +33,19 @@ var running atomic.Int32
 
 var errUnreaped = fmt.Errorf("%d programs of checks do not end though they were killed", unreaped-programs)
 
-// program runs a program without a shell, in a process group of its own, with the rights that confine leaves it.
-type program struct {
-	check *source.HealthCheck
-	user  string
-}
-
-// newProgram returns the asker of a check whose program runs as a user; empty: as the user of this process.
-func newProgram(check *source.HealthCheck, user string) (asker, error) {
-	if len(check.Command) == 0 {
-		return nil, errors.New("there is no command")
-	}
-	return (&program{check, user}).ask, nil
-}
-
-func (p *program) ask(ctx context.Context, q Question) error {
-	if p.check.Barred != "" {
-		return &ownError{errors.New(p.check.Barred)}
-	}
-	if unbegun.Load() >= maxUnbegun {
+// askProgram runs the program of a check without a shell, in a process group of its own, with the rights that confine
+// leaves it, as a user; empty: as the user of this process.
+func askProgram(ctx context.Context, q Question, check *source.HealthCheck, user string) error {
+	switch {
+	case len(check.Command) == 0:
+		return errors.New("there is no command")
+	case check.Barred != "":
+		return &ownError{errors.New(check.Barred)}
+	case unbegun.Load() >= maxUnbegun:
 		return &ownError{errUnbegun}
 	}
 	var late atomic.Bool
-	err := ended(ctx, func() error { return p.run(ctx, q, &late) })
+	err := ended(ctx, func() error { return run(ctx, q, check.Command, user, &late) })
 	if late.Load() {
 		return &ownError{errUnbegun}
 	}
@@ -91,11 +80,11 @@ func ended(ctx context.Context, run func() error) error {
 	}
 }
 
-// run runs the program until it has ended. late is set before it is killed, if it had not begun by then.
-func (p *program) run(ctx context.Context, q Question, late *atomic.Bool) error {
+// run runs a program until it has ended. late is set before it is killed, if it had not begun by then.
+func run(ctx context.Context, q Question, command []string, user string, late *atomic.Bool) error {
 	var out output
 	cmd := exec.Command(self)
-	cmd.Args = append([]string{starter, p.user}, p.check.Command...)
+	cmd.Args = append([]string{starter, user}, command...)
 	cmd.Dir, cmd.Env = "/", environment(q)
 	cmd.Stdout, cmd.Stderr = &out, &out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -156,23 +145,16 @@ func outcomeOfRun(ctx context.Context, err error, out *output) error {
 }
 
 // output keeps the beginning of what a program writes.
-type output struct {
-	mu   sync.Mutex
-	text []byte
-}
+type output []byte
 
 func (o *output) Write(b []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.text = append(o.text, b[:min(len(b), maxOutput-len(o.text))]...)
+	*o = append(*o, b[:min(len(b), maxOutput-len(*o))]...)
 	return len(b), nil
 }
 
 // String returns ": " and the first line of the output, or nothing.
 func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	line, _, _ := strings.Cut(strings.TrimSpace(string(o.text)), "\n")
+	line, _, _ := strings.Cut(strings.TrimSpace(string(*o)), "\n")
 	if line == "" {
 		return ""
 	}

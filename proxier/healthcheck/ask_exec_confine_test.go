@@ -64,13 +64,9 @@ func says(t *testing.T, as, names string) string {
 	t.Helper()
 	check := shell("grep -E '^(" + names + "):' /proc/self/status | tr -s '\\n\\t ' ' '; exit 1")
 	check.Timeout = long
-	a, err := newAsker(&check, as)
-	if err != nil {
-		t.Fatal(err)
-	}
 	ctx, cancel := context.WithTimeout(t.Context(), check.Timeout)
 	defer cancel()
-	return words(a(ctx, Question{At: netip.MustParseAddrPort("192.0.2.1:80")}))
+	return words(ask(ctx, Question{At: netip.MustParseAddrPort("192.0.2.1:80")}, &check, as))
 }
 
 const (

@@ -53,13 +53,9 @@ func TestExecAsUser(t *testing.T) {
 func TestExecKillsAsUser(t *testing.T) {
 	const length = "7391" // seconds, which no other test sleeps
 	check := shell("exec sleep " + length)
-	a, err := newAsker(&check, "nobody")
-	if err != nil {
-		t.Fatal(err)
-	}
 	ctx, cancel := context.WithTimeout(t.Context(), pace.Scale(500*time.Millisecond))
 	defer cancel()
-	want(t, "a program that goes on", words(a(ctx, Question{At: netip.MustParseAddrPort("192.0.2.1:80")})), "the program timed out")
+	want(t, "a program that goes on", words(ask(ctx, Question{At: netip.MustParseAddrPort("192.0.2.1:80")}, &check, "nobody")), "the program timed out")
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
 		t.Fatal(err)

@@ -26,58 +26,40 @@ const (
 	maxBody   = 64 << 10
 )
 
-// web makes one request, over TLS where the check is of HTTPS.
-type web struct {
-	dialer *dialer
-	check  *source.HealthCheck
-	path   *url.URL
-	body   *regexp.Regexp // nil: any
-}
-
-func newHTTP(check *source.HealthCheck) (asker, error) {
+// askHTTP makes one request, over TLS where the check is of HTTPS.
+func askHTTP(ctx context.Context, at netip.AddrPort, check *source.HealthCheck) error {
 	path, err := url.ParseRequestURI(cmp.Or(check.Path, "/"))
 	if err != nil {
-		return nil, err
+		return err
 	}
-	w := &web{dialer: newDialer(check), check: check, path: path}
-	if check.ExpectBody != "" {
-		w.body, err = regexp.Compile(check.ExpectBody)
+	body, err := expression(check.ExpectBody)
+	if err != nil {
+		return err
 	}
-	return w.ask, err
-}
-
-func (w *web) ask(ctx context.Context, q Question) error {
-	raw, err := w.dialer.tcp(ctx, q.At)
+	raw, err := connect(ctx, check, at)
 	if err != nil {
 		return err
 	}
 	defer raw.Close() // also of TLS, which would wait until its farewell is taken
-	conn, err := w.over(ctx, raw, q.At)
-	if err != nil {
-		return err
+	conn := net.Conn(raw)
+	if check.Type == source.CheckHTTPS {
+		secure := tls.Client(raw, tlsConfig(check, at, "http/1.1"))
+		if err := secure.HandshakeContext(ctx); err != nil {
+			return handshakeError(err)
+		}
+		conn = secure
 	}
 	defer bound(ctx, conn)()
 	read := http.ReadResponse
-	if w.body == nil { // what a server writes below the status line may be no header to net/http, and good to other clients
+	if body == nil { // what a server writes below the status line may be no header to net/http, and good to other clients
 		read = readStatus
 	}
-	resp, err := exchange(conn, w.request(q.At), read)
+	req := &http.Request{Method: cmp.Or(check.Method, http.MethodGet), URL: path, Host: hostOf(check, at), Header: header, Close: true}
+	resp, err := exchange(conn, req, read)
 	if err != nil {
 		return of("answer", err)
 	}
-	return w.judge(resp)
-}
-
-// over returns a connection with TLS where the check is of HTTPS.
-func (w *web) over(ctx context.Context, raw net.Conn, at netip.AddrPort) (net.Conn, error) {
-	if w.check.Type != source.CheckHTTPS {
-		return raw, nil
-	}
-	conn := tls.Client(raw, tlsConfig(w.check, at, "http/1.1"))
-	if err := conn.HandshakeContext(ctx); err != nil {
-		return nil, handshakeError(err)
-	}
-	return conn, nil
+	return judge(resp, check, body)
 }
 
 // exchange sends a request and returns the response, whose body may be read as long as
@@ -128,42 +110,36 @@ func readLine(r *bufio.Reader) (string, error) {
 	return strings.TrimRight(string(line), "\r\n"), nil
 }
 
-func (w *web) request(at netip.AddrPort) *http.Request {
-	return &http.Request{
-		Method: cmp.Or(w.check.Method, http.MethodGet), URL: w.path, Host: w.host(at),
-		Header: header, Close: true,
-	}
-}
-
 // header is that of all requests. It is only read.
 var header = http.Header{"User-Agent": {"svcproxy"}, "Accept": {"*/*"}}
 
-// host returns what the request names: the endpoint without its port where that is the usual one.
-func (w *web) host(at netip.AddrPort) string {
+// hostOf returns what the request names: the endpoint without its port where that is the usual one.
+func hostOf(check *source.HealthCheck, at netip.AddrPort) string {
 	usual := uint16(80)
-	if w.check.Type == source.CheckHTTPS {
+	if check.Type == source.CheckHTTPS {
 		usual = 443
 	}
 	plain := netip.AddrPortFrom(at.Addr().WithZone(""), at.Port()).String()
 	if at.Port() == usual {
 		plain = plain[:len(plain)-1-len(strconv.Itoa(int(usual)))]
 	}
-	return cmp.Or(w.check.Host, plain)
+	return cmp.Or(check.Host, plain)
 }
 
-func (w *web) judge(resp *http.Response) error {
+// judge says what is wrong with a response, whose body must match where an expression is given.
+func judge(resp *http.Response, check *source.HealthCheck, match *regexp.Regexp) error {
 	has := func(r source.StatusRange) bool { return r.Has(resp.StatusCode) }
-	if !slices.ContainsFunc(w.check.ExpectStatus, has) {
+	if !slices.ContainsFunc(check.ExpectStatus, has) {
 		return fmt.Errorf("status %d", resp.StatusCode)
 	}
-	if w.body == nil {
+	if match == nil {
 		return nil
 	}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxBody))
-	if w.body.Match(body) {
+	switch {
+	case match.Match(body):
 		return nil
-	}
-	if err != nil {
+	case err != nil:
 		return of("answer", err)
 	}
 	return errBody

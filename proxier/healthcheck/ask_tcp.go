@@ -15,39 +15,89 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// newTCP returns an asker that connects, and talks where the check says so.
-func newTCP(check *source.HealthCheck) (asker, error) {
-	dialer := newDialer(check)
-	talk, err := newTalk(check)
-	return func(ctx context.Context, q Question) error {
-		conn, err := dialer.tcp(ctx, q.At)
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		return talk.with(ctx, conn)
-	}, err
-}
+// maxTalk and maxReads bound what is read of an answer: each read is looked through from the beginning.
+const (
+	maxTalk  = 16 << 10
+	maxReads = 64
+)
 
-// A dialer connects from the source address of a check.
-type dialer struct {
-	net.Dialer                       // without it
-	bound      map[string]net.Dialer // by network
-	from       netip.Addr            // not valid: as the kernel chooses
-}
+var errAnswer = errors.New("the answer does not match")
 
-func newDialer(check *source.HealthCheck) *dialer {
-	d := &dialer{Dialer: net.Dialer{KeepAlive: -1}, from: check.Source}
-	d.SetMultipathTCP(false)
-	if !d.from.IsValid() {
-		return d
+// askTCP connects, and talks where the check says so.
+func askTCP(ctx context.Context, at netip.AddrPort, check *source.HealthCheck) error {
+	expect, err := expression(check.Expect)
+	if err != nil {
+		return err
 	}
-	overTCP, overUDP := d.Dialer, d.Dialer
-	overTCP.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(d.from, 0))
-	overUDP.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(d.from, 0))
-	overTCP.Control, overUDP.Control = portLater, portLater
-	d.bound = map[string]net.Dialer{"tcp": overTCP, "udp": overUDP}
-	return d
+	conn, err := connect(ctx, check, at)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	defer bound(ctx, conn)()
+	if check.Send != "" {
+		if _, err := conn.Write([]byte(check.Send)); err != nil {
+			return of("send", err)
+		}
+	}
+	if expect == nil {
+		return nil
+	}
+	return listen(conn, expect)
+}
+
+// askUDP sends a datagram, and the first answer decides. No answer is a failure, also where
+// any is good: a host that is gone says nothing.
+func askUDP(ctx context.Context, at netip.AddrPort, check *source.HealthCheck) error {
+	expect, err := expression(check.Expect)
+	if err != nil {
+		return err
+	}
+	conn, err := dial(ctx, check, "udp", at)
+	if err != nil {
+		return of("connect", err)
+	}
+	defer conn.Close()
+	defer bound(ctx, conn)()
+	if _, err := conn.Write([]byte(check.Send)); err != nil {
+		return of("send", err)
+	}
+	room := maxTalk // bytes of an answer that are of interest
+	if expect == nil {
+		room = 1 // any is good
+	}
+	answer := make([]byte, room)
+	n, err := conn.Read(answer)
+	if err == nil && expect != nil && !matches(expect, answer[:n]) {
+		return errAnswer
+	}
+	return of("answer", err)
+}
+
+// connect connects by TCP. The connection ends with a reset, at this host as well as at the
+// endpoint: thousands that wait for late segments (TIME_WAIT) would else pile up at
+// one of them, and hold their entries in connection tracking for minutes.
+func connect(ctx context.Context, check *source.HealthCheck, to netip.AddrPort) (*net.TCPConn, error) {
+	conn, err := dial(ctx, check, "tcp", to)
+	if err != nil {
+		return nil, of("connect", err)
+	}
+	c := conn.(*net.TCPConn)
+	return c, c.SetLinger(0)
+}
+
+// dial connects from the source address of a check, where that is of the endpoint's family. The port is one that is free
+// for this endpoint: where it is bound before, it has to be free for all, and a busy host has few of these.
+func dial(ctx context.Context, check *source.HealthCheck, network string, to netip.AddrPort) (net.Conn, error) {
+	d := net.Dialer{KeepAlive: -1}
+	d.SetMultipathTCP(false)
+	if from := netip.AddrPortFrom(check.Source, 0); check.Source.IsValid() && check.Source.Is4() == to.Addr().Is4() {
+		d.Control, d.LocalAddr = portLater, net.TCPAddrFromAddrPort(from)
+		if network == "udp" {
+			d.LocalAddr = net.UDPAddrFromAddrPort(from)
+		}
+	}
+	return d.DialContext(ctx, network, to.String())
 }
 
 // portLater has bind choose an address and no port.
@@ -57,72 +107,13 @@ func portLater(_, _ string, conn syscall.RawConn) error {
 	})
 }
 
-// tcp connects. The connection ends with a reset, at this host as well as at the
-// endpoint: thousands that wait for late segments (TIME_WAIT) would else pile up at
-// one of them, and hold their entries in connection tracking for minutes.
-func (d *dialer) tcp(ctx context.Context, to netip.AddrPort) (*net.TCPConn, error) {
-	conn, err := d.dial(ctx, "tcp", to)
-	if err != nil {
-		return nil, of("connect", err)
-	}
-	c := conn.(*net.TCPConn)
-	return c, c.SetLinger(0)
-}
-
-// dial connects. Its port is one that is free for this endpoint: where it is bound before, it
-// has to be free for all, and a busy host has few of these.
-func (d *dialer) dial(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
-	if with, ok := d.bound[network]; ok && d.from.Is4() == to.Addr().Is4() { // else the kernel chooses
-		return with.DialContext(ctx, network, to.String())
-	}
-	return d.DialContext(ctx, network, to.String())
-}
-
 // bound ends what is read and written with ctx, until the function that it returns is called.
 func bound(ctx context.Context, conn net.Conn) (stop func() bool) {
 	return context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
 }
 
-// A talk is what is said over a connection, and what must be heard.
-type talk struct {
-	send   []byte
-	expect *regexp.Regexp // nil: nothing
-}
-
-// maxTalk and maxReads bound what is read of an answer: each read is looked through from the beginning.
-const (
-	maxTalk  = 16 << 10
-	maxReads = 64
-)
-
-var errAnswer = errors.New("the answer does not match")
-
-func newTalk(check *source.HealthCheck) (t talk, err error) {
-	t.send = []byte(check.Send)
-	if check.Expect != "" {
-		t.expect, err = regexp.Compile(check.Expect)
-	}
-	return t, err
-}
-
-// with talks until what is expected was heard. It takes no longer than ctx.
-func (t *talk) with(ctx context.Context, conn net.Conn) error {
-	if len(t.send) == 0 && t.expect == nil {
-		return nil
-	}
-	defer bound(ctx, conn)()
-	if len(t.send) > 0 {
-		if _, err := conn.Write(t.send); err != nil {
-			return of("send", err)
-		}
-	}
-	if t.expect == nil {
-		return nil
-	}
-	return t.listen(conn)
-}
-
-func (t *talk) listen(conn net.Conn) error {
+// listen reads until what is expected was heard.
+func listen(conn net.Conn, expect *regexp.Regexp) error {
 	heard := make([]byte, 0, 512)
 	for range maxReads {
 		if len(heard) == cap(heard) {
@@ -130,14 +121,13 @@ func (t *talk) listen(conn net.Conn) error {
 		}
 		n, err := conn.Read(heard[len(heard):cap(heard)])
 		heard = heard[:len(heard)+n]
-		if matches(t.expect, heard) {
+		switch {
+		case matches(expect, heard):
 			return nil
-		}
-		if err != nil && n == 0 {
-			return t.unheard(heard, err)
-		}
-		if len(heard) >= maxTalk {
-			break
+		case err != nil && len(heard) == 0:
+			return of("answer", err)
+		case err != nil && n == 0, len(heard) >= maxTalk: // an endpoint that said another thing did not time out, it said it
+			return errAnswer
 		}
 	}
 	return errAnswer
@@ -151,12 +141,4 @@ func matches(expr *regexp.Regexp, answer []byte) bool {
 		chars = utf8.AppendRune(chars, rune(b))
 	}
 	return expr.Match(chars)
-}
-
-// unheard says why nothing more came: an endpoint that said another thing did not time out, it said it.
-func (t *talk) unheard(heard []byte, err error) error {
-	if len(heard) > 0 {
-		return errAnswer
-	}
-	return of("answer", err)
 }

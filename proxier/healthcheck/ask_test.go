@@ -39,15 +39,11 @@ func asked(t testing.TB, at netip.AddrPort, check source.HealthCheck) string {
 	if check.Timeout == 0 {
 		check.Timeout = long
 	}
-	a, err := newAsker(&check, "")
-	if err != nil {
-		t.Fatal(err)
-	}
 	ctx, cancel := context.WithTimeout(t.Context(), check.Timeout)
 	defer cancel()
 	q := Ask(&source.Service{Key: source.Key{Namespace: "prod", Name: "web"}, HealthCheck: &check}, &source.Endpoint{Addr: at.Addr()})
 	q.At = at
-	return words(a(ctx, q))
+	return words(ask(ctx, q, &check, ""))
 }
 
 func want(t *testing.T, what, got, want string) {

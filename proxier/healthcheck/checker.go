@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
 
 	"svcproxy.dev/svcproxy/source"
@@ -47,34 +48,36 @@ type Checker struct {
 	mu       sync.Mutex
 	running  bool
 	entries  map[Question]*entry
-	askers   askers
 	schedule schedule
 	net      lane
 	programs lane
 	reports  []*entry // whose State has changed
-	tallies  tallies
 	probes   sync.WaitGroup
-	ctx      context.Context // of Run
+	ctx      context.Context          // of Run
+	answers  *prometheus.HistogramVec // how long probes took, by type and outcome
 }
 
 // NewChecker returns a Checker that asks nothing before Run.
 func NewChecker(cfg Config) *Checker {
 	cfg.Log, cfg.Parallel = cmp.Or(cfg.Log, slog.Default()), cmp.Or(cfg.Parallel, Parallel)
-	return &Checker{
+	c := &Checker{
 		cfg:      cfg,
 		lateness: rate.Sometimes{Interval: time.Minute}, faults: rate.Sometimes{Interval: time.Minute},
-		entries: map[Question]*entry{}, askers: askers{make: cfg.asker, all: map[string]*shared{}},
+		entries:  map[Question]*entry{},
 		schedule: schedule{epoch: time.Now(), wake: make(chan struct{}, 1), first: rate.NewLimiter(atOnce, atOnce)},
 		net:      newLane(cfg.Parallel), programs: newLane(min(cfg.Parallel, programs)),
+		answers: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: "svcproxy", Name: "endpoint_check_duration_seconds",
+			Help:    "Time of a health check of an endpoint, by its type and what came of it.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 2, 15), // 1 ms to 16 s
+		}, []string{"type", "outcome"}),
 	}
-}
-
-// asker returns what asks the questions of a check.
-func (c *Config) asker(check *source.HealthCheck) (asker, error) {
-	if c.Ask != nil {
-		return c.Ask, nil
+	for _, of := range source.CheckTypes { // a rate sees the first only of a counter that was 0 before
+		for _, o := range []outcome{passed, failed, timedOut, notAsked} {
+			c.answers.WithLabelValues(of, string(o))
+		}
 	}
-	return newAsker(check, c.ExecUser)
+	return c
 }
 
 // Watch has a question asked until Forget has been called as often as Watch. The check
@@ -87,7 +90,7 @@ func (c *Checker) Watch(q Question, check *source.HealthCheck, from Result) {
 		e.users++
 		return
 	}
-	e := &entry{q: q, check: check, asker: c.askers.share(q, check), phase: q.phase(), users: 1, place: -1, result: from.resumed(time.Now(), check)}
+	e := &entry{q: q, check: check, phase: q.phase(), users: 1, result: from.resumed(time.Now(), check)}
 	c.entries[q] = e
 	if c.running {
 		c.schedule.begin(e, time.Now())
@@ -102,12 +105,9 @@ func (c *Checker) Forget(q Question) {
 	if e == nil {
 		return
 	}
-	if e.users--; e.users > 0 {
-		return
+	if e.users--; e.users == 0 {
+		delete(c.entries, q)
 	}
-	delete(c.entries, q)
-	c.schedule.due.remove(e)
-	c.askers.unshare(e.asker)
 }
 
 // Result returns what is known by a question; the zero Result if it is not watched.
@@ -120,12 +120,8 @@ func (c *Checker) Result(q Question) Result {
 	return Result{}
 }
 
-// Answers returns the counts of all probes so far: each type with each outcome, in a fixed order.
-func (c *Checker) Answers() []Answers {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.tallies.answers()
-}
+// Answers are the metrics of all probes so far: each type with each outcome.
+func (c *Checker) Answers() prometheus.Collector { return c.answers }
 
 // endWait is how long Run waits at its end for probes, which then end by themselves.
 const endWait = time.Second
@@ -182,14 +178,15 @@ func (c *Checker) startDue(now time.Time) time.Duration {
 	defer c.mu.Unlock()
 	due := &c.schedule.due
 	for len(*due) > 0 && !(*due)[0].due.After(now) {
-		e := heap.Pop(due).(*entry)
-		if e.late(now) {
+		switch e := heap.Pop(due).(*entry); {
+		case e.users == 0:
+		case e.late(now):
 			c.schedule.again(e, now)
-			continue
+		default:
+			lane := c.lane(e)
+			lane.put(e)
+			c.fill(lane)
 		}
-		lane := c.lane(e)
-		lane.put(e)
-		c.fill(lane)
 	}
 	if len(*due) == 0 {
 		return time.Hour
@@ -238,14 +235,17 @@ func (c *Checker) complain(e *entry, began time.Time, err error) {
 func (c *Checker) probe(e *entry) error {
 	ctx, cancel := context.WithTimeout(c.ctx, e.check.Timeout)
 	defer cancel()
-	return e.asker.ask(ctx, e.q)
+	if c.cfg.Ask != nil {
+		return c.cfg.Ask(ctx, e.q)
+	}
+	return ask(ctx, e.q, e.check, c.cfg.ExecUser)
 }
 
 // answered takes an answer, and returns the question whose turn it is in the slot that is free now.
 func (c *Checker) answered(l *lane, e *entry, slow bool, err error, began time.Time, took time.Duration) *entry {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	l.done(slow)
+	l.take(slow, -1)
 	if c.ctx.Err() == nil && e.users > 0 {
 		c.record(e, err, began, took)
 		c.schedule.again(e, time.Now())
@@ -256,7 +256,7 @@ func (c *Checker) answered(l *lane, e *entry, slow bool, err error, began time.T
 // record counts an answer, and says what it means for the endpoint.
 func (c *Checker) record(e *entry, err error, began time.Time, took time.Duration) {
 	o := outcomeOf(err)
-	c.tallies.add(e.check.Type, o, took)
+	c.answers.WithLabelValues(e.check.Type.String(), string(o)).Observe(took.Seconds())
 	e.slow = took >= slowFrom
 	if o == notAsked || o == timedOut && e.stopped(took) {
 		c.missed(e, err, began, took)
@@ -311,6 +311,16 @@ func (c *Checker) changes() []change {
 	c.reports = c.reports[:0]
 	return all
 }
+
+// An outcome is what came of a probe.
+type outcome string
+
+const (
+	passed   outcome = "passed"
+	failed   outcome = "failed"
+	timedOut outcome = "timeout"
+	notAsked outcome = "not_asked" // because of this host itself
+)
 
 // outcomeOf returns what came of a probe.
 func outcomeOf(err error) outcome {

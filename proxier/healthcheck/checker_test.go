@@ -4,13 +4,19 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"log/slog"
+	"math"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"svcproxy.dev/svcproxy/source"
 )
@@ -40,8 +46,10 @@ func newWorld(t *testing.T, cfg Config) *world {
 			w.reports = append(w.reports, change{q, r})
 		}
 	}
+	if cfg.Ask == nil {
+		cfg.Ask = w.ask
+	}
 	w.Checker = NewChecker(cfg)
-	w.Checker.askers.make = func(*source.HealthCheck) (asker, error) { return w.ask, nil }
 	return w
 }
 
@@ -140,7 +148,7 @@ func TestSameQuestionIsAskedOnce(t *testing.T) {
 		w.restart()
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if n := len(w.at(1)); n != 0 || w.Result(q) != (Result{}) || len(w.askers.all) != 0 {
+		if n := len(w.at(1)); n != 0 || w.Result(q) != (Result{}) {
 			t.Errorf("nobody watches it: asked %d times, %v", n, w.Result(q))
 		}
 	})
@@ -206,12 +214,44 @@ func TestReportsChanges(t *testing.T) {
 	})
 }
 
+// Each type and outcome is a histogram from the start.
 func TestAnswers(t *testing.T) {
-	var all tallies
-	all.add(source.CheckExec, passed, 3*time.Millisecond)
-	all.add(source.CheckExec, passed, time.Hour)
-	a := all.answers()[int(source.CheckExec-1)*int(outcomes)]
-	if a.Type != "exec" || a.Outcome != "passed" || a.Count != 2 || a.Sum != 3600.003 || a.Buckets[0.002] != 0 || a.Buckets[0.004] != 1 || a.Buckets[16.384] != 1 {
-		t.Errorf("answers %+v", a)
+	w := newWorld(t, Config{})
+	if n := testutil.CollectAndCount(w.Answers()); n != 6*4 {
+		t.Errorf("%d histograms before the first probe, want one of each type and outcome", n)
 	}
+	w.answers.Reset()
+	check := every(time.Minute)
+	check.Type = source.CheckExec
+	for _, took := range []time.Duration{4 * time.Millisecond, 500 * time.Millisecond, time.Hour} {
+		w.record(&entry{check: check}, nil, time.Now(), took)
+	}
+	want := `
+# HELP svcproxy_endpoint_check_duration_seconds Time of a health check of an endpoint, by its type and what came of it.
+# TYPE svcproxy_endpoint_check_duration_seconds histogram
+`
+	for i, n := range []int{0, 0, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2} {
+		want += fmt.Sprintf("svcproxy_endpoint_check_duration_seconds_bucket{outcome=\"passed\",type=\"exec\",le=\"%v\"} %d\n", 0.001*math.Exp2(float64(i)), n)
+	}
+	want += `svcproxy_endpoint_check_duration_seconds_bucket{outcome="passed",type="exec",le="+Inf"} 3
+svcproxy_endpoint_check_duration_seconds_sum{outcome="passed",type="exec"} 3600.504
+svcproxy_endpoint_check_duration_seconds_count{outcome="passed",type="exec"} 3
+`
+	if err := testutil.CollectAndCompare(w.Answers(), strings.NewReader(want)); err != nil {
+		t.Error(err)
+	}
+}
+
+// counted returns how many probes were counted.
+func (c *Checker) counted(t testing.TB) (n uint64) {
+	all := prometheus.NewRegistry()
+	all.MustRegister(c.Answers())
+	families, err := all.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range families[0].GetMetric() {
+		n += m.GetHistogram().GetSampleCount()
+	}
+	return n
 }

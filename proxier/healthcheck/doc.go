@@ -34,7 +34,6 @@
 //	checker     what users of the package call, the goroutine that begins probes, and what a probe does
 //	schedule    grids, and what is due
 //	lane        how many probes are under way, and whose turn it is
-//	answers     counts and durations for metrics
 //	ask*        the six types
 //	words       errors as people read them
 package healthcheck

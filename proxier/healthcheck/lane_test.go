@@ -97,10 +97,10 @@ func TestTurns(t *testing.T) {
 	for _, want := range []string{"fast 1", "slow 1", "slow 2", "slow 3", "none"} {
 		next(want)
 	}
-	l.done(false)
+	l.take(false, -1)
 	next("fast 2")
-	l.done(false)
+	l.take(false, -1)
 	next("none") // three quarters of the slots are of slow ones
-	l.done(true)
+	l.take(true, -1)
 	next("slow 4")
 }

@@ -1,7 +1,6 @@
 package healthcheck
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"net/netip"
@@ -62,7 +61,3 @@ func numbers(b []byte, of ...int64) []byte {
 	}
 	return b
 }
-
-// An asker asks the questions of one text. It returns nil if the endpoint is alive, and soon after the end of ctx.
-// Several goroutines call it at once.
-type asker func(ctx context.Context, q Question) error

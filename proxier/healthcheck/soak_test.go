@@ -50,7 +50,7 @@ func TestHour(t *testing.T) {
 		}
 	}
 	h, f := inUse(t)
-	t.Logf("%d probes; %d KiB and %d descriptors in use, at first %d and %d", c.asked(), h>>10, f, heap>>10, files)
+	t.Logf("%d probes; %d KiB and %d descriptors in use, at first %d and %d", c.counted(t), h>>10, f, heap>>10, files)
 }
 
 func watchMany(c *Checker, at netip.AddrPort) {
@@ -69,10 +69,10 @@ func watchMany(c *Checker, at netip.AddrPort) {
 // noBurst wants the first answers spread: of each fifth of the interval no more than twice its share.
 func noBurst(t *testing.T, c *Checker) {
 	t.Helper()
-	before := c.asked()
+	before := c.counted(t)
 	for range 5 {
 		time.Sleep(time.Second)
-		now := c.asked()
+		now := c.counted(t)
 		if n := now - before; n > 2*soaked/5 {
 			t.Errorf("%d probes in a second, of %d in five", n, soaked)
 		}

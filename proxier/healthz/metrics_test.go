@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"svcproxy.dev/svcproxy/proxier/healthcheck"
 	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/proxier/report"
@@ -230,7 +231,7 @@ func all(t *testing.T) map[string][]string {
 	m.WatchCounts(func() Counts { return Counts{MaxFlows: 1, DroppedNew: new(uint64)} }, policy.IPv4)
 	m.Watch("kubernetes", func() source.Status { return source.Status{Connection: &source.Connection{}} })
 	m.WatchProblems("file", func() map[string]bool { return map[string]bool{"watch": true} })
-	m.WatchChecks(func() []CheckAnswers { return []CheckAnswers{{Type: "tcp", Outcome: "passed"}} })
+	m.Register(healthcheck.NewChecker(healthcheck.Config{}).Answers())
 	m.WatchStalls(func() []report.Stall {
 		return []report.Stall{{Family: policy.IPv6, Work: "sync", For: "ip6tables-restore"}}
 	})

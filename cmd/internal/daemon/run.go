@@ -184,12 +184,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	metrics.Follow(families...)
 	metrics.WatchCounts(d.countNow, families...)
 	metrics.WatchStalls(func() []report.Stall { return append(d.mode.Current().Stalls(), d.loop.Stalls()...) })
-	metrics.WatchChecks(func() (list []healthz.CheckAnswers) { // how long checks took
-		for _, a := range checker.Answers() {
-			list = append(list, healthz.CheckAnswers(a))
-		}
-		return list
-	})
+	metrics.Register(checker.Answers())
 	metrics.WatchAnnounced(func() healthz.Announced {
 		return countAnnounced(report.Announced(d.loop.Snapshot(), nil), d.announcer.Sessions())
 	})
