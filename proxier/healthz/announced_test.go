@@ -7,19 +7,20 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/report"
 )
 
 // Each of the means and reasons is there from the start, and each router as of the time of a scrape.
 func TestWatchAnnounced(t *testing.T) {
 	m := NewMetrics("v1")
-	now := Announced{}
-	m.WatchAnnounced(func() Announced { return now })
+	var list []report.AnnouncedAddress
+	var sessions []AnnounceSession
+	m.WatchAnnounced(func() ([]report.AnnouncedAddress, []AnnounceSession) { return list, sessions })
 	if n, err := testutil.GatherAndCount(m.registry, "svcproxy_withheld_addresses", "svcproxy_announced_addresses"); err != nil || n != 2*len(policy.AllWithheld())+2 {
 		t.Errorf("%d series at the start, %v", n, err)
 	}
-	now.Addresses = map[string]int{"bgp": 2}
-	now.Withheld = map[Withheld]int{{"bgp", "all_failed"}: 1}
-	now.Sessions = []AnnounceSession{
+	list = []report.AnnouncedAddress{{Means: "bgp"}, {Means: "bgp", Withheld: "all_failed"}, {Means: "bgp"}}
+	sessions = []AnnounceSession{
 		{Peer: "192.0.2.254", Up: true, Routes: map[policy.Family]int{policy.IPv4: 2}, Refused: map[policy.Family]int{policy.IPv6: 9}},
 		{Peer: "2001:db8::1"},
 	}

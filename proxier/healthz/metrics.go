@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"svcproxy.dev/svcproxy/proxier/loop"
@@ -17,13 +18,14 @@ import (
 // prefix, its labels and its buckets; docs/metrics.md lists all.
 type Metrics struct {
 	registry *prometheus.Registry
+	follow   []func(fam string) // has all series of a family, of each metric by family alone
 
 	duration               *prometheus.HistogramVec
 	byFull                 map[bool]*prometheus.HistogramVec // of full syncs, and of partial ones
 	programming, flowLooks *prometheus.HistogramVec
 	last, lastQueued       *prometheus.GaugeVec
-	failures, flows        *prometheus.CounterVec
-	ofMode                 map[string]*prometheus.CounterVec
+	failures               map[string]*prometheus.CounterVec // by cause; anyCause: of all
+	flows                  *prometheus.CounterVec
 	unserved               *prometheus.GaugeVec
 	answers                map[string]*prometheus.CounterVec // by path
 	disturbed, repairs     *prometheus.CounterVec
@@ -43,54 +45,68 @@ const (
 	NftablesSync  = "nftables_sync"
 
 	partialFailed = "iptables_partial_restore" // RestoreFailed in a sync of what had changed
+	anyCause      = ""
 )
 
 // NewMetrics returns metrics in a registry of their own.
 func NewMetrics(version string) *Metrics {
-	m := &Metrics{
-		registry: prometheus.NewRegistry(),
-		duration: histogram("sync_proxy_rules_duration_seconds", "Time of a sync, failed ones too.", buckets),
-		byFull: map[bool]*prometheus.HistogramVec{
-			true:  histogram("sync_full_proxy_rules_duration_seconds", "Time of a sync that compared everything with the kernel.", buckets),
-			false: histogram("sync_partial_proxy_rules_duration_seconds", "Time of a sync that wrote only what had changed.", buckets),
-		},
-		programming: histogram("network_programming_duration_seconds", "Time from a change of a file, or the trigger time that the API tells, until the kernel held it.", programmingBuckets),
-		flowLooks:   histogram("conntrack_reconciler_sync_duration_seconds", "Time of a look for stale UDP flows.", buckets),
-		last:        gauge("sync_proxy_rules_last_timestamp_seconds", "When a sync last succeeded."),
-		lastQueued:  gauge("sync_proxy_rules_last_queued_timestamp_seconds", "When there last came something to sync."),
-		failures:    counter("sync_proxy_rules_failures_total", "Syncs that failed, in any mode.", "ip_family"),
-		ofMode: map[string]*prometheus.CounterVec{
-			RestoreFailed: counter("sync_proxy_rules_iptables_restore_failures_total", "Syncs of iptables or ipvs mode that failed because iptables-restore did.", "ip_family"),
-			partialFailed: counter("sync_proxy_rules_iptables_partial_restore_failures_total", "Syncs of iptables mode that failed and wrote only what had changed.", "ip_family"),
-			NftablesSync:  counter("sync_proxy_rules_nftables_sync_failures_total", "Syncs of nftables mode that failed.", "ip_family"),
-		},
-		flows:     counter("conntrack_reconciler_deleted_entries_total", "UDP flows removed because their endpoint or service was gone.", "ip_family"),
-		unserved:  gauge("virtual_servers_unserved", "Virtual servers of services that the kernel lacks something for or another program has, in ipvs mode."),
-		disturbed: counter("kernel_changes_by_others_total", "Changes of our kernel objects by other programs, as far as the kernel tells.", "ip_family"),
-		repairs:   counter("kernel_repairs_total", "Syncs that repaired what the kernel held, by why they did.", "ip_family", "cause"),
-		answers: map[string]*prometheus.CounterVec{
-			"healthz": counter("proxy_healthz_total", "Answers of /healthz.", "code"),
-			"livez":   counter("proxy_livez_total", "Answers of /livez.", "code"),
-		},
-		reloaded: prometheus.NewGauge(prometheus.GaugeOpts{
-			Namespace: "svcproxy", Name: "config_last_reload_success_timestamp_seconds", Help: "When service files or svcproxy.toml were last read and taken over.",
-		}),
-	}
-	build := prometheus.NewGauge(prometheus.GaugeOpts{
-		Namespace: "svcproxy", Name: "build_info", Help: "Always 1.",
-		ConstLabels: prometheus.Labels{"version": version},
+	m := &Metrics{registry: prometheus.NewRegistry()}
+	m.Register(collectors.NewGoCollector())
+	m.Register(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	made := promauto.With(m.registry)
+	made.NewGauge(prometheus.GaugeOpts{
+		Namespace: "svcproxy", Name: "build_info", Help: "Always 1.", ConstLabels: prometheus.Labels{"version": version},
+	}).Set(1)
+	m.reloaded = made.NewGauge(prometheus.GaugeOpts{
+		Namespace: "svcproxy", Name: "config_last_reload_success_timestamp_seconds", Help: "When service files or svcproxy.toml were last read and taken over.",
 	})
-	build.Set(1)
-	m.registry.MustRegister(build,
-		m.duration, m.byFull[true], m.byFull[false], m.programming, m.flowLooks, m.last, m.lastQueued,
-		m.failures, m.ofMode[partialFailed], m.ofMode[RestoreFailed], m.ofMode[NftablesSync],
-		m.flows, m.unserved, m.answers["healthz"], m.answers["livez"], m.disturbed, m.repairs, m.reloaded,
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return made.NewCounterVec(prometheus.CounterOpts{Namespace: "svcproxy", Name: name, Help: help}, labels)
+	}
+	m.answers = map[string]*prometheus.CounterVec{
+		"healthz": counter("proxy_healthz_total", "Answers of /healthz.", "code"),
+		"livez":   counter("proxy_livez_total", "Answers of /livez.", "code"),
+	}
 	for _, code := range []string{"200", "503"} {
 		for _, c := range m.answers {
 			c.WithLabelValues(code)
 		}
 	}
+	m.repairs = counter("kernel_repairs_total", "Syncs that repaired what the kernel held, by why they did.", "ip_family", "cause")
+
+	histogram := func(name, help string, buckets []float64) *prometheus.HistogramVec {
+		v := made.NewHistogramVec(prometheus.HistogramOpts{Namespace: "svcproxy", Name: name, Help: help, Buckets: buckets}, []string{"ip_family"})
+		m.follow = append(m.follow, func(fam string) { v.WithLabelValues(fam) })
+		return v
+	}
+	gauge := func(name, help string) *prometheus.GaugeVec {
+		v := made.NewGaugeVec(prometheus.GaugeOpts{Namespace: "svcproxy", Name: name, Help: help}, []string{"ip_family"})
+		m.follow = append(m.follow, func(fam string) { v.WithLabelValues(fam) })
+		return v
+	}
+	count := func(name, help string) *prometheus.CounterVec {
+		v := counter(name, help, "ip_family")
+		m.follow = append(m.follow, func(fam string) { v.WithLabelValues(fam) })
+		return v
+	}
+	m.duration = histogram("sync_proxy_rules_duration_seconds", "Time of a sync, failed ones too.", buckets)
+	m.byFull = map[bool]*prometheus.HistogramVec{
+		true:  histogram("sync_full_proxy_rules_duration_seconds", "Time of a sync that compared everything with the kernel.", buckets),
+		false: histogram("sync_partial_proxy_rules_duration_seconds", "Time of a sync that wrote only what had changed.", buckets),
+	}
+	m.programming = histogram("network_programming_duration_seconds", "Time from a change of a file, or the trigger time that the API tells, until the kernel held it.", programmingBuckets)
+	m.flowLooks = histogram("conntrack_reconciler_sync_duration_seconds", "Time of a look for stale UDP flows.", buckets)
+	m.last = gauge("sync_proxy_rules_last_timestamp_seconds", "When a sync last succeeded.")
+	m.lastQueued = gauge("sync_proxy_rules_last_queued_timestamp_seconds", "When there last came something to sync.")
+	m.failures = map[string]*prometheus.CounterVec{
+		anyCause:      count("sync_proxy_rules_failures_total", "Syncs that failed, in any mode."),
+		RestoreFailed: count("sync_proxy_rules_iptables_restore_failures_total", "Syncs of iptables or ipvs mode that failed because iptables-restore did."),
+		partialFailed: count("sync_proxy_rules_iptables_partial_restore_failures_total", "Syncs of iptables mode that failed and wrote only what had changed."),
+		NftablesSync:  count("sync_proxy_rules_nftables_sync_failures_total", "Syncs of nftables mode that failed."),
+	}
+	m.flows = count("conntrack_reconciler_deleted_entries_total", "UDP flows removed because their endpoint or service was gone.")
+	m.unserved = gauge("virtual_servers_unserved", "Virtual servers of services that the kernel lacks something for or another program has, in ipvs mode.")
+	m.disturbed = count("kernel_changes_by_others_total", "Changes of our kernel objects by other programs, as far as the kernel tells.")
 	return m
 }
 
@@ -98,18 +114,11 @@ func NewMetrics(version string) *Metrics {
 // a counter that was 0 before it.
 func (m *Metrics) Follow(families ...policy.Family) {
 	for _, f := range families {
-		fam := f.Title()
-		for _, h := range []*prometheus.HistogramVec{m.duration, m.byFull[true], m.byFull[false], m.programming, m.flowLooks} {
-			h.WithLabelValues(fam)
-		}
-		for _, c := range []*prometheus.CounterVec{m.failures, m.ofMode[partialFailed], m.ofMode[RestoreFailed], m.ofMode[NftablesSync], m.flows, m.disturbed} {
-			c.WithLabelValues(fam)
-		}
-		for _, g := range []*prometheus.GaugeVec{m.last, m.lastQueued, m.unserved} {
-			g.WithLabelValues(fam)
+		for _, follow := range m.follow {
+			follow(f.Title())
 		}
 		for _, c := range loop.RepairCauses() {
-			m.repairs.WithLabelValues(fam, string(c))
+			m.repairs.WithLabelValues(f.Title(), string(c))
 		}
 	}
 }
@@ -120,7 +129,7 @@ func (m *Metrics) Synced(r loop.SyncResult) {
 	m.duration.WithLabelValues(fam).Observe(secs)
 	m.byFull[r.Full].WithLabelValues(fam).Observe(secs)
 	if r.Err != nil {
-		m.failures.WithLabelValues(fam).Inc()
+		m.failures[anyCause].WithLabelValues(fam).Inc()
 		return
 	}
 	unserved := 0
@@ -142,11 +151,11 @@ func (m *Metrics) Synced(r loop.SyncResult) {
 // NftablesSync; anything else is counted by Synced alone.
 func (m *Metrics) SyncFailed(r loop.SyncResult, why string) {
 	fam := r.Family.Title()
-	if c := m.ofMode[why]; c != nil {
+	if c := m.failures[why]; c != nil && why != anyCause {
 		c.WithLabelValues(fam).Inc()
 	}
 	if why == RestoreFailed && !r.Full {
-		m.ofMode[partialFailed].WithLabelValues(fam).Inc()
+		m.failures[partialFailed].WithLabelValues(fam).Inc()
 	}
 }
 
@@ -170,21 +179,28 @@ func (m *Metrics) Disturbed(fam policy.Family) { m.disturbed.WithLabelValues(fam
 // Register has /metrics tell what c collects too.
 func (m *Metrics) Register(c prometheus.Collector) { m.registry.MustRegister(c) }
 
-// A collector is a prometheus.Collector of some metrics, which a function has each time that they are asked for.
-type collector struct {
-	descs   []*prometheus.Desc
-	collect func(chan<- prometheus.Metric)
-}
+// A collector has what it knows asked for each time that metrics are. The registry checks what it sends, not what it could.
+type collector func(chan<- prometheus.Metric)
 
 // Describe implements prometheus.Collector.
-func (c collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range c.descs {
-		ch <- d
-	}
-}
+func (collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
-func (c collector) Collect(ch chan<- prometheus.Metric) { c.collect(ch) }
+func (c collector) Collect(ch chan<- prometheus.Metric) { c(ch) }
+
+// send sends a metric. labels are their names, each followed by its value.
+func send(ch chan<- prometheus.Metric, kind prometheus.ValueType, value float64, name, help string, labels ...string) {
+	var names, values []string
+	for pair := range slices.Chunk(labels, 2) {
+		names, values = append(names, pair[0]), append(values, pair[1])
+	}
+	ch <- prometheus.MustNewConstMetric(prometheus.NewDesc("svcproxy_"+name, help, names, nil), kind, value, values...)
+}
+
+// number sends how many there are of something now.
+func number(ch chan<- prometheus.Metric, n int, name, help string, labels ...string) {
+	send(ch, prometheus.GaugeValue, float64(n), name, help, labels...)
+}
 
 // Handler answers /metrics.
 func (m *Metrics) Handler() http.Handler {
@@ -192,17 +208,3 @@ func (m *Metrics) Handler() http.Handler {
 }
 
 func seconds(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }
-
-func histogram(name, help string, buckets []float64) *prometheus.HistogramVec {
-	return prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Namespace: "svcproxy", Name: name, Help: help, Buckets: buckets,
-	}, []string{"ip_family"})
-}
-
-func gauge(name, help string) *prometheus.GaugeVec {
-	return prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "svcproxy", Name: name, Help: help}, []string{"ip_family"})
-}
-
-func counter(name, help string, labels ...string) *prometheus.CounterVec {
-	return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "svcproxy", Name: name, Help: help}, labels)
-}

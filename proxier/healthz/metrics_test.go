@@ -235,7 +235,9 @@ func all(t *testing.T) map[string][]string {
 	m.WatchStalls(func() []report.Stall {
 		return []report.Stall{{Family: policy.IPv6, Work: "sync", For: "ip6tables-restore"}}
 	})
-	m.WatchAnnounced(func() Announced { return Announced{Sessions: []AnnounceSession{{Peer: "192.0.2.254"}}} })
+	m.WatchAnnounced(func() ([]report.AnnouncedAddress, []AnnounceSession) {
+		return nil, []AnnounceSession{{Peer: "192.0.2.254"}}
+	})
 	families, err := m.registry.Gather()
 	if err != nil {
 		t.Fatal(err)

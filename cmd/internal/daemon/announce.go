@@ -14,27 +14,18 @@ import (
 	"svcproxy.dev/svcproxy/netutil/l2"
 	"svcproxy.dev/svcproxy/proxier/healthz"
 	"svcproxy.dev/svcproxy/proxier/policy"
-	"svcproxy.dev/svcproxy/proxier/report"
 )
 
-// countAnnounced returns what the network is told of, for metrics.
-func countAnnounced(list []report.AnnouncedAddress, sessions []announcer.Session) healthz.Announced {
-	n := healthz.Announced{Addresses: make(map[string]int), Withheld: make(map[healthz.Withheld]int)}
-	for _, one := range list {
-		if one.Announced {
-			n.Addresses[one.Means]++
-		} else {
-			n.Withheld[healthz.Withheld{Means: one.Means, Reason: one.Withheld}]++
-		}
-	}
+// announceSessions returns those with routers, for metrics.
+func announceSessions(sessions []announcer.Session) (list []healthz.AnnounceSession) {
 	for _, s := range sessions {
-		n.Sessions = append(n.Sessions, healthz.AnnounceSession{
+		list = append(list, healthz.AnnounceSession{
 			Peer: s.Peer.String(), Up: s.Up(),
 			Routes:  map[policy.Family]int{policy.IPv4: s.IPv4.Announced, policy.IPv6: s.IPv6.Announced},
 			Refused: map[policy.Family]int{policy.IPv4: s.IPv4.Refused, policy.IPv6: s.IPv6.Refused},
 		})
 	}
-	return n
+	return list
 }
 
 // neighbours tells neighbours of addresses. It begins with the first address: most hosts have none.

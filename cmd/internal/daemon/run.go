@@ -185,8 +185,8 @@ func Run(ctx context.Context, o Options) (err error) {
 	metrics.WatchCounts(d.countNow, families...)
 	metrics.WatchStalls(func() []report.Stall { return append(d.mode.Current().Stalls(), d.loop.Stalls()...) })
 	metrics.Register(checker.Answers())
-	metrics.WatchAnnounced(func() healthz.Announced {
-		return countAnnounced(report.Announced(d.loop.Snapshot(), nil), d.announcer.Sessions())
+	metrics.WatchAnnounced(func() ([]report.AnnouncedAddress, []healthz.AnnounceSession) {
+		return report.Announced(d.loop.Snapshot(), nil), announceSessions(d.announcer.Sessions())
 	})
 	if faults, _ := d.settings.Pending(); source.FirstError(faults) == nil {
 		metrics.Reloaded(time.Now())
