@@ -147,7 +147,7 @@ func serveMode(mode, configDir string) func(t *testing.T, dir string) {
 	return func(t *testing.T, dir string) {
 		r := new(control.Routes)
 		control.Get(r, "/v1/summary", func(context.Context, url.Values) (control.Summary, error) {
-			return control.Summary{Settings: control.Settings{Mode: mode, ConfigDir: filepath.Join(dir, configDir)}}, nil
+			return control.Summary{Daemon: control.Daemon{Settings: control.Settings{Mode: mode, ConfigDir: filepath.Join(dir, configDir)}}}, nil
 		})
 		serveRoutes(t, dir, r)
 	}

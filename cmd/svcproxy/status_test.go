@@ -38,7 +38,7 @@ func serveStatus(t *testing.T, dir string, services ...report.ServiceStatus) {
 	control.Get(r, control.DrainPath, func(context.Context, url.Values) ([]conditions.Drained, error) { return nil, nil })
 	control.Get(r, "/v1/summary", func(_ context.Context, q url.Values) (control.Summary, error) {
 		most, err := control.MostOf(q)
-		return control.Summary{Ready: true, Healthy: true, Version: "v1", Services: int(asked.Add(1)), Left: control.Left{Problems: 2 * control.All / (most + 1)}}, err
+		return control.Summary{Daemon: control.Daemon{Ready: true, Healthy: true, Version: "v1"}, Totals: report.Totals{Services: int(asked.Add(1))}, Left: control.Left{Problems: 2 * control.All / (most + 1)}}, err
 	})
 	serveRoutes(t, dir, r)
 }

@@ -102,7 +102,7 @@ func TestAllFail(t *testing.T) {
 				t.Errorf("status: %+v", f)
 			}
 			s := l.Summary(5)
-			if len(s.Problems) != 1 || s.Problems[0].AllFailed != tt.setting || s.Problems[0].Reason != tt.reason+" (10.0.0.1: no answer)" {
+			if len(s.Problems) != 1 || s.Problems[0].State != f.Trouble() || s.Problems[0].Reason != tt.reason+" (10.0.0.1: no answer)" {
 				t.Errorf("summary: %+v", s.Problems)
 			}
 			if got := l.Counts().AllFailed; got[tt.setting] != 1 || len(got) != 1 {

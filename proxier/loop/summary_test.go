@@ -73,31 +73,28 @@ func randomConditions(t *rapid.T, units []source.Unit) fixed {
 
 // counted returns the Summary of a Status.
 func counted(st report.Status, most int) report.Summary {
-	s := report.Summary{Families: st.Families, Services: len(st.Services), Actions: make(map[string]int), Refusals: st.Refusals}
+	s := report.Summary{Totals: report.Totals{Families: st.Families, Services: len(st.Services), Actions: make(map[string]int)}, Refusals: st.Refusals}
 	for _, svc := range st.Services {
 		name := svc.Namespace + "/" + svc.Name
 		if svc.Disabled {
 			s.Disabled++
 		}
-		var list []report.AddressProblem
 		for _, f := range svc.Frontends {
 			s.Actions[f.Action]++
 		}
 		for _, f := range report.Runs(svc.Frontends) {
-			f.Endpoints = 0
 			if f.AllFailed != "" {
 				i := slices.IndexFunc(svc.Endpoints, func(e report.EndpointStatus) bool { return e.State == "down" })
 				f.Reason += " (" + svc.Endpoints[i].Address + ": no answer)"
 			}
 			if f.Action != "pending" && (f.Action != "balance" || f.AllFailed != "") {
-				list = append(list, report.AddressProblem{Service: name, FrontendStatus: f, Place: svc.Place})
+				s.Problems = append(s.Problems, report.Problem{Subject: name, Address: f.Address, State: f.Trouble(), Reason: f.Reason, Place: svc.Place})
 			}
 		}
 		slices.SortFunc(svc.Warnings, cmp.Compare[string])
 		for _, w := range svc.Warnings {
 			s.Warnings = append(s.Warnings, "service "+name+": "+w)
 		}
-		s.Problems = append(s.Problems, list...)
 	}
 	if n := len(s.Problems); n > most {
 		s.Problems, s.MoreProblems = s.Problems[:most:most], n-most

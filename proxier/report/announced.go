@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"svcproxy.dev/svcproxy/proxier"
+	"svcproxy.dev/svcproxy/internal/lists"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -52,16 +52,11 @@ type Announcer interface {
 // Announced returns all addresses that are to be announced, those of a service that match
 // accepts; nil: of all. They are in order.
 func Announced(s *Snapshot, match func(*source.Service) bool) []AnnouncedAddress {
-	var list []policy.Subject
-	at := make(map[source.Key]int) // of services that are announced
-	for _, svc := range s.Services {
-		if svc.Announce != 0 && (match == nil || match(svc.Service)) {
-			list = append(list, svc.Subject)
-			at[svc.Key] = 0
-		}
+	wanted := func(svc *source.Service) bool { return match == nil || match(svc) }
+	sum := announcedSum{
+		Snapshot: s, unavailable: make(map[source.Means]string), unheard: make(map[policy.Family]string),
+		at: make(map[policy.Announcement]*AnnouncedAddress),
 	}
-	slices.SortFunc(list, func(a, b policy.Subject) int { return a.Key.Compare(b.Key) })
-	sum := announcedSum{Snapshot: s, unavailable: make(map[source.Means]string), unheard: make(map[policy.Family]string), at: make(map[policy.Announcement]*AnnouncedAddress)}
 	for _, m := range source.EachMeans {
 		if s.Announcer == nil {
 			sum.unavailable[m] = "nothing announces by " + m.String()
@@ -75,19 +70,26 @@ func Announced(s *Snapshot, match func(*source.Service) bool) []AnnouncedAddress
 			sum.unheard[fam] = s.Announcer.Unheard(fam)
 		}
 	}
-	for i := range s.Syncs {
-		f := &s.Syncs[i]
-		resolved := f.resolved(at)
-		for _, svc := range list {
-			sum.addService(f, svc, resolved[svc.Key])
+	for _, u := range used(s, func(svc *source.Service) bool { return svc.Announce != 0 && wanted(svc) }) {
+		for _, r := range u.families {
+			sum.addService(u.Subject, r)
 		}
-		for _, svc := range s.Unannounced {
-			if match == nil || match(svc) {
-				sum.addRefused(f.Family, svc)
+	}
+	for _, svc := range lists.Keep(s.Unannounced, wanted) { // which are not in use
+		for i := range s.Syncs {
+			refused := policy.Subject{Service: svc}
+			for _, n := range policy.Announcements(refused, s.Node, s.Syncs[i].Family, nil) {
+				n.Withheld = policy.Refused
+				sum.add(refused, n, inFamily{})
 			}
 		}
 	}
-	return sum.sorted()
+	list := make([]AnnouncedAddress, 0, len(sum.at))
+	for _, row := range sum.at {
+		list = append(list, *row)
+	}
+	slices.SortFunc(list, AnnouncedAddress.compare)
+	return list
 }
 
 // announcedOf is Announced by service, of those that an AnnouncedAddress names.
@@ -110,45 +112,40 @@ type announcedSum struct {
 	at          map[policy.Announcement]*AnnouncedAddress // by address and means
 }
 
-// addService adds what a family announces of a service; r is as the family has resolved it.
-func (sum *announcedSum) addService(f *Family, s policy.Subject, r *policy.Resolved) {
-	for _, n := range announcementsOf(s, sum.Node, f.Family, r) {
+// addService adds what a family announces of a service: nothing, where it is disabled.
+func (sum *announcedSum) addService(s policy.Subject, in inFamily) {
+	if in.Resolved == nil {
+		for _, n := range policy.Announcements(s, sum.Node, in.Family.Family, nil) {
+			if !s.Disabled { // the family has not got to it yet
+				n.Withheld = policy.NotHeld
+			}
+			sum.add(s, n, in)
+		}
+		return
+	}
+	for _, n := range in.Resolved.Announced {
 		if n.Withheld == policy.NotWithheld {
-			n.Withheld = sum.withholds(f, n, r)
+			n.Withheld = sum.withholds(n, in)
 		}
-		sum.add(s, n, r, f.Unserved)
+		sum.add(s, n, in)
 	}
-}
-
-// announcementsOf returns those of a service as it was resolved: not at all, where it is disabled.
-func announcementsOf(s policy.Subject, node *policy.Node, fam policy.Family, r *policy.Resolved) []policy.Announcement {
-	if r != nil {
-		return r.Announced
-	}
-	list := policy.Announcements(s, node, fam, nil)
-	for i := range list {
-		if !s.Disabled { // the family has not got to it yet
-			list[i].Withheld = policy.NotHeld
-		}
-	}
-	return list
 }
 
 // withholds returns why what a service could announce is not, as far as it is the kernel or this host.
-func (sum *announcedSum) withholds(f *Family, n policy.Announcement, r *policy.Resolved) policy.Withheld {
+func (sum *announcedSum) withholds(n policy.Announcement, in inFamily) policy.Withheld {
 	switch {
 	case sum.Drained:
 		return policy.HostDrained
-	case r != nil && slices.Contains(f.Announced[r.Key], n):
+	case slices.Contains(in.Family.Announced[in.Key], n):
 		return policy.NotWithheld
-	case r != nil && f.holds(r.Key) && Lacks(r, n.Addr, f.Unserved):
+	case in.holds(in.Key) && Lacks(in.Resolved, n.Addr, in.Unserved):
 		return policy.KernelLacksIt
 	}
 	return policy.NotHeld
 }
 
-// add adds what one service says.
-func (sum *announcedSum) add(s policy.Subject, n policy.Announcement, r *policy.Resolved, lacks *proxier.PartialError) {
+// add adds what one service says, as a family has resolved it.
+func (sum *announcedSum) add(s policy.Subject, n policy.Announcement, in inFamily) {
 	if sum.unavailable[n.Means] != "" {
 		n.Withheld = policy.NoMeans
 	}
@@ -175,38 +172,21 @@ func (sum *announcedSum) add(s policy.Subject, n policy.Announcement, r *policy.
 		row.Withheld, row.Reason, row.Place = policy.NoRouter.String(), "ready, no router: "+sum.unheard[policy.FamilyOf(n.Addr)], ""
 	case why == policy.NotWithheld:
 		row.Announced, row.Withheld, row.Place = true, "", ""
-		row.Reason = inPart(s, sum.Node, n.Addr, r)
+		row.Reason = inPart(s, sum.Node, n.Addr, in.Resolved)
 	case first:
-		row.Withheld, row.Reason, row.Place = why.String(), sum.reason(why, s, n, r, lacks), writtenAt(s.Service)
+		row.Withheld, row.Reason, row.Place = why.String(), sum.reason(why, s, n, in), writtenAt(s.Service)
 	}
-}
-
-// addRefused adds a service that is not in use.
-func (sum *announcedSum) addRefused(fam policy.Family, s *source.Service) {
-	for _, n := range policy.Announcements(policy.Subject{Service: s}, sum.Node, fam, nil) {
-		n.Withheld = policy.Refused
-		sum.add(policy.Subject{Service: s}, n, nil, nil)
-	}
-}
-
-func (sum *announcedSum) sorted() []AnnouncedAddress {
-	list := make([]AnnouncedAddress, 0, len(sum.at))
-	for _, row := range sum.at {
-		list = append(list, *row)
-	}
-	slices.SortFunc(list, AnnouncedAddress.compare)
-	return list
 }
 
 // reason says for people why an address is withheld.
-func (sum *announcedSum) reason(why policy.Withheld, s policy.Subject, n policy.Announcement, r *policy.Resolved, lacks *proxier.PartialError) string {
+func (sum *announcedSum) reason(why policy.Withheld, s policy.Subject, n policy.Announcement, in inFamily) string {
 	switch why {
 	case policy.NoMeans:
 		return sum.unavailable[n.Means]
 	case policy.KernelLacksIt:
-		return whyAddrUnserved(n.Addr, r, lacks)
+		return whyAddrUnserved(n.Addr, in.Resolved, in.Unserved)
 	case policy.NoEndpoints, policy.NoUsable, policy.WantedUnusable, policy.AllFail:
-		return whyWithheld(s, sum.Node, n.Addr, r)
+		return whyWithheld(s, sum.Node, n.Addr, in.Resolved)
 	}
 	return withheldWords[why]
 }

@@ -65,8 +65,10 @@ func CountsOf(s *Snapshot) Counts {
 		s := &list[i]
 		c.Services[s.action()]++
 		s.countNoLocal(c.NoLocal)
-		for _, r := range s.resolved {
-			c.Warnings += len(r.Warnings)
+		for _, r := range s.families {
+			if r.Resolved != nil {
+				c.Warnings += len(r.Warnings)
+			}
 		}
 		if setting := s.AllFail(); setting != "" {
 			c.AllFailed[setting]++
@@ -88,9 +90,9 @@ func (u *usedService) action() string {
 	if u.Disabled {
 		worst = disabledService
 	}
-	for _, r := range u.resolved {
-		for _, f := range r.Frontends {
-			if a, _ := actionOf(f, r.held(f), r.Unserved); worse[a] < worse[worst] {
+	for _, r := range u.families {
+		for _, f := range r.AllFrontends() {
+			if a, _ := r.action(f); worse[a] < worse[worst] {
 				worst = a
 			}
 		}
@@ -99,10 +101,10 @@ func (u *usedService) action() string {
 }
 
 func (u *usedService) countNoLocal(counts map[policy.Family]NoLocal) {
-	for _, r := range u.resolved {
+	for _, r := range u.families {
 		n := counts[r.Family.Family]
 		var internal, external bool
-		for _, f := range r.Frontends {
+		for _, f := range r.AllFrontends() {
 			if f.Outside.Action == policy.Drop { // except for a local policy, it would balance or reject
 				internal = internal || f.Key.Kind == policy.VIP
 				external = external || f.Key.Kind != policy.VIP

@@ -88,17 +88,12 @@ func Doubts(snap *Snapshot, match func(*source.Service) bool) (out []Doubt) {
 type suspicion struct {
 	*Snapshot
 	having map[netip.Addr][]*source.Service // by address
-	at     map[portOf][]Listener
-	asked  int // how many times Router was
-}
-
-type portOf struct {
-	protocol source.Protocol
-	port     uint16
+	at     map[[2]uint16][]Listener         // by protocol and port
+	asked  int                              // how many times Router was
 }
 
 func newSuspicion(snap *Snapshot) *suspicion {
-	s := &suspicion{Snapshot: snap, having: make(map[netip.Addr][]*source.Service), at: make(map[portOf][]Listener)}
+	s := &suspicion{Snapshot: snap, having: make(map[netip.Addr][]*source.Service), at: make(map[[2]uint16][]Listener)}
 	for _, svc := range snap.Services {
 		for a := range svc.Addresses() {
 			s.having[a] = append(s.having[a], svc.Service)
@@ -106,7 +101,7 @@ func newSuspicion(snap *Snapshot) *suspicion {
 	}
 	if snap.Listening != nil {
 		for _, l := range snap.Listening() {
-			p := portOf{l.Protocol, l.Port()}
+			p := [2]uint16{uint16(l.Protocol), l.Port()}
 			s.at[p] = append(s.at[p], l)
 		}
 	}
@@ -192,7 +187,7 @@ func (s *suspicion) listeners(svc *source.Service) []Doubt {
 	}
 	var out []Doubt
 	for c := range claims.Of(svc) {
-		list := s.at[portOf{c.Protocol, c.Port}]
+		list := s.at[[2]uint16{uint16(c.Protocol), c.Port}]
 		if len(list) == 0 || slices.Contains(svc.Without, c.PortAddr()) {
 			continue
 		}

@@ -70,17 +70,6 @@ func (f *Family) FrontendAddrs() iter.Seq2[proxier.FrontendAddr, *policy.Resolve
 	return proxier.FrontendAddrs(&f.Host, slices.Values(f.Resolved))
 }
 
-// resolved returns the services of keys as they were last resolved.
-func (f *Family) resolved(keys map[source.Key]int) map[source.Key]*policy.Resolved {
-	found := make(map[source.Key]*policy.Resolved, len(keys))
-	for _, r := range f.Resolved {
-		if _, wanted := keys[r.Key]; wanted {
-			found[r.Key] = r
-		}
-	}
-	return found
-}
-
 // Labels returns the labels of the services in use that have any; nothing in it is to be changed.
 func Labels(s *Snapshot) map[source.Key]map[string]string {
 	labels := make(map[source.Key]map[string]string)

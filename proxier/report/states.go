@@ -1,6 +1,7 @@
 package report
 
 import (
+	"net/netip"
 	"time"
 
 	"svcproxy.dev/svcproxy/proxier/policy"
@@ -37,17 +38,17 @@ type CheckStatus struct {
 }
 
 // endpointStatuses returns those of all endpoints.
-func (u *usedService) endpointStatuses(node *policy.Node) (list []EndpointStatus) {
+func (u *usedService) endpointStatuses(node *policy.Node, details map[netip.AddrPort]policy.Detail) (list []EndpointStatus) {
 	tiers := u.TiersInUse()
 	for i := range u.Endpoints {
 		e := &u.Endpoints[i]
-		list = append(list, u.endpointStatus(e, u.Shown(e, tiers), node))
+		list = append(list, u.endpointStatus(e, u.Shown(e, tiers), node, details[u.EndpointAt(e)]))
 	}
 	return list
 }
 
-func (u *usedService) endpointStatus(e *source.Endpoint, state policy.EndpointState, node *policy.Node) EndpointStatus {
-	known, detail := u.Conditions.Of(u.Service, e), u.details[u.EndpointAt(e)]
+func (u *usedService) endpointStatus(e *source.Endpoint, state policy.EndpointState, node *policy.Node, detail policy.Detail) EndpointStatus {
+	known := u.Conditions.Of(u.Service, e)
 	st := EndpointStatus{
 		Address: endpointName(*e), Local: policy.IsLocal(e, node), State: state.String(), Weight: e.Weight, Tier: e.Tier, Drain: detail.Drain,
 		MaxConnections: e.MaxConnections,

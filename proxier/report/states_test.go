@@ -41,7 +41,7 @@ func TestShownStates(t *testing.T) {
 		svc := policytest.Service(tt.svc...)
 		u := usedService{Subject: policy.Subject{Service: svc, Conditions: tt.known}}
 		var got []string
-		for _, e := range u.endpointStatuses(policytest.Node()) {
+		for _, e := range u.endpointStatuses(policytest.Node(), nil) {
 			got = append(got, e.State)
 		}
 		if text := strings.Join(got, ", "); text != tt.want {
@@ -54,8 +54,10 @@ func TestShownStates(t *testing.T) {
 func TestStatusOfRestricted(t *testing.T) {
 	svc := policytest.Service(policytest.Endpoints("10.0.0.1"))
 	svc.SourceRanges = policytest.Prefixes("10.1.0.0/16")
-	for _, f := range policy.Resolve(svc, nil, policytest.Node(), policy.IPv4).Frontends {
-		if st := frontendStatus(f, true, nil, policy.Subject{Service: svc}, policytest.Node()); !st.Restricted || st.Action != "balance" {
+	r := inFamily{policy.Resolve(svc, nil, policytest.Node(), policy.IPv4), &Family{Known: true}}
+	u := usedService{Subject: policy.Subject{Service: svc}}
+	for _, f := range r.Frontends {
+		if st := u.frontendStatus(r, f, policytest.Node()); !st.Restricted || st.Action != "balance" {
 			t.Errorf("%v: %+v", f.Key, st)
 		}
 	}

@@ -1,14 +1,12 @@
 package report
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
-	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
@@ -76,25 +74,38 @@ type FrontendStatus struct {
 	Forward string `json:"forward,omitempty"` // "direct", "tunnel ipip", ... where endpoints are to answer clients themselves
 }
 
+// Serves reports whether an address serves as it should.
+func (f *FrontendStatus) Serves() bool {
+	return f.Action == policy.Balance.String() && f.AllFailed == ""
+}
+
+// Trouble says in a word or two what becomes of packets to an address that does not serve as it should.
+func (f *FrontendStatus) Trouble() string {
+	switch f.Action {
+	case policy.Balance.String(): // by endpoints that fail their check
+		return "ALL DOWN"
+	case policy.Reject.String():
+		return "REJECTS"
+	case policy.Drop.String():
+		return "DROPS"
+	}
+	return strings.ToUpper(f.Action)
+}
+
+// Key returns the name of the service.
+func (s *ServiceStatus) Key() source.Key { return source.Key{Namespace: s.Namespace, Name: s.Name} }
+
 // StatusOf returns what a Loop holds, of the services that match accepts (nil: of all), and how
 // its syncs go.
 func StatusOf(s *Snapshot, match func(*source.Service) bool) Status {
 	st := Status{Families: familyStatuses(s), Refusals: s.Refused}
-	announced := announcedOf(s, match)
-	suspect := make(map[source.Key][]string)
-	for _, d := range Doubts(s, match) {
-		suspect[d.Key] = append(suspect[d.Key], d.String())
-	}
+	announced, suspect := announcedOf(s, match), doubtsOf(s, match)
 	for _, u := range used(s, match) {
-		u.details = s.details(u.Subject)
-		svc := u.status(s.Node)
+		svc := u.status(s)
 		svc.Warnings = append(svc.Warnings, suspect[u.Key]...)
 		svc.Announced = announced[u.Key.String()]
 		st.Services = append(st.Services, svc)
 	}
-	slices.SortFunc(st.Services, func(a, b ServiceStatus) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-	})
 	return st
 }
 
@@ -102,31 +113,46 @@ func StatusOf(s *Snapshot, match func(*source.Service) bool) Status {
 type usedService struct {
 	policy.Subject
 	unit     string
-	resolved []inFamily
-	details  map[netip.AddrPort]policy.Detail // by source.Service.EndpointAt
+	families []inFamily // as Snapshot.Syncs
 }
 
 // inFamily is a service in one family.
 type inFamily struct {
-	*policy.Resolved
+	*policy.Resolved // nil: the family has not got to it yet
 	*Family
 }
 
-func (r *inFamily) held(fe *policy.Frontend) bool { return r.holdsFrontend(r.Key, fe) }
+// action returns what the kernel does with what is sent to a frontend, and how many endpoints get new connections.
+func (r inFamily) action(f *policy.Frontend) (action string, targets int) {
+	if action, targets = kernelAction(f, r.Unserved); !r.holdsFrontend(r.Key, f) {
+		action = pending
+	}
+	return action, targets
+}
 
-// used returns the services that match accepts; nil: all.
+// pending is the action of a frontend while the kernel is not known to hold it.
+const pending = "pending"
+
+// used returns the services that match accepts, in order of their names; nil: all.
 func used(s *Snapshot, match func(*source.Service) bool) (list []usedService) {
-	at := make(map[source.Key]int)
 	for _, svc := range s.Services {
 		if match == nil || match(svc.Service) {
-			at[svc.Key] = len(list)
 			list = append(list, usedService{Subject: svc.Subject, unit: svc.Unit.Name})
 		}
 	}
-	for i := range s.Syncs {
-		f := &s.Syncs[i]
-		for key, r := range f.resolved(at) {
-			list[at[key]].resolved = append(list[at[key]].resolved, inFamily{r, f})
+	slices.SortFunc(list, func(a, b usedService) int { return a.Key.Compare(b.Key) })
+	at := make(map[source.Key]int, len(list))
+	for i := range list {
+		at[list[i].Key], list[i].families = i, make([]inFamily, len(s.Syncs))
+	}
+	for n := range s.Syncs {
+		for i := range list {
+			list[i].families[n].Family = &s.Syncs[n]
+		}
+		for _, r := range s.Syncs[n].Resolved {
+			if i, wanted := at[r.Key]; wanted {
+				list[i].families[n].Resolved = r
+			}
 		}
 	}
 	return list
@@ -151,14 +177,19 @@ func familyStatuses(s *Snapshot) (list []FamilyStatus) {
 	return list
 }
 
-func (u *usedService) status(node *policy.Node) ServiceStatus {
-	st := ServiceStatus{Namespace: u.Namespace, Name: u.Name, Unit: u.unit, Place: writtenAt(u.Service), Description: u.Description, Labels: u.Labels, Disabled: u.Disabled}
-	for _, r := range u.resolved {
+func (u *usedService) status(s *Snapshot) ServiceStatus {
+	st := ServiceStatus{
+		Namespace: u.Namespace, Name: u.Name, Unit: u.unit, Place: writtenAt(u.Service), Description: u.Description, Labels: u.Labels,
+		Disabled: u.Disabled, Endpoints: u.endpointStatuses(s.Node, s.details(u.Subject)),
+	}
+	for _, r := range u.families {
+		if r.Resolved == nil {
+			continue
+		}
 		n := 0
 		for _, fe := range r.Frontends {
-			held := r.held(fe)
-			n += toInt(held)
-			fs := frontendStatus(fe, held, r.Unserved, u.Subject, node)
+			n += toInt(r.holdsFrontend(r.Key, fe))
+			fs := u.frontendStatus(r, fe, s.Node)
 			if fs.Action == pending && r.Err != nil {
 				fs.Reason = "syncs fail, and what the kernel holds is not known"
 			}
@@ -170,37 +201,31 @@ func (u *usedService) status(node *policy.Node) ServiceStatus {
 			st.Warnings = append(st.Warnings, fmt.Sprintf("it is large: %d of %d frontends are in the kernel (%s)", n, len(r.Frontends), r.Family.Family))
 		}
 	}
-	st.Endpoints = u.endpointStatuses(node)
 	return st
 }
 
-// pending is the action of a frontend while the kernel is not known to hold it.
-const pending = "pending"
-
-// actionOf returns what the kernel does with what is sent to f.
-func actionOf(f *policy.Frontend, held bool, unserved *proxier.PartialError) (action string, targets int) {
-	if action, targets = kernelAction(f, unserved); !held {
-		action = pending
-	}
-	return action, targets
-}
-
-// frontendStatus returns what becomes of packets to f, a frontend of svc; that may have no Service, if it is gone.
-func frontendStatus(f *policy.Frontend, held bool, unserved *proxier.PartialError, svc policy.Subject, node *policy.Node) FrontendStatus {
+// frontendStatus returns what becomes of packets to a frontend.
+func (u *usedService) frontendStatus(r inFamily, f *policy.Frontend, node *policy.Node) FrontendStatus {
 	addr := netip.AddrPortFrom(f.Key.Addr, f.Key.Port).String()
 	if f.Key.Kind == policy.NodePort {
 		addr = fmt.Sprintf("%s:%d", policy.FamilyOf(f.Key.Addr), f.Key.Port)
 	}
 	st := FrontendStatus{Address: addr + "/" + f.Key.Protocol.String(), Kind: f.Key.Kind.String(), Restricted: f.Restricted}
-	st.Action, st.Targets = actionOf(f, held, unserved)
+	st.Action, st.Targets = r.action(f)
 	if way := f.Outside.Pool.Forward; way.Answers() {
 		st.Forward = way.String()
 	}
-	if svc.Service != nil {
-		st.Reason, st.AllFailed = svc.WhyNot(node, f, st.Action)
-	}
+	st.Reason, st.AllFailed = u.WhyNot(node, f, st.Action)
 	if st.Action == unservedWhole || st.Action == unservedInPart {
-		st.Reason = whyUnserved(f, unserved)
+		st.Reason = whyUnserved(f, r.Unserved)
 	}
 	return st
+}
+
+// writtenAt returns where a service is written; empty: that is not known.
+func writtenAt(svc *source.Service) string {
+	if svc.Pos.File == "" {
+		return ""
+	}
+	return svc.Pos.String()
 }

@@ -49,10 +49,10 @@ func toInt(b bool) int {
 }
 
 // sessionProblems are those of sessions with routers.
-func sessionProblems(list []announcer.Session) (problems []Problem) {
+func sessionProblems(list []announcer.Session) (problems []report.Problem) {
 	for _, s := range list {
 		if !s.Up() {
-			problems = append(problems, Problem{Subject: "bgp", Address: s.Peer.String(), State: "DOWN", Reason: strings.TrimSpace(s.State + " " + s.LastError)})
+			problems = append(problems, report.Problem{Subject: "bgp", Address: s.Peer.String(), State: "DOWN", Reason: strings.TrimSpace(s.State + " " + s.LastError)})
 		}
 	}
 	return problems

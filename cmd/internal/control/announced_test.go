@@ -14,7 +14,7 @@ import (
 // A status names sessions that are down as problems, and addresses that are not announced with the reason.
 func TestSummaryOfAnnounced(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	st := Status{Ready: true, Healthy: true, Announced: Announced{
+	st := Status{Daemon: Daemon{Ready: true, Healthy: true}, Announced: Announced{
 		Sessions: []announcer.Session{
 			{Peer: netip.MustParseAddr("192.0.2.254"), AS: 64500, State: "established", Since: now.Add(-72 * time.Hour), IPv4: announcer.SessionRoutes{Announced: 3}, Notice: "sends many routes"},
 			{Peer: netip.MustParseAddr("2001:db8::1"), AS: 64501, State: "active", Since: now.Add(-time.Minute), LastError: "the peer is AS 64502"},

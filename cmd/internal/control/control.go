@@ -13,18 +13,22 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
+// A Daemon is which daemon runs, and how it does.
+type Daemon struct {
+	Version  string    `json:"version"`
+	PID      int       `json:"pid"`
+	Started  time.Time `json:"started"`
+	Ready    bool      `json:"ready"`   // the first complete sync is done
+	Healthy  bool      `json:"healthy"` // no change has waited too long for a sync
+	Settings Settings  `json:"settings"`
+}
+
 // A Status is what a running daemon tells of itself.
 type Status struct {
-	Version string    `json:"version"`
-	PID     int       `json:"pid"`
-	Started time.Time `json:"started"`
-	Ready   bool      `json:"ready"`   // the first complete sync is done
-	Healthy bool      `json:"healthy"` // no change has waited too long for a sync
-
-	Settings Settings             `json:"settings"`
-	Sources  []source.Status      `json:"sources"`
-	Loop     report.Status        `json:"loop"`
-	Drains   []conditions.Drained `json:"drains,omitempty"` // that of this host first
+	Daemon
+	Sources []source.Status      `json:"sources"`
+	Loop    report.Status        `json:"loop"`
+	Drains  []conditions.Drained `json:"drains,omitempty"` // that of this host first
 	Announced
 	Warnings []string       `json:"warnings,omitempty"`        // of the host and of listeners
 	Faults   []source.Fault `json:"settings_faults,omitempty"` // of the present svcproxy.toml; warnings too

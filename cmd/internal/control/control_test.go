@@ -200,10 +200,12 @@ var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 // sample holds a hostile name in every string that can come from a file.
 var sample = Status{
-	Version: "1.0", PID: 7, Started: now.Add(-26 * time.Hour), Ready: true, Healthy: true,
-	Settings: Settings{
-		ConfigDir: "/etc/svcproxy", Mode: "iptables", Families: []string{"ipv4", "ipv6"},
-		NodeName: "host1", Zone: "a", NodePortAddresses: []string{"192.0.2.1", "2001:db8::1"},
+	Daemon: Daemon{
+		Version: "1.0", PID: 7, Started: now.Add(-26 * time.Hour), Ready: true, Healthy: true,
+		Settings: Settings{
+			ConfigDir: "/etc/svcproxy", Mode: "iptables", Families: []string{"ipv4", "ipv6"},
+			NodeName: "host1", Zone: "a", NodePortAddresses: []string{"192.0.2.1", "2001:db8::1"},
+		},
 	},
 	Sources: []source.Status{{Source: "file", Synced: true, Files: []source.FileStatus{
 		{Path: "/etc/svcproxy/a.toml", State: source.Accepted, Since: now.Add(-90 * time.Second), Services: 2},

@@ -99,8 +99,11 @@ func TestWriteRestricted(t *testing.T) {
 func TestSummaryOfAllDown(t *testing.T) {
 	f := report.FrontendStatus{Address: "10.96.0.10:80/tcp", Kind: "vip", Action: "balance", Targets: 2, AllFailed: "use_all",
 		Reason: "no endpoint passes its check, so those that fail are used: 2 (192.168.10.12: connect timed out)"}
-	sum := report.Summary{Services: 5, Disabled: 2, Actions: map[string]int{"balance": 3}, Problems: []report.AddressProblem{{Service: "default/web", FrontendStatus: f, Place: "web.toml:1:1"}}}
-	s := Summarize(Status{Healthy: true, Ready: true}, sum, Few)
+	sum := report.Summary{
+		Totals:   report.Totals{Services: 5, Disabled: 2, Actions: map[string]int{"balance": 3}},
+		Problems: []report.Problem{{Subject: "default/web", Address: f.Address, State: f.Trouble(), Reason: f.Reason, Place: "web.toml:1:1"}},
+	}
+	s := Summarize(Status{Daemon: Daemon{Healthy: true, Ready: true}}, sum, Few)
 	if got, want := s.Trouble(), "1 problem, the first: default/web 10.96.0.10:80/tcp ALL DOWN "+f.Reason+" (web.toml:1:1)"; got != want {
 		t.Errorf("trouble: %s\nwant     %s", got, want)
 	}
@@ -136,7 +139,7 @@ func TestReadyShare(t *testing.T) {
 
 // Drains are told with who, why, since when and until when, that of this host first.
 func TestDrains(t *testing.T) {
-	st := Status{Healthy: true, Ready: true, Drains: []conditions.Drained{
+	st := Status{Daemon: Daemon{Healthy: true, Ready: true}, Drains: []conditions.Drained{
 		{Target: conditions.DrainTarget{Node: true}, Drain: policy.Drain{By: "alice", Reason: "disk\x1b[2J", At: now.Add(-2 * time.Minute), Until: now.Add(13 * time.Minute)}},
 		{Target: conditions.DrainTarget{Addr: netip.MustParseAddr("192.168.10.12"), Service: source.Key{Namespace: "default", Name: "web"}}, Drain: policy.Drain{By: "root", At: now.Add(-time.Hour)}},
 	}}

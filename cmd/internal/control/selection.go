@@ -84,7 +84,7 @@ func readyShare(s *report.ServiceStatus) int {
 // idle returns how many of a service's addresses do not serve as they should.
 func idle(s *report.ServiceStatus) (n int) {
 	for _, f := range s.Frontends {
-		if !serves(f) {
+		if !f.Serves() {
 			n++
 		}
 	}

@@ -15,22 +15,12 @@ import (
 
 // A Summary is a Status in a size that does not grow with the number of services and files.
 type Summary struct {
-	Version string    `json:"version"`
-	PID     int       `json:"pid"`
-	Started time.Time `json:"started"`
-	Ready   bool      `json:"ready"`
-	Healthy bool      `json:"healthy"`
-
-	Settings Settings `json:"settings"`
-
-	Services  int                   `json:"services"`
-	Disabled  int                   `json:"disabled_services,omitempty"` // of those, by their files
-	Addresses map[string]int        `json:"addresses"`                   // by their action, as in a Status
-	Families  []report.FamilyStatus `json:"families"`
+	Daemon
+	report.Totals
 
 	Files    map[source.FileState]int `json:"files"`                  // how many, by state
 	Broken   []source.FileStatus      `json:"broken_files,omitempty"` // not used as they stand
-	Problems []Problem                `json:"problems,omitempty"`
+	Problems []report.Problem         `json:"problems,omitempty"`
 	Warnings []string                 `json:"warnings,omitempty"`
 	Drains   []conditions.Drained     `json:"drains,omitempty"` // that of this host first
 	Restart  []string                 `json:"restart_needed,omitempty"`
@@ -47,15 +37,6 @@ type Left struct {
 	Problems int `json:"problems,omitempty"`
 	Warnings int `json:"warnings,omitempty"`
 	Drains   int `json:"drains,omitempty"`
-}
-
-// A Problem is one thing that does not work as it should.
-type Problem struct {
-	Subject string `json:"subject"`           // a service, a family, a source, "host" or "svcproxy"
-	Address string `json:"address,omitempty"` // of a service
-	State   string `json:"state,omitempty"`   // in a word or two
-	Reason  string `json:"reason,omitempty"`
-	Place   string `json:"place,omitempty"` // where it is written, as "web.toml:1:1"
 }
 
 const (
@@ -86,14 +67,10 @@ func MostOf(query url.Values) (int, error) {
 // Summarize makes a Summary of a Status without services, and of what is known of those. It
 // names at most so many problems, see Few.
 func Summarize(st Status, loop report.Summary, most int) Summary {
-	s := Summary{
-		Version: st.Version, PID: st.PID, Started: st.Started, Ready: st.Ready, Healthy: st.Healthy, Settings: st.Settings,
-		Services: loop.Services, Disabled: loop.Disabled, Addresses: loop.Actions, Families: loop.Families,
-		Files: make(map[source.FileState]int), Restart: st.Restart,
-	}
+	s := Summary{Daemon: st.Daemon, Totals: loop.Totals, Files: make(map[source.FileState]int), Restart: st.Restart}
 	s.files(st.Sources)
 	s.Announced = st.Announced.summary(most)
-	s.Problems = slices.Concat(st.problems(loop.Families), sessionProblems(st.Sessions), addressProblems(loop.Problems))
+	s.Problems = slices.Concat(st.problems(loop.Families), sessionProblems(st.Sessions), loop.Problems)
 	s.Warnings = slices.Concat(st.notes(), loop.Warnings)
 	s.Left = Left{Problems: loop.MoreProblems, Warnings: loop.MoreWarnings}
 	s.Broken = first(s.Broken, (most+1)/2, &s.Left.Broken)
@@ -116,28 +93,28 @@ func (s *Summary) files(sources []source.Status) {
 }
 
 // problems returns those of the daemon, its sources and the host, the most pressing first.
-func (st *Status) problems(families []report.FamilyStatus) (list []Problem) {
+func (st *Status) problems(families []report.FamilyStatus) (list []report.Problem) {
 	if !st.Healthy {
-		list = append(list, Problem{Subject: "svcproxy", State: "UNHEALTHY", Reason: "a change has waited too long for a sync"})
+		list = append(list, report.Problem{Subject: "svcproxy", State: "UNHEALTHY", Reason: "a change has waited too long for a sync"})
 	}
 	for _, f := range families {
 		list = append(list, familyProblems(f)...)
 	}
 	for _, f := range faultLines(st.Faults, false) {
-		list = append(list, Problem{Subject: "settings", State: "STALE", Reason: f})
+		list = append(list, report.Problem{Subject: "settings", State: "STALE", Reason: f})
 	}
 	for _, src := range st.Sources {
 		list = append(list, sourceProblems(src)...)
 	}
 	for _, w := range st.Warnings {
-		list = append(list, Problem{Subject: "host", Reason: w})
+		list = append(list, report.Problem{Subject: "host", Reason: w})
 	}
 	return list
 }
 
-func familyProblems(f report.FamilyStatus) (list []Problem) {
+func familyProblems(f report.FamilyStatus) (list []report.Problem) {
 	add := func(state, reason string) {
-		list = append(list, Problem{Subject: f.Family, State: state, Reason: reason})
+		list = append(list, report.Problem{Subject: f.Family, State: state, Reason: reason})
 	}
 	if f.Error != "" {
 		add("SYNC FAILS", "since "+f.FailingSince.Format(time.RFC3339)+": "+f.Error)
@@ -154,44 +131,20 @@ func familyProblems(f report.FamilyStatus) (list []Problem) {
 	return list
 }
 
-func sourceProblems(src source.Status) (list []Problem) {
+func sourceProblems(src source.Status) (list []report.Problem) {
 	subject := "source " + src.Source
 	if c := src.Connection; c != nil && !c.Connected {
-		list = append(list, Problem{Subject: subject, Address: c.Server, State: "DISCONNECTED", Reason: c.Error})
+		list = append(list, report.Problem{Subject: subject, Address: c.Server, State: "DISCONNECTED", Reason: c.Error})
 	}
 	for _, w := range src.Warnings[:len(src.Warnings)-src.Notes] {
-		list = append(list, Problem{Subject: subject, Reason: w})
+		list = append(list, report.Problem{Subject: subject, Reason: w})
 	}
 	for _, o := range src.Objects {
 		for _, f := range faultLines(o.Faults, false) {
-			list = append(list, Problem{Subject: o.Path, State: "REFUSED", Reason: f})
+			list = append(list, report.Problem{Subject: o.Path, State: "REFUSED", Reason: f})
 		}
 	}
 	return list
-}
-
-// addressProblems are those of services.
-func addressProblems(in []report.AddressProblem) (list []Problem) {
-	for _, p := range in {
-		list = append(list, Problem{Subject: p.Service, Address: p.Address, State: actionWord(p.Action), Reason: p.Reason, Place: p.Place})
-	}
-	return list
-}
-
-// serves reports whether an address serves as it should.
-func serves(f report.FrontendStatus) bool { return f.Action == "balance" && f.AllFailed == "" }
-
-// actionWord says what becomes of packets to an address that does not serve as it should.
-func actionWord(action string) string {
-	switch action {
-	case "balance": // by endpoints that fail their check
-		return "ALL DOWN"
-	case "reject":
-		return "REJECTS"
-	case "drop":
-		return "DROPS"
-	}
-	return strings.ToUpper(action)
 }
 
 // notes returns what is worth knowing and hinders nothing, except for services.
@@ -213,7 +166,7 @@ func (s *Summary) Trouble() string {
 	case !s.Ready:
 		return "the first sync is not complete"
 	case problems > 0 && len(s.Problems) > 0:
-		return counted(problems, "problem") + ", the first: " + s.Problems[0].String()
+		return counted(problems, "problem") + ", the first: " + problemLine(s.Problems[0])
 	case problems > 0:
 		return counted(problems, "problem")
 	case broken > 0:
@@ -222,8 +175,8 @@ func (s *Summary) Trouble() string {
 	return ""
 }
 
-// String returns the problem on a line.
-func (p Problem) String() string {
+// problemLine returns a problem on a line.
+func problemLine(p report.Problem) string {
 	return source.Printable(strings.Join(nonEmpty(p.Subject, p.Address, p.State, p.Reason, bracketed(p.Place)), " "))
 }
 

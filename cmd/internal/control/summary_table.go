@@ -68,11 +68,11 @@ func rounded(d time.Duration) time.Duration {
 
 // addresses returns how many addresses do what: "19,998 addresses serve, 2 reject".
 func (s *Summary) addresses() string {
-	parts := []string{counted(s.Addresses["balance"], "address") + " " + verb(s.Addresses["balance"], "serve")}
+	parts := []string{counted(s.Actions["balance"], "address") + " " + verb(s.Actions["balance"], "serve")}
 	for _, a := range []struct{ action, say string }{
 		{"reject", "reject"}, {"drop", "drop"}, {"unserved", "UNSERVED"}, {"in part", "in part"}, {"pending", "pending"},
 	} {
-		if n := s.Addresses[a.action]; n > 0 {
+		if n := s.Actions[a.action]; n > 0 {
 			if a.action == "reject" || a.action == "drop" {
 				a.say = verb(n, a.say)
 			}
@@ -134,9 +134,9 @@ func (t *table) problems(s *Summary) {
 
 // problem writes a row. What is of no service has no columns, so that long texts
 // do not move those of services.
-func (t *table) problem(p Problem) {
+func (t *table) problem(p report.Problem) {
 	if p.Address == "" || p.State == "" {
-		t.row("  " + p.String())
+		t.row("  " + problemLine(p))
 		return
 	}
 	t.row("  "+p.Subject, p.Address, p.State, strings.TrimSpace(p.Reason+" "+bracketed(p.Place)))
@@ -170,10 +170,10 @@ func action(f report.FrontendStatus) string {
 	if f.Restricted {
 		restricted = "restricted"
 	}
-	if serves(f) || f.Action == "pending" && f.Reason == "" {
+	if f.Serves() || f.Action == "pending" && f.Reason == "" {
 		return spaced(f.Action, f.Forward, restricted, f.Reason)
 	}
-	return spaced(actionWord(f.Action), restricted, f.Reason)
+	return spaced(f.Trouble(), restricted, f.Reason)
 }
 
 // WriteServices writes services for people, as of now: their addresses, and for each of them its endpoints.

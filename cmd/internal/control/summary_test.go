@@ -3,10 +3,12 @@ package control
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
 	"net/url"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -23,11 +25,12 @@ import (
 
 // of10000 is what a loop tells of 10,000 services, two addresses of which do not serve.
 var of10000 = report.Summary{
-	Services: 10_000, Actions: map[string]int{"balance": 19_998, "reject": 1, "drop": 1},
-	Families: sample.Loop.Families[:1],
-	Problems: []report.AddressProblem{
-		{Service: "default/web", FrontendStatus: report.FrontendStatus{Address: "[fd00:96::10]:80/tcp", Kind: "vip", Action: "reject", Reason: "no IPv6 endpoint"}, Place: "web.toml:1:1"},
-		{Service: "prod/svc-777", FrontendStatus: report.FrontendStatus{Address: "10.96.3.28:80/tcp", Kind: "vip", Action: "drop", Reason: "policy local: no endpoint on this node; usable elsewhere: 2"}, Place: "\x1b[2Jbig.json:3307:1"},
+	Totals: report.Totals{
+		Services: 10_000, Actions: map[string]int{"balance": 19_998, "reject": 1, "drop": 1}, Families: sample.Loop.Families[:1],
+	},
+	Problems: []report.Problem{
+		{Subject: "default/web", Address: "[fd00:96::10]:80/tcp", State: "REJECTS", Reason: "no IPv6 endpoint", Place: "web.toml:1:1"},
+		{Subject: "prod/svc-777", Address: "10.96.3.28:80/tcp", State: "DROPS", Reason: "policy local: no endpoint on this node; usable elsewhere: 2", Place: "\x1b[2Jbig.json:3307:1"},
 	},
 	Warnings: []string{"service default/web: 10.96.0.10 is on eth0"},
 }
@@ -60,18 +63,34 @@ NEEDS A RESTART  mode
 	}
 }
 
+// Programs read the summary: its keys, their order, and what is left out where it is empty.
+func TestSummaryJSON(t *testing.T) {
+	st, sum := sample, of10000
+	st.Loop.Services, st.Sources = nil, []source.Status{{Source: "file", Files: sample.Sources[0].Files[2:]}}
+	sum.Disabled, sum.Problems = 1, sum.Problems[:1]
+	s := Summarize(st, sum, 2)
+	s.Everything = sample.Loop.Services[1:]
+	got, err := json.MarshalIndent(s, "", "  ")
+	check(t, err)
+	want, err := os.ReadFile("testdata/summary.json")
+	check(t, err)
+	if diff := cmp.Diff(string(want), string(got)+"\n"); diff != "" {
+		t.Errorf("summary (-want +got):\n%s", diff)
+	}
+}
+
 // However much is wrong, what is first asked for stands on a screen of 24 lines, and says how
 // much more there is.
 func TestSummaryIsOneScreen(t *testing.T) {
-	st := Status{Healthy: true, Restart: []string{"mode"}, Drains: make([]conditions.Drained, 100), Sources: []source.Status{{Source: "file"}}}
-	sum := report.Summary{Services: 5000, Actions: map[string]int{"reject": 5000}, MoreProblems: 4994, MoreWarnings: 94}
+	st := Status{Daemon: Daemon{Healthy: true}, Restart: []string{"mode"}, Drains: make([]conditions.Drained, 100), Sources: []source.Status{{Source: "file"}}}
+	sum := report.Summary{Totals: report.Totals{Services: 5000, Actions: map[string]int{"reject": 5000}}, MoreProblems: 4994, MoreWarnings: 94}
 	for i := range 100 {
 		f := source.FileStatus{Path: fmt.Sprintf("%d.toml", i), State: source.Refused}
 		f.Faults = []source.Fault{{Msg: "one"}, {Msg: "two"}, {Msg: "odd", Warning: true}}
 		st.Sources[0].Files = append(st.Sources[0].Files, f)
 		st.Warnings = append(st.Warnings, "host")
 	}
-	sum.Problems, sum.Warnings = make([]report.AddressProblem, Few), make([]string, Few)
+	sum.Problems, sum.Warnings = make([]report.Problem, Few), make([]string, Few)
 	s := Summarize(st, sum, Few)
 	var b strings.Builder
 	check(t, s.WriteTable(&b, now))
@@ -88,7 +107,7 @@ func TestSummaryIsOneScreen(t *testing.T) {
 
 // Where there is little, all of it is shown.
 func TestSummaryOfFew(t *testing.T) {
-	s := Summarize(Status{Healthy: true, Ready: true}, report.Summary{Services: 2, Actions: map[string]int{"balance": 1, "drop": 1}}, Few)
+	s := Summarize(Status{Daemon: Daemon{Healthy: true, Ready: true}}, report.Summary{Totals: report.Totals{Services: 2, Actions: map[string]int{"balance": 1, "drop": 1}}}, Few)
 	s.Everything = sample.Loop.Services
 	var b strings.Builder
 	check(t, s.WriteTable(&b, now))
@@ -151,10 +170,10 @@ func TestRowsOfRanges(t *testing.T) {
 // Everything that hinders is trouble, and nothing else.
 func TestTrouble(t *testing.T) {
 	fine := func() (Status, report.Summary) {
-		return Status{Ready: true, Healthy: true, Sources: []source.Status{{
+		return Status{Daemon: Daemon{Ready: true, Healthy: true}, Sources: []source.Status{{
 			Source: "file", Warnings: []string{"web.yaml is not read"}, Notes: 1,
 			Files: []source.FileStatus{{Path: "a.toml", State: source.Accepted, Faults: []source.Fault{{Msg: "no address", Warning: true}}}},
-		}}}, report.Summary{Services: 1, Actions: map[string]int{"balance": 1}, Warnings: []string{"odd"}}
+		}}}, report.Summary{Totals: report.Totals{Services: 1, Actions: map[string]int{"balance": 1}}, Warnings: []string{"odd"}}
 	}
 	for _, tt := range []struct {
 		name string
@@ -294,7 +313,7 @@ func TestCheck(t *testing.T) {
 	})
 	sessionDown := sessionProblems([]announcer.Session{{Peer: netip.MustParseAddr("192.0.2.254"), State: "active"}})
 	Get(r, "/v1/summary", func(context.Context, url.Values) (Summary, error) {
-		return Summary{Ready: asked > 1, Problems: sessionDown}, nil
+		return Summary{Daemon: Daemon{Ready: asked > 1}, Problems: sessionDown}, nil
 	})
 	drains := []conditions.Drained{{Target: conditions.DrainTarget{Addr: netip.MustParseAddr("192.0.2.1")}}}
 	Get(r, DrainPath, func(context.Context, url.Values) ([]conditions.Drained, error) { return drains, nil })

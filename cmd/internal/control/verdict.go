@@ -77,11 +77,11 @@ func (c *Client) leaves(ctx context.Context) (string, error) {
 func verdict(list []report.ServiceStatus) (why string, pending bool) {
 	for i := range list {
 		for _, f := range list[i].Frontends {
-			if serves(f) {
+			if f.Serves() {
 				continue
 			}
 			if why == "" || pending {
-				why = Problem{list[i].Namespace + "/" + list[i].Name, f.Address, actionWord(f.Action), f.Reason, list[i].Place}.String()
+				why = problemLine(report.Problem{Subject: list[i].Key().String(), Address: f.Address, State: f.Trouble(), Reason: f.Reason, Place: list[i].Place})
 			}
 			pending = f.Action == "pending" && f.Reason == ""
 			if !pending {
@@ -89,7 +89,7 @@ func verdict(list []report.ServiceStatus) (why string, pending bool) {
 			}
 		}
 		if len(list[i].Frontends) == 0 {
-			return Problem{Subject: list[i].Namespace + "/" + list[i].Name, Reason: idleReason(list[i]), Place: list[i].Place}.String(), false
+			return problemLine(report.Problem{Subject: list[i].Key().String(), Reason: idleReason(list[i]), Place: list[i].Place}), false
 		}
 	}
 	return why, pending

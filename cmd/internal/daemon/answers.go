@@ -109,8 +109,10 @@ func (d *daemon) status(ctx context.Context, match func(*source.Service) bool) c
 // about is status without the loop's own, of which it is given these parts.
 func (d *daemon) about(ctx context.Context, families []report.FamilyStatus, refusals []claims.Refusal) control.Status {
 	st := control.Status{
-		Version: d.Version, PID: os.Getpid(), Started: d.started,
-		Ready: d.http.health.Ready(), Healthy: d.http.health.Healthy(), Settings: d.inUse(families),
+		Daemon: control.Daemon{
+			Version: d.Version, PID: os.Getpid(), Started: d.started,
+			Ready: d.http.health.Ready(), Healthy: d.http.health.Healthy(), Settings: d.inUse(families),
+		},
 		Drains: d.keeper.Drains().List(), Announced: control.Announced{Sessions: d.announcer.Sessions()},
 	}
 	for _, s := range d.sources {

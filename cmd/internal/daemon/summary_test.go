@@ -34,7 +34,7 @@ func TestSummaryOfADaemon(t *testing.T) {
 	}
 	r.eventually("all of it", func() bool {
 		s := ask(1)
-		return s.Services == 13 && s.Addresses["reject"] == 13 && s.Files["refused"] == 1
+		return s.Services == 13 && s.Actions["reject"] == 13 && s.Files["refused"] == 1
 	})
 	few, all := ask(1), ask(control.All)
 	if len(few.Problems) != 1 || len(few.Everything) != 0 || few.Left.Problems+1 != len(all.Problems) || all.Left != (control.Left{}) {
