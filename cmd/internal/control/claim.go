@@ -51,13 +51,17 @@ func claimDir(kind, dir, name string, patience time.Duration) (*os.File, error) 
 const lockPatience = 2 * time.Second
 
 // lock locks f, or returns that another process held it all the time.
-func lock(f *os.File, patience time.Duration) error {
-	deadline := time.Now().Add(patience)
-	for {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(deadline) {
-			return err
-		}
+func lock(f *os.File, patience time.Duration) (err error) {
+	patiently(patience, func() bool {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		return !errors.Is(err, unix.EWOULDBLOCK)
+	})
+	return err
+}
+
+// patiently tries something until it is done, or for so long.
+func patiently(patience time.Duration, try func() (done bool)) {
+	for deadline := time.Now().Add(patience); !try() && !time.Now().After(deadline); {
 		time.Sleep(10 * time.Millisecond)
 	}
 }

@@ -31,25 +31,28 @@ var ErrForbidden = errors.New("svcproxy refuses")
 type Client struct {
 	path    string
 	connect func(context.Context) (net.Conn, error)
-	http    *http.Client
 	silence time.Duration // how long the daemon may say nothing; 0: silentAfter
 }
 
 // NewClient returns a client of the daemon that has claimed runDir.
 func NewClient(runDir string) *Client {
 	path := socketPath(runDir)
-	c := &Client{path: path, connect: func(ctx context.Context) (net.Conn, error) {
+	return &Client{path: path, connect: func(ctx context.Context) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", path)
 	}}
-	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-		conn, err := c.connect(ctx)
-		if err != nil {
-			return nil, err
-		}
-		return heardBy(ctx, conn), nil
+}
+
+// dial connects for one question.
+func (c *Client) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	conn, err := c.connect(ctx)
+	if err != nil {
+		return nil, err
 	}
-	c.http = &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
-	return c
+	patient := patientConn{Conn: conn, silence: cmp.Or(c.silence, silentAfter)}
+	if cred, err := credentials(conn.(*net.UnixConn)); err == nil {
+		patient.pid = int(cred.Pid)
+	}
+	return patient, nil
 }
 
 // Patient has c wait for so long, in place of 30 s, while a daemon that is not stopped says
@@ -107,14 +110,12 @@ func (c *Client) Tell(ctx context.Context, path string, question, answer any) er
 
 // do asks, for as long as the answer takes while something of it comes in.
 func (c *Client) do(ctx context.Context, method, path string, body io.Reader, answer any) error {
-	p := &progress{silence: cmp.Or(c.silence, silentAfter)}
-	ctx, stop := p.watch(context.WithValue(ctx, progressKey{}, p))
-	defer stop()
 	req, err := http.NewRequestWithContext(ctx, method, "http://svcproxy"+path, body)
 	if err != nil {
 		return fmt.Errorf("asking %s: %w", c.path, err)
 	}
-	resp, err := c.http.Do(req)
+	asking := http.Client{Transport: &http.Transport{DialContext: c.dial, DisableKeepAlives: true}}
+	resp, err := asking.Do(req)
 	if err != nil {
 		return endedBy(ctx, unanswered(err))
 	}

@@ -134,7 +134,7 @@ func TestDaemonEndsMeanwhile(t *testing.T) {
 		},
 		"before its turn": func(w http.ResponseWriter, req *http.Request) {
 			<-req.Context().Done()
-			newTurns().handler(http.NotFoundHandler()).ServeHTTP(w, req)
+			newTurns(1, 1).handler(http.NotFoundHandler()).ServeHTTP(w, req)
 		},
 		"without a word": func(w http.ResponseWriter, req *http.Request) {
 			w.WriteHeader(http.StatusOK)

@@ -73,7 +73,11 @@ func ClaimNamespace(name string, self Holder) (*NamespaceClaim, error) {
 	if err != nil {
 		return nil, fmt.Errorf("claiming the network namespace: %w", err)
 	}
-	l, err := listenPatiently(name)
+	var l net.Listener
+	patiently(lockPatience, func() bool {
+		l, err = net.Listen("unix", name)
+		return !errors.Is(err, unix.EADDRINUSE)
+	})
 	var held *HeldError
 	var unknown error
 	if errors.Is(err, unix.EADDRINUSE) {
@@ -91,16 +95,6 @@ func ClaimNamespace(name string, self Holder) (*NamespaceClaim, error) {
 		return nil, fmt.Errorf("claiming the network namespace: %w", held)
 	}
 	return &NamespaceClaim{warning: warning(name, held, unknown)}, nil
-}
-
-// listenPatiently listens at name, or returns that another process held it all the time.
-func listenPatiently(name string) (net.Listener, error) {
-	for deadline := time.Now().Add(lockPatience); ; time.Sleep(10 * time.Millisecond) {
-		l, err := net.Listen("unix", name)
-		if !errors.Is(err, unix.EADDRINUSE) || time.Now().After(deadline) {
-			return l, err
-		}
-	}
 }
 
 // warning says who has name although it is no daemon.
@@ -151,25 +145,16 @@ func (c *NamespaceClaim) Close() error {
 // CheckNamespace returns a *HeldError when a daemon works in this network namespace,
 // and another error when the holder cannot be identified.
 func CheckNamespace(name string) error {
-	held, err := askPatiently(name)
-	if err != nil {
-		return err
+	var held *HeldError
+	var err error
+	patiently(lockPatience, func() bool { // one that was killed may seem to have it for a moment, and does not answer
+		held, err = askHolder(name)
+		return err != nil || held == nil || held.Answered
+	})
+	if err == nil && held != nil && held.counts() {
+		err = held
 	}
-	if held == nil || !held.counts() {
-		return nil
-	}
-	return held
-}
-
-// askPatiently returns who has name, after a while also where that does not answer:
-// a daemon that was killed may seem to have it for a moment.
-func askPatiently(name string) (*HeldError, error) {
-	for deadline := time.Now().Add(lockPatience); ; time.Sleep(10 * time.Millisecond) {
-		held, err := askHolder(name)
-		if err != nil || held == nil || held.Answered || time.Now().After(deadline) {
-			return held, err
-		}
-	}
+	return err
 }
 
 // askHolder returns who has name; nil: nobody.
@@ -182,11 +167,14 @@ func askHolder(name string) (*HeldError, error) {
 		return nil, fmt.Errorf("asking who works in this network namespace: %w", err)
 	}
 	defer conn.Close()
-	held, err := peer(conn.(*net.UnixConn))
+	cred, err := credentials(conn.(*net.UnixConn))
 	if err != nil {
 		return nil, fmt.Errorf("asking who works in this network namespace: %w", err)
 	}
-	held.name = name
+	held := &HeldError{Holder: Holder{PID: int(cred.Pid)}, Process: "name not known", name: name, uid: cred.Uid}
+	if comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", cred.Pid)); err == nil {
+		held.Process = strings.TrimSpace(string(comm))
+	}
 	_ = conn.SetReadDeadline(time.Now().Add(answerPatience))
 	var said Holder
 	if err := json.NewDecoder(io.LimitReader(conn, maxHolder)).Decode(&said); err != nil || said.PID == 0 {
@@ -196,18 +184,5 @@ func askHolder(name string) (*HeldError, error) {
 		said.PID = held.PID
 	}
 	held.Holder, held.Answered = said, true
-	return held, nil
-}
-
-// peer returns what the kernel knows of who listens at the other end.
-func peer(conn *net.UnixConn) (*HeldError, error) {
-	cred, err := credentials(conn)
-	if err != nil {
-		return nil, err
-	}
-	held := &HeldError{Holder: Holder{PID: int(cred.Pid)}, Process: "name not known", uid: cred.Uid}
-	if comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", cred.Pid)); err == nil {
-		held.Process = strings.TrimSpace(string(comm))
-	}
 	return held, nil
 }

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"sync/atomic"
 	"time"
 )
 
@@ -22,9 +21,8 @@ var lookInterval = 30 * time.Second
 
 // A Server is the daemon's end of the socket, and its claim to the run directory.
 type Server struct {
-	socket  socket
-	failed  error        // why there is no socket; nil: there is
-	trouble atomic.Value // a string: what is wrong with the socket
+	socket socket
+	failed error // why there is no socket; nil: there is
 }
 
 // Listen makes the run directory where it is missing, claims it, and opens the
@@ -39,17 +37,7 @@ func Listen(runDir string) (*Server, error) {
 	if s.failed = s.socket.open(lockPatience); errors.Is(s.failed, ErrClaimed) {
 		return nil, s.failed
 	}
-	s.recordTrouble()
 	return s, nil
-}
-
-// recordTrouble keeps what is wrong with the socket, for Warnings.
-func (s *Server) recordTrouble() {
-	text := ""
-	if err := s.socket.groupErr; err != nil {
-		text = err.Error()
-	}
-	s.trouble.Store(text)
 }
 
 // Warnings returns what is wrong with the socket. It may be called from any goroutine. s may be nil.
@@ -57,7 +45,7 @@ func (s *Server) Warnings() []string {
 	if s == nil {
 		return nil
 	}
-	if text, _ := s.trouble.Load().(string); text != "" {
+	if text, _ := s.socket.trouble.Load().(string); text != "" {
 		return []string{text}
 	}
 	return nil
@@ -83,7 +71,6 @@ func (s *Server) Serve(ctx context.Context, log *slog.Logger, routes *Routes) {
 		}
 		before := s.failed
 		s.failed = s.socket.open(0)
-		s.recordTrouble()
 		if s.failed == nil {
 			log.Warn("the control socket was missing; reopened it", "run_dir", s.socket.runDir)
 		}
@@ -104,7 +91,7 @@ func (s *Server) answer(srv *http.Server, log *slog.Logger) {
 	}
 	l := s.socket.listener
 	go func() {
-		err := srv.Serve(&peerListener{UnixListener: l})
+		err := srv.Serve(&peerListener{l, newTurns(maxReaderConns, maxWriterConns)})
 		if !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
 			log.Warn("the control socket failed; reopening it", "err", err)
 			l.Close() // so that it is
@@ -114,7 +101,7 @@ func (s *Server) answer(srv *http.Server, log *slog.Logger) {
 
 func newServer(ctx context.Context, routes *Routes) *http.Server {
 	return &http.Server{
-		Handler:           newTurns().handler(&routes.mux),
+		Handler:           newTurns(maxReaderAnswers, maxWriterAnswers).handler(&routes.mux),
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 		ConnContext:       withPeer,
 		ReadHeaderTimeout: 5 * time.Second,

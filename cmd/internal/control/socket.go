@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 )
 
@@ -15,7 +16,7 @@ type socket struct {
 	lock     *os.File          // nil: the directory is not claimed
 	listener *net.UnixListener // nil: there is no socket
 	file     os.FileInfo       // of the socket
-	groupErr error             // why groups that should cannot use the socket
+	trouble  atomic.Value      // a string: why groups that should cannot use the socket
 }
 
 // lockName is the file in the run directory that is locked.
@@ -74,9 +75,11 @@ func (s *socket) listen() error {
 	}
 	l.SetUnlinkOnClose(false) // another may have that path by then
 	err = os.Chmod(path, 0o660)
-	if s.groupErr = share(path); s.groupErr != nil {
-		s.groupErr = fmt.Errorf("sharing the control socket with groups, whose members cannot ask now: %w", s.groupErr)
+	trouble := ""
+	if err := share(path); err != nil {
+		trouble = fmt.Sprintf("sharing the control socket with groups, whose members cannot ask now: %v", err)
 	}
+	s.trouble.Store(trouble)
 	file, statErr := os.Lstat(path)
 	if err := errors.Join(err, statErr); err != nil {
 		return errors.Join(fmt.Errorf("opening control socket: %w", err), l.Close())

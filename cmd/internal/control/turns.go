@@ -20,22 +20,28 @@ const (
 	maxWriterConns = 64
 )
 
-// turns has questions answered in turn.
-type turns struct{ readers, writers chan struct{} } // each has an element for each question that is answered
+// turns bound how many have one at once. Each has an element for each that has.
+type turns struct{ readers, writers chan struct{} }
 
-func newTurns() *turns {
-	return &turns{make(chan struct{}, maxReaderAnswers), make(chan struct{}, maxWriterAnswers)}
+func newTurns(readers, writers int) turns {
+	return turns{make(chan struct{}, readers), make(chan struct{}, writers)}
+}
+
+// of returns the turns that a peer is given.
+func (t turns) of(p Peer) chan struct{} {
+	if p.writes {
+		return t.writers
+	}
+	return t.readers
 }
 
 var errEnds = errors.New("it had not begun to answer")
 
 // handler has h answer a question when it is its turn.
-func (t *turns) handler(h http.Handler) http.Handler {
+func (t turns) handler(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		taken := t.readers
-		if peer, _ := req.Context().Value(peerKey{}).(Peer); peer.writes {
-			taken = t.writers
-		}
+		peer, _ := req.Context().Value(peerKey{}).(Peer)
+		taken := t.of(peer)
 		select {
 		case <-req.Context().Done():
 		case taken <- struct{}{}:
@@ -53,9 +59,7 @@ func (t *turns) handler(h http.Handler) http.Handler {
 // that are too many.
 type peerListener struct {
 	*net.UnixListener
-
-	mu               sync.Mutex
-	readers, writers int // connections that are open
+	open turns
 }
 
 // Accept implements net.Listener.
@@ -65,26 +69,15 @@ func (l *peerListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if peer := peerOf(conn); l.count(peer, 1) {
-			return &peerConn{Conn: conn, peer: peer, leave: sync.OnceFunc(func() { l.count(peer, -1) })}, nil
+		peer := peerOf(conn)
+		open := l.open.of(peer)
+		select {
+		case open <- struct{}{}:
+			return &peerConn{Conn: conn, peer: peer, leave: sync.OnceFunc(func() { <-open })}, nil
+		default:
+			conn.Close()
 		}
-		conn.Close()
 	}
-}
-
-// count counts one connection more or less, unless there are too many.
-func (l *peerListener) count(p Peer, n int) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	open, most := &l.readers, maxReaderConns
-	if p.writes {
-		open, most = &l.writers, maxWriterConns
-	}
-	if *open+n > most {
-		return false
-	}
-	*open += n
-	return true
 }
 
 // A peerConn knows who is at its other end.

@@ -2,15 +2,18 @@ package control
 
 import (
 	"context"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"testing"
 )
 
 // However many questions readers ask at once, those who may change something are answered. Who waits has the turn
 // that ends, or gives up.
 func TestTurns(t *testing.T) {
-	answering, begun, ends := newTurns(), make(chan bool), make(chan bool)
+	answering, begun, ends := newTurns(maxReaderAnswers, maxWriterAnswers), make(chan bool), make(chan bool)
 	h := answering.handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		begun <- true
 		<-ends
@@ -57,21 +60,41 @@ func TestTurns(t *testing.T) {
 	}
 }
 
+// Connections beyond the bound are closed, and one that ends makes room. Who asks here may write.
 func TestConnectionsAreBounded(t *testing.T) {
-	var l peerListener
-	enter := func(p Peer) (n int) {
-		for l.count(p, 1) {
-			n++
+	path := filepath.Join(t.TempDir(), "socket")
+	unix, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
+	check(t, err)
+	defer unix.Close()
+	l := &peerListener{unix, newTurns(maxReaderConns, maxWriterConns)}
+	accepted := make(chan net.Conn)
+	go func() {
+		for conn, err := l.Accept(); err == nil; conn, err = l.Accept() {
+			accepted <- conn
 		}
-		return n
+	}()
+	connect := func() net.Conn {
+		conn, err := net.Dial("unix", path)
+		check(t, err)
+		t.Cleanup(func() { conn.Close() })
+		return conn
 	}
-	if n := enter(Peer{UID: 1000}); n != maxReaderConns {
-		t.Errorf("readers have %d connections, want %d", n, maxReaderConns)
+	var first net.Conn
+	for range maxWriterConns {
+		connect()
+		first = <-accepted
 	}
-	if n := enter(Peer{writes: true}); n != maxWriterConns {
-		t.Errorf("root has %d connections, want %d", n, maxWriterConns)
+	if _, err := connect().Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("one beyond the bound: %v, want that it is closed", err)
 	}
-	if l.count(Peer{UID: 1000}, -1); !l.count(Peer{UID: 1001}, 1) {
-		t.Error("a connection that ended counts still")
+	if len(l.open.readers) != 0 {
+		t.Errorf("%d count as readers", len(l.open.readers))
+	}
+	check(t, first.Close())
+	first.Close()
+	connect()
+	<-accepted
+	if _, err := connect().Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("one beyond the bound, after another had ended: %v", err)
 	}
 }
