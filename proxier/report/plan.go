@@ -1,7 +1,6 @@
 package report
 
 import (
-	"net/netip"
 	"reflect"
 
 	"svcproxy.dev/svcproxy/proxier"
@@ -27,8 +26,6 @@ type FamilyPlan struct {
 	Host          policy.Host
 	Node          *policy.Node
 	Fresh         bool // nobody knows at this sync what was there before it
-
-	placed map[policy.FrontendKey][]netip.Addr // see placedAddrs
 }
 
 // ComparePlan returns what leads from one State to another, which node belongs to, without

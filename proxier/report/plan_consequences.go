@@ -20,22 +20,23 @@ const (
 	Closed       Effect = "closed"    // established connections are closed
 	Kept         Effect = "kept"      // endpoints get no new connections, and keep those that they have
 	Forgotten    Effect = "forgotten" // clients with session affinity get any endpoint
+	Cut          Effect = "cut"       // established connections end at once: in place of GoOn, where a mode has no drain timeout left
 	Barred       Effect = "barred"    // new connections are dropped, except for those from Sources; established ones of TCP and SCTP go on
 )
 
-// A Consequence is what a change means for connections of one service port.
+// A Consequence is what becomes of connections, or of clients, of a service port.
 type Consequence struct {
-	ServicePort policy.ServicePortName
-	Protocol    source.Protocol
-	Effect      Effect
+	Service     string           `json:"service"` // with the name of the port
+	Protocol    string           `json:"protocol"`
+	Effect      Effect           `json:"effect"`
+	Frontends   []string         `json:"frontends,omitempty"`   // that connections are sent to, as status writes them; of Forgotten: none
+	Endpoints   []netip.AddrPort `json:"endpoints,omitempty"`   // that have the connections or clients; sorted; none: all
+	Others      int              `json:"others,omitempty"`      // of Forgotten: endpoints that keep their clients
+	Sources     []netip.Prefix   `json:"sources,omitempty"`     // of Barred: who may still connect, besides the host itself; none: nobody
+	AtMost      string           `json:"at_most,omitempty"`     // for how long connections go on; none: as long as their ends want
+	Connections *int             `json:"connections,omitempty"` // or flows; nil: not known, see FamilyPlan.Count
 
-	Frontends []policy.FrontendKey // that these connections are sent to; sorted; empty for Forgotten
-	Endpoints []netip.AddrPort     // that have the connections or clients; sorted; empty: all
-	Others    int                  // of Forgotten: endpoints that keep their clients
-	Sources   []netip.Prefix       // of Barred: who may connect; the host itself, if it may, also from the addresses of Frontends
-
-	Count   int  // connections or flows
-	Counted bool // Count is known, see FamilyPlan.Count
+	keys []policy.FrontendKey // of Frontends
 }
 
 // Consequences returns what the changes of services mean for connections, in order of
@@ -89,7 +90,7 @@ func portsOf(r *policy.Resolved) (list []*resolvedPort) {
 }
 
 func (p *resolvedPort) consequence(e Effect) Consequence {
-	return Consequence{ServicePort: p.ServicePortName, Protocol: p.Protocol, Effect: e}
+	return Consequence{Service: p.ServicePortName.String(), Protocol: p.Protocol.String(), Effect: e}
 }
 
 // leaving returns what becomes of connections to frontends that go, to endpoints that
@@ -104,20 +105,20 @@ func (p *FamilyPlan) leaving(port *resolvedPort, now policy.FrontendIndex) (list
 	for _, f := range port.frontends {
 		next := now.Find(f)
 		ends := p.closing(f, next)
-		closed.add(f.Key, ends)
+		closed.lost(f.Key, ends)
 		if next == nil {
 			if len(f.Endpoints()) > len(ends) {
-				gone.Frontends = append(gone.Frontends, f.Key)
+				gone.add(f.Key)
 			}
 			continue
 		}
 		if len(p.Host.Left(f, next)) > 0 && !p.closesLeft(f) {
-			gone.Frontends = append(gone.Frontends, f.Key)
+			gone.add(f.Key)
 		}
-		left.add(f.Key, slices.DeleteFunc(lostEndpoints(f, next, (*policy.Pool).Present, (*policy.Pool).Has), func(a netip.AddrPort) bool {
+		left.lost(f.Key, slices.DeleteFunc(lostEndpoints(f, next, (*policy.Pool).Present, (*policy.Pool).Has), func(a netip.AddrPort) bool {
 			return slices.Contains(ends, a)
 		}))
-		kept.add(f.Key, lostEndpoints(f, next, (*policy.Pool).TargetAddrs, func(p *policy.Pool, a netip.AddrPort) bool { return p.Targeted(a) || !p.Has(a) }))
+		kept.lost(f.Key, lostEndpoints(f, next, (*policy.Pool).TargetAddrs, func(p *policy.Pool, a netip.AddrPort) bool { return p.Targeted(a) || !p.Has(a) }))
 	}
 	for _, c := range []Consequence{gone, left, closed, kept} {
 		if len(c.Frontends) > 0 {
@@ -148,13 +149,21 @@ func (p *FamilyPlan) closesLeft(f *policy.Frontend) bool {
 	return !p.Fresh && f.Key.Protocol != source.UDP && f.ClosesRemoved()
 }
 
-// add adds endpoints of a frontend, if there are any.
-func (c *Consequence) add(key policy.FrontendKey, endpoints []netip.AddrPort) {
-	if len(endpoints) == 0 {
-		return
+// add adds a frontend.
+func (c *Consequence) add(key policy.FrontendKey) {
+	at := source.PortAddr{AddrPort: netip.AddrPortFrom(key.Addr, key.Port), Protocol: key.Protocol}
+	if key.Kind == policy.NodePort {
+		at.AddrPort = netip.AddrPortFrom(netip.Addr{}, key.Port)
 	}
-	c.Frontends = append(c.Frontends, key)
-	c.Endpoints = lists.Sorted(append(c.Endpoints, endpoints...))
+	c.Frontends, c.keys = append(c.Frontends, addrText(at)), append(c.keys, key)
+}
+
+// lost adds endpoints of a frontend, if there are any.
+func (c *Consequence) lost(key policy.FrontendKey, endpoints []netip.AddrPort) {
+	if len(endpoints) > 0 {
+		c.add(key)
+		c.Endpoints = lists.Sorted(append(c.Endpoints, endpoints...))
+	}
 }
 
 // lostEndpoints returns those endpoints of a frontend's routes that the same route no longer holds
@@ -180,7 +189,7 @@ func predating(port *resolvedPort, was policy.FrontendIndex) []Consequence {
 	c := port.consequence(Predating)
 	for _, f := range port.frontends {
 		if old := was.Find(f); port.Protocol == source.UDP && f.Balances() && (old == nil || refused(old)) {
-			c.Frontends = append(c.Frontends, f.Key)
+			c.add(f.Key)
 		}
 	}
 	if len(c.Frontends) == 0 {
@@ -224,7 +233,7 @@ func barred(port *resolvedPort, was policy.FrontendIndex) (list []Consequence) {
 			list = append(list, port.consequence(Barred))
 			list[i].Sources = sources
 		}
-		list[i].Frontends = append(list[i].Frontends, f.Key)
+		list[i].add(f.Key)
 	}
 	return list
 }

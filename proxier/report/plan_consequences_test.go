@@ -152,13 +152,9 @@ func stateOf(t *testing.T, node *policy.Node, text string) *policy.State {
 }
 
 func consequenceText(c report.Consequence) string {
-	words := []string{c.ServicePort.String(), string(c.Effect), c.Protocol.String()}
+	words := []string{c.Service, string(c.Effect), c.Protocol}
 	if c.Effect != report.Forgotten {
-		var at []string
-		for _, f := range c.Frontends {
-			at = append(at, netip.AddrPortFrom(f.Addr, f.Port).String())
-		}
-		words = append(words, fmt.Sprint(at))
+		words = append(words, strings.ReplaceAll(fmt.Sprint(c.Frontends), "/"+c.Protocol, ""))
 	}
 	if len(c.Endpoints) == 0 {
 		words = append(words, "all")
@@ -183,8 +179,8 @@ func TestConsequencesOfAddressesLeft(t *testing.T) {
 		return stateOf(t, node, text+"node_port_addresses = [\""+addr+"\"]\n"+more)
 	}
 	for more, want := range map[string]string{
-		"":                                 "default/a go-on tcp [0.0.0.0:30080] all",
-		"close_connections = \"always\"\n": "default/a closed tcp [0.0.0.0:30080] [10.1.0.1:80]",
+		"":                                 "default/a go-on tcp [node port 30080] all",
+		"close_connections = \"always\"\n": "default/a closed tcp [node port 30080] [10.1.0.1:80]",
 	} {
 		list := report.ComparePlan(at("all", more), at("192.0.2.1/32", more), node, false).Consequences()
 		if len(list) != 1 || consequenceText(list[0]) != want {

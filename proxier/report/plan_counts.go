@@ -2,7 +2,6 @@ package report
 
 import (
 	"context"
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -23,16 +22,39 @@ type Connections interface {
 // Count counts what consequences of this plan are about, now. Either of the first two may
 // be nil: then what it knows is not counted.
 func (p *FamilyPlan) Count(ctx context.Context, tracking flows.Tracking, conns Connections, list []Consequence) error {
-	p.placed = p.placedAddrs()
-	about, addrs := p.about(list)
-	if len(about) == 0 {
+	placed := p.placedAddrs()
+	at := make(map[proxier.FrontendAddr]map[int]bool) // which of list connections that are sent there can be of
+	counts := make(map[int]int)                       // of each of list
+	for i, c := range list {
+		udp := c.Protocol == source.UDP.String()
+		if c.Effect == Forgotten || c.Effect == Barred || udp && (tracking == nil || c.Effect != FlowsRemoved && c.Effect != Predating) || !udp && conns == nil {
+			continue
+		}
+		counts[i] = 0
+		for _, key := range c.keys {
+			for _, a := range slices.Concat(p.Host.Addrs(&policy.Frontend{Key: key}), placed[key]) {
+				to := proxier.FrontendAddr{Protocol: key.Protocol, AddrPort: netip.AddrPortFrom(a, key.Port)}
+				if at[to] == nil {
+					at[to] = make(map[int]bool)
+				}
+				at[to][i] = true
+			}
+		}
+	}
+	if len(counts) == 0 {
 		return nil
 	}
-	counts := make(map[proxier.Pair]int)
+	count := func(proto source.Protocol, dst, reply netip.AddrPort) {
+		for i := range at[proxier.FrontendAddr{Protocol: proto, AddrPort: dst}] {
+			if len(list[i].Endpoints) == 0 || lists.InSorted(list[i].Endpoints, reply) {
+				counts[i]++
+			}
+		}
+	}
 	if conns != nil {
 		err := conns.Established(ctx, p.Family, func(proto source.Protocol, dst, reply netip.AddrPort) {
-			if to := (proxier.FrontendAddr{Protocol: proto, AddrPort: dst}); proto != source.UDP && addrs[to] {
-				counts[proxier.Pair{FrontendAddr: to, Target: reply}]++
+			if proto != source.UDP {
+				count(proto, dst, reply)
 			}
 		})
 		if err != nil {
@@ -45,75 +67,28 @@ func (p *FamilyPlan) Count(ctx context.Context, tracking flows.Tracking, conns C
 		if !p.Fresh {
 			former = asChanges(nil, p.Before)
 		}
-		err := flows.Stale(ctx, tracking, p.Family, former, s, func(f flows.Flow) {
-			counts[proxier.Pair{FrontendAddr: proxier.FrontendAddr{Protocol: source.UDP, AddrPort: f.Dst}, Target: f.Reply}]++
-		})
+		err := flows.Stale(ctx, tracking, p.Family, former, s, func(f flows.Flow) { count(source.UDP, f.Dst, f.Reply) })
 		if err != nil {
 			return err
 		}
 	}
-	for _, i := range about {
-		c := &list[i]
-		if c.Counted = tracking != nil && c.Protocol == source.UDP || conns != nil && c.Protocol != source.UDP; c.Counted {
-			c.Count = p.sum(c, counts)
-		}
+	for i, n := range counts {
+		list[i].Connections = &n
 	}
 	return nil
-}
-
-// about returns the numbers of the consequences that can be counted, and where their
-// connections are sent to.
-func (p *FamilyPlan) about(list []Consequence) (numbers []int, addrs map[proxier.FrontendAddr]bool) {
-	addrs = make(map[proxier.FrontendAddr]bool)
-	for i, c := range list {
-		if c.Effect == Forgotten || c.Effect == Barred || c.Protocol == source.UDP && c.Effect != FlowsRemoved && c.Effect != Predating {
-			continue
-		}
-		numbers = append(numbers, i)
-		maps.Copy(addrs, p.frontendAddrs(&c))
-	}
-	return numbers, addrs
-}
-
-// frontendAddrs returns where the connections of a consequence are sent to.
-func (p *FamilyPlan) frontendAddrs(c *Consequence) map[proxier.FrontendAddr]bool {
-	addrs := make(map[proxier.FrontendAddr]bool)
-	for _, key := range c.Frontends {
-		for _, a := range p.addrs(key) {
-			addrs[proxier.FrontendAddr{Protocol: c.Protocol, AddrPort: netip.AddrPortFrom(a, key.Port)}] = true
-		}
-	}
-	return addrs
-}
-
-// addrs returns the addresses that changed frontends of a key are, or were, reached at.
-func (p *FamilyPlan) addrs(key policy.FrontendKey) []netip.Addr {
-	addrs := p.Host.Addrs(&policy.Frontend{Key: key})
-	return append(slices.Clip(addrs), p.placed[key]...)
 }
 
 // placedAddrs returns the addresses that node ports of changed services have, or had, of their own.
 func (p *FamilyPlan) placedAddrs() map[policy.FrontendKey][]netip.Addr {
 	all := make(map[policy.FrontendKey][]netip.Addr)
 	for _, ch := range p.Services {
-		for _, r := range []*policy.Resolved{ch.Old, ch.New} {
-			for _, f := range lists.Keep(r.AllFrontends(), func(f *policy.Frontend) bool { return f.Placed }) {
+		for _, f := range slices.Concat(ch.Old.AllFrontends(), ch.New.AllFrontends()) {
+			if f.Placed {
 				all[f.Key] = append(all[f.Key], f.NodePortAddrs...)
 			}
 		}
 	}
 	return all
-}
-
-// sum adds up what a consequence is about.
-func (p *FamilyPlan) sum(c *Consequence, counts map[proxier.Pair]int) (n int) {
-	addrs := p.frontendAddrs(c)
-	for at, count := range counts {
-		if addrs[at.FrontendAddr] && (len(c.Endpoints) == 0 || lists.InSorted(c.Endpoints, at.Target)) {
-			n += count
-		}
-	}
-	return n
 }
 
 // asChanges returns what leads from one set of services to another, never nil; what is equal is left out.

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"svcproxy.dev/svcproxy/proxier/flows/flowstest"
 	"svcproxy.dev/svcproxy/proxier/policy"
@@ -27,11 +28,10 @@ func TestPlanCounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []Consequence{{
-		ServicePort: policy.ServicePortName{Key: source.Key{Namespace: "default", Name: "dns"}}, Protocol: source.UDP, Effect: FlowsRemoved,
-		Frontends: []policy.FrontendKey{{Addr: at("10.96.0.1:53").Addr(), Protocol: source.UDP, Port: 53}},
-		Endpoints: []netip.AddrPort{at("192.0.2.11:53")}, Count: 2, Counted: true,
+		Service: "default/dns", Protocol: "udp", Effect: FlowsRemoved, Frontends: []string{"10.96.0.1:53/udp"},
+		Endpoints: []netip.AddrPort{at("192.0.2.11:53")}, Connections: new(2),
 	}}
-	if diff := cmp.Diff(want, list, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+	if diff := cmp.Diff(want, list, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }), cmpopts.IgnoreUnexported(Consequence{})); diff != "" {
 		t.Errorf("consequences (-want +got):\n%s", diff)
 	}
 	if len(conntrack.Flows) != 4 {

@@ -10,14 +10,11 @@ package plan
 
 import (
 	"fmt"
-	"net/netip"
-	"slices"
 	"strings"
 	"time"
 
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/claims"
-	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/decode"
@@ -25,15 +22,15 @@ import (
 
 // A Report is what a sync would change.
 type Report struct {
-	Against      string         `json:"against"`            // what services are compared with
-	Mode         string         `json:"mode"`               // never "auto"
-	Settings     []Edit         `json:"settings,omitempty"` // that differ, of two directories
-	Services     []Service      `json:"services"`           // in order of their names
-	Consequences []Consequence  `json:"consequences"`
-	Objects      []Object       `json:"objects"`              // of the kernel
-	Faults       []source.Fault `json:"faults,omitempty"`     // of files, warnings too
-	Errors       []string       `json:"errors,omitempty"`     // why a part is not known
-	Unreadable   bool           `json:"unreadable,omitempty"` // a fault says what
+	Against      string               `json:"against"`            // what services are compared with
+	Mode         string               `json:"mode"`               // never "auto"
+	Settings     []Edit               `json:"settings,omitempty"` // that differ, of two directories
+	Services     []Service            `json:"services"`           // in order of their names
+	Consequences []report.Consequence `json:"consequences"`
+	Objects      []Object             `json:"objects"`              // of the kernel
+	Faults       []source.Fault       `json:"faults,omitempty"`     // of files, warnings too
+	Errors       []string             `json:"errors,omitempty"`     // why a part is not known
+	Unreadable   bool                 `json:"unreadable,omitempty"` // a fault says what
 }
 
 // Changes reports whether a sync would change anything.
@@ -55,19 +52,6 @@ type Edit struct {
 	Removed []string `json:"removed,omitempty"`
 }
 
-// A Consequence is what becomes of connections, or of clients, of a service port.
-type Consequence struct {
-	Service     string   `json:"service"` // with the name of the port
-	Protocol    string   `json:"protocol"`
-	Effect      string   `json:"effect"`              // as report.Effect; "cut": connections end at once
-	Frontends   []string `json:"frontends,omitempty"` // as status writes them
-	Endpoints   []string `json:"endpoints,omitempty"` // none: all
-	Others      int      `json:"others,omitempty"`    // of "forgotten": endpoints that keep their clients
-	Sources     []string `json:"sources,omitempty"`   // of "barred": who may still connect; none: nobody
-	AtMost      string   `json:"at_most,omitempty"`   // for how long connections go on; none: as long as their ends want
-	Connections *int     `json:"connections,omitempty"`
-}
-
 // An Object is one of the kernel.
 type Object struct {
 	Family string `json:"family"`
@@ -85,7 +69,7 @@ type Setting struct {
 
 // Fill adds what changes: services as sources have them, and what families make of it.
 func (r *Report) Fill(edits []claims.Transition, families []*report.FamilyPlan, in Setting) {
-	r.Services, r.Consequences, r.Objects = []Service{}, []Consequence{}, []Object{}
+	r.Services, r.Consequences, r.Objects = []Service{}, []report.Consequence{}, []Object{}
 	for _, tr := range edits {
 		r.Services = append(r.Services, serviceOf(tr))
 	}
@@ -103,42 +87,25 @@ func (r *Report) Fill(edits []claims.Transition, families []*report.FamilyPlan, 
 			}
 		}
 		for _, c := range list {
-			r.Consequences = append(r.Consequences, consequenceOf(c, in))
+			in.bound(&c)
+			r.Consequences = append(r.Consequences, c)
 		}
 	}
 }
 
-func consequenceOf(c report.Consequence, in Setting) Consequence {
-	out := Consequence{Service: c.ServicePort.String(), Protocol: c.Protocol.String(), Effect: string(c.Effect), Others: c.Others}
-	for _, f := range c.Frontends {
-		out.Frontends = append(out.Frontends, frontendText(f))
+// bound says for how long connections go on.
+func (in Setting) bound(c *report.Consequence) {
+	switch {
+	case c.Effect != report.GoOn || !in.Drains || c.Protocol == source.UDP.String():
+	case in.Drain == 0:
+		c.Effect = report.Cut
+	default:
+		c.AtMost = decode.ShortDuration(in.Drain)
 	}
-	for _, e := range c.Endpoints {
-		out.Endpoints = append(out.Endpoints, e.String())
-	}
-	for _, p := range c.Sources {
-		out.Sources = append(out.Sources, p.String())
-	}
-	if c.Counted {
-		out.Connections = &c.Count
-	}
-	if c.Effect == report.GoOn && in.Drains && c.Protocol != source.UDP {
-		if out.AtMost = decode.ShortDuration(in.Drain); in.Drain == 0 {
-			out.Effect, out.AtMost = "cut", ""
-		}
-	}
-	return out
 }
 
-func frontendText(k policy.FrontendKey) string {
-	if k.Kind == policy.NodePort {
-		return fmt.Sprintf("node port %d/%s", k.Port, k.Protocol)
-	}
-	return netip.AddrPortFrom(k.Addr, k.Port).String() + "/" + k.Protocol.String()
-}
-
-// Text returns the consequence as a sentence without the service.
-func (c *Consequence) Text() string {
+// consequenceText returns a consequence as a sentence without the service.
+func consequenceText(c report.Consequence) string {
 	at := named(c.Endpoints)
 	if at == "" {
 		at = named(c.Frontends)
@@ -148,7 +115,7 @@ func (c *Consequence) Text() string {
 		now = fmt.Sprintf(" (%d now)", *c.Connections)
 	}
 	proto := strings.ToUpper(c.Protocol)
-	switch report.Effect(c.Effect) {
+	switch c.Effect {
 	case report.GoOn:
 		if c.Protocol == "udp" {
 			return "UDP flows to " + at + " stay where they are until they time out" + now
@@ -157,7 +124,7 @@ func (c *Consequence) Text() string {
 			return fmt.Sprintf("established %s connections to %s go on for %s at most%s", proto, at, c.AtMost, now)
 		}
 		return fmt.Sprintf("established %s connections to %s go on%s", proto, at, now)
-	case "cut":
+	case report.Cut:
 		return fmt.Sprintf("established %s connections to %s are cut%s", proto, at, now)
 	case report.Closed:
 		return fmt.Sprintf("established %s connections to %s are closed%s", proto, at, now)
@@ -187,10 +154,15 @@ func (c *Consequence) Text() string {
 }
 
 // named lists the first names and counts the others.
-func named(list []string) string {
+func named[T any](list []T) string {
 	const most = 4
-	if len(list) <= most {
-		return strings.Join(list, ", ")
+	shown, more := list, ""
+	if n := len(list); n > most {
+		shown, more = list[:most-1], fmt.Sprintf(" and %d more", n-most+1)
 	}
-	return fmt.Sprintf("%s and %d more", strings.Join(slices.Clone(list[:most-1]), ", "), len(list)-most+1)
+	var texts []string
+	for _, v := range shown {
+		texts = append(texts, fmt.Sprint(v))
+	}
+	return strings.Join(texts, ", ") + more
 }

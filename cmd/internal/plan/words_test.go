@@ -9,7 +9,6 @@ import (
 	"svcproxy.dev/svcproxy/internal/structtest"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/claims"
-	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -95,7 +94,7 @@ func TestOneScreen(t *testing.T) {
 	for range 1000 {
 		r.Settings = append(r.Settings, Edit{Key: "a", Old: "1", New: "2"})
 		r.Services = append(r.Services, Service{Name: "default/web", Op: "add"})
-		r.Consequences = append(r.Consequences, Consequence{Service: "default/web", Protocol: "tcp", Effect: "cut"})
+		r.Consequences = append(r.Consequences, report.Consequence{Service: "default/web", Protocol: "tcp", Effect: report.Cut})
 		r.Objects = append(r.Objects, Object{"ipv4", proxier.Change{Op: "add", Object: "x"}})
 	}
 	for all, want := range map[bool]int{false: 24, true: 4005} {
@@ -111,39 +110,38 @@ func TestOneScreen(t *testing.T) {
 
 // Consequences are sentences.
 func TestConsequenceText(t *testing.T) {
-	endpoint, at := netip.MustParseAddrPort("192.0.2.1:80"), policy.FrontendKey{Addr: netip.MustParseAddr("10.96.0.1"), Protocol: source.UDP, Port: 53}
-	node := policy.FrontendKey{Addr: netip.IPv4Unspecified(), Protocol: source.TCP, Port: 30080, Kind: policy.NodePort}
+	endpoint, at, node := netip.MustParseAddrPort("192.0.2.1:80"), "10.96.0.1:53/udp", "node port 30080/tcp"
 	for _, tt := range []struct {
 		c    report.Consequence
 		in   Setting
 		want string
 	}{
-		{report.Consequence{Protocol: source.TCP, Effect: report.GoOn, Endpoints: []netip.AddrPort{endpoint}}, Setting{},
+		{report.Consequence{Protocol: "tcp", Effect: report.GoOn, Endpoints: []netip.AddrPort{endpoint}}, Setting{},
 			"established TCP connections to 192.0.2.1:80 go on"},
-		{report.Consequence{Protocol: source.TCP, Effect: report.GoOn, Frontends: []policy.FrontendKey{node}, Counted: true, Count: 7}, Setting{Drains: true, Drain: time.Minute},
+		{report.Consequence{Protocol: "tcp", Effect: report.GoOn, Frontends: []string{node}, Connections: new(7)}, Setting{Drains: true, Drain: time.Minute},
 			"established TCP connections to node port 30080/tcp go on for 1m at most (7 now)"},
-		{report.Consequence{Protocol: source.SCTP, Effect: report.GoOn, Endpoints: []netip.AddrPort{endpoint}}, Setting{Drains: true},
+		{report.Consequence{Protocol: "sctp", Effect: report.GoOn, Endpoints: []netip.AddrPort{endpoint}}, Setting{Drains: true},
 			"established SCTP connections to 192.0.2.1:80 are cut"},
-		{report.Consequence{Protocol: source.UDP, Effect: report.GoOn, Frontends: []policy.FrontendKey{at}}, Setting{Drains: true},
+		{report.Consequence{Protocol: "udp", Effect: report.GoOn, Frontends: []string{at}}, Setting{Drains: true},
 			"UDP flows to 10.96.0.1:53/udp stay where they are until they time out"},
-		{report.Consequence{Protocol: source.UDP, Effect: report.FlowsRemoved, Frontends: []policy.FrontendKey{at}, Counted: true}, Setting{},
+		{report.Consequence{Protocol: "udp", Effect: report.FlowsRemoved, Frontends: []string{at}, Connections: new(0)}, Setting{},
 			"UDP flows to 10.96.0.1:53/udp are removed (0 now)"},
-		{report.Consequence{Protocol: source.UDP, Effect: report.Predating, Frontends: []policy.FrontendKey{at}}, Setting{},
+		{report.Consequence{Protocol: "udp", Effect: report.Predating, Frontends: []string{at}}, Setting{},
 			"UDP flows to 10.96.0.1:53/udp from before it served are removed"},
-		{report.Consequence{Protocol: source.TCP, Effect: report.Closed, Endpoints: []netip.AddrPort{endpoint}, Counted: true, Count: 7}, Setting{},
+		{report.Consequence{Protocol: "tcp", Effect: report.Closed, Endpoints: []netip.AddrPort{endpoint}, Connections: new(7)}, Setting{},
 			"established TCP connections to 192.0.2.1:80 are closed (7 now)"},
-		{report.Consequence{Protocol: source.TCP, Effect: report.Kept, Endpoints: []netip.AddrPort{endpoint}}, Setting{},
+		{report.Consequence{Protocol: "tcp", Effect: report.Kept, Endpoints: []netip.AddrPort{endpoint}}, Setting{},
 			"192.0.2.1:80 keeps its connections and gets no new ones"},
-		{report.Consequence{Protocol: source.TCP, Effect: report.Barred, Frontends: []policy.FrontendKey{node}, Sources: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}, Setting{},
+		{report.Consequence{Protocol: "tcp", Effect: report.Barred, Frontends: []string{node}, Sources: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}, Setting{},
 			"new TCP connections to node port 30080/tcp are dropped unless they are from 10.0.0.0/8"},
-		{report.Consequence{Protocol: source.UDP, Effect: report.Barred, Frontends: []policy.FrontendKey{at}}, Setting{},
+		{report.Consequence{Protocol: "udp", Effect: report.Barred, Frontends: []string{at}}, Setting{},
 			"new UDP connections to 10.96.0.1:53/udp are dropped: nobody is admitted"},
-		{report.Consequence{Protocol: source.TCP, Effect: report.Forgotten}, Setting{}, "session affinity: all clients get any endpoint"},
-		{report.Consequence{Protocol: source.TCP, Effect: report.Forgotten, Endpoints: []netip.AddrPort{endpoint}, Others: 3}, Setting{},
+		{report.Consequence{Protocol: "tcp", Effect: report.Forgotten}, Setting{}, "session affinity: all clients get any endpoint"},
+		{report.Consequence{Protocol: "tcp", Effect: report.Forgotten, Endpoints: []netip.AddrPort{endpoint}, Others: 3}, Setting{},
 			"session affinity: clients of 192.0.2.1:80 get another endpoint; 3 others keep theirs"},
 	} {
-		c := consequenceOf(tt.c, tt.in)
-		if got := c.Text(); got != tt.want {
+		tt.in.bound(&tt.c)
+		if got := consequenceText(tt.c); got != tt.want {
 			t.Errorf("%s\nwant %s", got, tt.want)
 		}
 	}

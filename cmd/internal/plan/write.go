@@ -20,7 +20,9 @@ func (r *Report) Write(w io.Writer, all bool) error {
 	parts := []part{
 		{"SETTINGS", len(r.Settings), func(i int) string { return "  " + r.Settings[i].Text() }},
 		{"SERVICES", len(r.Services), func(i int) string { return r.Services[i].text() }},
-		{"CONNECTIONS", len(r.Consequences), func(i int) string { return "  " + r.Consequences[i].Service + "  " + r.Consequences[i].Text() }},
+		{"CONNECTIONS", len(r.Consequences), func(i int) string {
+			return "  " + r.Consequences[i].Service + "  " + consequenceText(r.Consequences[i])
+		}},
 		{"KERNEL", len(r.Objects), func(i int) string { return "  " + r.Objects[i].Op + " " + r.Objects[i].Object }},
 	}
 	p := &page{w: w}
