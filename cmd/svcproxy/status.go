@@ -15,6 +15,7 @@ import (
 
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/proxier/report"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // watchEvery is how often status --watch asks.
@@ -22,7 +23,7 @@ const watchEvery = 2 * time.Second
 
 // A statusQuestion is what status is asked for.
 type statusQuestion struct {
-	which         control.Selection
+	which         source.Selection
 	all, problems bool
 	check, watch  bool
 	sort, format  string

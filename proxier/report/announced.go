@@ -26,9 +26,6 @@ type AnnouncedAddress struct {
 	Place string `json:"place,omitempty"` // where the first that does not serve it is written
 }
 
-// Unheard reports whether the only reason is that no router is reachable.
-func (a *AnnouncedAddress) Unheard() bool { return a.Withheld == policy.NoRouter.String() }
-
 // maxSharers is how many services of an address are named.
 const maxSharers = 5
 

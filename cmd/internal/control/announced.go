@@ -1,13 +1,14 @@
 package control
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
 	"svcproxy.dev/svcproxy/cmd/internal/announcer"
+	"svcproxy.dev/svcproxy/internal/lists"
+	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/proxier/report"
 )
 
@@ -27,32 +28,29 @@ type AnnouncedSummary struct {
 
 // summary returns a in short, with at most so many addresses.
 func (a *Announced) summary(most int) AnnouncedSummary {
-	s := AnnouncedSummary{Sessions: slices.Clone(a.Sessions), Count: make(map[string]int)}
-	slices.SortStableFunc(s.Sessions, func(x, y announcer.Session) int { return cmp.Compare(toInt(x.Up()), toInt(y.Up())) })
+	s := AnnouncedSummary{Count: make(map[string]int)}
+	up := func(x announcer.Session) bool { return x.Up() }
+	s.Sessions = slices.Concat(slices.DeleteFunc(slices.Clone(a.Sessions), up), lists.Keep(a.Sessions, up))
+	var unheard []report.AnnouncedAddress // which come last: the only reason is that no router is reachable
 	for _, row := range a.Addresses {
-		if row.Announced {
+		switch {
+		case row.Announced:
 			s.Count[row.Means]++
-		} else {
+		case row.Withheld == policy.NoRouter.String():
+			unheard = append(unheard, row)
+		default:
 			s.Withheld = append(s.Withheld, row)
 		}
 	}
-	slices.SortStableFunc(s.Withheld, func(x, y report.AnnouncedAddress) int { return cmp.Compare(toInt(x.Unheard()), toInt(y.Unheard())) })
-	s.Withheld = first(s.Withheld, most, &s.Left)
+	s.Withheld = first(append(s.Withheld, unheard...), most, &s.Left)
 	return s
-}
-
-func toInt(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 // sessionProblems are those of sessions with routers.
 func sessionProblems(list []announcer.Session) (problems []report.Problem) {
 	for _, s := range list {
 		if !s.Up() {
-			problems = append(problems, report.Problem{Subject: "bgp", Address: s.Peer.String(), State: "DOWN", Reason: strings.TrimSpace(s.State + " " + s.LastError)})
+			problems = append(problems, report.Problem{Subject: "bgp", Address: s.Peer.String(), State: "DOWN", Reason: spaced(" ", s.State, s.LastError)})
 		}
 	}
 	return problems
@@ -79,7 +77,7 @@ func (t *table) announced(s *AnnouncedSummary, all bool) {
 		t.row("  and " + counted(more, "more router") + ": svcproxy status -o wide")
 	}
 	for _, a := range s.Withheld {
-		t.withheld(a)
+		t.row("  "+a.Address.String(), a.Means, "NOT", spaced(" ", a.Reason, bracketed(a.Place)))
 	}
 	t.more(s.Left)
 }
@@ -105,10 +103,6 @@ func (t *table) session(x announcer.Session) {
 	t.row(append(cells, x.Why())...)
 }
 
-func (t *table) withheld(a report.AnnouncedAddress) {
-	t.row("  "+a.Address.String(), a.Means, "NOT", strings.TrimSpace(a.Reason+" "+bracketed(a.Place)))
-}
-
 // announcedRows writes a row for each address, and why it is not announced.
 func (t *table) announcedRows(list []report.AnnouncedAddress) {
 	if len(list) == 0 {
@@ -121,20 +115,8 @@ func (t *table) announcedRows(list []report.AnnouncedAddress) {
 		if !a.Announced {
 			state = "NOT"
 		}
-		t.row(a.Address.String(), a.Means, strings.TrimSpace(state+"  "+a.Reason))
+		t.row(a.Address.String(), a.Means, spaced("  ", state, a.Reason))
 	}
-}
-
-// announcedAll writes all of it.
-func (t *table) announcedAll(a *Announced) {
-	if len(a.Sessions) > 0 {
-		t.line("")
-		t.row("ROUTERS")
-		for _, s := range a.Sessions {
-			t.session(s)
-		}
-	}
-	t.announcedRows(a.Addresses)
 }
 
 // first returns the first of list, and adds to left how many it leaves out.

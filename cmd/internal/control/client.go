@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/proxier/report"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // ErrUnreachable is wrapped by errors that say no daemon answers.
@@ -64,7 +65,7 @@ func (c *Client) Patient(silence time.Duration) *Client {
 
 // StatusOf returns what the daemon tells of itself, with the services of a selection; nil: all.
 // The error wraps ErrUnreachable when no daemon answers.
-func (c *Client) StatusOf(ctx context.Context, which Selection) (Status, error) {
+func (c *Client) StatusOf(ctx context.Context, which source.Selection) (Status, error) {
 	var st Status
 	err := c.Ask(ctx, "/v1/status", queryOf(which), &st)
 	return st, err
@@ -181,7 +182,7 @@ func (c *Client) Summary(ctx context.Context, most int) (Summary, error) {
 }
 
 // Services returns the services of a selection, by name.
-func (c *Client) Services(ctx context.Context, which Selection) ([]report.ServiceStatus, error) {
+func (c *Client) Services(ctx context.Context, which source.Selection) ([]report.ServiceStatus, error) {
 	var list []report.ServiceStatus
 	err := c.Ask(ctx, "/v1/services", queryOf(which), &list)
 	return list, err

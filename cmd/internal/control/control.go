@@ -23,6 +23,17 @@ type Daemon struct {
 	Settings Settings  `json:"settings"`
 }
 
+// state says in a word how the daemon does.
+func (d *Daemon) state() string {
+	switch {
+	case !d.Healthy:
+		return "unhealthy"
+	case d.Ready:
+		return "ready"
+	}
+	return "starting"
+}
+
 // A Status is what a running daemon tells of itself.
 type Status struct {
 	Daemon

@@ -31,7 +31,7 @@ func (t *table) endpoints(services []report.ServiceStatus, named bool) {
 		for _, e := range s.Endpoints {
 			cells := endpoint(t.now, e, counted, more)
 			if named {
-				cells = slices.Insert(cells, 0, s.Namespace+"/"+s.Name)
+				cells = slices.Insert(cells, 0, s.Key().String())
 			}
 			t.row(cells...)
 		}

@@ -12,15 +12,12 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// A Selection says which services are meant.
-type Selection = source.Selection
-
 // Missing says which patterns of a selection mean none of some services; empty: each means some.
-func Missing(which Selection, list []report.ServiceStatus) string {
+func Missing(which source.Selection, list []report.ServiceStatus) string {
 	lost := slices.DeleteFunc(slices.Clone(which), func(pattern string) bool {
-		one := Selection{pattern}
+		one := source.Selection{pattern}
 		return slices.ContainsFunc(list, func(s report.ServiceStatus) bool {
-			return one.Matches(source.Key{Namespace: s.Namespace, Name: s.Name}, s.Labels)
+			return one.Matches(s.Key(), s.Labels)
 		})
 	})
 	if len(lost) == 0 {
@@ -30,7 +27,7 @@ func Missing(which Selection, list []report.ServiceStatus) string {
 }
 
 // queryOf returns a Selection as SelectionOf reads it.
-func queryOf(s Selection) url.Values {
+func queryOf(s source.Selection) url.Values {
 	if len(s) == 0 {
 		return nil
 	}
@@ -38,8 +35,8 @@ func queryOf(s Selection) url.Values {
 }
 
 // SelectionOf returns the Selection of a question.
-func SelectionOf(query url.Values) (Selection, error) {
-	s := Selection(query["name"])
+func SelectionOf(query url.Values) (source.Selection, error) {
+	s := source.Selection(query["name"])
 	return s, s.Check()
 }
 

@@ -25,7 +25,14 @@ func (st *Status) WriteTable(w io.Writer, now time.Time) error {
 	t.services(st.Loop.Services)
 	t.line("")
 	t.endpoints(st.Loop.Services, true)
-	t.announcedAll(&st.Announced)
+	if len(st.Sessions) > 0 {
+		t.line("")
+		t.row("ROUTERS")
+		for _, s := range st.Sessions {
+			t.session(s)
+		}
+	}
+	t.announcedRows(st.Addresses)
 	t.list("DRAINS", st.drains(t.now))
 	t.list("FAULTS", st.faults())
 	t.list("WARNINGS", st.warnings())
@@ -34,14 +41,7 @@ func (st *Status) WriteTable(w io.Writer, now time.Time) error {
 }
 
 func (t *table) head(st *Status) {
-	state := "starting"
-	switch {
-	case !st.Healthy:
-		state = "unhealthy"
-	case st.Ready:
-		state = "ready"
-	}
-	t.row(fmt.Sprintf("svcproxy %s, pid %d, %s, up %s", st.Version, st.PID, state, age(t.now, st.Started)))
+	t.row(fmt.Sprintf("svcproxy %s, pid %d, %s, up %s", st.Version, st.PID, st.state(), age(t.now, st.Started)))
 	node := st.Settings.NodeName
 	if st.Settings.Zone != "" {
 		node += " in zone " + st.Settings.Zone
@@ -96,7 +96,7 @@ func (t *table) services(services []report.ServiceStatus) {
 	t.line("")
 	row("LABELS", "SERVICE", "ADDRESS", "KIND", "ACTION", "TARGETS", "ENDPOINTS", "FROM")
 	for _, s := range services {
-		name, endpoints, labels := s.Namespace+"/"+s.Name, strconv.Itoa(len(s.Endpoints)), cmp.Or(labelText(s.Labels, fewLabels), "-")
+		name, endpoints, labels := s.Key().String(), strconv.Itoa(len(s.Endpoints)), cmp.Or(labelText(s.Labels, fewLabels), "-")
 		for _, f := range s.Frontends {
 			from := s.Unit
 			if f.Reason != "" {
@@ -147,7 +147,7 @@ func (st *Status) warnings() []string {
 	}
 	for _, s := range st.Loop.Services {
 		for _, w := range s.Warnings {
-			lines = append(lines, fmt.Sprintf("service %s/%s: %s", s.Namespace, s.Name, w))
+			lines = append(lines, fmt.Sprintf("service %s: %s", s.Key(), w))
 		}
 	}
 	return lines

@@ -5,7 +5,6 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"svcproxy.dev/svcproxy/proxier/conditions"
@@ -177,15 +176,7 @@ func (s *Summary) Trouble() string {
 
 // problemLine returns a problem on a line.
 func problemLine(p report.Problem) string {
-	return source.Printable(strings.Join(nonEmpty(p.Subject, p.Address, p.State, p.Reason, bracketed(p.Place)), " "))
-}
-
-// lastSync returns the family whose sync ended last.
-func (s *Summary) lastSync() report.FamilyStatus {
-	if len(s.Families) == 0 {
-		return report.FamilyStatus{}
-	}
-	return slices.MaxFunc(s.Families, func(a, b report.FamilyStatus) int { return a.LastSync.Compare(b.LastSync) })
+	return source.Printable(spaced(" ", p.Subject, p.Address, p.State, p.Reason, bracketed(p.Place)))
 }
 
 func faultLines(faults []source.Fault, warning bool) []string {

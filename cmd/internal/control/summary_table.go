@@ -17,38 +17,39 @@ func (s *Summary) WriteTable(w io.Writer, now time.Time) error {
 	t := newTable(w, now)
 	t.summaryHead(s)
 	t.brokenFiles(s)
-	t.problems(s)
-	t.announced(&s.Announced, len(s.Problems)+s.Left.Problems == len(s.Problems))
-	t.bounded("WARNINGS", s.Warnings, s.Left.Warnings)
-	if last := spaced(s.restart(), t.drains(s)); last != "" {
+	t.section("PROBLEMS", problemRows(s.Problems), s.Left.Problems)
+	t.announced(&s.Announced, s.Left.Problems == 0)
+	var warnings [][]string
+	for _, w := range s.Warnings {
+		warnings = append(warnings, []string{"  " + w})
+	}
+	t.section("WARNINGS", warnings, s.Left.Warnings)
+	restart := ""
+	if len(s.Restart) > 0 {
+		restart = "NEEDS A RESTART  " + strings.Join(s.Restart, ", ")
+	}
+	if last := spaced("  ", restart, t.drains(s)); last != "" {
 		t.row(last)
 	}
 	if len(s.Everything) > 0 {
 		t.line("")
-		t.addresses(s.Everything)
+		t.addresses(s.Everything, true)
 	}
 	return t.end()
 }
 
-func (s *Summary) restart() string {
-	if len(s.Restart) == 0 {
-		return ""
-	}
-	return "NEEDS A RESTART  " + strings.Join(s.Restart, ", ")
-}
-
 func (t *table) summaryHead(s *Summary) {
-	state := "starting"
-	switch {
-	case !s.Healthy:
-		state = "UNHEALTHY"
-	case s.Ready:
-		state = "ready"
+	state := s.state()
+	if !s.Healthy {
+		state = strings.ToUpper(state)
 	}
 	t.row(fmt.Sprintf("svcproxy %s  %s  %s  %s  up %s  pid %d", s.Version, s.Settings.Mode, s.Settings.NodeName, state, age(t.now, s.Started), s.PID))
 	sync := "no sync yet"
-	if f := s.lastSync(); !f.LastSync.IsZero() {
-		sync = fmt.Sprintf("sync %v, %s ago", rounded(f.Took), age(t.now, f.LastSync))
+	if len(s.Families) > 0 {
+		f := slices.MaxFunc(s.Families, func(a, b report.FamilyStatus) int { return a.LastSync.Compare(b.LastSync) })
+		if !f.LastSync.IsZero() {
+			sync = fmt.Sprintf("sync %v, %s ago", rounded(f.Took), age(t.now, f.LastSync))
+		}
 	}
 	services := counted(s.Services, "service")
 	if s.Disabled > 0 {
@@ -120,38 +121,34 @@ func fault(f source.FileStatus) (at, what string) {
 	return at, what
 }
 
-func (t *table) problems(s *Summary) {
-	if len(s.Problems)+s.Left.Problems == 0 {
-		return
-	}
-	t.line("")
-	t.row("PROBLEMS  " + grouped(len(s.Problems)+s.Left.Problems))
-	for _, p := range s.Problems {
-		t.problem(p)
-	}
-	t.more(s.Left.Problems)
-}
-
-// problem writes a row. What is of no service has no columns, so that long texts
+// problemRows returns a row for each problem. What is of no service has no columns, so that long texts
 // do not move those of services.
-func (t *table) problem(p report.Problem) {
-	if p.Address == "" || p.State == "" {
-		t.row("  " + problemLine(p))
-		return
+func problemRows(list []report.Problem) (rows [][]string) {
+	for _, p := range list {
+		row := []string{"  " + problemLine(p)}
+		if p.Address != "" && p.State != "" {
+			row = []string{"  " + p.Subject, p.Address, p.State, spaced(" ", p.Reason, bracketed(p.Place))}
+		}
+		rows = append(rows, row)
 	}
-	t.row("  "+p.Subject, p.Address, p.State, strings.TrimSpace(p.Reason+" "+bracketed(p.Place)))
+	return rows
 }
 
-// addresses writes a row for each address of services, and why it does not serve.
-func (t *table) addresses(services []report.ServiceStatus) {
-	t.row("SERVICE", "ADDRESS", "KIND", "READY", "ACTION")
+// addresses writes a row for each address of services, and why it does not serve; named: behind the name of its service.
+func (t *table) addresses(services []report.ServiceStatus, named bool) {
+	row := func(name string, cells ...string) {
+		if named {
+			cells = slices.Insert(cells, 0, name)
+		}
+		t.row(cells...)
+	}
+	row("SERVICE", "ADDRESS", "KIND", "READY", "ACTION")
 	for _, s := range services {
-		name := s.Namespace + "/" + s.Name
 		for _, f := range report.Runs(s.Frontends) {
-			t.row(name, f.Address, f.Kind, fmt.Sprintf("%d/%d", f.Targets, f.Endpoints), action(f))
+			row(s.Key().String(), f.Address, f.Kind, fmt.Sprintf("%d/%d", f.Targets, f.Endpoints), action(f))
 		}
 		if len(s.Frontends) == 0 {
-			t.row(name, "-", "-", "-", noAddress(s))
+			row(s.Key().String(), "-", "-", "-", noAddress(s))
 		}
 	}
 }
@@ -171,9 +168,9 @@ func action(f report.FrontendStatus) string {
 		restricted = "restricted"
 	}
 	if f.Serves() || f.Action == "pending" && f.Reason == "" {
-		return spaced(f.Action, f.Forward, restricted, f.Reason)
+		return spaced("  ", f.Action, f.Forward, restricted, f.Reason)
 	}
-	return spaced(f.Trouble(), restricted, f.Reason)
+	return spaced("  ", f.Trouble(), restricted, f.Reason)
 }
 
 // WriteServices writes services for people, as of now: their addresses, and for each of them its endpoints.
@@ -187,7 +184,7 @@ func WriteServices(w io.Writer, services []report.ServiceStatus, now time.Time) 
 		if from != "" {
 			from = "  (" + from + ")"
 		}
-		t.row("SERVICE  " + s.Namespace + "/" + s.Name + from)
+		t.row("SERVICE  " + s.Key().String() + from)
 		if s.Description != "" {
 			t.row("ABOUT    " + s.Description)
 		}
@@ -197,7 +194,13 @@ func WriteServices(w io.Writer, services []report.ServiceStatus, now time.Time) 
 		if s.Traffic != nil {
 			t.row(fmt.Sprintf("TRAFFIC  %.1f connections/s, %s active", s.Traffic.ConnectionRate, grouped(int(s.Traffic.Active))))
 		}
-		t.service(s)
+		t.addresses([]report.ServiceStatus{s}, false)
+		t.line("")
+		t.endpoints([]report.ServiceStatus{s}, false)
+		if len(s.Endpoints) == 0 {
+			t.row("-", "no endpoints", "-", "-")
+		}
+		t.announcedRows(s.Announced)
 		for _, text := range s.Warnings {
 			t.row("warning: " + text)
 		}
@@ -205,25 +208,9 @@ func WriteServices(w io.Writer, services []report.ServiceStatus, now time.Time) 
 	return t.end()
 }
 
-func (t *table) service(s report.ServiceStatus) {
-	t.row("ADDRESS", "KIND", "READY", "ACTION")
-	for _, f := range report.Runs(s.Frontends) {
-		t.row(f.Address, f.Kind, fmt.Sprintf("%d/%d", f.Targets, f.Endpoints), action(f))
-	}
-	if len(s.Frontends) == 0 {
-		t.row("-", "-", "-", noAddress(s))
-	}
-	t.line("")
-	t.endpoints([]report.ServiceStatus{s}, false)
-	if len(s.Endpoints) == 0 {
-		t.row("-", "no endpoints", "-", "-")
-	}
-	t.announcedRows(s.Announced)
-}
-
 // WriteAddresses writes a row for each address of services.
 func WriteAddresses(w io.Writer, services []report.ServiceStatus) error {
 	t := newTable(w, time.Time{})
-	t.addresses(services)
+	t.addresses(services, true)
 	return t.end()
 }

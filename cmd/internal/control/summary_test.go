@@ -227,7 +227,7 @@ func TestSelection(t *testing.T) {
 		{"team=front", true, false}, {"team=*", true, true}, {"team=", false, false}, {"example.com/tier=", true, false}, {"example.com/tier=*", true, false},
 		{"tier=*", false, false}, {"team=bac? web", true, true}, {"*=front", false, false},
 	} {
-		s := Selection(strings.Fields(tt.patterns))
+		s := source.Selection(strings.Fields(tt.patterns))
 		matches := func(st report.ServiceStatus) bool {
 			return s.Matches(source.Key{Namespace: st.Namespace, Name: st.Name}, st.Labels)
 		}
@@ -241,7 +241,7 @@ func TestSelection(t *testing.T) {
 			t.Errorf("%q crosses the socket as %q, %v", s, back, err)
 		}
 	}
-	if got := Missing(Selection{"web", "x*", "team=fr*", "prod/*", "team=back"}, []report.ServiceStatus{web}); got != "no service is x*, or prod/*, or team=back" {
+	if got := Missing(source.Selection{"web", "x*", "team=fr*", "prod/*", "team=back"}, []report.ServiceStatus{web}); got != "no service is x*, or prod/*, or team=back" {
 		t.Errorf("missing %q", got)
 	}
 	for _, bad := range []string{"=x", "*=x", "a b=x", "team=[", "team=\x1b["} {
@@ -353,7 +353,7 @@ func TestCheckTakesNoLonger(t *testing.T) {
 	Get(r, DrainPath, func(context.Context, url.Values) ([]conditions.Drained, error) { return nil, nil })
 	dir := t.TempDir()
 	defer serve(t, dir, r)()
-	_, err := NewClient(dir).Check(t.Context(), Selection{"web"})
+	_, err := NewClient(dir).Check(t.Context(), source.Selection{"web"})
 	if want := ErrUnreachable.Error() + ": no answer within 50ms"; err == nil || err.Error() != want || !errors.Is(err, ErrUnreachable) {
 		t.Errorf("error %v\nwant  %s", err, want)
 	}

@@ -53,17 +53,17 @@ func newTable(w io.Writer, now time.Time) *table {
 
 func (t *table) end() error { return cmp.Or(t.err, t.w.Flush()) }
 
-// bounded writes the first of many lines.
-func (t *table) bounded(title string, lines []string, more int) {
-	if len(lines)+more == 0 {
+// section writes a title with a number, and rows; left is how many are left out. It writes nothing where there are none.
+func (t *table) section(title string, rows [][]string, left int) {
+	if len(rows)+left == 0 {
 		return
 	}
 	t.line("")
-	t.row(title + "  " + grouped(len(lines)+more))
-	for _, l := range lines {
-		t.row("  " + l)
+	t.row(title + "  " + grouped(len(rows)+left))
+	for _, r := range rows {
+		t.row(r...)
 	}
-	t.more(more)
+	t.more(left)
 }
 
 // more adds a row that counts the entries that are left out; none for 0.
@@ -73,14 +73,9 @@ func (t *table) more(n int) {
 	}
 }
 
-// nonEmpty returns the strings that are not.
-func nonEmpty(in ...string) []string {
-	return slices.DeleteFunc(in, func(s string) bool { return s == "" })
-}
-
-// spaced returns the words that are not empty, with two spaces between.
-func spaced(words ...string) string {
-	return strings.Join(nonEmpty(words...), "  ")
+// spaced returns the words that are not empty, with a space between.
+func spaced(space string, words ...string) string {
+	return strings.Join(slices.DeleteFunc(words, func(s string) bool { return s == "" }), space)
 }
 
 // because returns a text with a reason behind it, if there is one.
@@ -108,17 +103,14 @@ func bracketed(place string) string {
 
 // counted returns "1 file", "2 files", "10,000 files".
 func counted(n int, what string) string {
-	if n != 1 {
-		what = plural(what)
+	switch {
+	case n == 1:
+	case strings.HasSuffix(what, "s"):
+		what += "es"
+	default:
+		what += "s"
 	}
 	return grouped(n) + " " + what
-}
-
-func plural(what string) string {
-	if strings.HasSuffix(what, "s") {
-		return what + "es"
-	}
-	return what + "s"
 }
 
 // grouped returns a number with a comma before every three digits.

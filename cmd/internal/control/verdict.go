@@ -26,7 +26,7 @@ const pendingPoll = 20 * time.Millisecond
 // empty one, why not all is as it should be; empty: it is. A host that is drained is to be
 // left: that is a reason too. The error, after 2 s at most,
 // wraps ErrUnreachable when no daemon answers.
-func (c *Client) Check(ctx context.Context, which Selection) (string, error) {
+func (c *Client) Check(ctx context.Context, which source.Selection) (string, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, checkTime, fmt.Errorf("%w: no answer within %v", ErrUnreachable, checkTime))
 	defer cancel()
 	if why, err := c.leaves(ctx); err != nil || why != "" {

@@ -194,7 +194,7 @@ func (d *daemon) answerTop(ctx context.Context, values url.Values) (traffic.Repo
 const trafficTime = 200 * time.Millisecond
 
 // addTraffic adds what is counted of services to their status, where it is always counted and at hand.
-func (d *daemon) addTraffic(ctx context.Context, which control.Selection, list []report.ServiceStatus) {
+func (d *daemon) addTraffic(ctx context.Context, which source.Selection, list []report.ServiceStatus) {
 	ctx, cancel := context.WithTimeout(ctx, trafficTime)
 	defer cancel()
 	q := traffic.Query{Names: which, Endpoints: true, Limit: traffic.MaxLimit}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/cmd/internal/control"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // What is asked for crosses the socket of a daemon, and no more than that.
@@ -55,20 +56,20 @@ func TestSummaryOfADaemon(t *testing.T) {
 			t.Errorf("a file that is passed over is a problem: %+v", p)
 		}
 	}
-	st, err := c.StatusOf(t.Context(), control.Selection{"web", "svc-1?"})
+	st, err := c.StatusOf(t.Context(), source.Selection{"web", "svc-1?"})
 	if err != nil || len(st.Loop.Services) != 3 || len(st.Sources[0].Files) != 3 {
 		t.Errorf("status of some: %+v, %v", st, err)
 	}
-	if list, err := c.Services(t.Context(), control.Selection{"default/svc-3"}); err != nil || len(list) != 1 || list[0].Name != "svc-3" {
+	if list, err := c.Services(t.Context(), source.Selection{"default/svc-3"}); err != nil || len(list) != 1 || list[0].Name != "svc-3" {
 		t.Errorf("one service: %+v, %v", list, err)
 	}
-	if list, err := c.Services(t.Context(), control.Selection{"web", "number=1?"}); err != nil || len(list) != 3 || list[0].Labels["number"] != "10" {
+	if list, err := c.Services(t.Context(), source.Selection{"web", "number=1?"}); err != nil || len(list) != 3 || list[0].Labels["number"] != "10" {
 		t.Errorf("services by label: %+v, %v", list, err)
 	}
-	if _, err := c.Services(t.Context(), control.Selection{"["}); err == nil || !strings.Contains(err.Error(), `"[" is no name`) {
+	if _, err := c.Services(t.Context(), source.Selection{"["}); err == nil || !strings.Contains(err.Error(), `"[" is no name`) {
 		t.Errorf("a bad pattern: %v", err)
 	}
-	if why, err := c.Check(t.Context(), control.Selection{"web"}); err != nil || !strings.HasPrefix(why, "default/web 10.96.0.10:80/tcp REJECTS no endpoints (") {
+	if why, err := c.Check(t.Context(), source.Selection{"web"}); err != nil || !strings.HasPrefix(why, "default/web 10.96.0.10:80/tcp REJECTS no endpoints (") {
 		t.Errorf("check: %q, %v", why, err)
 	}
 }
