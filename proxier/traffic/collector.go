@@ -1,6 +1,7 @@
 package traffic
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,17 +36,12 @@ type Kernel interface {
 	Connections(ctx context.Context, fam policy.Family, each func(Connection)) error
 
 	// Follow opens what tells of connections, of both families, from then on. Without
-	// ends it need not tell when they end.
-	Follow(ends bool) (Follower, error)
+	// ends it need not tell when they end. run calls each with every event until ctx ends, and lost when
+	// it missed some, and closes it.
+	Follow(ends bool) (run func(ctx context.Context, each func(Connection), lost func()) error, err error)
 
 	// CountsPackets reports whether packets and bytes of new connections are counted.
 	CountsPackets() bool
-}
-
-// A Follower calls each with every event until ctx ends, and lost when it missed
-// some. It closes itself.
-type Follower interface {
-	Run(ctx context.Context, each func(Event), lost func()) error
 }
 
 // A Collector reads what the kernel counts while a client asks. Its goroutine, Run,
@@ -173,15 +169,10 @@ type session struct {
 	began time.Time // of the last reading
 	took  time.Duration
 
-	following *following // nil: events are not needed, or could not be opened
-	failed    error      // why not
-	retry     time.Time  // when to ask for them again
-}
-
-// A following is a Follower that runs.
-type following struct {
-	cancel context.CancelFunc
-	done   chan error // has room for its end
+	following chan error         // has room for why events end; nil: they are not needed, or could not be opened
+	cancel    context.CancelFunc // ends them
+	failed    error              // why they could not
+	retry     time.Time          // when to ask for them again
 }
 
 // begin begins to count.
@@ -201,8 +192,8 @@ func (s *session) end() {
 
 func (s *session) unfollow() {
 	if s.following != nil {
-		s.following.cancel()
-		<-s.following.done
+		s.cancel()
+		<-s.following
 		s.following = nil
 	}
 }
@@ -235,7 +226,10 @@ func (s *session) read(ctx context.Context) {
 	serving := s.serving()
 	s.follow(ctx, serving)
 	s.book.begin(serving)
-	s.readEvents()
+	s.bookEvents()
+	if s.failed != nil {
+		s.problems = append(s.problems, "new connections are not counted: "+s.failed.Error())
+	}
 	failed := make(map[policy.Family]bool)
 	for i := range serving {
 		if err := s.readFamily(ctx, &serving[i]); err != nil {
@@ -262,18 +256,14 @@ func (s *session) bookEvents() {
 	}
 }
 
-// readEvents books what the kernel has told of since the last reading.
-func (s *session) readEvents() {
-	s.bookEvents()
-	if s.failed != nil {
-		s.problems = append(s.problems, "new connections are not counted: "+s.failed.Error())
-	}
-}
-
 // readFamily books what there is of a family.
 func (s *session) readFamily(ctx context.Context, f *report.Family) error {
 	if counter, ok := f.Backend.(proxier.Counter); ok {
-		return counter.Count(ctx, addrs(f), s.book.there)
+		var addrs []proxier.FrontendAddr
+		for p := range f.FrontendAddrs() {
+			addrs = append(addrs, p)
+		}
+		return counter.Count(ctx, addrs, s.book.there)
 	}
 	return s.kernel.Connections(ctx, f.Family, func(c Connection) {
 		n := proxier.Count{Packets: c.Packets, Bytes: c.Bytes}
@@ -284,21 +274,18 @@ func (s *session) readFamily(ctx context.Context, f *report.Family) error {
 	})
 }
 
-func addrs(f *report.Family) []proxier.FrontendAddr {
-	var list []proxier.FrontendAddr
-	for p := range f.FrontendAddrs() {
-		list = append(list, p)
-	}
-	return list
-}
-
 // follow has events counted where a family needs that. serving may be nil.
 func (s *session) follow(ctx context.Context, serving []report.Family) {
 	if packets := s.kernel.CountsPackets(); packets != s.packets {
 		s.unfollow() // now it matters, or no longer, when connections end
 		s.packets = packets
 	}
-	s.checkFollower()
+	select {
+	case err := <-s.following:
+		s.following = nil
+		s.cannotFollow(err)
+	default:
+	}
 	if s.following != nil && serving == nil || time.Now().Before(s.retry) {
 		return
 	}
@@ -313,30 +300,25 @@ func (s *session) follow(ctx context.Context, serving []report.Family) {
 	switch {
 	case !needed:
 		s.unfollow()
-		return
-	case s.following != nil:
-		return
+	case s.following == nil:
+		s.start(ctx)
 	}
-	f, err := s.kernel.Follow(s.packets)
+}
+
+// start has events counted.
+func (s *session) start(ctx context.Context) {
+	run, err := s.kernel.Follow(s.packets)
 	if err != nil {
 		s.cannotFollow(err)
 		return
 	}
-	s.failed = nil
-	s.start(ctx, f)
-}
-
-// checkFollower drops a Follower that has failed.
-func (s *session) checkFollower() {
-	if s.following == nil {
-		return
-	}
-	select {
-	case err := <-s.following.done:
-		s.following = nil
-		s.cannotFollow(err)
-	default:
-	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	s.failed, s.following, s.cancel = nil, done, cancel
+	go func() {
+		defer cancel()
+		done <- cmp.Or(run(ctx, s.tally.add, s.tally.lose), errors.New("it has ended"))
+	}()
 }
 
 // cannotFollow notes why events are unavailable.
@@ -345,19 +327,4 @@ func (s *session) cannotFollow(err error) {
 		s.log.Warn("new connections of services are not counted", "err", err, "retry", retryFollowing)
 	}
 	s.failed, s.retry = err, time.Now().Add(retryFollowing)
-}
-
-// start starts a Follower.
-func (s *session) start(ctx context.Context, f Follower) {
-	ctx, cancel := context.WithCancel(ctx)
-	run := &following{cancel, make(chan error, 1)}
-	go func() {
-		defer cancel()
-		err := f.Run(ctx, s.tally.add, s.tally.lose)
-		if err == nil {
-			err = errors.New("it has ended")
-		}
-		run.done <- err
-	}()
-	s.following = run
 }

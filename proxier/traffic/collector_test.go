@@ -29,16 +29,16 @@ type fakeKernel struct {
 	mu       sync.Mutex
 	readings int           // how often it was listed
 	slow     time.Duration // of a listing
-	follows  int           // Followers there have been
+	follows  int           // how often events were asked for
 	ends     []bool        // of each, whether it was to tell of ends
 	packets  bool
 	refuses  error // of the next Follow
 	broken   chan error
-	events   chan Event
+	events   chan Connection
 }
 
 func newFakeKernel() *fakeKernel {
-	return &fakeKernel{broken: make(chan error), events: make(chan Event)}
+	return &fakeKernel{broken: make(chan error), events: make(chan Connection)}
 }
 
 var vipPair = proxier.Pair{FrontendAddr: at(source.TCP, "10.96.0.10:80"), Target: one}
@@ -57,15 +57,15 @@ func (k *fakeKernel) CountsPackets() bool {
 	return k.packets
 }
 
-func (k *fakeKernel) Follow(ends bool) (Follower, error) {
+func (k *fakeKernel) Follow(ends bool) (func(context.Context, func(Connection), func()) error, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.follows++
 	k.ends = append(k.ends, ends)
-	return k, k.refuses
+	return k.run, k.refuses
 }
 
-func (k *fakeKernel) Run(ctx context.Context, each func(Event), lost func()) error {
+func (k *fakeKernel) run(ctx context.Context, each func(Connection), lost func()) error {
 	for {
 		select {
 		case <-ctx.Done():
@@ -83,7 +83,7 @@ func (r *rig) begins(n int) {
 	r.Helper()
 	for range n {
 		select {
-		case r.kernel.events <- Event{Connection: Connection{Pair: vipPair}, Begun: true}:
+		case r.kernel.events <- Connection{Pair: vipPair, Begun: true}:
 		case <-time.After(time.Millisecond):
 			r.Error("nobody is told of connections")
 		}
@@ -112,7 +112,7 @@ func collect(t *testing.T, k *fakeKernel, families []report.Family, test func(r 
 
 func collectFrom(t *testing.T, k *fakeKernel, families func() []report.Family, test func(r *rig)) {
 	synctest.Test(t, func(t *testing.T) {
-		k.broken, k.events = make(chan error), make(chan Event)
+		k.broken, k.events = make(chan error), make(chan Connection)
 		c := NewCollector(k, families, slog.New(slog.DiscardHandler))
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
@@ -190,11 +190,11 @@ func TestForeignPairsAreDropped(t *testing.T) {
 	mu.Lock()
 	families = serving(service("web", "10.96.0.10", one)) // new since the reading
 	mu.Unlock()
-	s.tally.add(Event{Connection: Connection{Pair: vipPair}, Begun: true})
+	s.tally.add(Connection{Pair: vipPair, Begun: true})
 	for round := range 3 {
 		for i := range maxPairs - 1 {
 			foreign := netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, byte(18 + round), byte(i >> 8), byte(i)}), 443)
-			s.tally.add(Event{Connection: Connection{Pair: proxier.Pair{FrontendAddr: proxier.FrontendAddr{Protocol: source.TCP, AddrPort: foreign}, Target: foreign}}, Begun: true})
+			s.tally.add(Connection{Pair: proxier.Pair{FrontendAddr: proxier.FrontendAddr{Protocol: source.TCP, AddrPort: foreign}, Target: foreign}, Begun: true})
 		}
 		if s.relieve(); len(s.tally.pairs) > manyPairs || len(s.book.addrs) > 10 {
 			t.Fatalf("%d pairs, %d addresses", len(s.tally.pairs), len(s.book.addrs))
@@ -219,7 +219,7 @@ func TestRelieved(t *testing.T) {
 				time.Sleep(2 * followCheck)
 			}
 			to := netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, byte(i >> 16), byte(i >> 8), byte(i)}), 443)
-			r.kernel.events <- Event{Connection: Connection{Pair: proxier.Pair{FrontendAddr: proxier.FrontendAddr{Protocol: source.TCP, AddrPort: to}, Target: to}}}
+			r.kernel.events <- Connection{Pair: proxier.Pair{FrontendAddr: proxier.FrontendAddr{Protocol: source.TCP, AddrPort: to}, Target: to}}
 		}
 		if got := r.report(); got.Lost > 0 {
 			r.Errorf("%d lost", got.Lost)
@@ -248,14 +248,14 @@ func TestCountedFromTheStart(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		r.report()
 		select {
-		case r.kernel.events <- Event{}:
+		case r.kernel.events <- Connection{}:
 			r.Error("events are asked for although the backend counts")
 		case <-time.After(time.Millisecond):
 		}
 	})
 }
 
-// A Follower that has failed is asked for again although nobody asks for a Report.
+// Events that have failed are asked for again although nobody asks for a Report.
 func TestFollowedAgain(t *testing.T) {
 	collect(t, newFakeKernel(), serving(service("web", "10.96.0.10", one)), func(r *rig) {
 		r.Want(Wanted{Always: true})

@@ -31,47 +31,25 @@ func (b *book) metrics(services int, r *Report) {
 	b.addEndpoints(r.Services, endpointsEach*services)
 }
 
-// A metric is one figure of services and of endpoints.
-type metric struct {
-	service, endpoint *prometheus.Desc
-	kind              prometheus.ValueType
-	value             func(*Figures) uint64
-	packets           bool // only where packets are counted
+// metrics are the figures of services and of endpoints.
+var metrics = []struct {
+	name, help string
+	kind       prometheus.ValueType
+	packets    bool // only where packets are counted
+	value      func(*Figures) uint64
+}{
+	{"connections", "Connections that go on,", prometheus.GaugeValue, false, func(f *Figures) uint64 { return f.Active }},
+	{"connections_total", "Connections that have begun,", prometheus.CounterValue, false, func(f *Figures) uint64 { return f.Connections }},
+	{"packets_total", "Packets in both directions,", prometheus.CounterValue, true, func(f *Figures) uint64 { return f.Packets }},
+	{"bytes_total", "Bytes in both directions,", prometheus.CounterValue, true, func(f *Figures) uint64 { return f.Bytes }},
 }
 
-func newMetric(name, help string, kind prometheus.ValueType, packets bool, value func(*Figures) uint64) metric {
-	desc := func(of, article string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc("svcproxy_"+of+"_"+name, help+" of "+article+" "+of+".", labels, nil)
-	}
-	return metric{
-		desc("service", "a", "namespace", "service"), desc("endpoint", "an", "namespace", "service", "endpoint"),
-		kind, value, packets,
-	}
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("svcproxy_"+name, help, labels, nil)
 }
 
-var metrics = []metric{
-	newMetric("connections", "Connections that go on,", prometheus.GaugeValue, false, func(f *Figures) uint64 { return f.Active }),
-	newMetric("connections_total", "Connections that have begun,", prometheus.CounterValue, false, func(f *Figures) uint64 { return f.Connections }),
-	newMetric("packets_total", "Packets in both directions,", prometheus.CounterValue, true, func(f *Figures) uint64 { return f.Packets }),
-	newMetric("bytes_total", "Bytes in both directions,", prometheus.CounterValue, true, func(f *Figures) uint64 { return f.Bytes }),
-}
-
-var (
-	servicesLeftOut  = prometheus.NewDesc("svcproxy_traffic_services_left_out", "Services without metrics of their traffic: there are more than max_services.", nil, nil)
-	endpointsLeftOut = prometheus.NewDesc("svcproxy_traffic_endpoints_left_out", "Endpoints without metrics of their traffic, of services that have them.", nil, nil)
-	lostDesc         = prometheus.NewDesc("svcproxy_traffic_lost_total", "How often the kernel told of connections faster than they were counted.", nil, nil)
-)
-
-// Describe implements prometheus.Collector.
-func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, m := range metrics {
-		ch <- m.service
-		ch <- m.endpoint
-	}
-	ch <- servicesLeftOut
-	ch <- endpointsLeftOut
-	ch <- lostDesc
-}
+// Describe implements prometheus.Collector. The registry checks what Collect sends.
+func (c *Collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector. There is nothing unless it is always wanted.
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
@@ -81,27 +59,29 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	if err != nil || r.Time.IsZero() {
 		return
 	}
-	left := 0
-	for i := range r.Services {
-		s := &r.Services[i]
-		left += s.More
-		s.collect(ch, r.Packets)
-	}
-	for desc, v := range map[*prometheus.Desc]float64{servicesLeftOut: float64(r.More), endpointsLeftOut: float64(left)} {
-		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v)
-	}
-	ch <- prometheus.MustNewConstMetric(lostDesc, prometheus.CounterValue, float64(r.Lost))
-}
-
-func (s *Service) collect(ch chan<- prometheus.Metric, packets bool) {
 	for _, m := range metrics {
-		if m.packets && !packets {
+		if m.packets && !r.Packets {
 			continue
 		}
-		ch <- prometheus.MustNewConstMetric(m.service, m.kind, float64(m.value(&s.Figures)), s.Namespace, s.Name)
-		for i := range s.Endpoints {
-			e := &s.Endpoints[i]
-			ch <- prometheus.MustNewConstMetric(m.endpoint, m.kind, float64(m.value(&e.Figures)), s.Namespace, s.Name, e.Address.String())
+		ofService := desc("service_"+m.name, m.help+" of a service.", "namespace", "service")
+		ofEndpoint := desc("endpoint_"+m.name, m.help+" of an endpoint.", "namespace", "service", "endpoint")
+		for i := range r.Services {
+			s := &r.Services[i]
+			ch <- prometheus.MustNewConstMetric(ofService, m.kind, float64(m.value(&s.Figures)), s.Namespace, s.Name)
+			for j := range s.Endpoints {
+				e := &s.Endpoints[j]
+				ch <- prometheus.MustNewConstMetric(ofEndpoint, m.kind, float64(m.value(&e.Figures)), s.Namespace, s.Name, e.Address.String())
+			}
 		}
 	}
+	left := 0
+	for _, s := range r.Services {
+		left += s.More
+	}
+	ch <- prometheus.MustNewConstMetric(desc("traffic_services_left_out", "Services without metrics of their traffic: there are more than max_services."),
+		prometheus.GaugeValue, float64(r.More))
+	ch <- prometheus.MustNewConstMetric(desc("traffic_endpoints_left_out", "Endpoints without metrics of their traffic, of services that have them."),
+		prometheus.GaugeValue, float64(left))
+	ch <- prometheus.MustNewConstMetric(desc("traffic_lost_total", "How often the kernel told of connections faster than they were counted."),
+		prometheus.CounterValue, float64(r.Lost))
 }

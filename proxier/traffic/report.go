@@ -133,7 +133,7 @@ func (r *Report) AddTo(list []report.ServiceStatus) {
 		counted[r.Services[i].Key()] = &r.Services[i]
 	}
 	for i := range list {
-		if s := counted[source.Key{Namespace: list[i].Namespace, Name: list[i].Name}]; s != nil {
+		if s := counted[list[i].Key()]; s != nil {
 			s.addTo(&list[i])
 		}
 	}

@@ -16,17 +16,12 @@ const (
 	manyPairs = 10_000
 )
 
-// A Connection is one of connection tracking, which the kernel translated.
+// A Connection is one of connection tracking, which the kernel translated, or, as an event, its beginning or its end.
 type Connection struct {
 	proxier.Pair
+	Begun          bool // of an event; else connection tracking has forgotten it
 	Ended          bool // closed on both sides, only remembered
 	Packets, Bytes uint64
-}
-
-// An Event is the beginning or the end of a connection.
-type Event struct {
-	Connection
-	Begun bool // else connection tracking has forgotten it
 }
 
 // A tally counts events by pair, between two readings: whose they are is looked up
@@ -37,7 +32,7 @@ type tally struct {
 	lost  uint64
 }
 
-func (t *tally) add(e Event) {
+func (t *tally) add(e Connection) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	c, known := t.pairs[e.Pair]

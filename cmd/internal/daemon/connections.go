@@ -73,7 +73,7 @@ func (connections) CountsPackets() bool {
 }
 
 // Follow says what is in the way where the kernel would be silent.
-func (connections) Follow(ends bool) (traffic.Follower, error) {
+func (connections) Follow(ends bool) (func(context.Context, func(traffic.Connection), func()) error, error) {
 	if on, err := sysctl.Get("net/netfilter/nf_conntrack_events"); err == nil && on == "0" {
 		return nil, errors.New("net.netfilter.nf_conntrack_events is 0; set it to 1")
 	}
@@ -81,15 +81,13 @@ func (connections) Follow(ends bool) (traffic.Follower, error) {
 	if err != nil {
 		return nil, err
 	}
-	return follower{f}, nil
-}
-
-type follower struct{ *conntrack.Follower }
-
-func (f follower) Run(ctx context.Context, each func(traffic.Event), lost func()) error {
-	return f.Follower.Run(ctx, func(e conntrack.Event) {
-		each(traffic.Event{Connection: connection(&e.Connection), Begun: e.Begun})
-	}, lost)
+	return func(ctx context.Context, each func(traffic.Connection), lost func()) error {
+		return f.Run(ctx, func(e conntrack.Event) {
+			c := connection(&e.Connection)
+			c.Begun = e.Begun
+			each(c)
+		}, lost)
+	}, nil
 }
 
 func connection(c *conntrack.Connection) traffic.Connection {
