@@ -93,11 +93,18 @@ func run(ctx context.Context, q Question, command []string, user string, late *a
 	if err != nil {
 		return &ownError{err}
 	}
-	defer b.close()
-	waitGroup(ctx, cmd.Process.Pid, func() { late.Store(b.isLate()) })
+	waitGroup(ctx, cmd.Process.Pid, func() {
+		if b.isLate() {
+			late.Store(true)
+			unbegun.Add(1)
+		}
+	})
 	err = cmd.Wait()
-	if _, failed := b.poll(); failed != nil {
-		return &ownError{failed} // this host has no such program, say: the endpoint was not asked
+	if late.Load() {
+		unbegun.Add(-1)
+	}
+	if <-b.over; b.why != "" {
+		return &ownError{errors.New(b.why)} // this host has no such program, say: the endpoint was not asked
 	}
 	return outcomeOfRun(ctx, err, &out)
 }
