@@ -187,7 +187,7 @@ func endpointText(e source.Endpoint) string {
 }
 
 // Text returns the edit as status would write it.
-func (e *Edit) Text() string {
+func (e Edit) Text() string {
 	var parts []string
 	if len(e.Added) > 0 {
 		parts = append(parts, e.Key+" added: "+named(e.Added))

@@ -1,13 +1,13 @@
 package plan
 
 import (
-	"cmp"
 	"fmt"
 	"io"
 	"math"
 	"strconv"
 	"strings"
 
+	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -18,30 +18,51 @@ const screen = 24
 // terminal, whatever stands in files. Faults are not part of it.
 func (r *Report) Write(w io.Writer, all bool) error {
 	parts := []part{
-		{"SETTINGS", len(r.Settings), func(i int) string { return "  " + r.Settings[i].Text() }},
-		{"SERVICES", len(r.Services), func(i int) string { return r.Services[i].text() }},
-		{"CONNECTIONS", len(r.Consequences), func(i int) string {
-			return "  " + r.Consequences[i].Service + "  " + consequenceText(r.Consequences[i])
-		}},
-		{"KERNEL", len(r.Objects), func(i int) string { return "  " + r.Objects[i].Op + " " + r.Objects[i].Object }},
+		partOf("SETTINGS", r.Settings, func(e Edit) string { return "  " + e.Text() }),
+		partOf("SERVICES", r.Services, Service.text),
+		partOf("CONNECTIONS", r.Consequences, func(c report.Consequence) string { return "  " + c.Service + "  " + consequenceText(c) }),
+		partOf("KERNEL", r.Objects, func(o Object) string { return "  " + o.Op + " " + o.Object }),
 	}
-	p := &page{w: w}
-	p.line(r.summary())
 	room := screen - 1
 	if all {
 		room = math.MaxInt
 	}
-	for i, lines := range share(room, parts) {
-		p.part(parts[i], lines)
+	lines := []string{r.summary()}
+	for i, n := range share(room, parts) {
+		lines = append(lines, parts[i].first(n)...)
 	}
-	return p.err
+	var text strings.Builder
+	for _, l := range lines {
+		text.WriteString(source.Printable(l) + "\n")
+	}
+	_, err := io.WriteString(w, text.String())
+	return err
 }
 
 // A part is a list in a report.
 type part struct {
 	title string
-	n     int
-	text  func(int) string // of each of n
+	lines []string
+}
+
+func partOf[T any](title string, list []T, text func(T) string) part {
+	p := part{title: title}
+	for _, v := range list {
+		p.lines = append(p.lines, text(v))
+	}
+	return p
+}
+
+// first returns the title and so many lines, and counts the others; nothing, of a part without lines.
+func (p part) first(n int) []string {
+	more := len(p.lines) - n
+	switch {
+	case len(p.lines) == 0:
+		return nil
+	case more <= 1: // it takes no more room than to count it
+		return append([]string{p.title}, p.lines...)
+	}
+	return append(append([]string{p.title}, p.lines[:n]...), fmt.Sprintf("  and %d more: --all", more))
 }
 
 // share returns how many lines of each part have room, besides its title and a line that
@@ -49,14 +70,14 @@ type part struct {
 func share(room int, parts []part) []int {
 	lines := make([]int, len(parts))
 	for _, p := range parts {
-		if p.n > 0 {
+		if len(p.lines) > 0 {
 			room -= 2
 		}
 	}
 	for given := true; given; {
 		given = false
 		for i, p := range parts {
-			if lines[i] < p.n && room > 0 {
+			if lines[i] < len(p.lines) && room > 0 {
 				lines[i], room, given = lines[i]+1, room-1, true
 			}
 		}
@@ -110,39 +131,11 @@ func plural(n int, what string) string {
 }
 
 // text returns the service in one line.
-func (s *Service) text() string {
+func (s Service) text() string {
 	sign := map[string]string{"add": "+ ", "change": "~ ", "remove": "- "}[s.Op]
 	texts := make([]string, len(s.Edits))
 	for i := range s.Edits {
 		texts[i] = s.Edits[i].Text()
 	}
 	return sign + s.Name + "  " + strings.Join(texts, "; ")
-}
-
-// A page keeps the first error of many writes.
-type page struct {
-	w   io.Writer
-	err error
-}
-
-// part writes a title and the first lines of a list, or nothing.
-func (p *page) part(list part, lines int) {
-	if list.n == 0 {
-		return
-	}
-	p.line(list.title)
-	if lines == list.n-1 {
-		lines++ // it takes no more room than to count it
-	}
-	for i := range lines {
-		p.line(list.text(i))
-	}
-	if list.n > lines {
-		p.line(fmt.Sprintf("  and %d more: --all", list.n-lines))
-	}
-}
-
-func (p *page) line(s string) {
-	_, err := fmt.Fprintln(p.w, source.Printable(s))
-	p.err = cmp.Or(p.err, err)
 }
