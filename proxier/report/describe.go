@@ -2,9 +2,12 @@ package report
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"svcproxy.dev/svcproxy/proxier/claims"
+	"svcproxy.dev/svcproxy/source"
 )
 
 // maxNamed is how many endpoints, or changes of them, a log line names before it only
@@ -21,23 +24,43 @@ func Describe(tr claims.Transition) string {
 	case tr.New == nil:
 		return "removed"
 	}
-	var parts, gone, came, changed []string
-	for _, e := range EditsOf(tr) {
-		switch {
-		case e.Endpoint == "":
-			parts = append(parts, e.String())
-		case e.What != "":
-			changed = append(changed, e.String())
-		case e.New == "":
-			gone = append(gone, e.Endpoint)
-		default:
-			came = append(came, e.Endpoint)
-		}
+	parts := texts(editsOf(tr.Old.Differences(tr.New)), Edit.String)
+	old, now := tr.Old.Endpoints, tr.New.Endpoints
+	ends := describeEndpoints(old, now)
+	if len(parts)+len(ends) == 0 && !slices.EqualFunc(old, now, func(a, b source.Endpoint) bool { return endpointName(a) == endpointName(b) }) {
+		return Edit{"endpoints", listText(texts(old, endpointName)), listText(texts(now, endpointName))}.String()
 	}
-	parts = appendNamed(parts, "endpoints removed", gone, " ")
+	return strings.Join(append(parts, ends...), ", ")
+}
+
+// describeEndpoints says which endpoints go, come and change, by their names: of those that have one name, each is
+// compared with the one at its place among them.
+func describeEndpoints(old, now []source.Endpoint) []string {
+	var gone, came, changed []string
+	was := make(map[string][]int, len(old)) // places in old that are not compared yet
+	for i := range old {
+		name := endpointName(old[i])
+		was[name] = append(was[name], i)
+	}
+	for i := range now {
+		name := endpointName(now[i])
+		if len(was[name]) == 0 {
+			came = append(came, word(name))
+			continue
+		}
+		for _, e := range editsOf(old[was[name][0]].Differences(&now[i])) {
+			changed = append(changed, word(name)+" "+e.String())
+		}
+		was[name] = was[name][1:]
+	}
+	left := slices.Concat(slices.Collect(maps.Values(was))...)
+	slices.Sort(left)
+	for _, i := range left {
+		gone = append(gone, word(endpointName(old[i])))
+	}
+	parts := appendNamed(nil, "endpoints removed", gone, " ")
 	parts = appendNamed(parts, "endpoints added", came, " ")
-	parts = appendNamed(parts, "endpoints changed", changed, ", ")
-	return strings.Join(parts, ", ")
+	return appendNamed(parts, "endpoints changed", changed, ", ")
 }
 
 func appendNamed(parts []string, what string, names []string, separator string) []string {

@@ -7,7 +7,7 @@
 // anything, or waits for a sync.
 //
 // A FamilyPlan is what a sync would change. Its Consequences are what that means for connections, which Count
-// counts. EditsOf says how two versions of a service differ, for plans and for the log.
+// counts. Describe says how two versions of a service differ, for the log.
 //
 // The files: snapshot, what a Loop knows; status (services and families), states (endpoints), unserved (what
 // a backend could not make), announced, doubts, summary with runs, counts; plan*; describe and edits*.

@@ -10,76 +10,69 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/lists"
-	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/source"
 )
 
-// An Edit is one thing of a service that changed, in the words of service files. Its
+// An Edit is a key that changed, in the words of service files. Its
 // texts are of bounded length, and none of them can steer a terminal.
 type Edit struct {
-	Endpoint string `json:"endpoint,omitempty"` // whose; empty: of the service itself
-	What     string `json:"what,omitempty"`     // the key; empty: the endpoint as a whole, which was added or removed
-	Old      string `json:"old,omitempty"`      // of a long list only what is not in New
-	New      string `json:"new,omitempty"`      // of a long list only what is not in Old
+	What string
+	Old  string // of a long list only what is not in New
+	New  string // of a long list only what is not in Old
 }
 
 // String returns an edit as a log line has it: "external_traffic_policy cluster -> local".
 func (e Edit) String() string {
-	words := []string{e.Endpoint, e.What}
-	switch {
-	case e.What == "" && e.New == "":
-		words = append(words, "removed")
-	case e.What == "":
-		words = append(words, "added")
-	default:
-		words = append(words, cmp.Or(e.Old, "none"), "->", cmp.Or(e.New, "none"))
-	}
-	return strings.TrimSpace(strings.Join(words, " "))
+	return fmt.Sprintf("%s %s -> %s", e.What, cmp.Or(e.Old, "none"), cmp.Or(e.New, "none"))
 }
 
-// EditsOf returns what differs between two services of one name: keys of the service in
-// the order of the model, then its endpoints as New has them, then those that are gone.
-// Old and New must not be nil. It is empty if the two mean the same.
-func EditsOf(tr claims.Transition) []Edit {
-	var e editing
-	for _, d := range tr.Old.Differences(tr.New) {
-		e.difference(d)
-	}
-	e.endpoints(tr.Old.Endpoints, tr.New.Endpoints)
-	return e.list
-}
-
-// editing collects the edits of one endpoint, or of the service itself.
-type editing struct {
-	endpoint string
-	list     []Edit
-}
-
-// difference adds what differs in a key. Endpoints have edits of their own.
-func (e *editing) difference(d source.Difference) {
-	switch old := d.Old.(type) {
-	case []source.Endpoint:
-	case []netip.Addr:
-		e.lists(d.Key, texts(old, netip.Addr.String), texts(d.New.([]netip.Addr), netip.Addr.String))
-	case []netip.Prefix:
-		e.lists(d.Key, texts(old, netip.Prefix.String), texts(d.New.([]netip.Prefix), netip.Prefix.String))
-	case []source.Port:
-		e.lists(d.Key, texts(old, portText), texts(d.New.([]source.Port), portText))
-	case []source.PortAddr:
-		e.lists(d.Key, texts(old, addrText), texts(d.New.([]source.PortAddr), addrText))
-	case *source.NodeAddresses:
-		e.lists(d.Key, old.Words(), d.New.(*source.NodeAddresses).Words())
-	case *source.Hints:
-		was, is := cmp.Or(old, new(source.Hints)), cmp.Or(d.New.(*source.Hints), new(source.Hints))
-		e.lists("hinted nodes", was.Nodes, is.Nodes)
-		e.lists("hinted zones", was.Zones, is.Zones)
-	case *source.HealthCheck:
-		for _, c := range CheckEdits(old, d.New.(*source.HealthCheck)) {
-			e.value("health_check."+c.What, c.Old, c.New)
+// editsOf returns what differs between two services, but for their endpoints, or between two endpoints.
+func editsOf(differences []source.Difference) (list []Edit) {
+	value := func(what, a, b string) {
+		if a != b {
+			list = append(list, Edit{what, word(a), word(b)})
 		}
-	default:
-		e.value(d.Key, valueText(d.Key, d.Old), valueText(d.Key, d.New))
 	}
+	compare := func(what string, a, b []string) {
+		if !slices.Equal(a, b) {
+			list = append(list, editOfLists(what, a, b))
+		}
+	}
+	for _, d := range differences {
+		switch old := d.Old.(type) {
+		case []source.Endpoint:
+		case []netip.Addr:
+			compare(d.Key, texts(old, netip.Addr.String), texts(d.New.([]netip.Addr), netip.Addr.String))
+		case []netip.Prefix:
+			compare(d.Key, texts(old, netip.Prefix.String), texts(d.New.([]netip.Prefix), netip.Prefix.String))
+		case []source.Port:
+			compare(d.Key, texts(old, portText), texts(d.New.([]source.Port), portText))
+		case []source.PortAddr:
+			compare(d.Key, texts(old, addrText), texts(d.New.([]source.PortAddr), addrText))
+		case *source.NodeAddresses:
+			compare(d.Key, old.Words(), d.New.(*source.NodeAddresses).Words())
+		case *source.Hints:
+			was, is := cmp.Or(old, new(source.Hints)), cmp.Or(d.New.(*source.Hints), new(source.Hints))
+			compare("hinted nodes", was.Nodes, is.Nodes)
+			compare("hinted zones", was.Zones, is.Zones)
+		case *source.HealthCheck:
+			for _, c := range CheckEdits(old, d.New.(*source.HealthCheck)) {
+				value("health_check."+c.What, c.Old, c.New)
+			}
+		default:
+			value(d.Key, valueText(d.Key, d.Old), valueText(d.Key, d.New))
+		}
+	}
+	return list
+}
+
+// editOfLists tells of long lists that differ in more than their order by what is in one of them only.
+func editOfLists(what string, a, b []string) Edit {
+	gone, came := missing(a, b), missing(b, a)
+	if max(len(a), len(b)) > maxNamed && len(gone)+len(came) > 0 {
+		a, b = gone, came
+	}
+	return Edit{what, listText(a), listText(b)}
 }
 
 // valueText returns a value of a key that is no list.
@@ -88,64 +81,15 @@ func valueText(key string, v any) string {
 	case map[string]uint16:
 		return portsText(v)
 	case time.Duration:
-		if key == "session_affinity" {
-			return affinityText(v)
+		switch {
+		case key == "session_affinity" && v == 0:
+			return "none"
+		case key == "session_affinity":
+			return "client_ip for " + v.String()
 		}
 	}
 	return fmt.Sprint(v)
 }
-
-func (e *editing) value(what, a, b string) {
-	if a != b {
-		e.list = append(e.list, Edit{Endpoint: e.endpoint, What: what, Old: word(a), New: word(b)})
-	}
-}
-
-// lists compares two lists. Long ones that differ in more than their order are told by
-// what is in one of them only.
-func (e *editing) lists(what string, a, b []string) {
-	if slices.Equal(a, b) {
-		return
-	}
-	gone, came := missing(a, b), missing(b, a)
-	if max(len(a), len(b)) > maxNamed && len(gone)+len(came) > 0 {
-		a, b = gone, came
-	}
-	e.list = append(e.list, Edit{Endpoint: e.endpoint, What: what, Old: listText(a), New: listText(b)})
-}
-
-// endpoints compares endpoints by name. Of those that have one name, each is compared
-// with the one at its place among them.
-func (e *editing) endpoints(a, b []source.Endpoint) {
-	was := make(map[string][]int, len(a)) // places in a that are not compared yet
-	for i := range a {
-		name := endpointName(a[i])
-		was[name] = append(was[name], i)
-	}
-	for i := range b {
-		name := endpointName(b[i])
-		if len(was[name]) == 0 {
-			e.list = append(e.list, Edit{Endpoint: word(name), New: word(name)})
-			continue
-		}
-		one := editing{endpoint: word(name)}
-		for _, d := range a[was[name][0]].Differences(&b[i]) {
-			one.difference(d)
-		}
-		e.list, was[name] = append(e.list, one.list...), was[name][1:]
-	}
-	gone := slices.Concat(slices.Collect(maps.Values(was))...)
-	slices.Sort(gone)
-	for _, i := range gone {
-		name := word(endpointName(a[i]))
-		e.list = append(e.list, Edit{Endpoint: name, Old: name})
-	}
-	if len(e.list) == 0 && !slices.EqualFunc(a, b, sameName) {
-		e.list = append(e.list, Edit{What: "endpoints", Old: listText(texts(a, endpointName)), New: listText(texts(b, endpointName))})
-	}
-}
-
-func sameName(a, b source.Endpoint) bool { return endpointName(a) == endpointName(b) }
 
 // missing returns what of a is not in b.
 func missing(a, b []string) []string {
@@ -228,11 +172,4 @@ func addrText(a source.PortAddr) string {
 		return fmt.Sprintf("node port %d/%s", a.Port(), a.Protocol)
 	}
 	return a.AddrPort.String() + "/" + a.Protocol.String()
-}
-
-func affinityText(d time.Duration) string {
-	if d == 0 {
-		return "none"
-	}
-	return "client_ip for " + d.String()
 }
