@@ -81,13 +81,16 @@ func (h *Health) Dropped(fam policy.Family) {
 }
 
 // Healthy reports whether no change has been waiting for too long.
-func (h *Health) Healthy() bool { return h.report(time.Now()).Healthy }
+func (h *Health) Healthy() bool {
+	r, _ := h.report(time.Now())
+	return r.Healthy
+}
 
-// report returns all of the answer but the part of the node.
-func (h *Health) report(now time.Time) healthReport {
+// report returns all of the answer but the part of the node, and whether the loop has shown no sign of life for too long.
+func (h *Health) report(now time.Time) (r healthReport, stuck bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	r := healthReport{CurrentTime: now.UTC(), Healthy: true, Status: map[string]familyReport{}}
+	r = healthReport{CurrentTime: now.UTC(), Healthy: true, Status: map[string]familyReport{}}
 	for fam, t := range h.updated {
 		r.Status[fam.Title()] = familyReport{LastUpdated: t.UTC(), Healthy: true}
 		r.LastUpdated = times.Later(r.LastUpdated, t.UTC())
@@ -100,23 +103,12 @@ func (h *Health) report(now time.Time) healthReport {
 			r.Status[fam.Title()] = familyReport{LastUpdated: h.updated[fam].UTC()}
 		}
 	}
-	r.Healthy = r.Healthy && !h.stuckLocked(now)
-	return r
-}
-
-// stuck reports whether the loop has shown no sign of life for too long.
-func (h *Health) stuck(now time.Time) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.stuckLocked(now)
-}
-
-func (h *Health) stuckLocked(now time.Time) bool {
-	if h.loop == nil {
-		return false
+	if h.loop != nil {
+		alive := h.loop.Alive()
+		stuck = !alive.IsZero() && now.Sub(alive) >= timeout
 	}
-	alive := h.loop.Alive()
-	return !alive.IsZero() && now.Sub(alive) >= timeout
+	r.Healthy = r.Healthy && !stuck
+	return r, stuck
 }
 
 // Ready reports whether the first complete sync is done.
@@ -141,12 +133,6 @@ func (h *Health) SetEligible(ok bool) {
 	h.leaves = !ok
 }
 
-func (h *Health) eligible() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return !h.leaves
-}
-
 // OnDrain has load balancers told not to send to this node while drained returns a drain, by
 // /healthz and the health check node ports. It is called from any goroutine.
 func (h *Health) OnDrain(drained func() *policy.Drain) {
@@ -155,16 +141,15 @@ func (h *Health) OnDrain(drained func() *policy.Drain) {
 	h.drained = drained
 }
 
-// drain returns the drain of this node; nil: there is none.
-func (h *Health) drain() *drainReport {
+// node returns whether load balancers may send to this node, and its drain; nil: there is none.
+func (h *Health) node() (eligible bool, drain *drainReport) {
 	h.mu.Lock()
-	drained := h.drained
+	eligible, drained := !h.leaves, h.drained
 	h.mu.Unlock()
-	why := drained()
-	if why == nil {
-		return nil
+	if why := drained(); why != nil {
+		drain = &drainReport{why.Reason, why.At.UTC()}
 	}
-	return &drainReport{why.Reason, why.At.UTC()}
+	return eligible, drain
 }
 
 // A drainReport says why this host is drained. By whom is not for the network.
@@ -199,15 +184,15 @@ const excludeSync = "sync" // ?exclude=sync, after the words of the API server's
 func (h *Health) serve(path string, asNode bool) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		now := time.Now()
-		r := h.report(now)
+		r, stuck := h.report(now)
 		if req.URL.Query().Get("exclude") == excludeSync {
-			r.Healthy = !h.stuck(now)
+			r.Healthy = !stuck
 		}
 		ok := r.Healthy
 		if asNode {
-			e := h.eligible()
-			r.NodeEligible, r.Drained = &e, h.drain()
-			ok = ok && e && r.Drained == nil
+			eligible, drain := h.node()
+			r.NodeEligible, r.Drained = &eligible, drain
+			ok = ok && eligible && drain == nil
 		}
 		code := http.StatusServiceUnavailable
 		if ok { // kube-proxy too calls a healthy node up to date as of now
@@ -240,11 +225,11 @@ func Handlers(address, metricsAddress string, h *Health, m *Metrics) map[string]
 	node.Handle("GET /healthz", h.serve("healthz", true))
 	node.Handle("GET /livez", h.serve("livez", false))
 	node.HandleFunc("GET /readyz", h.ready)
-	if metricsAddress == "" || metricsAddress == address {
-		node.Handle("GET /metrics", m.Handler())
-		return map[string]http.Handler{address: node}
+	metrics, all := node, map[string]http.Handler{address: node}
+	if metricsAddress != "" && metricsAddress != address {
+		metrics = http.NewServeMux()
+		all[metricsAddress] = metrics
 	}
-	metrics := http.NewServeMux()
 	metrics.Handle("GET /metrics", m.Handler())
-	return map[string]http.Handler{address: node, metricsAddress: metrics}
+	return all
 }

@@ -163,7 +163,7 @@ func (s *Server) reconcile(ctx context.Context, want map[string]http.Handler) bo
 	return len(faults) == 0
 }
 
-// setFaults stores faults and logs those that are new.
+// setFaults stores faults and logs those that are new, and reports them for the service whose health check port it is.
 func (s *Server) setFaults(faults map[string]string) {
 	s.mu.Lock()
 	old := s.faults
@@ -172,30 +172,14 @@ func (s *Server) setFaults(faults map[string]string) {
 	for _, addr := range slices.Sorted(maps.Keys(faults)) {
 		if old[addr] != faults[addr] {
 			s.log.Warn(faults[addr])
-			s.reportFailure(addr, faults[addr])
+			a, _ := netip.ParseAddrPort(addr) // http_address may have a name
+			s.mu.Lock()
+			check, ok := s.checks[a.Port()]
+			s.mu.Unlock()
+			if ok {
+				s.failed(check, faults[addr])
+			}
 		}
-	}
-}
-
-// crowdOf returns whom the connections of a listener are among.
-func (s *Server) crowdOf(addr string) *crowd {
-	if s.node[addr] != nil {
-		return s.nodeConns
-	}
-	return s.checkConns
-}
-
-// reportFailure reports, for the service whose health check port addr has, why nothing listens there.
-func (s *Server) reportFailure(addr, why string) {
-	a, err := netip.ParseAddrPort(addr)
-	if err != nil {
-		return // http_address may have a name
-	}
-	s.mu.Lock()
-	check, ok := s.checks[a.Port()]
-	s.mu.Unlock()
-	if ok {
-		s.failed(check, why)
 	}
 }
 
@@ -204,6 +188,10 @@ func (s *Server) listen(ctx context.Context, addr string, h http.Handler) error 
 	if err != nil {
 		return err
 	}
+	conns := s.checkConns
+	if s.node[addr] != nil {
+		conns = s.nodeConns
+	}
 	srv := &http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: 5 * time.Second,
@@ -211,7 +199,7 @@ func (s *Server) listen(ctx context.Context, addr string, h http.Handler) error 
 		WriteTimeout:      30 * time.Second, // /metrics over a slow line
 		IdleTimeout:       time.Minute,      // load balancers ask every few seconds over one connection
 		MaxHeaderBytes:    16 << 10,
-		ConnState:         s.crowdOf(addr).follow,
+		ConnState:         conns.follow,
 		ErrorLog:          log.New(io.Discard, "", 0), // it has only what clients did wrong
 	}
 	s.open[addr] = srv

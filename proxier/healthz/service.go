@@ -32,10 +32,11 @@ func (s *Server) serveService(w http.ResponseWriter, port uint16, fam policy.Fam
 	if !ok { // between the removal of the service and that of its listener
 		check = loop.NodeHealth{Port: port}
 	}
-	local, healthy, drain := check.LocalEndpoints.Of(fam), s.health.Healthy(), s.health.drain()
-	weight := local
-	if drain != nil {
-		weight = 0
+	local, healthy := check.LocalEndpoints.Of(fam), s.health.Healthy()
+	weight, drained := local, ""
+	if _, why := s.health.node(); why != nil {
+		body, _ := json.Marshal(why) // has nothing that cannot be written
+		weight, drained = 0, fmt.Sprintf(drainedBody, body)
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -44,14 +45,5 @@ func (s *Server) serveService(w http.ResponseWriter, port uint16, fam policy.Fam
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
 	// The load balancer may be gone; there is nobody else to tell.
-	_, _ = fmt.Fprintf(w, serviceBody, check.Key.Namespace, check.Key.Name, local, healthy, drainedPart(drain))
-}
-
-// drainedPart returns what the body says of a drain, which may be nil.
-func drainedPart(why *drainReport) string {
-	if why == nil {
-		return ""
-	}
-	body, _ := json.Marshal(why) // has nothing that cannot be written
-	return fmt.Sprintf(drainedBody, body)
+	_, _ = fmt.Fprintf(w, serviceBody, check.Key.Namespace, check.Key.Name, local, healthy, drained)
 }
