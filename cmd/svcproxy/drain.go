@@ -127,7 +127,7 @@ func (p *program) drain(cmd *cobra.Command, q control.Drain, wait bool) error {
 
 func undrainCommand(p *program) *cobra.Command {
 	var node bool
-	var q control.Undrain
+	var q control.Drain
 	cmd := &cobra.Command{
 		Use:   "undrain ADDRESS | [NAMESPACE/]NAME/ADDRESS | --node",
 		Short: "End a drain: new connections again",

@@ -292,20 +292,15 @@ func (c *Checker) report() {
 	}
 }
 
-type change struct {
-	q      Question
-	result Result
-}
-
-// changes returns the states that have changed, of questions that are still watched.
-func (c *Checker) changes() []change {
+// changes returns what has another state now, as it is, of questions that are still watched.
+func (c *Checker) changes() []entry {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var all []change
+	var all []entry
 	for _, e := range c.reports {
 		e.reporting = false
 		if e.users > 0 {
-			all = append(all, change{e.q, e.result})
+			all = append(all, *e)
 		}
 	}
 	c.reports = c.reports[:0]

@@ -32,7 +32,7 @@ type world struct {
 	asked   map[int][]time.Duration // when each was, since the start
 	busy    int
 	busiest int
-	reports []change
+	reports []entry
 }
 
 func newWorld(t *testing.T, cfg Config) *world {
@@ -43,7 +43,7 @@ func newWorld(t *testing.T, cfg Config) *world {
 		cfg.Report = func(q Question, r Result) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
-			w.reports = append(w.reports, change{q, r})
+			w.reports = append(w.reports, entry{q: q, result: r})
 		}
 	}
 	if cfg.Ask == nil {

@@ -12,22 +12,18 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// Connections is the part of connection tracking that knows connections of any protocol.
-type Connections interface {
-	// Established calls visit with every connection of a family that has been answered
-	// and is not being closed: where its client sent it to, and which endpoint has it.
-	Established(ctx context.Context, fam policy.Family, visit func(proto source.Protocol, dst, reply netip.AddrPort)) error
-}
-
-// Count counts what consequences of this plan are about, now. Either of the first two may
-// be nil: then what it knows is not counted.
-func (p *FamilyPlan) Count(ctx context.Context, tracking flows.Tracking, conns Connections, list []Consequence) error {
+// Count counts what consequences of this plan are about, now. established calls visit with every connection of a family
+// that has been answered and is not being closed: where its client sent it to, and which endpoint has it. It or
+// tracking may be nil: then what it knows is not counted.
+func (p *FamilyPlan) Count(ctx context.Context, tracking flows.Tracking,
+	established func(ctx context.Context, fam policy.Family, visit func(proto source.Protocol, dst, reply netip.AddrPort)) error,
+	list []Consequence) error {
 	placed := p.placedAddrs()
 	at := make(map[proxier.FrontendAddr]map[int]bool) // which of list connections that are sent there can be of
 	counts := make(map[int]int)                       // of each of list
 	for i, c := range list {
 		udp := c.Protocol == source.UDP.String()
-		if c.Effect == Forgotten || c.Effect == Barred || udp && (tracking == nil || c.Effect != FlowsRemoved && c.Effect != Predating) || !udp && conns == nil {
+		if c.Effect == Forgotten || c.Effect == Barred || udp && (tracking == nil || c.Effect != FlowsRemoved && c.Effect != Predating) || !udp && established == nil {
 			continue
 		}
 		counts[i] = 0
@@ -51,8 +47,8 @@ func (p *FamilyPlan) Count(ctx context.Context, tracking flows.Tracking, conns C
 			}
 		}
 	}
-	if conns != nil {
-		err := conns.Established(ctx, p.Family, func(proto source.Protocol, dst, reply netip.AddrPort) {
+	if established != nil {
+		err := established(ctx, p.Family, func(proto source.Protocol, dst, reply netip.AddrPort) {
 			if proto != source.UDP {
 				count(proto, dst, reply)
 			}

@@ -147,17 +147,17 @@ func read(resp *http.Response, answer any) error {
 	case http.StatusOK:
 		return json.NewDecoder(resp.Body).Decode(answer)
 	case http.StatusUnprocessableEntity, http.StatusForbidden, http.StatusServiceUnavailable:
-		var f failure
+		var f map[string]string
 		if err := json.NewDecoder(resp.Body).Decode(&f); err != nil {
 			return err
 		}
 		switch resp.StatusCode {
 		case http.StatusForbidden:
-			return fmt.Errorf("%w: %s", ErrForbidden, f.Error)
+			return fmt.Errorf("%w: %s", ErrForbidden, f["error"])
 		case http.StatusServiceUnavailable:
-			return fmt.Errorf("%w: %s", errEnding, f.Error)
+			return fmt.Errorf("%w: %s", errEnding, f["error"])
 		}
-		return toldError(f.Error)
+		return toldError(f["error"])
 	}
 	return fmt.Errorf("%s; is it another version of svcproxy?", resp.Status)
 }

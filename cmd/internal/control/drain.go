@@ -16,7 +16,7 @@ import (
 // Where drains are asked about, and changed.
 const (
 	DrainPath   = "/v1/drain"      // POST a Drain, answers a DrainAnswer; GET: a list of them
-	UndrainPath = "/v1/undrain"    // POST an Undrain, answers an Undrained
+	UndrainPath = "/v1/undrain"    // POST a Drain of which only the target counts, answers an Undrained
 	LeftPath    = "/v1/drain/left" // GET with a target as TargetKey, answers a Remaining
 	TargetKey   = "target"         // of the query
 )
@@ -77,12 +77,7 @@ func (a *DrainAnswer) RoutesLine() string {
 	return fmt.Sprintf("%s by BGP: marked with GRACEFUL_SHUTDOWN now, withdrawn within %s", counted(a.Marked, "route"), announcer.ShutdownTime)
 }
 
-// Undrain is the question of a POST to UndrainPath.
-type Undrain struct {
-	Target conditions.DrainTarget `json:"target"`
-}
-
-// Undrained answers an Undrain: the drain is over.
+// Undrained answers a question to UndrainPath: the drain is over.
 type Undrained struct {
 	Target conditions.DrainTarget `json:"target"`
 	Still  []conditions.Drained   `json:"still,omitempty"` // other drains of that address, MaxStill at most

@@ -111,7 +111,7 @@ func TestSocketWithoutItsGroup(t *testing.T) {
 	lookupGroup = func(string) (*user.Group, error) { return nil, errors.New("no directory server") }
 	s, err := Listen(t.TempDir())
 	check(t, err)
-	defer s.socket.close()
+	defer s.close()
 	if w := s.Warnings(); len(w) != 1 || !strings.Contains(w[0], "no directory server") || s.failed != nil {
 		t.Errorf("warnings %q, error %v", w, s.failed)
 	}

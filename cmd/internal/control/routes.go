@@ -29,7 +29,7 @@ func Post[Q, A any](r *Routes, path string, answer func(context.Context, Peer, Q
 		var q Q
 		peer, _ := req.Context().Value(peerKey{}).(Peer)
 		if err := peer.mayChange(); err != nil {
-			answerWith(w, http.StatusForbidden, failure{err.Error()})
+			answerWith(w, http.StatusForbidden, failure(err))
 			return
 		}
 		if err := json.NewDecoder(http.MaxBytesReader(w, req.Body, maxQuestion)).Decode(&q); err != nil {
@@ -41,11 +41,6 @@ func Post[Q, A any](r *Routes, path string, answer func(context.Context, Peer, Q
 	})
 }
 
-// A failure is an error on its way to the client.
-type failure struct {
-	Error string `json:"error"`
-}
-
 // reply writes an answer or an error. An error of a daemon that ends says nothing about the
 // question: its status is another.
 func reply(w http.ResponseWriter, req *http.Request, answer any, err error) {
@@ -53,11 +48,14 @@ func reply(w http.ResponseWriter, req *http.Request, answer any, err error) {
 	case err == nil:
 		answerWith(w, http.StatusOK, answer)
 	case req.Context().Err() != nil:
-		answerWith(w, http.StatusServiceUnavailable, failure{err.Error()})
+		answerWith(w, http.StatusServiceUnavailable, failure(err))
 	default:
-		answerWith(w, http.StatusUnprocessableEntity, failure{err.Error()})
+		answerWith(w, http.StatusUnprocessableEntity, failure(err))
 	}
 }
+
+// failure is an error on its way to the client.
+func failure(err error) map[string]string { return map[string]string{"error": err.Error()} }
 
 // answerWith writes an answer. The client may be gone; there is nobody else to tell.
 func answerWith(w http.ResponseWriter, code int, answer any) {

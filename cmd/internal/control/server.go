@@ -9,6 +9,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
+	"sync/atomic"
 	"time"
 )
 
@@ -21,8 +23,12 @@ var lookInterval = 30 * time.Second
 
 // A Server is the daemon's end of the socket, and its claim to the run directory.
 type Server struct {
-	socket socket
-	failed error // why there is no socket; nil: there is
+	runDir   string
+	lock     *os.File          // nil: the directory is not claimed
+	listener *net.UnixListener // nil: there is no socket
+	file     os.FileInfo       // of the socket
+	failed   error             // why there is no socket; nil: there is
+	trouble  atomic.Value      // a string: why groups that should cannot use the socket
 }
 
 // Listen makes the run directory where it is missing, claims it, and opens the
@@ -33,8 +39,8 @@ func Listen(runDir string) (*Server, error) {
 	if path := socketPath(runDir); len(path) > maxPath {
 		return nil, fmt.Errorf("control socket %s: path is longer than %d bytes; choose a shorter --run-dir", path, maxPath)
 	}
-	s := &Server{socket: socket{runDir: runDir}}
-	if s.failed = s.socket.open(lockPatience); errors.Is(s.failed, ErrClaimed) {
+	s := &Server{runDir: runDir}
+	if s.failed = s.open(lockPatience); errors.Is(s.failed, ErrClaimed) {
 		return nil, s.failed
 	}
 	return s, nil
@@ -45,7 +51,7 @@ func (s *Server) Warnings() []string {
 	if s == nil {
 		return nil
 	}
-	if text, _ := s.socket.trouble.Load().(string); text != "" {
+	if text, _ := s.trouble.Load().(string); text != "" {
 		return []string{text}
 	}
 	return nil
@@ -55,7 +61,7 @@ func (s *Server) Warnings() []string {
 // removed. The socket is gone when it returns, the claim is released.
 func (s *Server) Serve(ctx context.Context, log *slog.Logger, routes *Routes) {
 	srv := newServer(ctx, routes)
-	defer s.socket.close()
+	defer s.close()
 	defer srv.Close()
 	s.answer(srv, log)
 	look := time.NewTicker(lookInterval)
@@ -66,13 +72,13 @@ func (s *Server) Serve(ctx context.Context, log *slog.Logger, routes *Routes) {
 			return
 		case <-look.C:
 		}
-		if s.socket.isThere() {
+		if s.isThere() {
 			continue
 		}
 		before := s.failed
-		s.failed = s.socket.open(0)
+		s.failed = s.open(0)
 		if s.failed == nil {
-			log.Warn("the control socket was missing; reopened it", "run_dir", s.socket.runDir)
+			log.Warn("the control socket was missing; reopened it", "run_dir", s.runDir)
 		}
 		if s.failed == nil || before == nil || before.Error() != s.failed.Error() {
 			s.answer(srv, log)
@@ -89,7 +95,7 @@ func (s *Server) answer(srv *http.Server, log *slog.Logger) {
 	for _, w := range s.Warnings() {
 		log.Warn(w)
 	}
-	l := s.socket.listener
+	l := s.listener
 	go func() {
 		err := srv.Serve(&peerListener{l, newTurns(maxReaderConns, maxWriterConns)})
 		if !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {

@@ -6,24 +6,14 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"sync/atomic"
 	"time"
 )
-
-// A socket is the control socket in its run directory, and the claim to that.
-type socket struct {
-	runDir   string
-	lock     *os.File          // nil: the directory is not claimed
-	listener *net.UnixListener // nil: there is no socket
-	file     os.FileInfo       // of the socket
-	trouble  atomic.Value      // a string: why groups that should cannot use the socket
-}
 
 // lockName is the file in the run directory that is locked.
 const lockName = "svcproxy.lock"
 
 // open makes what is missing of run directory, claim and socket.
-func (s *socket) open(patience time.Duration) error {
+func (s *Server) open(patience time.Duration) error {
 	if err := os.MkdirAll(s.runDir, 0o755); err != nil {
 		return fmt.Errorf("making run directory: %w", err)
 	}
@@ -35,7 +25,7 @@ func (s *socket) open(patience time.Duration) error {
 
 // claim claims the run directory, unless that is done. A lock whose file was removed
 // is none: others would lock another file.
-func (s *socket) claim(patience time.Duration) error {
+func (s *Server) claim(patience time.Duration) error {
 	if s.claimed() {
 		return nil
 	}
@@ -50,7 +40,7 @@ func (s *socket) claim(patience time.Duration) error {
 	return nil
 }
 
-func (s *socket) claimed() bool {
+func (s *Server) claimed() bool {
 	if s.lock == nil {
 		return false
 	}
@@ -64,7 +54,7 @@ func (s *socket) claimed() bool {
 
 // listen opens the socket for root and the groups that may ask. The directory is claimed, so that
 // a socket that is there already is a dead one.
-func (s *socket) listen() error {
+func (s *Server) listen() error {
 	path := socketPath(s.runDir)
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("removing a stale control socket: %w", err)
@@ -92,10 +82,10 @@ func (s *socket) listen() error {
 }
 
 // isThere reports whether clients find the socket, and the directory is ours.
-func (s *socket) isThere() bool { return s.claimed() && s.linked() && listens(s.listener) }
+func (s *Server) isThere() bool { return s.claimed() && s.linked() && listens(s.listener) }
 
 // linked reports whether the file at the socket's path is ours.
-func (s *socket) linked() bool {
+func (s *Server) linked() bool {
 	if s.listener == nil {
 		return false
 	}
@@ -107,7 +97,7 @@ func (s *socket) linked() bool {
 func listens(l *net.UnixListener) bool { return l.SetDeadline(time.Time{}) == nil }
 
 // close removes the socket, if it is still ours, and releases the claim.
-func (s *socket) close() {
+func (s *Server) close() {
 	if s.linked() {
 		_ = os.Remove(socketPath(s.runDir)) // the next daemon would
 	}

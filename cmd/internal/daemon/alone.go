@@ -49,7 +49,7 @@ func planSetting(ctx context.Context, m modes.Mode, s configs.Settings) plan.Set
 	return plan.Setting{Drains: m.DrainTimeout != nil, Drain: m.DrainTimeoutUnder(s), Count: func(p *report.FamilyPlan, list []report.Consequence) error {
 		ctx, cancel := context.WithTimeout(ctx, planCountTime)
 		defer cancel()
-		return p.Count(ctx, connections{}, connections{}, list)
+		return p.Count(ctx, connections{}, connections{}.Established, list)
 	}}
 }
 

@@ -159,7 +159,7 @@ func userName(uid uint32) string {
 }
 
 // undrain ends a drain. It answers when the kernel holds that.
-func (d *Drainer) undrain(ctx context.Context, by control.Peer, q control.Undrain) (over control.Undrained, err error) {
+func (d *Drainer) undrain(ctx context.Context, by control.Peer, q control.Drain) (over control.Undrained, err error) {
 	d.Log.Info("asked to end a drain", "target", q.Target.String(), "user", userName(by.UID), "by", by)
 	was, err := d.Keeper.Undrain(q.Target)
 	if d.left.changed(); len(d.Keeper.Drains().List()) == 0 {

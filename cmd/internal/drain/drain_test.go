@@ -168,7 +168,7 @@ func TestDrainTargets(t *testing.T) {
 		}
 		undrain := func(text, want string) {
 			t.Helper()
-			_, err := d.undrain(t.Context(), control.Peer{}, control.Undrain{Target: drainTarget(t, text)})
+			_, err := d.undrain(t.Context(), control.Peer{}, control.Drain{Target: drainTarget(t, text)})
 			saysDrain(t, "undrain "+text, err, want)
 		}
 		undrain("192.0.2.2", "192.0.2.2 is not drained; default/web/192.0.2.2 is")
@@ -251,7 +251,7 @@ func TestDrainTellsRouters(t *testing.T) {
 		l.slow = time.Hour
 		_, err = d.drain(t.Context(), control.Peer{}, control.Drain{Target: node})
 		saysDrain(t, "slow routers", err, "this host stays drained, and routers may not know of it yet: not within 5s")
-		_, err = d.undrain(t.Context(), control.Peer{}, control.Undrain{Target: node})
+		_, err = d.undrain(t.Context(), control.Peer{}, control.Drain{Target: node})
 		saysDrain(t, "slow routers", err, "this host is not drained any more, and routers may not know it yet: not within 5s")
 	})
 }
@@ -262,7 +262,7 @@ func TestDrainFails(t *testing.T) {
 		l := newHeldLoop()
 		close(l.ready)
 		d, store := newTestDraining(l)
-		q, end := control.Drain{Target: drainTarget(t, "192.0.2.1")}, control.Undrain{Target: drainTarget(t, "192.0.2.1")}
+		q, end := control.Drain{Target: drainTarget(t, "192.0.2.1")}, control.Drain{Target: drainTarget(t, "192.0.2.1")}
 		l.took = time.Hour
 		_, err := d.drain(t.Context(), control.Peer{}, q)
 		saysDrain(t, "a slow kernel", err, "192.0.2.1 stays drained, and the kernel may still send new connections there: not within 20s")
@@ -299,7 +299,7 @@ func TestUndrainSaysWhatIsStillDrained(t *testing.T) {
 			{"dns/192.0.2.1", "default/dns/192.0.2.1 is not drained any more"},
 			{"node", "this host is not drained any more"},
 		} {
-			over, err := d.undrain(t.Context(), control.Peer{}, control.Undrain{Target: drainTarget(t, tt.text)})
+			over, err := d.undrain(t.Context(), control.Peer{}, control.Drain{Target: drainTarget(t, tt.text)})
 			if err != nil || over.String() != tt.want {
 				t.Errorf("%s: %v\n%s\nwant\n%s", tt.text, err, over.String(), tt.want)
 			}

@@ -132,7 +132,7 @@ func TestDrainLeftOfFormerServices(t *testing.T) {
 		left("web/192.0.2.2", "1 connection: default/web 1")
 		left("dns/192.0.2.2", "nothing")
 		for _, text := range []string{"node", "192.0.2.1", "web/192.0.2.2", "dns/192.0.2.2"} {
-			if _, err := d.undrain(t.Context(), control.Peer{}, control.Undrain{Target: drainTarget(t, text)}); err != nil {
+			if _, err := d.undrain(t.Context(), control.Peer{}, control.Drain{Target: drainTarget(t, text)}); err != nil {
 				t.Error(err)
 			}
 		}

@@ -47,64 +47,66 @@ func contents(s *source.Service) []Edit {
 }
 
 // differences says what differs between two versions of a service.
-func differences(old, now *source.Service) []Edit {
-	var d diff
-	for _, key := range old.Differences(now) {
-		d.difference(key.Key, key)
+func differences(old, now *source.Service) (edits []Edit) {
+	for _, d := range old.Differences(now) {
+		edits = append(edits, editsOf(d.Key, d)...)
 	}
-	if len(d.edits) == 0 {
-		d.edits = []Edit{{Key: "order of lists", New: "changed"}}
+	if len(edits) == 0 {
+		return []Edit{{Key: "order of lists", New: "changed"}}
 	}
-	return d.edits
+	return edits
 }
 
-// A diff gathers what differs.
-type diff struct{ edits []Edit }
-
-// difference notes what differs in a key, which is told as what.
-func (d *diff) difference(what string, key source.Difference) {
+// editsOf says what differs in a key, which is told as what.
+func editsOf(what string, key source.Difference) (edits []Edit) {
 	switch old := key.Old.(type) {
 	case []netip.Addr:
-		list(d, what, old, key.New.([]netip.Addr))
+		return list(what, old, key.New.([]netip.Addr))
 	case []netip.Prefix:
-		list(d, what, old, key.New.([]netip.Prefix))
+		return list(what, old, key.New.([]netip.Prefix))
 	case []source.PortAddr:
-		list(d, what, old, key.New.([]source.PortAddr))
+		return list(what, old, key.New.([]source.PortAddr))
 	case []source.Port:
-		list(d, what, portTexts(old), portTexts(key.New.([]source.Port)))
+		return list(what, portTexts(old), portTexts(key.New.([]source.Port)))
 	case []source.Endpoint:
-		d.endpoints(old, key.New.([]source.Endpoint))
+		return endpoints(old, key.New.([]source.Endpoint))
 	case *source.HealthCheck:
 		for _, c := range report.CheckEdits(old, key.New.(*source.HealthCheck)) {
-			d.value("health_check."+c.What, c.Old, c.New)
+			edits = append(edits, value("health_check."+c.What, c.Old, c.New)...)
 		}
+		return edits
 	case *source.Hints:
-		d.value(what, hintsText(old), hintsText(key.New.(*source.Hints)))
+		return value(what, hintsText(old), hintsText(key.New.(*source.Hints)))
 	case time.Duration:
 		now := key.New.(time.Duration)
-		if key.Key == "session_affinity" {
-			d.affinity(old, now)
-			return
+		if key.Key != "session_affinity" {
+			return value(what, decode.ShortDuration(old), decode.ShortDuration(now))
 		}
-		d.value(what, decode.ShortDuration(old), decode.ShortDuration(now))
-	default:
-		d.value(what, fmt.Sprint(key.Old), fmt.Sprint(key.New))
+		name := map[bool]string{true: "none", false: "client_ip"}
+		edits = value("session_affinity", name[old == 0], name[now == 0])
+		if old != 0 && now != 0 {
+			edits = append(edits, value("session_affinity_timeout", decode.ShortDuration(old), decode.ShortDuration(now))...)
+		}
+		return edits
 	}
+	return value(what, fmt.Sprint(key.Old), fmt.Sprint(key.New))
 }
 
 // value notes a value. What is empty is written as files write it.
-func (d *diff) value(key, old, now string) {
-	if old != now {
-		d.edits = append(d.edits, Edit{Key: key, Old: cmp.Or(old, `""`), New: cmp.Or(now, `""`)})
+func value(key, old, now string) []Edit {
+	if old == now {
+		return nil
 	}
+	return []Edit{{Key: key, Old: cmp.Or(old, `""`), New: cmp.Or(now, `""`)}}
 }
 
 // list notes members of a list.
-func list[T comparable](d *diff, key string, old, now []T) {
+func list[T comparable](key string, old, now []T) []Edit {
 	e := Edit{Key: key, Added: without(now, old), Removed: without(old, now)}
-	if len(e.Added)+len(e.Removed) > 0 {
-		d.edits = append(d.edits, e)
+	if len(e.Added)+len(e.Removed) == 0 {
+		return nil
 	}
+	return []Edit{e}
 }
 
 // without returns the members of a that b does not have.
@@ -119,14 +121,6 @@ func without[T comparable](a, b []T) (out []string) {
 		}
 	}
 	return out
-}
-
-func (d *diff) affinity(old, now time.Duration) {
-	name := map[bool]string{true: "none", false: "client_ip"}
-	d.value("session_affinity", name[old == 0], name[now == 0])
-	if old != 0 && now != 0 {
-		d.value("session_affinity_timeout", decode.ShortDuration(old), decode.ShortDuration(now))
-	}
 }
 
 func portTexts(list []source.Port) (out []string) {
@@ -148,7 +142,7 @@ func portText(p source.Port) string {
 }
 
 // endpoints notes those that come and go, and what changes of the others.
-func (d *diff) endpoints(old, now []source.Endpoint) {
+func endpoints(old, now []source.Endpoint) []Edit {
 	was := make(map[string]source.Endpoint, len(old))
 	var names, newNames []string
 	for _, e := range old {
@@ -158,14 +152,15 @@ func (d *diff) endpoints(old, now []source.Endpoint) {
 	for _, e := range now {
 		newNames = append(newNames, endpointText(e))
 	}
-	list(d, "endpoints", names, newNames)
+	edits := list("endpoints", names, newNames)
 	for i, e := range now {
 		if o, both := was[newNames[i]]; both {
 			for _, key := range o.Differences(&e) {
-				d.difference(key.Key+" of "+newNames[i], key)
+				edits = append(edits, editsOf(key.Key+" of "+newNames[i], key)...)
 			}
 		}
 	}
+	return edits
 }
 
 func hintsText(h *source.Hints) string {
