@@ -26,7 +26,7 @@ func (e Edit) String() string {
 	return fmt.Sprintf("%s %s -> %s", e.What, cmp.Or(e.Old, "none"), cmp.Or(e.New, "none"))
 }
 
-// editsOf returns what differs between two services, but for their endpoints, or between two endpoints.
+// editsOf returns what differs between two services, except for their endpoints, or between two endpoints.
 func editsOf(differences []source.Difference) (list []Edit) {
 	value := func(what, a, b string) {
 		if a != b {
