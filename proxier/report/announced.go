@@ -34,18 +34,6 @@ func (a AnnouncedAddress) compare(o AnnouncedAddress) int {
 	return cmp.Or(a.Address.Compare(o.Address), cmp.Compare(a.Means, o.Means))
 }
 
-// An Announcer says what stands in the way of announcing. Any goroutine may call it.
-type Announcer interface {
-	// Unavailable says why nothing is announced by one of the means; empty: it is.
-	Unavailable(means source.Means) string
-
-	// Unheard says why no router gets routes of a family, where BGP is available; empty: one does.
-	Unheard(policy.Family) string
-
-	// Unanswered returns the addresses that neighbours should be told of and are not, and why.
-	Unanswered() map[netip.Addr]string
-}
-
 // Announced returns all addresses that are to be announced, those of a service that match
 // accepts; nil: of all. They are in order.
 func Announced(s *Snapshot, match func(*source.Service) bool) []AnnouncedAddress {

@@ -26,9 +26,6 @@ type Counts struct {
 	Pending ChangeCounts // not in the kernel yet
 }
 
-// ChangeCounts are numbers of services that changed: anything but their endpoints, or these.
-type ChangeCounts struct{ Services, Endpoints int }
-
 // NoLocal are numbers of services, by the traffic that finds no endpoint on this node.
 type NoLocal struct{ Internal, External int }
 
@@ -114,19 +111,6 @@ func (u *usedService) countNoLocal(counts map[policy.Family]NoLocal) {
 		n.External += toInt(external)
 		counts[r.Family.Family] = n
 	}
-}
-
-func toInt(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
-}
-
-// Add adds others.
-func (c *ChangeCounts) Add(o ChangeCounts) {
-	c.Services += o.Services
-	c.Endpoints += o.Endpoints
 }
 
 // ChangeCountsOf counts what changed of one service.

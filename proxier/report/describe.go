@@ -10,10 +10,6 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// maxNamed is how many endpoints, or changes of them, a log line names before it only
-// counts them.
-const maxNamed = 5
-
 // Describe describes a transition; empty if it changes nothing.
 func Describe(tr claims.Transition) string {
 	switch {

@@ -9,6 +9,6 @@
 // A FamilyPlan is what a sync would change. Its Consequences are what that means for connections, which Count
 // counts. Describe says how two versions of a service differ, for the log.
 //
-// The files: snapshot, what a Loop knows; status (services and families), states (endpoints), unserved (what
-// a backend could not make), announced, doubts, summary with runs, counts; plan*; describe and edits*.
+// The files: snapshot, what a Loop knows; used, services as families resolved them; status (services and families), states
+// (endpoints), unserved (what a backend could not make), announced, doubts, summary with runs, counts; plan*; describe and edits.
 package report

@@ -10,24 +10,6 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// A Listener is a socket of this host on which a process takes packets from anybody.
-type Listener struct {
-	source.Protocol
-	netip.AddrPort      // of 0.0.0.0 or [::]: on all addresses
-	Both           bool // on [::], and takes IPv4 packets too
-	Own            bool // this program's
-}
-
-// takes reports whether packets to an address are the listener's.
-func (l Listener) takes(a netip.Addr) bool {
-	if !l.Addr().IsUnspecified() {
-		return l.Addr() == a
-	}
-	return l.Both || policy.FamilyOf(l.Addr()) == policy.FamilyOf(a)
-}
-
-func (l Listener) String() string { return fmt.Sprintf("%s/%s", l.AddrPort, l.Protocol) }
-
 // A Doubt is something in a service that is valid by itself, but that cannot be meant
 // in view of other services or processes of this host.
 type Doubt struct {
@@ -44,29 +26,6 @@ func (d Doubt) Fault() source.Fault {
 
 // String returns the doubt without the name of the service.
 func (d Doubt) String() string { return source.Fault{Msg: d.Msg, Hint: d.Hint}.String() }
-
-// Surroundings tell what else is known of a host. Each may be nil: that is not known. They are called from any goroutine.
-type Surroundings struct {
-	// Details returns what else is known of the endpoints of a service in use, by source.Service.EndpointAt.
-	Details func(source.Key) map[netip.AddrPort]policy.Detail
-
-	// Announcer knows what stands in the way of announcing.
-	Announcer Announcer
-
-	// Listening returns where processes of this host listen.
-	Listening func() []Listener
-
-	// Router returns by way of which router this host reaches an address; not valid: by none.
-	Router func(netip.Addr) (netip.Addr, error)
-}
-
-// details returns Details of a service of which there can be some.
-func (s *Snapshot) details(svc policy.Subject) map[netip.AddrPort]policy.Detail {
-	if s.Details == nil || len(svc.Conditions) == 0 && svc.HealthCheck == nil {
-		return nil
-	}
-	return s.Details(svc.Key)
-}
 
 // Doubts returns those about the services in use that match accepts (nil: about all), in order of their names. It
 // looks through all endpoints.
@@ -277,4 +236,13 @@ func (s *suspicion) router(a netip.Addr) netip.Addr {
 		return netip.Addr{}
 	}
 	return via
+}
+
+// doubtsOf returns the texts of Doubts, by service.
+func doubtsOf(s *Snapshot, match func(*source.Service) bool) map[source.Key][]string {
+	by := make(map[source.Key][]string)
+	for _, d := range Doubts(s, match) {
+		by[d.Key] = append(by[d.Key], d.String())
+	}
+	return by
 }

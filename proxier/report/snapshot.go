@@ -1,7 +1,9 @@
 package report
 
 import (
+	"fmt"
 	"iter"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -79,6 +81,68 @@ func Labels(s *Snapshot) map[source.Key]map[string]string {
 		}
 	}
 	return labels
+}
+
+// Surroundings tell what else is known of a host. Each may be nil: that is not known. They are called from any goroutine.
+type Surroundings struct {
+	// Details returns what else is known of the endpoints of a service in use, by source.Service.EndpointAt.
+	Details func(source.Key) map[netip.AddrPort]policy.Detail
+
+	// Announcer knows what stands in the way of announcing.
+	Announcer Announcer
+
+	// Listening returns where processes of this host listen.
+	Listening func() []Listener
+
+	// Router returns by way of which router this host reaches an address; not valid: by none.
+	Router func(netip.Addr) (netip.Addr, error)
+}
+
+// details returns Details of a service of which there can be some.
+func (s *Snapshot) details(svc policy.Subject) map[netip.AddrPort]policy.Detail {
+	if s.Details == nil || len(svc.Conditions) == 0 && svc.HealthCheck == nil {
+		return nil
+	}
+	return s.Details(svc.Key)
+}
+
+// An Announcer says what stands in the way of announcing. Any goroutine may call it.
+type Announcer interface {
+	// Unavailable says why nothing is announced by one of the means; empty: it is.
+	Unavailable(means source.Means) string
+
+	// Unheard says why no router gets routes of a family, where BGP is available; empty: one does.
+	Unheard(policy.Family) string
+
+	// Unanswered returns the addresses that neighbours should be told of and are not, and why.
+	Unanswered() map[netip.Addr]string
+}
+
+// A Listener is a socket of this host on which a process takes packets from anybody.
+type Listener struct {
+	source.Protocol
+	netip.AddrPort      // of 0.0.0.0 or [::]: on all addresses
+	Both           bool // on [::], and takes IPv4 packets too
+	Own            bool // this program's
+}
+
+// takes reports whether packets to an address are the listener's.
+func (l Listener) takes(a netip.Addr) bool {
+	if !l.Addr().IsUnspecified() {
+		return l.Addr() == a
+	}
+	return l.Both || policy.FamilyOf(l.Addr()) == policy.FamilyOf(a)
+}
+
+func (l Listener) String() string { return fmt.Sprintf("%s/%s", l.AddrPort, l.Protocol) }
+
+// ChangeCounts are numbers of services that changed: anything but their endpoints, or these.
+type ChangeCounts struct{ Services, Endpoints int }
+
+// Add adds others.
+func (c *ChangeCounts) Add(o ChangeCounts) {
+	c.Services += o.Services
+	c.Endpoints += o.Endpoints
 }
 
 // A Stall is work of a family that makes no progress.

@@ -6,7 +6,6 @@ import (
 
 	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/proxier/policy"
-	"svcproxy.dev/svcproxy/source"
 )
 
 // A Summary says of a Loop what a Status says, in a size that does not grow with the
@@ -99,13 +98,4 @@ func (u *usedService) lastAnswer(s *Snapshot) string {
 		}
 	}
 	return ""
-}
-
-// doubtsOf returns the texts of Doubts, by service.
-func doubtsOf(s *Snapshot, match func(*source.Service) bool) map[source.Key][]string {
-	by := make(map[source.Key][]string)
-	for _, d := range Doubts(s, match) {
-		by[d.Key] = append(by[d.Key], d.String())
-	}
-	return by
 }

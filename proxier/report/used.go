@@ -1,0 +1,72 @@
+package report
+
+import (
+	"slices"
+
+	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/source"
+)
+
+// A usedService is a service as the families resolved it.
+type usedService struct {
+	policy.Subject
+	unit     string
+	families []inFamily // as Snapshot.Syncs
+}
+
+// inFamily is a service in one family.
+type inFamily struct {
+	*policy.Resolved // nil: the family has not got to it yet
+	*Family
+}
+
+// action returns what the kernel does with what is sent to a frontend, and how many endpoints get new connections.
+func (r inFamily) action(f *policy.Frontend) (action string, targets int) {
+	if action, targets = kernelAction(f, r.Unserved); !r.holdsFrontend(r.Key, f) {
+		action = pending
+	}
+	return action, targets
+}
+
+// pending is the action of a frontend while the kernel is not known to hold it.
+const pending = "pending"
+
+// used returns the services that match accepts, in order of their names; nil: all.
+func used(s *Snapshot, match func(*source.Service) bool) (list []usedService) {
+	for _, svc := range s.Services {
+		if match == nil || match(svc.Service) {
+			list = append(list, usedService{Subject: svc.Subject, unit: svc.Unit.Name})
+		}
+	}
+	slices.SortFunc(list, func(a, b usedService) int { return a.Key.Compare(b.Key) })
+	at := make(map[source.Key]int, len(list))
+	for i := range list {
+		at[list[i].Key], list[i].families = i, make([]inFamily, len(s.Syncs))
+	}
+	for n := range s.Syncs {
+		for i := range list {
+			list[i].families[n].Family = &s.Syncs[n]
+		}
+		for _, r := range s.Syncs[n].Resolved {
+			if i, wanted := at[r.Key]; wanted {
+				list[i].families[n].Resolved = r
+			}
+		}
+	}
+	return list
+}
+
+// writtenAt returns where a service is written; empty: that is not known.
+func writtenAt(svc *source.Service) string {
+	if svc.Pos.File == "" {
+		return ""
+	}
+	return svc.Pos.String()
+}
+
+func toInt(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
