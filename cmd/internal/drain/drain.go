@@ -3,7 +3,7 @@
 // A Drainer drains an endpoint or this host: it has a Keeper remember the drain, waits until the
 // kernel sends no new connection there, or routers are told, and says what may still be under way.
 // It never waits for connections to end: a client asks for what is left as often as it wants, and
-// a leftCounter then looks into connection tracking, once for all that is drained and
+// a leftCounter then looks into connection tracking, once for all that is asked about and
 // ever less often the longer that takes.
 //
 // The main types are the Drainer, the Config that it is made of, and the leftCounter.
@@ -68,7 +68,10 @@ type Drainer struct {
 
 // New returns a Drainer.
 func New(c Config) *Drainer {
-	return &Drainer{c, &leftCounter{Config: c, turn: make(chan struct{}, 1), former: make(map[proxier.FrontendAddr]source.Key)}}
+	return &Drainer{c, &leftCounter{
+		Config: c, turn: make(chan struct{}, 1),
+		asked: make(map[conditions.DrainTarget]time.Time), former: make(map[proxier.FrontendAddr]source.Key),
+	}}
 }
 
 // AddRoutes adds what is asked about drains, and what changes them.
@@ -100,7 +103,7 @@ func (d *Drainer) drain(ctx context.Context, by control.Peer, q control.Drain) (
 	why := drainOf(was, by, q, time.Now())
 	d.Log.Info("asked to drain", "target", q.Target.String(), "reason", why.Reason, "user", why.By, "timeout", q.Timeout, "by", by)
 	d.left.begin(q.Target)
-	defer d.left.changed()
+	defer d.left.changed(q.Target)
 	err = d.Keeper.Drain(q.Target, why) // also where nothing changes: the disk may not have it
 	if errors.Is(err, conditions.ErrTooManyDrains) {
 		return answer, err
@@ -162,7 +165,7 @@ func userName(uid uint32) string {
 func (d *Drainer) undrain(ctx context.Context, by control.Peer, q control.Drain) (over control.Undrained, err error) {
 	d.Log.Info("asked to end a drain", "target", q.Target.String(), "user", userName(by.UID), "by", by)
 	was, err := d.Keeper.Undrain(q.Target)
-	if d.left.changed(); len(d.Keeper.Drains().List()) == 0 {
+	if d.left.changed(q.Target); len(d.Keeper.Drains().List()) == 0 {
 		d.left.forget()
 	}
 	if err != nil {

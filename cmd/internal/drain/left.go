@@ -28,20 +28,24 @@ const (
 	// cost less than a tenth of a processor, however many connections there are.
 	leftShare = 9
 
+	// leftAsked is for how long after a question a look is for its target too.
+	leftAsked = 5 * time.Second
+
 	// leftFormer is how many frontend addresses are remembered.
 	leftFormer = 100_000
 )
 
 // A leftCounter counts connections to what is drained. One look at the kernel is under way at a
-// time, for all of it.
+// time, for all that is asked about: of one endpoint the kernel lists only connections to that.
 type leftCounter struct {
 	Config
 	turn chan struct{} // holds something while a look is under way
 
 	mu     sync.Mutex
 	last   look
-	since  time.Time                           // looks that began before say nothing of what is drained now
-	former map[proxier.FrontendAddr]source.Key // what had connections to drained endpoints, or could have
+	since  time.Time                            // looks that began before say nothing of what is drained now
+	asked  map[conditions.DrainTarget]time.Time // last
+	former map[proxier.FrontendAddr]source.Key  // what had connections to drained endpoints, or could have
 }
 
 // A look is what was there at one time; the zero look: none yet.
@@ -53,8 +57,8 @@ type look struct {
 
 // of returns which services have connections to a target, and when that was looked at, which is not long ago.
 func (l *leftCounter) of(ctx context.Context, t conditions.DrainTarget) ([]control.RemainingIn, time.Time, error) {
-	if known := l.recent(); known.left[t] != nil {
-		return known.left[t], known.began, nil
+	if services, began := l.recent(t); services != nil {
+		return services, began, nil
 	}
 	waiting, cancel := context.WithTimeoutCause(ctx, countTime, errNotCounted)
 	defer cancel()
@@ -64,19 +68,14 @@ func (l *leftCounter) of(ctx context.Context, t conditions.DrainTarget) ([]contr
 		return nil, time.Time{}, fmt.Errorf("counting connections: %w", context.Cause(waiting))
 	}
 	defer func() { <-l.turn }()
-	if known := l.recent(); known.left[t] != nil { // who had the turn before looked for this target too
-		return known.left[t], known.began, nil
+	if services, began := l.recent(t); services != nil { // who had the turn before looked for this target too
+		return services, began, nil
 	}
 	ctx, cancel = context.WithTimeoutCause(ctx, countTime, errNotCounted)
 	defer cancel()
-	targets, now := []conditions.DrainTarget{t}, look{began: time.Now()}
-	for _, e := range l.Keeper.Drains().List() {
-		if e.Target != t {
-			targets = append(targets, e.Target)
-		}
-	}
+	now := look{began: time.Now()}
 	var err error
-	if now.left, err = l.count(ctx, targets); err != nil {
+	if now.left, err = l.count(ctx, l.targets(now.began)); err != nil {
 		return nil, time.Time{}, fmt.Errorf("counting connections: %w", cmp.Or(context.Cause(ctx), err))
 	}
 	now.took = time.Since(now.began)
@@ -90,21 +89,31 @@ func (l *leftCounter) of(ctx context.Context, t conditions.DrainTarget) ([]contr
 
 var errNotCounted = fmt.Errorf("not counted within %v", countTime)
 
-// recent returns the last look, or the zero look where that was too long ago.
-func (l *leftCounter) recent() look {
+// recent notes that a target is asked about, and returns what the last look found; nil: nothing, or that was too long ago.
+func (l *leftCounter) recent(t conditions.DrainTarget) (services []control.RemainingIn, began time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.asked[t] = time.Now()
 	if time.Since(l.last.began) >= max(leftAge, l.last.took*(1+leftShare)) {
-		return look{}
+		return nil, time.Time{}
 	}
-	return l.last
+	return l.last.left[t], l.last.began
 }
 
-// changed has looks count only from now on: something is drained, or not any more.
-func (l *leftCounter) changed() {
+// targets returns those that were asked about lately, and forgets others.
+func (l *leftCounter) targets(now time.Time) []conditions.DrainTarget {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.last, l.since = look{}, time.Now()
+	maps.DeleteFunc(l.asked, func(_ conditions.DrainTarget, at time.Time) bool { return now.Sub(at) >= leftAsked })
+	return slices.Collect(maps.Keys(l.asked))
+}
+
+// changed has looks at a target count only from now on: it is drained, or not any more.
+func (l *leftCounter) changed(t conditions.DrainTarget) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.last.left, t)
+	l.since = time.Now()
 }
 
 // begin remembers where connections to an endpoint come from, before it is drained: its services

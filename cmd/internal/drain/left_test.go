@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/netip"
 	"net/url"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -73,12 +74,40 @@ func TestDrainLeft(t *testing.T) {
 			left("192.0.2.1", "2 connections, 1 UDP flow: default/web 2, default/dns 1")
 			time.Sleep(time.Second)
 		}
-		if looks < 2 || looks > 4 {
+		if looks < 2 || looks > 3 {
 			t.Errorf("%d looks of a second each in 20 seconds, want one in ten", looks)
 		}
-		time.Sleep(time.Minute)
 		failed = errors.New("no memory")
 		left("web/192.0.2.1", "not known: counting connections: no memory")
+	})
+}
+
+// A look lists connections to the one endpoint that is waited for, whatever else is drained, and is not repeated for others.
+func TestDrainLeftOfOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newHeldLoop()
+		l.took = 0
+		close(l.ready)
+		d, store := newTestDraining(l)
+		for _, text := range []string{"node", "192.0.2.1", "192.0.2.2"} {
+			_ = store.Drain(drainTarget(t, text), policy.Drain{})
+		}
+		var listed []netip.Addr
+		d.left.Open = func(_ context.Context, _ policy.Family, to netip.Addr, _ func(netip.Addr, proxier.FrontendAddr)) error {
+			listed = append(listed, to)
+			time.Sleep(time.Second)
+			return nil
+		}
+		target := drainTarget(t, "192.0.2.1")
+		if _, _, err := d.left.of(t.Context(), target); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := d.undrain(t.Context(), control.Peer{}, control.Undrain{Target: drainTarget(t, "192.0.2.2")}); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := d.left.of(t.Context(), target); err != nil || !slices.Equal(listed, []netip.Addr{target.Addr}) {
+			t.Errorf("connections to %v were listed, want those to %s, once: %v", listed, target.Addr, err)
+		}
 	})
 }
 
