@@ -3,9 +3,8 @@
 // gives the Hits of a Packet. It changes nothing and sends nothing.
 //
 //	ruleset.go   packets, chains, rules, and the walk through them
-//	words.go     what such rules compare, as nft prints it
-//	set.go       sets and maps of nf_tables
 //	nft.go       rules of nf_tables, expression by expression, also in words
+//	value.go     what such rules compare, and sets and maps, as nft prints them
 //	xt.go        rules of iptables, from the text of iptables-save
 //	read.go      what there is on this host
 //
