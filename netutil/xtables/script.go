@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/awaited"
@@ -155,32 +156,40 @@ var writerPatience = 3 * time.Second
 // nftWriter is a lock for writing through the nft variant. When another writer, even of
 // the other family, commits between its listing and its commit, iptables-restore 1.8.9
 // tries again, and fails with "File exists" for chains that it is about to create itself.
-var nftWriter = make(chan struct{}, 1)
+var nftWriter atomic.Pointer[writer] // nil: none writes
+
+// A writer that holds the lock for too long loses it: a program that hangs does not commit, and must not keep the
+// other family from writing.
+type writer struct{ ended chan struct{} } // closed when it ends, or loses the lock
+
+func (w *writer) end() {
+	if nftWriter.CompareAndSwap(w, nil) {
+		close(w.ended)
+	}
+}
 
 // LockWriter waits for other writers of this process, as Restore does, and locks them
-// out until unlock. It goes on without the lock once it has waited for writerPatience: a program
-// that hangs does not commit, and must not keep the other family from writing.
+// out until unlock, or until one has waited for writerPatience.
 func (t *Tool) LockWriter(ctx context.Context) (unlock func(), err error) {
 	if t.Variant != NFT {
 		return func() {}, nil
 	}
 	defer awaited.Begin(ctx, "the other family", nil)()
-	unlock = func() { <-nftWriter }
-	select {
-	case nftWriter <- struct{}{}: // also after the end of ctx
-		return unlock, nil
-	default:
+	mine := &writer{make(chan struct{})}
+	for !nftWriter.CompareAndSwap(nil, mine) {
+		other := nftWriter.Load()
+		if other == nil {
+			continue
+		}
+		select {
+		case <-other.ended:
+		case <-time.After(writerPatience):
+			other.end()
+		case <-ctx.Done():
+			return nil, fmt.Errorf("writing rules: waiting for the other family: %w", context.Cause(ctx))
+		}
 	}
-	timer := time.NewTimer(writerPatience)
-	defer timer.Stop()
-	select {
-	case nftWriter <- struct{}{}:
-		return unlock, nil
-	case <-timer.C:
-		return func() {}, nil
-	case <-ctx.Done():
-		return nil, fmt.Errorf("writing rules: waiting for the other family: %w", context.Cause(ctx))
-	}
+	return mine.end, nil
 }
 
 // Restore runs a script, holding the writer's lock. An empty one starts no program.
@@ -300,9 +309,9 @@ func (sec *section) leavesFirst(prefix string) (order []string) {
 		done[chain] = true
 		for line := range bytes.Lines(sec.rules[chain]) {
 			line = bytes.TrimSuffix(line, []byte("\n"))
-			to := string(line[bytes.LastIndexByte(line, ' ')+1:])
-			if _, filled := sec.rules[to]; filled && jumpsTo(line, []byte(prefix)) {
-				visit(to)
+			to := line[bytes.LastIndexByte(line, ' ')+1:]
+			if _, filled := sec.rules[string(to)]; filled && jumpsTo(line, []byte(prefix)) {
+				visit(string(to))
 			}
 		}
 		order = append(order, chain)

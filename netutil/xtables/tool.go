@@ -135,7 +135,7 @@ func (t *Tool) program() string { return strings.TrimSuffix(t.save, "-save") }
 // killWait is how long a killed program may keep its output open.
 const killWait = time.Second
 
-// maxStderr is how much of a program's standard error is told, in bytes.
+// maxStderr is how much of a program's standard error is kept, in bytes.
 const maxStderr = 4096
 
 // run runs a program in the network namespace of the calling thread. When ctx ends, it
@@ -144,7 +144,7 @@ func run(ctx context.Context, stdin io.Reader, read func(io.Reader) error, path 
 	defer awaited.Begin(ctx, filepath.Base(path), foreignHolder)()
 	inner, kill := context.WithCancel(ctx)
 	defer kill()
-	var stderr bytes.Buffer
+	var stderr capped
 	cmd := exec.CommandContext(inner, path, args...)
 	cmd.Stderr = &stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -179,16 +179,25 @@ func output(ctx context.Context, stdin io.Reader, path string, args ...string) (
 }
 
 // explain adds a program's standard error, or why it was killed, to its error.
-func explain(ctx context.Context, path string, err error, stderr *bytes.Buffer) error {
+func explain(ctx context.Context, path string, err error, stderr *capped) error {
 	if err == nil {
 		return nil
 	}
 	if ctx.Err() != nil {
 		return fmt.Errorf("%s: %w", path, context.Cause(ctx))
 	}
-	text := stderr.Bytes()
-	if msg := bytes.TrimSpace(text[:min(maxStderr, len(text))]); len(msg) > 0 {
+	if msg := bytes.TrimSpace(stderr.Bytes()); len(msg) > 0 {
 		return fmt.Errorf("%s: %w: %s", path, err, msg)
 	}
 	return fmt.Errorf("%s: %w", path, err)
+}
+
+// A capped buffer discards what is written beyond maxStderr bytes.
+type capped struct{ bytes.Buffer }
+
+func (c *capped) Write(p []byte) (int, error) {
+	if room := maxStderr - c.Len(); room > 0 {
+		c.Buffer.Write(p[:min(room, len(p))])
+	}
+	return len(p), nil
 }

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A writer that hangs does not hold up others for long, and its end takes the lock from nobody.
+// A writer that hangs loses the lock, and its end takes the lock from nobody.
 func TestWriterThatHangs(t *testing.T) {
 	defer func(usual time.Duration) { writerPatience = usual }(writerPatience)
 	tool := &Tool{Variant: NFT}
@@ -31,8 +31,13 @@ func TestWriterThatHangs(t *testing.T) {
 	}
 	unlockHanging := lock(t.Context(), time.Hour)
 	waits("while another one writes")
-	lock(t.Context(), time.Millisecond)()
-	waits("after one that waited long enough")
+	unlock := lock(t.Context(), time.Millisecond)
+	waits("while one writes that waited long enough")
 	unlockHanging()
-	lock(ended, time.Hour)() // it is free
+	waits("after the end of the one that hung")
+	unlock()
+	unlockHanging = lock(ended, time.Hour) // it is free
+	lock(t.Context(), time.Millisecond)()
+	lock(ended, time.Hour)() // the one that hangs does not keep the lock
+	unlockHanging()
 }
