@@ -33,7 +33,7 @@ type Batch struct {
 type operation struct {
 	typ   uint16
 	name  string // empty: of the table
-	flows bool   // it adds a flow table, or a rule that puts connections into one
+	exprs []byte // of a rule
 }
 
 // NewBatch returns an empty transaction.
@@ -61,7 +61,7 @@ func (b *Batch) Len() int { return len(b.buf) }
 func (b *Batch) message(typ, flags uint16, name string, fill func([]byte) []byte) {
 	b.closeList()
 	start := len(b.buf)
-	b.done = append(b.done, operation{typ: typ, name: name, flows: typ == unix.NFT_MSG_NEWFLOWTABLE})
+	b.done = append(b.done, operation{typ: typ, name: name})
 	b.buf = startMessage(b.buf, nftMessage(typ), flags, b.table.Family, 0)
 	b.buf = putString(b.buf, unix.NFTA_TABLE_NAME, b.table.Name)
 	switch {
@@ -126,8 +126,7 @@ func (b *Batch) AddRule(chain string, r Rule) {
 		}
 		return m
 	})
-	addsFlow := func(e []byte) bool { return exprName(e) == flowOffload }
-	b.done[len(b.done)-1].flows = slices.ContainsFunc(expressions(r.Exprs), addsFlow)
+	b.done[len(b.done)-1].exprs = r.Exprs
 }
 
 // AddSet adds a set or map.
@@ -276,8 +275,8 @@ var verbs = map[uint16]string{
 	unix.NFT_MSG_NEWSETELEM: "adding elements to set", unix.NFT_MSG_DELSETELEM: "deleting elements of set",
 }
 
-// describe returns what message n of a sealed batch does, and whether that adds flows. The first message begins the
-// batch, and the last commits it.
+// describe returns what message n of a sealed batch does, and whether that adds a flow table, or a rule that puts
+// connections into one. The first message begins the batch, and the last commits it.
 func (b *Batch) describe(n int) (text string, flows bool) {
 	if n < 1 || n > len(b.done) {
 		return "committing", false
@@ -286,5 +285,6 @@ func (b *Batch) describe(n int) (text string, flows bool) {
 	if text = verbs[op.typ]; op.name != "" {
 		text += " " + op.name
 	}
-	return text, op.flows
+	addsFlow := func(e []byte) bool { return exprName(e) == flowOffload }
+	return text, op.typ == unix.NFT_MSG_NEWFLOWTABLE || slices.ContainsFunc(expressions(op.exprs), addsFlow)
 }

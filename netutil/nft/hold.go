@@ -269,7 +269,7 @@ func (h *Holder) Release() error {
 // and reports whether there was one. A kernel without nf_tables has none.
 func RemoveHooks(family byte) (bool, error) {
 	there, err := removeTable(Table{family, HooksTable})
-	if errors.Is(err, unix.EPERM) { // it belongs to a process
+	if refused, is := errors.AsType[*CommitError](err); is && refused.Errno == unix.EPERM { // it belongs to a process
 		err = nil
 	}
 	return there, err

@@ -130,7 +130,12 @@ func (m *Monitor) hear(raw syscall.RawConn, changed func(Event)) error {
 func (m *Monitor) event(msg message, changed func(Event)) {
 	if msg.Type != nftMessage(unix.NFT_MSG_NEWGEN) {
 		change, touch := m.concerns(msg)
-		m.changed[msg.Port], m.touch[msg.Port] = m.changed[msg.Port] || change, m.touch[msg.Port] || touch
+		if change {
+			m.changed[msg.Port] = true
+		}
+		if touch {
+			m.touch[msg.Port] = true
+		}
 		return
 	}
 	change, touch := m.changed[msg.Port], m.touch[msg.Port]
