@@ -12,8 +12,9 @@ import (
 type Edits struct {
 	Set   Set
 	Want  *Records
-	seen  []uint8       // of each record, what the set has with its key
-	extra []nft.Element // whose keys no record has
+	seen  []uint8        // of each record, what the set has with its key
+	extra []*nft.Element // whose keys no record has
+	key   []byte         // of an interval; kept for its memory
 }
 
 const (
@@ -31,13 +32,13 @@ func NewEdits(s Set, want *Records) *Edits {
 func (d *Edits) See(e *nft.Element) bool {
 	key := e.Key
 	if len(e.KeyEnd) > 0 {
-		key = slices.Concat(e.Key, e.KeyEnd)
+		d.key = append(append(d.key[:0], e.Key...), e.KeyEnd...)
+		key = d.key
 	}
 	i := d.Want.Find(key)
 	if i < 0 {
-		d.extra = append(d.extra, nft.Element{
-			Key: bytes.Clone(e.Key), KeyEnd: bytes.Clone(e.KeyEnd), Data: bytes.Clone(e.Data), Comment: e.Comment,
-		})
+		b, k, end := slices.Concat(key, e.Data), len(e.Key), len(key)
+		d.extra = append(d.extra, &nft.Element{Key: b[:k], KeyEnd: b[k:end], Data: b[end:], Comment: e.Comment})
 		return false
 	}
 	return d.SeeKey(i, e)
@@ -84,9 +85,15 @@ func (d *Edits) records(is uint8) iter.Seq[nft.Element] {
 
 // Removed returns the elements that the set should not have, by key. Listings may have one twice.
 func (d *Edits) Removed() iter.Seq[nft.Element] {
-	slices.SortFunc(d.extra, func(a, b nft.Element) int { return bytes.Compare(a.Key, b.Key) })
-	d.extra = slices.CompactFunc(d.extra, func(a, b nft.Element) bool {
+	slices.SortFunc(d.extra, func(a, b *nft.Element) int { return bytes.Compare(a.Key, b.Key) })
+	d.extra = slices.CompactFunc(d.extra, func(a, b *nft.Element) bool {
 		return bytes.Equal(a.Key, b.Key) && bytes.Equal(a.KeyEnd, b.KeyEnd)
 	})
-	return slices.Values(d.extra)
+	return func(yield func(nft.Element) bool) {
+		for _, e := range d.extra {
+			if !yield(*e) {
+				return
+			}
+		}
+	}
 }

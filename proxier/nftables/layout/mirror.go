@@ -135,17 +135,22 @@ func (m *Mirror) elementEdits(d *Dialect, delta *policy.Delta) (list []*Edits) {
 	}
 	was.shared(slices.Values(delta.RefusedAddrs.Lost), slices.Values(delta.Hairpins.Lost))
 	is.shared(slices.Values(delta.RefusedAddrs.Gained), slices.Values(delta.Hairpins.Gained))
-	sets := maps.Clone(after.Sets)
-	maps.Copy(sets, before.Sets)
-	for _, s := range slices.SortedFunc(maps.Keys(sets), Set.Compare) {
-		if e := m.follow(s, before.Records(s), after.Records(s)); !e.Empty() {
+	sets := slices.Collect(maps.Keys(after.Sets))
+	for s := range before.Sets {
+		if after.Sets[s] == nil {
+			sets = append(sets, s)
+		}
+	}
+	slices.SortFunc(sets, Set.Compare)
+	for _, s := range sets {
+		if e := m.follow(s, before.Sets[s], after.Sets[s]); !e.Empty() {
 			list = append(list, e)
 		}
 	}
 	return list
 }
 
-// follow compares elements of a set before and after a delta, and adds what differs to its checksum.
+// follow compares elements of a set before and after a delta, and adds what differs to its checksum; nil: none.
 func (m *Mirror) follow(s Set, before, after *Records) *Edits {
 	e, sum := NewEdits(s, after), m.Checksums[s]
 	for i := range before.Count() {

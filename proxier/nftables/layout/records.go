@@ -22,7 +22,7 @@ func PutNumber(b []byte, n uint32) []byte { return binary.NativeEndian.AppendUin
 func putTarget(b []byte, t netip.AddrPort) []byte { return putPort(PutAddr(b, t.Addr()), t.Port()) }
 
 // Records are the elements of one set, each a key and data of fixed lengths, one
-// after another: a million of them are no work for the garbage collector.
+// after another: a million of them are no work for the garbage collector. Nil has none.
 type Records struct {
 	keyLen, recordLen int // of a record's key, and of all of it, in bytes
 	interval          bool
@@ -50,7 +50,12 @@ func padded(fields []nft.Type) (n uint32) {
 }
 
 // Count returns how many there are.
-func (r *Records) Count() int { return len(r.buf) / r.recordLen }
+func (r *Records) Count() int {
+	if r == nil {
+		return 0
+	}
+	return len(r.buf) / r.recordLen
+}
 
 // add appends a record. The caller knows that its key is new.
 func (r *Records) add(key, data []byte, note string) {
@@ -77,6 +82,9 @@ var seed = maphash.MakeSeed()
 
 // Find returns the number of the record with a key, -1 if there is none.
 func (r *Records) Find(key []byte) int {
+	if r == nil {
+		return -1
+	}
 	if r.index == nil {
 		r.makeIndex()
 	}
