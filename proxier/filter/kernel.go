@@ -4,7 +4,7 @@
 //	State ──► layout.Rules (pure: text of chains, members of sets) ──► Kernel (compares and writes)
 //
 //	kernel.go, cleanup.go  opening, what the host lacks, and leaving
-//	sync.go                the syncs: of everything, and of a change
+//	sync.go, repair.go     the syncs: of everything, of a change, and of what looks found
 //	look.go                looks beside the syncs, and what they watch for
 //	mirror.go              what the kernel holds after the last sync
 //	compare.go, order.go   actual against desired; our jumps before foreign rules

@@ -175,6 +175,25 @@ func TestPassedOverIsLookedAtAgain(t *testing.T) {
 	}
 }
 
+// A repair of sets reads no table: here it could not.
+func TestRepairOfSetsReadsNoTable(t *testing.T) {
+	k, r, w, _ := watched(t)
+	command(t, "ipset", "add", "SVCP-REJECT-4", "192.0.2.1,tcp:1")
+	if damaged, err := k.Look(t.Context()); err != nil || !damaged {
+		t.Fatalf("look: %v, %v", damaged, err)
+	}
+	k.tool = &xtables.Tool{Variant: xtables.NFT}
+	if err := k.Repair(t.Context(), r, w.State); err != nil {
+		t.Fatal(err)
+	}
+	if l, err := k.sets.List(t.Context(), "SVCP-REJECT-4"); err != nil || len(l.Entries) != 0 {
+		t.Errorf("SVCP-REJECT-4: got %v, %v", l, err)
+	}
+	if damaged, err := k.Look(t.Context()); err != nil || damaged || !k.CanApply() {
+		t.Errorf("after the repair: damaged %v, %v; can apply: %v", damaged, err, k.CanApply())
+	}
+}
+
 // A look beside a repair, which may read what is not repaired yet, finds nothing; after it there is nothing.
 func TestLookBesideRepair(t *testing.T) {
 	k, r, w, _ := watched(t)

@@ -77,15 +77,12 @@ func (m *mirror) end(update func(*mirror)) {
 }
 
 // forget clears the mirror: a write failed, or one begins that changes everything.
-func (m *mirror) forget() { m.clear(1) }
-
-// clear does the same, and counts it, except for a repair: that looks no longer find what it repairs is nothing to report.
-func (m *mirror) clear(count int) {
+func (m *mirror) forget() {
 	m.Lock()
 	defer m.Unlock()
 	m.Forget()
 	m.chains, m.sets, m.jumps, m.damage, m.reported = nil, nil, nil, looks.Objects[object]{}, false
-	m.resets += count
+	m.resets++
 	m.writes++
 }
 
@@ -132,6 +129,21 @@ func (m *mirror) markReported() {
 	m.Lock()
 	defer m.Unlock()
 	m.reported = len(m.damage.Some) > 0
+}
+
+// takeDamage returns what looks have found, and clears it. If there is any, its repair
+// begins, which counts as a write of everything until its end: a look may have read
+// before it, and the repair changes jumps too.
+func (m *mirror) takeDamage() looks.Objects[object] {
+	m.Lock()
+	defer m.Unlock()
+	d := m.damage
+	m.damage, m.reported = looks.Objects[object]{}, false
+	if len(d.Some) > 0 {
+		m.Begin(&looks.Objects[object]{All: true})
+		m.writes++
+	}
+	return d
 }
 
 // compareTables notes in d how tables, read while syncs changed t, differ from the mirror.
@@ -212,7 +224,7 @@ func (d *difference) touches(grown string) *looks.Objects[object] {
 	return t
 }
 
-// apply updates the mirror with the difference of a delta, which was written.
+// apply updates the mirror with a difference that was written.
 func (m *mirror) apply(d *difference) {
 	d.script.Removed(func(table, name string) {
 		delete(m.chains[table], name)
@@ -225,6 +237,12 @@ func (m *mirror) apply(d *difference) {
 		}
 	}
 	maps.Copy(m.referenced, d.referenced)
+	if d.sets != nil { // which were read
+		for name, set := range d.sets {
+			m.sets[name] = sumOf(maps.Keys(set.Entries))
+		}
+		return
+	}
 	for name, entries := range d.gained {
 		m.sets[name] += sumOf(slices.Values(entries))
 	}

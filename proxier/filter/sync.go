@@ -45,32 +45,10 @@ func purged(tool *xtables.Tool, tables map[string]*xtables.Table) []proxier.Chan
 	return d.changes
 }
 
-// Repair compares everything and repairs every difference, if looks have found any. r and st are
-// those of the last Apply.
-func (k *Kernel) Repair(ctx context.Context, r *layout.Rules, st *policy.State) error {
-	if !k.Damaged() {
-		return nil
-	}
-	k.mirror.clear(0)
-	h, err := k.Read(ctx, r)
-	if err == nil {
-		err = k.writeAll(ctx, h, r, st)
-	}
-	if err != nil {
-		k.mirror.forget()
-	}
-	return err
-}
-
 // Resync makes the kernel, which holds h, hold r. It removes our chains of the other
 // variant last, so that packets are served all the time.
 func (k *Kernel) Resync(ctx context.Context, h *layout.Actual, r *layout.Rules, st *policy.State) error {
 	k.mirror.forget()
-	return k.writeAll(ctx, h, r, st)
-}
-
-// writeAll does what Resync does, with a mirror that is cleared.
-func (k *Kernel) writeAll(ctx context.Context, h *layout.Actual, r *layout.Rules, st *policy.State) error {
 	k.keep.hold(ctx)
 	d := compare(h, r, st, &k.order, false)
 	if len(d.mismatched) > 0 {
@@ -98,10 +76,8 @@ func (k *Kernel) writeAll(ctx context.Context, h *layout.Actual, r *layout.Rules
 			"table", id.table, "chain", id.name, "led_to_by", strings.Join(h.Tables[id.table].ReferencedBy(id.name), ", "))
 	}
 	k.mirror.end(func(m *mirror) {
-		m.chains, m.jumps, m.referenced, m.sets = d.want, jumpsOf(r), d.referenced, map[string]uint64{}
-		for name, set := range d.sets {
-			m.sets[name] = sumOf(maps.Keys(set.Entries))
-		}
+		m.chains, m.jumps, m.referenced, m.sets = d.want, jumpsOf(r), map[object]bool{}, map[string]uint64{}
+		m.apply(d)
 	})
 	return nil
 }
