@@ -40,11 +40,62 @@ func (w *World) Put(key source.Key, res *policy.Resolved) *policy.Delta {
 
 // PutAll does the same for several services at once.
 func (w *World) PutAll(services map[source.Key]*policy.Resolved) *policy.Delta {
-	ch := policy.NewChanges()
+	d := &policy.Delta{}
 	for key, res := range services {
-		ch.Put(w.State, key, res)
+		old := w.Services[key]
+		if old == nil && res == nil {
+			continue
+		}
+		d.Services = append(d.Services, policy.ServiceChange{Old: old, New: res})
+		delete(w.Services, key)
+		if res != nil {
+			w.Services[key] = res
+		}
 	}
-	return ch.Delta()
+	d.RefusedAddrs = recount(w.RefusedAddrs, d.Services, func(r *policy.Resolved) []netip.Addr { return r.RefusedAddrs })
+	d.Hairpins = recount(w.Hairpins, d.Services, hairpins)
+	d.BoundAddrs = recount(w.BoundAddrs, d.Services, func(r *policy.Resolved) []netip.Addr { return r.BoundAddrs })
+	return d
+}
+
+// hairpins returns the targets of the HairpinPools, those of several pools several times.
+func hairpins(r *policy.Resolved) (list []policy.Hairpin) {
+	for _, p := range r.HairpinPools {
+		for _, t := range p.Targets {
+			list = append(list, policy.NewHairpin(t.AddrPort, p.Protocol))
+		}
+	}
+	return list
+}
+
+// recount counts by itself, so that the suite of backends can find what policy.Changes counts wrong.
+func recount[T comparable](counts map[T]int, changes []policy.ServiceChange, of func(*policy.Resolved) []T) (d policy.SetDelta[T]) {
+	net := map[T]int{}
+	for _, c := range changes {
+		if c.Old != nil {
+			for _, v := range of(c.Old) {
+				net[v]--
+			}
+		}
+		if c.New != nil {
+			for _, v := range of(c.New) {
+				net[v]++
+			}
+		}
+	}
+	for v, n := range net {
+		was := counts[v]
+		switch counts[v] += n; {
+		case was > 0 && was+n == 0:
+			d.Lost = append(d.Lost, v)
+			delete(counts, v)
+		case was == 0 && was+n > 0:
+			d.Gained = append(d.Gained, v)
+		case was+n == 0:
+			delete(counts, v)
+		}
+	}
+	return d
 }
 
 // Addr returns the nth address of a range of the family: of VIPs, endpoints or others.
