@@ -85,31 +85,28 @@ func (d *desired) stage(key source.Key, wanted *policy.Resolved, queued time.Tim
 
 // between returns a growing service with the frontends of the pieces so far. VIPs that it adds to the refused ones, and
 // addresses that it adds to the announced ones, come with the last piece. Those that it gives up go with the first.
-func (d *desired) between(was, wanted *policy.Resolved, frontends []*policy.Frontend) *policy.Resolved {
-	r := &policy.Resolved{Key: wanted.Key, Frontends: frontends, Pools: policy.PoolsOf(frontends), Warnings: wanted.Warnings}
-	r.RefusedAddrs = lists.Keep(wanted.RefusedAddrs, func(a netip.Addr) bool {
-		return d.next.RefusedAddrs[a] > 0 || d.changes.RefusedAddrs[a] < 0
-	})
-	had, hairpin, bound := make(map[policy.Announcement]bool), make(map[*policy.Pool]bool), make(map[netip.Addr]bool)
-	for _, n := range was.Announced {
-		had[n] = true
-	}
-	r.Announced = lists.Keep(wanted.Announced, func(n policy.Announcement) bool { return had[n] })
-	for _, version := range []*policy.Resolved{was, wanted} {
-		for _, p := range version.HairpinPools {
-			hairpin[p] = true
-		}
-		for _, a := range version.BoundAddrs {
-			bound[a] = true
-		}
-	}
-	r.HairpinPools = lists.Keep(r.Pools, func(p *policy.Pool) bool { return hairpin[p] })
+func (d *desired) between(g *growth, was *policy.Resolved, frontends []*policy.Frontend) *policy.Resolved {
+	r := &policy.Resolved{Key: g.key, Frontends: frontends}
+	r.Pools = lists.Keep(g.pools, func(p *policy.Pool) bool { return g.uses[p] > 0 })
+	r.HairpinPools = lists.Keep(r.Pools, func(p *policy.Pool) bool { return g.hairpin[p] })
 	for _, f := range frontends { // sorted by address
 		n := len(r.BoundAddrs)
-		if a := f.Key.Addr; (n == 0 || r.BoundAddrs[n-1] != a) && f.Key.Kind != policy.NodePort && bound[a] {
+		if a := f.Key.Addr; (n == 0 || r.BoundAddrs[n-1] != a) && f.Key.Kind != policy.NodePort && g.bound[a] {
 			r.BoundAddrs = append(r.BoundAddrs, a)
 		}
 	}
+	if g.wanted == nil {
+		return r
+	}
+	r.Warnings = g.wanted.Warnings
+	r.RefusedAddrs = lists.Keep(g.wanted.RefusedAddrs, func(a netip.Addr) bool {
+		return d.next.RefusedAddrs[a] > 0 || d.changes.RefusedAddrs[a] < 0
+	})
+	had := make(map[policy.Announcement]bool)
+	for _, n := range was.Announced {
+		had[n] = true
+	}
+	r.Announced = lists.Keep(g.wanted.Announced, func(n policy.Announcement) bool { return had[n] })
 	return r
 }
 
@@ -161,11 +158,10 @@ func (d *desired) nextGrowing() *growth {
 
 // applyPiece puts the pairs of a piece into the State, and returns the change.
 func (d *desired) applyPiece(g *growth, piece []int) policy.ServiceChange {
-	none := &policy.Resolved{Key: g.key}
-	was, now := cmp.Or(d.next.Services[g.key], none), g.wanted
+	was, now := cmp.Or(d.next.Services[g.key], &policy.Resolved{Key: g.key}), g.wanted
 	frontends := g.grown(was, piece)
 	if g.left > 0 {
-		now = d.between(was, cmp.Or(g.wanted, none), frontends)
+		now = d.between(g, was, frontends)
 	} else {
 		delete(d.growing, g.key)
 		d.queued = cmp.Or(d.queued, g.queued)

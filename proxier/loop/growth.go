@@ -2,6 +2,7 @@ package loop
 
 import (
 	"cmp"
+	"net/netip"
 	"reflect"
 	"slices"
 	"time"
@@ -22,6 +23,12 @@ type growth struct {
 	at    int    // the next one to look at
 	left  int    // how many are not done
 	cost  int    // of those, in elements
+
+	// Of the State, and of what is wanted.
+	pools   []*policy.Pool
+	uses    map[*policy.Pool]int  // how often frontends in the State have each
+	hairpin map[*policy.Pool]bool // may be reached from themselves, while frontends have them
+	bound   map[netip.Addr]bool   // are bound, while frontends have them
 }
 
 // A pair is what a place, an address with protocol and port, has in the State, and what it is to have.
@@ -44,7 +51,15 @@ type portKey struct {
 // newGrowth compares a service in the State with what is wanted.
 func newGrowth(kernel proxier.Piecer, key source.Key, was, wanted *policy.Resolved) *growth {
 	wanted, clash := reuse(was, wanted)
-	g := &growth{key: key, wanted: wanted}
+	g := &growth{
+		key: key, wanted: wanted,
+		uses: make(map[*policy.Pool]int), hairpin: make(map[*policy.Pool]bool), bound: make(map[netip.Addr]bool),
+	}
+	g.collect(wanted)
+	g.collect(was)
+	for _, f := range was.AllFrontends() {
+		g.count(f, 1)
+	}
 	for old, f := range policy.Places(was, wanted) {
 		if old != f {
 			g.pairs = append(g.pairs, pair{old: old, new: f})
@@ -62,6 +77,33 @@ func newGrowth(kernel proxier.Piecer, key source.Key, was, wanted *policy.Resolv
 		g.cost += p.cost
 	}
 	return g
+}
+
+// collect adds what there is of a version of the service, which may be nil.
+func (g *growth) collect(r *policy.Resolved) {
+	if r == nil {
+		return
+	}
+	for _, p := range r.Pools {
+		if _, known := g.uses[p]; !known {
+			g.uses[p] = 0
+			g.pools = append(g.pools, p)
+		}
+	}
+	for _, p := range r.HairpinPools {
+		g.hairpin[p] = true
+	}
+	for _, a := range r.BoundAddrs {
+		g.bound[a] = true
+	}
+}
+
+// count updates uses: by is 1 where a frontend comes, -1 where it goes; f may be nil.
+func (g *growth) count(f *policy.Frontend, by int) {
+	if f != nil {
+		g.uses[f.Outside.Pool] += by
+		g.uses[f.FromLocal.Pool] += by
+	}
 }
 
 // reuse returns wanted with the frontends and pools of was wherever they are equal, and the ports that have a pool of the
@@ -233,6 +275,8 @@ func (g *growth) grown(was *policy.Resolved, piece []int) []*policy.Frontend {
 		p.done = true
 		g.left--
 		g.cost -= p.cost
+		g.count(p.old, -1)
+		g.count(p.new, 1)
 		at, found := findPlace(rest, p.place())
 		list = append(list, rest[:at]...)
 		if rest = rest[at:]; found {

@@ -106,11 +106,12 @@ func (c *Changes) set(st *State, key source.Key, r *Resolved) (old *Resolved) {
 	was, now := cmp.Or(old, &Resolved{}), cmp.Or(r, &Resolved{})
 	recount(st.RefusedAddrs, c.RefusedAddrs, was.RefusedAddrs, now.RefusedAddrs)
 	recount(st.BoundAddrs, c.bound, was.BoundAddrs, now.BoundAddrs)
-	pools := make(map[*Pool]int)
-	for _, p := range now.HairpinPools {
+	pools, less, more := make(map[*Pool]int), was.HairpinPools, now.HairpinPools
+	trim(&less, &more)
+	for _, p := range more {
 		add(pools, p, 1)
 	}
-	for _, p := range was.HairpinPools {
+	for _, p := range less {
 		add(pools, p, -1)
 	}
 	for p, by := range pools {
@@ -140,14 +141,21 @@ func (c *Changes) Before(st *State, key source.Key) *Resolved {
 	return st.Services[key]
 }
 
+// trim leaves out what two lists have in common at their ends.
+func trim[T comparable](a, b *[]T) {
+	x, y := *a, *b
+	for len(x) > 0 && len(y) > 0 && x[0] == y[0] {
+		x, y = x[1:], y[1:]
+	}
+	for len(x) > 0 && len(y) > 0 && x[len(x)-1] == y[len(y)-1] {
+		x, y = x[:len(x)-1], y[:len(y)-1]
+	}
+	*a, *b = x, y
+}
+
 // recount counts one list in place of another. What they have in common at their ends costs little.
 func recount[T comparable](set map[T]int, net map[T]int, was, now []T) {
-	for len(was) > 0 && len(now) > 0 && was[0] == now[0] {
-		was, now = was[1:], now[1:]
-	}
-	for len(was) > 0 && len(now) > 0 && was[len(was)-1] == now[len(now)-1] {
-		was, now = was[:len(was)-1], now[:len(now)-1]
-	}
+	trim(&was, &now)
 	count(set, net, slices.Values(now), 1)
 	count(set, net, slices.Values(was), -1)
 }
@@ -185,8 +193,9 @@ func (c *Changes) Delta() *Delta {
 
 // part returns what differs, and for each thing that it shares with frontends that stay one of these.
 func (ch *ServiceChange) part() ServiceChange {
-	var old, now, stay []*Frontend
-	missing := make(map[[2]Route]bool)
+	var old, now []*Frontend
+	stay := make([]*Frontend, 0, len(ch.Old.AllFrontends()))
+	missing, pools := make(map[[2]Route]bool), make(map[*Pool]bool) // pools: of what is missing
 	for was, f := range Places(ch.Old, ch.New) {
 		if was == f {
 			stay = append(stay, f)
@@ -200,6 +209,7 @@ func (ch *ServiceChange) part() ServiceChange {
 		}
 	}
 	for _, f := range slices.Concat(old, now) {
+		pools[f.Outside.Pool], pools[f.FromLocal.Pool] = true, true
 		for _, s := range f.shares() {
 			missing[s] = true
 		}
@@ -208,6 +218,9 @@ func (ch *ServiceChange) part() ServiceChange {
 		f := stay[i/2] // from both ends, as pieces come in order
 		if i%2 == 1 {
 			f = stay[len(stay)-1-i/2]
+		}
+		if !pools[f.Outside.Pool] && !pools[f.FromLocal.Pool] {
+			continue
 		}
 		needed := false
 		for _, s := range f.shares() {

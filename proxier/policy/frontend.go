@@ -273,15 +273,13 @@ func (p *Pool) Targeted(a netip.AddrPort) bool {
 
 // PoolsOf returns the pools of frontends, each once.
 func PoolsOf(list []*Frontend) (pools []*Pool) {
-	var last *Pool // most frontends have one
 	seen := make(map[*Pool]bool)
 	for _, f := range list {
 		for _, p := range []*Pool{f.Outside.Pool, f.FromLocal.Pool} {
-			if p != last && !seen[p] {
+			if !seen[p] {
 				seen[p] = true
 				pools = append(pools, p)
 			}
-			last = p
 		}
 	}
 	return pools
