@@ -76,7 +76,7 @@ func (st *state) read(data []byte) error {
 // more can be read.
 func readEach(dec *json.Decoder, open json.Delim, visit func(key json.Token) (bad, err error)) (bad, err error) {
 	t, err := dec.Token()
-	if err != nil || t == nil {
+	if err != nil || t == nil && open == '[' {
 		return nil, err
 	}
 	if t != open {
