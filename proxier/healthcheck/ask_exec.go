@@ -93,18 +93,11 @@ func run(ctx context.Context, q Question, command []string, user string, late *a
 	if err != nil {
 		return &ownError{err}
 	}
-	waitGroup(ctx, cmd.Process.Pid, func() {
-		if b.isLate() {
-			late.Store(true)
-			unbegun.Add(1)
-		}
-	})
+	defer b.close()
+	waitGroup(ctx, cmd.Process.Pid, func() { late.Store(b.isLate()) })
 	err = cmd.Wait()
-	if late.Load() {
-		unbegun.Add(-1)
-	}
-	if <-b.over; b.why != "" {
-		return &ownError{errors.New(b.why)} // this host has no such program, say: the endpoint was not asked
+	if _, failed := b.poll(); failed != nil {
+		return &ownError{failed} // this host has no such program, say: the endpoint was not asked
 	}
 	return outcomeOfRun(ctx, err, &out)
 }

@@ -1,11 +1,12 @@
 package healthcheck
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
+	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -47,8 +48,12 @@ func become(user string, command []string) {
 
 // A beginning is how far a process has got that is to become a program.
 type beginning struct {
-	over chan struct{} // closed when it is the program, or has ended
-	why  string        // after that: it cannot become it; empty: it did
+	r *os.File // ends when it is the program
+
+	mu     sync.Mutex
+	over   bool
+	failed error
+	late   bool
 }
 
 // begin starts one.
@@ -63,14 +68,25 @@ func begin(cmd *exec.Cmd) (*beginning, error) {
 		r.Close()
 		return nil, err
 	}
-	b := &beginning{over: make(chan struct{})}
-	go func() {
-		defer close(b.over)
-		defer r.Close()
-		text, _ := io.ReadAll(io.LimitReader(r, maxFailure))
-		b.why = string(text)
-	}()
-	return b, nil
+	return &beginning{r: r}, nil
+}
+
+// poll reports whether the process has become the program, or has ended, or why it cannot become it. It does not wait.
+func (b *beginning) poll() (over bool, failed error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.over {
+		return true, b.failed
+	}
+	text, err := readNow(b.r)
+	if errors.Is(err, unix.EAGAIN) {
+		return false, nil
+	}
+	b.over = true
+	if len(text) > 0 {
+		b.failed = errors.New(string(text))
+	}
+	return true, b.failed
 }
 
 // unbegun counts processes that were to become a program and did not in time, until they end: they wait for a disk.
@@ -81,12 +97,35 @@ const maxUnbegun = 8
 
 var errUnbegun = errors.New("its program cannot be read in time: a disk that does not answer, or a busy host")
 
-// isLate reports whether the process has not become the program.
+// isLate reports whether the process has not become the program, and counts it until close.
 func (b *beginning) isLate() bool {
-	select {
-	case <-b.over:
+	if over, _ := b.poll(); over {
 		return false
-	default:
-		return true
 	}
+	b.late = true
+	unbegun.Add(1)
+	return true
+}
+
+// close is called when the process has ended.
+func (b *beginning) close() {
+	if b.late {
+		unbegun.Add(-1)
+	}
+	b.r.Close()
+}
+
+// readNow reads what there is; EAGAIN: nothing, and it may come.
+func readNow(r *os.File) (text []byte, err error) {
+	conn, err := r.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	text = make([]byte, maxFailure)
+	n := 0
+	err2 := conn.Read(func(fd uintptr) bool {
+		n, err = unix.Read(int(fd), text)
+		return true
+	})
+	return text[:max(0, n)], cmp.Or(err, err2)
 }
