@@ -66,7 +66,7 @@ func says(t *testing.T, as, names string) string {
 	check.Timeout = long
 	ctx, cancel := context.WithTimeout(t.Context(), check.Timeout)
 	defer cancel()
-	return words(ask(ctx, Question{At: netip.MustParseAddrPort("192.0.2.1:80")}, &check, as))
+	return words(ask(ctx, Question{At: netip.MustParseAddrPort("192.0.2.1:80")}, &check, expressions{}.use(&check), as))
 }
 
 const (

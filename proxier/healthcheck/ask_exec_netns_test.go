@@ -55,7 +55,7 @@ func TestExecKillsAsUser(t *testing.T) {
 	check := shell("exec sleep " + length)
 	ctx, cancel := context.WithTimeout(t.Context(), pace.Scale(500*time.Millisecond))
 	defer cancel()
-	want(t, "a program that goes on", words(ask(ctx, Question{At: netip.MustParseAddrPort("192.0.2.1:80")}, &check, "nobody")), "the program timed out")
+	want(t, "a program that goes on", words(ask(ctx, Question{At: netip.MustParseAddrPort("192.0.2.1:80")}, &check, expressions{}.use(&check), "nobody")), "the program timed out")
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
 		t.Fatal(err)

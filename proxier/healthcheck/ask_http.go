@@ -27,12 +27,8 @@ const (
 )
 
 // askHTTP makes one request, over TLS where the check is of HTTPS.
-func askHTTP(ctx context.Context, at netip.AddrPort, check *source.HealthCheck) error {
+func askHTTP(ctx context.Context, at netip.AddrPort, check *source.HealthCheck, body *regexp.Regexp) error {
 	path, err := url.ParseRequestURI(cmp.Or(check.Path, "/"))
-	if err != nil {
-		return err
-	}
-	body, err := expression(check.ExpectBody)
 	if err != nil {
 		return err
 	}

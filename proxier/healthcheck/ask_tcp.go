@@ -24,11 +24,7 @@ const (
 var errAnswer = errors.New("the answer does not match")
 
 // askTCP connects, and talks where the check says so.
-func askTCP(ctx context.Context, at netip.AddrPort, check *source.HealthCheck) error {
-	expect, err := expression(check.Expect)
-	if err != nil {
-		return err
-	}
+func askTCP(ctx context.Context, at netip.AddrPort, check *source.HealthCheck, expect *regexp.Regexp) error {
 	conn, err := connect(ctx, check, at)
 	if err != nil {
 		return err
@@ -48,11 +44,7 @@ func askTCP(ctx context.Context, at netip.AddrPort, check *source.HealthCheck) e
 
 // askUDP sends a datagram, and the first answer decides. No answer is a failure, also where
 // any is good: a host that is gone says nothing.
-func askUDP(ctx context.Context, at netip.AddrPort, check *source.HealthCheck) error {
-	expect, err := expression(check.Expect)
-	if err != nil {
-		return err
-	}
+func askUDP(ctx context.Context, at netip.AddrPort, check *source.HealthCheck, expect *regexp.Regexp) error {
 	conn, err := dial(ctx, check, "udp", at)
 	if err != nil {
 		return of("connect", err)

@@ -43,7 +43,7 @@ func asked(t testing.TB, at netip.AddrPort, check source.HealthCheck) string {
 	defer cancel()
 	q := Ask(&source.Service{Key: source.Key{Namespace: "prod", Name: "web"}, HealthCheck: &check}, &source.Endpoint{Addr: at.Addr()})
 	q.At = at
-	return words(ask(ctx, q, &check, ""))
+	return words(ask(ctx, q, &check, expressions{}.use(&check), ""))
 }
 
 func want(t *testing.T, what, got, want string) {

@@ -45,16 +45,17 @@ type Checker struct {
 
 	lateness, faults rate.Sometimes // lines of the log
 
-	mu       sync.Mutex
-	running  bool
-	entries  map[Question]*entry
-	schedule schedule
-	net      lane
-	programs lane
-	reports  []*entry // whose State has changed
-	probes   sync.WaitGroup
-	ctx      context.Context          // of Run
-	answers  *prometheus.HistogramVec // how long probes took, by type and outcome
+	mu          sync.Mutex
+	running     bool
+	entries     map[Question]*entry
+	expressions expressions
+	schedule    schedule
+	net         lane
+	programs    lane
+	reports     []*entry // whose State has changed
+	probes      sync.WaitGroup
+	ctx         context.Context          // of Run
+	answers     *prometheus.HistogramVec // how long probes took, by type and outcome
 }
 
 // NewChecker returns a Checker that asks nothing before Run.
@@ -63,7 +64,7 @@ func NewChecker(cfg Config) *Checker {
 	c := &Checker{
 		cfg:      cfg,
 		lateness: rate.Sometimes{Interval: time.Minute}, faults: rate.Sometimes{Interval: time.Minute},
-		entries:  map[Question]*entry{},
+		entries: map[Question]*entry{}, expressions: expressions{},
 		schedule: schedule{epoch: time.Now(), wake: make(chan struct{}, 1), first: rate.NewLimiter(atOnce, atOnce)},
 		net:      newLane(cfg.Parallel), programs: newLane(min(cfg.Parallel, programs)),
 		answers: prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -90,7 +91,7 @@ func (c *Checker) Watch(q Question, check *source.HealthCheck, from Result) {
 		e.users++
 		return
 	}
-	e := &entry{q: q, check: check, phase: q.phase(), users: 1, result: from.resumed(time.Now(), check)}
+	e := &entry{q: q, check: check, expect: c.expressions.use(check), phase: q.phase(), users: 1, result: from.resumed(time.Now(), check)}
 	c.entries[q] = e
 	if c.running {
 		c.schedule.begin(e, time.Now())
@@ -107,6 +108,7 @@ func (c *Checker) Forget(q Question) {
 	}
 	if e.users--; e.users == 0 {
 		delete(c.entries, q)
+		c.expressions.drop(e.check)
 	}
 }
 
@@ -238,7 +240,7 @@ func (c *Checker) probe(e *entry) error {
 	if c.cfg.Ask != nil {
 		return c.cfg.Ask(ctx, e.q)
 	}
-	return ask(ctx, e.q, e.check, c.cfg.ExecUser)
+	return ask(ctx, e.q, e.check, e.expect, c.cfg.ExecUser)
 }
 
 // answered takes an answer, and returns the question whose turn it is in the slot that is free now.

@@ -148,7 +148,7 @@ func TestSameQuestionIsAskedOnce(t *testing.T) {
 		w.restart()
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if n := len(w.at(1)); n != 0 || w.Result(q) != (Result{}) {
+		if n := len(w.at(1)); n != 0 || w.Result(q) != (Result{}) || len(w.expressions) != 0 {
 			t.Errorf("nobody watches it: asked %d times, %v", n, w.Result(q))
 		}
 	})
@@ -239,6 +239,26 @@ svcproxy_endpoint_check_duration_seconds_count{outcome="passed",type="exec"} 3
 `
 	if err := testutil.CollectAndCompare(w.Answers(), strings.NewReader(want)); err != nil {
 		t.Error(err)
+	}
+}
+
+// An expression is compiled once for all endpoints that are checked with it, until the last is forgotten.
+func TestExpressionIsCompiledOnce(t *testing.T) {
+	c := NewChecker(Config{})
+	check := every(time.Minute)
+	check.Expect = "^220 "
+	for n := range 2 {
+		same := *check
+		c.Watch(question(n, check), &same, Result{})
+	}
+	one, other := c.entries[question(0, check)].expect, c.entries[question(1, check)].expect
+	if one != other || one.Regexp == nil || one.err != nil {
+		t.Errorf("expressions %v and %v", one, other)
+	}
+	c.Forget(question(0, check))
+	c.Forget(question(1, check))
+	if len(c.expressions) != 0 {
+		t.Errorf("%d expressions are left", len(c.expressions))
 	}
 }
 

@@ -26,6 +26,7 @@ const (
 type entry struct {
 	q      Question
 	check  *source.HealthCheck
+	expect *expression
 	phase  uint64
 	users  int // 0: it is no longer watched
 	result Result
