@@ -91,7 +91,7 @@ func (c *Checker) Watch(q Question, check *source.HealthCheck, from Result) {
 		e.users++
 		return
 	}
-	e := &entry{q: q, check: check, expect: c.expressions.use(check), phase: q.phase(), users: 1, result: from.resumed(time.Now(), check)}
+	e := &entry{q: q, check: check, expect: c.expressions.use(check), phase: q.phase(), users: 1, place: -1, result: from.resumed(time.Now(), check)}
 	c.entries[q] = e
 	if c.running {
 		c.schedule.begin(e, time.Now())
@@ -106,10 +106,12 @@ func (c *Checker) Forget(q Question) {
 	if e == nil {
 		return
 	}
-	if e.users--; e.users == 0 {
-		delete(c.entries, q)
-		c.expressions.drop(e.check)
+	if e.users--; e.users > 0 {
+		return
 	}
+	delete(c.entries, q)
+	c.schedule.due.remove(e)
+	c.expressions.drop(e.check)
 }
 
 // Result returns what is known by a question; the zero Result if it is not watched.
@@ -180,15 +182,14 @@ func (c *Checker) startDue(now time.Time) time.Duration {
 	defer c.mu.Unlock()
 	due := &c.schedule.due
 	for len(*due) > 0 && !(*due)[0].due.After(now) {
-		switch e := heap.Pop(due).(*entry); {
-		case e.users == 0:
-		case e.late(now):
+		e := heap.Pop(due).(*entry)
+		if e.late(now) {
 			c.schedule.again(e, now)
-		default:
-			lane := c.lane(e)
-			lane.put(e)
-			c.fill(lane)
+			continue
 		}
+		lane := c.lane(e)
+		lane.put(e)
+		c.fill(lane)
 	}
 	if len(*due) == 0 {
 		return time.Hour

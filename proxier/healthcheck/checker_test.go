@@ -148,7 +148,7 @@ func TestSameQuestionIsAskedOnce(t *testing.T) {
 		w.restart()
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if n := len(w.at(1)); n != 0 || w.Result(q) != (Result{}) || len(w.expressions) != 0 {
+		if n := len(w.at(1)); n != 0 || w.Result(q) != (Result{}) || len(w.schedule.due)+len(w.expressions) != 0 {
 			t.Errorf("nobody watches it: asked %d times, %v", n, w.Result(q))
 		}
 	})
@@ -260,6 +260,22 @@ func TestExpressionIsCompiledOnce(t *testing.T) {
 	if len(c.expressions) != 0 {
 		t.Errorf("%d expressions are left", len(c.expressions))
 	}
+}
+
+// A question that is forgotten is not kept until its turn, which may be an hour away.
+func TestForgottenIsNotKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, check := newWorld(t, Config{}), every(time.Hour)
+		w.run()
+		synctest.Wait()
+		for n := range 100 {
+			w.Watch(question(n, check), check, Result{})
+			w.Forget(question(n, check))
+		}
+		if n := len(w.schedule.due); n != 0 {
+			t.Errorf("%d questions are due that were forgotten", n)
+		}
+	})
 }
 
 // counted returns how many probes were counted.

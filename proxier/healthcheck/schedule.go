@@ -37,6 +37,7 @@ type entry struct {
 	uncounted bool      // its last answer was not counted: this process had stopped
 	grid      time.Time // the last point of its grid at which it was asked, or is due
 	due       time.Time
+	place     int // in schedule.due; -1: not there
 }
 
 // slowFrom is how long a probe takes that is slow.
@@ -84,7 +85,7 @@ type schedule struct {
 	epoch time.Time     // where all grids begin
 	wake  chan struct{} // of room for one: what is due has changed
 	first *rate.Limiter // of new questions that are asked at once
-	due   queue         // also of questions that are no longer watched, until their turn
+	due   queue
 }
 
 // after returns the first point of the grid of interval iv after t.
@@ -126,7 +127,7 @@ func (e *entry) late(now time.Time) bool {
 
 func (s *schedule) push(e *entry) {
 	heap.Push(&s.due, e)
-	if s.due[0] == e {
+	if e.place == 0 {
 		s.poke()
 	}
 }
@@ -139,13 +140,29 @@ type queue []*entry
 
 func (q queue) Len() int           { return len(q) }
 func (q queue) Less(i, j int) bool { return q[i].due.Before(q[j].due) }
-func (q queue) Swap(i, j int)      { q[i], q[j] = q[j], q[i] }
-func (q *queue) Push(x any)        { *q = append(*q, x.(*entry)) }
+func (q queue) Swap(i, j int) {
+	q[i], q[j] = q[j], q[i]
+	q[i].place, q[j].place = i, j
+}
+
+func (q *queue) Push(x any) {
+	e := x.(*entry)
+	e.place = len(*q)
+	*q = append(*q, e)
+}
 
 func (q *queue) Pop() any {
 	last := len(*q) - 1
 	e := (*q)[last]
 	(*q)[last] = nil
 	*q = (*q)[:last]
+	e.place = -1
 	return e
+}
+
+// remove takes a question out, if it is there.
+func (q *queue) remove(e *entry) {
+	if e.place >= 0 {
+		heap.Remove(q, e.place)
+	}
 }
