@@ -50,7 +50,7 @@ func (a *Announced) summary(most int) AnnouncedSummary {
 func sessionProblems(list []announcer.Session) (problems []report.Problem) {
 	for _, s := range list {
 		if !s.Up() {
-			problems = append(problems, report.Problem{Subject: "bgp", Address: s.Peer.String(), State: "DOWN", Reason: spaced(" ", s.State, s.LastError)})
+			problems = append(problems, report.Problem{Subject: "bgp", Address: s.Peer.String(), State: "DOWN", Reason: strings.TrimSpace(s.State + " " + s.LastError)})
 		}
 	}
 	return problems
@@ -77,7 +77,7 @@ func (t *table) announced(s *AnnouncedSummary, all bool) {
 		t.row("  and " + counted(more, "more router") + ": svcproxy status -o wide")
 	}
 	for _, a := range s.Withheld {
-		t.row("  "+a.Address.String(), a.Means, "NOT", spaced(" ", a.Reason, bracketed(a.Place)))
+		t.row("  "+a.Address.String(), a.Means, "NOT", strings.TrimSpace(a.Reason+" "+bracketed(a.Place)))
 	}
 	t.more(s.Left)
 }
@@ -115,7 +115,7 @@ func (t *table) announcedRows(list []report.AnnouncedAddress) {
 		if !a.Announced {
 			state = "NOT"
 		}
-		t.row(a.Address.String(), a.Means, spaced("  ", state, a.Reason))
+		t.row(a.Address.String(), a.Means, strings.TrimSpace(state+"  "+a.Reason))
 	}
 }
 

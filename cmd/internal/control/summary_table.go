@@ -127,7 +127,7 @@ func problemRows(list []report.Problem) (rows [][]string) {
 	for _, p := range list {
 		row := []string{"  " + problemLine(p)}
 		if p.Address != "" && p.State != "" {
-			row = []string{"  " + p.Subject, p.Address, p.State, spaced(" ", p.Reason, bracketed(p.Place))}
+			row = []string{"  " + p.Subject, p.Address, p.State, strings.TrimSpace(p.Reason + " " + bracketed(p.Place))}
 		}
 		rows = append(rows, row)
 	}
