@@ -55,7 +55,7 @@ func Announced(s *Snapshot, match func(*source.Service) bool) []AnnouncedAddress
 			sum.unheard[fam] = s.Announcer.Unheard(fam)
 		}
 	}
-	for _, u := range used(s, func(svc *source.Service) bool { return svc.Announce != 0 && wanted(svc) }) {
+	for _, u := range usedByName(s, func(svc *source.Service) bool { return svc.Announce != 0 && wanted(svc) }) {
 		for _, r := range u.families {
 			sum.addService(u.Subject, r)
 		}

@@ -99,7 +99,7 @@ func (s *ServiceStatus) Key() source.Key { return source.Key{Namespace: s.Namesp
 func StatusOf(s *Snapshot, match func(*source.Service) bool) Status {
 	st := Status{Families: familyStatuses(s), Refusals: s.Refused}
 	announced, suspect := announcedOf(s, match), doubtsOf(s, match)
-	for _, u := range used(s, match) {
+	for _, u := range usedByName(s, match) {
 		svc := u.status(s)
 		svc.Warnings = append(svc.Warnings, suspect[u.Key]...)
 		svc.Announced = announced[u.Key.String()]

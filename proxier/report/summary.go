@@ -38,23 +38,37 @@ type Problem struct {
 
 // Summarize counts what StatusOf returns, and names at most so many problems, and as many
 // warnings: an address is a problem that does not serve though the kernel holds what it should, or serves by endpoints that
-// all fail their check. It costs one look at each address, and one at each endpoint for the warnings.
+// all fail their check. It costs one look at each address, and one at each endpoint for the warnings; only services with
+// either are put in order, and only as many are explained as are named, except for those of many ports.
 func Summarize(s *Snapshot, most int) Summary {
 	sum := Summary{Totals: Totals{Families: familyStatuses(s), Services: len(s.Services), Actions: make(map[string]int)}, Refusals: s.Refused}
 	suspect := doubtsOf(s, nil)
-	for _, u := range used(s, nil) {
+	var odd []oddService
+	list := used(s, nil)
+	for i := range list {
+		u := oddService{usedService: &list[i], warnings: suspect[list[i].Key]}
 		sum.Disabled += toInt(u.Disabled)
-		warnings := suspect[u.Key]
+		u.count(sum.Actions)
 		for _, r := range u.families {
 			if r.Resolved != nil {
-				warnings = append(warnings, r.Warnings...)
+				u.warnings = append(u.warnings, r.Warnings...)
 			}
 		}
-		slices.Sort(warnings)
-		for _, w := range warnings {
+		if len(u.idle)+len(u.warnings) > 0 {
+			odd = append(odd, u)
+		}
+	}
+	slices.SortFunc(odd, func(a, b oddService) int { return a.Key.Compare(b.Key) })
+	for _, u := range odd {
+		slices.Sort(u.warnings)
+		for _, w := range u.warnings {
 			keepFirst(&sum.Warnings, &sum.MoreWarnings, most, "service "+u.Key.String()+": "+w)
 		}
-		for _, f := range Runs(u.count(s.Node, sum.Actions)) {
+		if len(sum.Problems) >= most && len(u.idle) < minRun { // a line each
+			sum.MoreProblems += len(u.idle)
+			continue
+		}
+		for _, f := range Runs(u.idleStatuses(s.Node)) {
 			if len(sum.Problems) < most && f.AllFailed != "" {
 				f.Reason += u.lastAnswer(s)
 			}
@@ -64,19 +78,38 @@ func Summarize(s *Snapshot, most int) Summary {
 	return sum
 }
 
-// count counts the actions of the frontends, and returns those that are a problem.
-func (u *usedService) count(node *policy.Node, actions map[string]int) (idle []FrontendStatus) {
+// An oddService is one with what a Summary names.
+type oddService struct {
+	*usedService
+	idle     []idleFrontend
+	warnings []string
+}
+
+// An idleFrontend does not serve as it should.
+type idleFrontend struct {
+	inFamily
+	*policy.Frontend
+}
+
+// count counts the actions of the frontends, and keeps those that are a problem.
+func (u *oddService) count(actions map[string]int) {
 	fails := len(u.Conditions) > 0 && u.AllFail() != ""
 	for _, r := range u.families {
 		for _, f := range r.AllFrontends() {
 			action, _ := r.action(f)
 			actions[action]++
 			if action != pending && (action != policy.Balance.String() || fails && u.AllFailAt(f) != "") {
-				idle = append(idle, u.frontendStatus(r, f, node))
+				u.idle = append(u.idle, idleFrontend{r, f})
 			}
 		}
 	}
-	return idle
+}
+
+func (u *oddService) idleStatuses(node *policy.Node) (list []FrontendStatus) {
+	for _, f := range u.idle {
+		list = append(list, u.frontendStatus(f.inFamily, f.Frontend, node))
+	}
+	return list
 }
 
 // keepFirst appends a value to a list of at most so many, or counts it.

@@ -31,28 +31,38 @@ func (r inFamily) action(f *policy.Frontend) (action string, targets int) {
 // pending is the action of a frontend while the kernel is not known to hold it.
 const pending = "pending"
 
-// used returns the services that match accepts, in order of their names; nil: all.
+// used returns the services that match accepts, in no order; nil: all.
 func used(s *Snapshot, match func(*source.Service) bool) (list []usedService) {
+	if match == nil {
+		list = make([]usedService, 0, len(s.Services))
+	}
 	for _, svc := range s.Services {
 		if match == nil || match(svc.Service) {
 			list = append(list, usedService{Subject: svc.Subject, unit: svc.Unit.Name})
 		}
 	}
-	slices.SortFunc(list, func(a, b usedService) int { return a.Key.Compare(b.Key) })
-	at := make(map[source.Key]int, len(list))
+	n := len(s.Syncs)
+	at, all := make(map[source.Key]int, len(list)), make([]inFamily, n*len(list))
 	for i := range list {
-		at[list[i].Key], list[i].families = i, make([]inFamily, len(s.Syncs))
-	}
-	for n := range s.Syncs {
-		for i := range list {
-			list[i].families[n].Family = &s.Syncs[n]
+		at[list[i].Key], list[i].families = i, all[i*n:(i+1)*n]
+		for f := range s.Syncs {
+			list[i].families[f].Family = &s.Syncs[f]
 		}
-		for _, r := range s.Syncs[n].Resolved {
+	}
+	for f := range s.Syncs {
+		for _, r := range s.Syncs[f].Resolved {
 			if i, wanted := at[r.Key]; wanted {
-				list[i].families[n].Resolved = r
+				list[i].families[f].Resolved = r
 			}
 		}
 	}
+	return list
+}
+
+// usedByName is used in order of their names.
+func usedByName(s *Snapshot, match func(*source.Service) bool) []usedService {
+	list := used(s, match)
+	slices.SortFunc(list, func(a, b usedService) int { return a.Key.Compare(b.Key) })
 	return list
 }
 
