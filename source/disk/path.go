@@ -33,6 +33,9 @@ func (d *Asker) Lstat(path string) PathInfo {
 
 // Follow looks at what a link leads to.
 func (d *Asker) Follow(path string, link PathInfo) PathInfo {
+	if d.crowded() {
+		return PathInfo{Err: ErrNoAnswer}
+	}
 	return d.lookUp(link.ContentPath(path), statOf(path))
 }
 

@@ -24,6 +24,9 @@ const (
 
 	// manyBelow is how many questions about what is in one directory may go unanswered before nothing else in it is asked about.
 	manyBelow = 8
+
+	// maxUnanswered is how many questions may go unanswered before no other link is followed: each has a thread.
+	maxUnanswered = 256
 )
 
 // ErrNoAnswer says why a file cannot be read that may be there.
@@ -101,6 +104,13 @@ func (d *Asker) patienceFor(path string) (time.Duration, bool) {
 		at = up
 	}
 	return d.patience, true
+}
+
+// crowded reports whether so much is unanswered that no link should be followed.
+func (d *Asker) crowded() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.unanswered) >= maxUnanswered
 }
 
 func (d *Asker) giveUp(path string) {

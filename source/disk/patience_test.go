@@ -52,3 +52,21 @@ func TestAsk(t *testing.T) {
 		wants("/far/x/below", false, true, 0, 1)
 	})
 }
+
+// Links into as many directories as there are files do not leave a thread each behind.
+func TestFollowCrowded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, dead, asked := NewAsker("/conf"), make(chan struct{}), 0
+		defer close(dead)
+		for i := range 2 * maxUnanswered {
+			link := PathInfo{LeadsTo: fmt.Sprintf("/proc/%d/none", i)}
+			if d.Follow("/conf/x.toml", link).Err != ErrNoAnswer {
+				asked++
+				Ask(d, link.LeadsTo, func() bool { <-dead; return true })
+			}
+		}
+		if asked != maxUnanswered {
+			t.Errorf("%d files are waited for, want %d", asked, maxUnanswered)
+		}
+	})
+}
