@@ -6,9 +6,11 @@
 package decode
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -125,11 +127,11 @@ func invalidUTF8(s string) int {
 // Positions returns where the values at paths stand. A path that leads nowhere has the
 // position of the last value on the way.
 func (d *Doc) Positions(paths []source.Path) []source.Position {
-	out := make([]source.Position, len(paths))
+	offs := make([]int, len(paths))
 	for i, n := range d.nodes(paths) {
-		out[i] = d.place(n.val)
+		offs[i] = n.val
 	}
-	return out
+	return d.places(offs)
 }
 
 // Elements returns where each element of a list at the top stands.
@@ -180,6 +182,19 @@ func (d *Doc) nodes(paths []source.Path) []*node {
 		out[i] = root.last(path)
 	}
 	return out
+}
+
+// places turns offsets in any order into positions, and goes through the text once for all of them.
+func (d *Doc) places(offs []int) []source.Position {
+	order, pos := make([]int, len(offs)), make([]source.Position, len(offs))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(offs[a], offs[b]) })
+	for _, i := range order {
+		pos[i] = d.place(offs[i])
+	}
+	return pos
 }
 
 // place turns an offset into a position. It counts lines from where it was last asked, which is mostly near: an index of all lines

@@ -141,12 +141,14 @@ func (r *Reader) Faults(d *Doc) []source.Fault {
 		out[i], paths[i] = source.Fault{Msg: f.Msg, Hint: f.Hint, Warning: f.Warning}, f.Path
 	}
 	if d != nil {
+		offs := make([]int, len(paths))
 		for i, n := range d.nodes(paths) {
-			off := n.val
-			if r.faults[i].onKey {
-				off = n.key
+			if offs[i] = n.val; r.faults[i].onKey {
+				offs[i] = n.key
 			}
-			out[i].Pos = d.place(off)
+		}
+		for i, pos := range d.places(offs) {
+			out[i].Pos = pos
 		}
 	}
 	slices.SortStableFunc(out, func(a, b source.Fault) int {

@@ -5,6 +5,9 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
+
+	"svcproxy.dev/svcproxy/source"
 )
 
 // numbered repeats a unit, which has a verb for a number.
@@ -63,5 +66,25 @@ func TestMillionKeys(t *testing.T) {
 	}
 	if text := numbered(1_000_000, "k%d=1\n"); cost(text) > 4*uint64(len(text)) {
 		t.Errorf("%d bytes take %d", len(text), cost(text))
+	}
+}
+
+// Where a thousand faults stand costs one way through the text, in whatever order they were found.
+func TestFaultsFarApart(t *testing.T) {
+	d, faults := JSON("a", []byte(`{"a": "`+strings.Repeat("x", 8<<20)+`",`+"\n"+`"b": "`+strings.Repeat("x", 8<<20)+`", "c": 1}`))
+	if faults != nil {
+		t.Fatal(faults)
+	}
+	r := NewReader(nil)
+	for i := range maxFaults {
+		r.FaultAt(source.At([]string{"a", "c"}[i%2]), "", "")
+	}
+	begun := time.Now()
+	out := r.Faults(d)
+	if took := time.Since(begun); took > 5*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	if first, last := out[0].String(), out[maxFaults-1].String(); first != "a:1:7: " || last != "a:2:8388623: " {
+		t.Errorf("the first is at %q, the last at %q", first, last)
 	}
 }
