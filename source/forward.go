@@ -17,7 +17,7 @@ const (
 	ForwardTunnel
 )
 
-func (m ForwardMethod) String() string { return [...]string{"masquerade", "direct", "tunnel"}[m] }
+func (m ForwardMethod) String() string { return wordOf(m, "masquerade", "direct", "tunnel") }
 
 // A TunnelType is how packets are wrapped on their way to an endpoint.
 type TunnelType uint8
@@ -30,7 +30,7 @@ const (
 	GRE
 )
 
-func (t TunnelType) String() string { return [...]string{"", "ipip", "gue", "gre"}[t] }
+func (t TunnelType) String() string { return wordOf(t, "", "ipip", "gue", "gre") }
 
 // GUEPort is the UDP port of GUE where none is written, as registered with IANA.
 const GUEPort = 6080
@@ -71,4 +71,4 @@ const (
 )
 
 // String returns the word as files write it; empty: as the setting says.
-func (m Masquerading) String() string { return [...]string{"", "auto", "all", "never"}[m] }
+func (m Masquerading) String() string { return wordOf(m, "", "auto", "all", "never") }

@@ -93,7 +93,7 @@ const (
 	TLS13
 )
 
-func (v TLSVersion) String() string { return [...]string{"", "1.0", "1.1", "1.2", "1.3"}[v] }
+func (v TLSVersion) String() string { return wordOf(v, "", "1.0", "1.1", "1.2", "1.3") }
 
 // A StatusRange is a range of HTTP status codes.
 type StatusRange struct{ First, Last uint16 }
@@ -122,5 +122,5 @@ const (
 )
 
 func (c CloseConnections) String() string {
-	return [...]string{"never", "failed", "always"}[c]
+	return wordOf(c, "never", "failed", "always")
 }

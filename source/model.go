@@ -53,7 +53,7 @@ const (
 	Local
 )
 
-func (p TrafficPolicy) String() string { return [...]string{"cluster", "local"}[p] }
+func (p TrafficPolicy) String() string { return wordOf(p, "cluster", "local") }
 
 // A TrafficDistribution says which endpoints are preferred while one of them is ready.
 type TrafficDistribution uint8
@@ -68,7 +68,7 @@ const (
 )
 
 func (d TrafficDistribution) String() string {
-	return [...]string{"", "prefer_same_zone", "prefer_same_node", "as_hinted"}[d]
+	return wordOf(d, "", "prefer_same_zone", "prefer_same_node", "as_hinted")
 }
 
 // A Service is one whole service with its endpoints. It is never changed once

@@ -66,5 +66,5 @@ const (
 )
 
 func (h HashOn) String() string {
-	return [...]string{"", "client_ip", "client_ip_port"}[h]
+	return wordOf(h, "", "client_ip", "client_ip_port")
 }

@@ -43,6 +43,15 @@ func flagText[F ~uint8](set F, each []F, words []string) string {
 	return strings.Join(is, ",")
 }
 
+// wordOf returns the word of a value, which has that number. One without a word has the first: what a later version of
+// svcproxy kept of a server is read as it is.
+func wordOf[E ~uint8](e E, words ...string) string {
+	if int(e) >= len(words) {
+		return words[0]
+	}
+	return words[e]
+}
+
 // Nearest returns the word that s was most likely meant to be, or "" when it is
 // like none of them. Case does not count, and the beginning of a word of which
 // three letters or more are there is as good as one slip. A word with another

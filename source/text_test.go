@@ -1,6 +1,8 @@
 package source_test
 
 import (
+	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 
@@ -99,6 +101,22 @@ func TestPath(t *testing.T) {
 func TestPrintable(t *testing.T) {
 	const in, want = "a \x1b[2J\n\"é\" \u202e\xff", `a \x1b[2J\n"é" \u202e�`
 	if got := source.Printable(in); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// What a later version kept of a server may have values that this one has no words for.
+func TestWordOfLaterVersion(t *testing.T) {
+	var s source.Service
+	text := `{"InternalTrafficPolicy": 9, "Masquerade": 9, "TrafficDistribution": 9, "HashOn": 9, "Forward": {"Method": 9, "Tunnel": 9}, "CloseConnections": 9}`
+	if err := json.Unmarshal([]byte(text), &s); err != nil {
+		t.Fatal(err)
+	}
+	got := []string{
+		s.InternalTrafficPolicy.String(), s.Masquerade.String(), s.TrafficDistribution.String(), s.HashOn.String(),
+		s.Forward.Method.String(), s.Forward.Tunnel.String(), s.CloseConnections.String(),
+	}
+	if want := []string{"cluster", "", "", "", "masquerade", "", "never"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
