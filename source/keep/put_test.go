@@ -96,7 +96,6 @@ func TestTroubleEndsWithItsCause(t *testing.T) {
 	if put("b"); st.WriteError() == "" {
 		t.Fatal("a copy was written")
 	}
-	checked(t, os.RemoveAll(temp))
 	if put("a"); st.WriteError() != "" || !st.OnDisk() {
 		t.Errorf("still: %s", st.WriteError())
 	}

@@ -19,6 +19,7 @@ type change struct {
 	data  []byte // of the version
 	old   Record // what it replaces
 	taken bool   // the goroutine of Run is about to record it
+	kept  bool   // it is what is recorded: it came back while another one waited
 }
 
 // A syncing is what the disk is asked for.
@@ -145,7 +146,7 @@ func (q *queue) next() []*change {
 		if q.waits(c) {
 			continue
 		}
-		c.old, c.taken = q.known[name], true
+		c.old, c.taken, c.kept = q.known[name], true, q.has(name, c.Entry)
 		if changes = append(changes, c); len(changes) == batch {
 			break
 		}

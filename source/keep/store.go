@@ -218,17 +218,19 @@ func (st *Store) write(changes []*change) (err error) {
 }
 
 func (st *Store) writeCopy(c *change) error {
-	v := Version{c.name, c.Sum}
-	switch {
-	case c.Version == nil:
+	if c.Version == nil {
 		return nil
-	case c.data != nil || c.Version.Size == 0:
-		return replace(st.dir.path(v), c.data, false)
 	}
-	if _, err := st.dir.read(v); err != nil { // else it is what was replaced a moment ago
+	v, hasText := Version{c.name, c.Sum}, c.data != nil || c.Version.Size == 0
+	if c.kept || !hasText { // its copy is there: then a full disk does not matter
+		if _, err := st.dir.read(v); err == nil {
+			return nil
+		}
+	}
+	if !hasText {
 		return fmt.Errorf("the text of %s is not known any more", source.Quote(c.name))
 	}
-	return nil
+	return replace(st.dir.path(v), c.data, false)
 }
 
 // rewrite writes the index again, with what counts only.
@@ -291,6 +293,7 @@ func (st *Store) endSync(s *syncing) {
 		st.index.whole = false
 		for _, files := range []map[string]*change{st.written, s.files} {
 			for name, c := range files {
+				st.damaged[name] = true
 				if st.pending[name] == nil {
 					st.pending[name] = c
 				}
