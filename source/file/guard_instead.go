@@ -34,14 +34,18 @@ func (s *restoring) versionBefore(name string, v *read.Version) (*read.Version, 
 	return nil, err
 }
 
-// useInstead has these versions used, by file name, nil: nothing, whatever the files say. What services kept comes back with them.
-func (s *restoring) useInstead(sink source.Sink, versions map[string]*read.Version, kept map[string][]*read.Version, why string) {
+// useInstead has these versions used, by file name, nil: nothing, whatever the files say. Where a trial ends with that, what services
+// kept comes back, too.
+func (s *restoring) useInstead(sink source.Sink, versions map[string]*read.Version, ends *trial, why string) {
 	var ch source.Changes
 	s.mu.Lock()
 	p := s.newPlan(map[*state]*read.Version{})
-	p.back = kept
-	for name := range kept {
-		s.newLists[name] = true
+	if ends != nil {
+		s.decisions.end() // with what it goes back to: Accepted writes decisions, too
+		p.back = ends.Kept
+		for name := range ends.Kept {
+			s.newLists[name] = true
+		}
 	}
 	for name, v := range versions {
 		f := s.files[name]

@@ -76,9 +76,6 @@ func (s *restoring) endTrial(sink source.Sink) {
 	if t == nil || !s.synced || time.Now().Before(t.Until) {
 		return
 	}
-	s.mu.Lock()
-	s.decisions.end() // kept with what follows
-	s.mu.Unlock()
 	back := map[string]*read.Version{}
 	names := maps.Clone(t.Before)
 	for name := range s.files {
@@ -100,7 +97,7 @@ func (s *restoring) endTrial(sink source.Sink) {
 		back[name] = old
 	}
 	s.log.Warn("the apply was not confirmed in time; restoring the versions before it", "files", len(back))
-	s.useInstead(sink, back, t.Kept, unconfirmed(t))
+	s.useInstead(sink, back, t, unconfirmed(t))
 }
 
 // refusedStill reports whether of a file the same is in use, and the same refused, as when the trial began.

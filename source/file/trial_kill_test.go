@@ -17,6 +17,7 @@ import (
 
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/keep"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // decideDir is set for the process that TestKillDecisions kills: the directory to work in.
@@ -153,4 +154,28 @@ func TestKillDecisions(t *testing.T) {
 		}
 	}
 	t.Logf("%d decisions", decisions)
+}
+
+// A trial ends on the disk with what it goes back to, also where a unit is accepted meanwhile.
+func TestEndTrialAtOnce(t *testing.T) {
+	bubble(t, func(h *host) {
+		h.write("a.toml", "a 1\n")
+		h.start()
+		moment()
+		h.apply(time.Minute)
+		h.change(func() { h.write("a.toml", "a 2\n") })
+		parse := h.src.parseCopy
+		h.src.parseCopy = func(ctx context.Context, path string, data []byte, before read.KnownServices) ([]*source.Service, []source.Fault, read.KnownServices) {
+			h.src.Accepted(nil)
+			check(t, h.src.store.Flush(ctx))
+			text, err := os.ReadFile(h.state + "/lastgood/decisions")
+			check(t, err)
+			if d, err := parseDecisions(text); err != nil || d.trial == nil {
+				t.Errorf("before it goes back, the disk has %s (%v)", text, err)
+			}
+			return parse(ctx, path, data, before)
+		}
+		pass(time.Minute)
+		h.uses("gone back", "a 1")
+	})
 }
