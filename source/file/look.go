@@ -110,7 +110,7 @@ func (s *looks) lookAt(ctx context.Context, names []string, todo work) ([]probe,
 	if !ok {
 		return nil, false
 	}
-	var looked []probe
+	looked := probes[:0]
 	for i, p := range probes {
 		if large[i] {
 			s.startLargeRead(ctx, p)
