@@ -170,10 +170,14 @@ func parseDecisions(data []byte) (d decisions, err error) {
 		}
 	}
 	if t := d.trial; t != nil {
-		kept := t.Kept
-		t.Kept = map[string][]*read.Version{}
+		kept, before := t.Kept, t.Before
+		t.Kept, t.Before = map[string][]*read.Version{}, map[string]*read.Version{}
 		addLists(t.Kept, kept)
-		maps.DeleteFunc(t.Before, func(name string, v *read.Version) bool { return v == nil || !read.IsFileName(name) })
+		for name, v := range before {
+			if v != nil && read.IsFileName(name) {
+				t.Before[name] = v
+			}
+		}
 	}
 	return d, nil
 }

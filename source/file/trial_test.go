@@ -436,6 +436,20 @@ func TestDecisionsDamaged(t *testing.T) {
 	})
 }
 
+// A trial that names no versions goes back to nothing.
+func TestDecisionsWithoutVersions(t *testing.T) {
+	bubble(t, func(h *host) {
+		h.write("a.toml", "a 1\n")
+		check(t, os.MkdirAll(h.state+"/lastgood", 0o700))
+		d := decisions{trial: &trial{Began: time.Now(), Until: time.Now().Add(time.Minute), Boot: keep.Boot()}}
+		write(t, h.state+"/lastgood/decisions", string(d.encode()))
+		h.start()
+		moment()
+		pass(time.Minute)
+		h.uses("gone back", "")
+	})
+}
+
 func FuzzDecisions(f *testing.F) {
 	now := time.Unix(1e9, 0).UTC()
 	d := decisions{pins: map[string]*pin{"a.toml": {"a.toml", "held", [32]byte{1}, [32]byte{}, now, "why"}}, trial: &trial{Began: now, Until: now, Boot: "b", Before: map[string]*read.Version{"a.toml": {ID: [32]byte{2}}}}, overdue: &overdue{now, now}}
