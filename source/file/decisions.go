@@ -26,8 +26,9 @@ type decisions struct {
 	overdue *overdue                   // nil: a client has been told, or there is none
 	kept    map[string][]*read.Version // of lists, by name, what services keep in place of those in use; the newest last
 
-	changed bool   // since text, perhaps
-	text    []byte // as last handed to the store
+	changed bool                       // since text, perhaps
+	text    []byte                     // as last handed to the store
+	written map[string][]*read.Version // kept, as the disk has it
 }
 
 // pin notes what was decided of a file.

@@ -173,7 +173,13 @@ func (s *lists) noteKept(mayDrop bool) {
 	if len(s.keeping)+len(d.kept) == 0 {
 		return
 	}
-	keeps, drop := map[*read.Version]bool{}, mayDrop && s.synced && (s.store.OnDisk() || s.store.WriteError() != "")
+	if s.store.Decided() {
+		d.written = d.kept
+	}
+	mayDrop = mayDrop && s.synced
+	all := mayDrop && s.store.OnDisk()
+	some := mayDrop && s.store.WriteError() != "" // what no start may find; else these are ever more
+	keeps := map[*read.Version]bool{}
 	for _, f := range s.keeping {
 		for _, l := range f.keeps {
 			keeps[l] = true
@@ -181,7 +187,9 @@ func (s *lists) noteKept(mayDrop bool) {
 	}
 	kept := map[string][]*read.Version{}
 	for name, lists := range d.kept {
-		kept[name] = slices.DeleteFunc(slices.Clone(lists), func(l *read.Version) bool { return drop && !keeps[l] })
+		kept[name] = slices.DeleteFunc(slices.Clone(lists), func(l *read.Version) bool {
+			return !keeps[l] && (all || some && !slices.Contains(d.written[name], l))
+		})
 	}
 	for l := range keeps {
 		if name := filepath.Base(l.Path); !slices.ContainsFunc(kept[name], func(k *read.Version) bool { return k.ID == l.ID }) {

@@ -60,6 +60,15 @@ func TestKeptListSurvives(t *testing.T) {
 		"a trial that ends while none runs":   {onTrial(), func(*host) { pass(2 * time.Minute) }, "10.1.0.1 10.1.0.2"},
 		"one with two lists":                  {onTrial(namedList("web", 10)), func(*host) { pass(2 * time.Minute) }, "10.1.0.1 10.1.0.2"},
 		"a list of which no copy was written": {func(h *host) { cannotBeKept(h); h.set(list, namedList("web", 5)) }, nil, "10.1.0.3 10.1.0.4"},
+		"one that then cannot be read": {func(h *host) {
+			h.set(list, namedList("web", 5))
+			check(h.T, os.MkdirAll(h.copyOf(list, namedList("http", 3, 4))+"/x", 0o700))
+			h.set(list, namedList("http", 3, 4))
+			pass(2 * time.Minute)
+		}, func(h *host) {
+			check(h.T, os.RemoveAll(h.copyOf(list, namedList("http", 3, 4))))
+			h.write(list, "[")
+		}, "10.1.0.1 10.1.0.2"},
 		"a slow disk": {func(h *host) {
 			release := h.stall()
 			h.set(list, namedList("http", 3, 4))
@@ -109,11 +118,16 @@ func TestKeptListsOfFewVersions(t *testing.T) {
 		check(t, os.Remove(h.state+"/lastgood/decisions"))
 		check(t, os.MkdirAll(h.state+"/lastgood/decisions/x", 0o700))
 		for i := range 20 {
-			h.set("web.toml", portNamed("http", "")+fmt.Sprintf("# %d\n", i))
+			h.set("web.endpoints.json", namedList("http", 10+i))
+			h.set("web.endpoints.json", namedList("web", 3))
 		}
-		if n := len(h.src.decisions.kept["web.toml"]); n > 2 {
+		if n := len(h.src.decisions.kept["web.endpoints.json"]); n < 1 || n > 3 {
 			t.Errorf("noted of %d versions", n)
 		}
+		check(t, os.RemoveAll(h.state+"/lastgood/decisions"))
+		pass(2 * time.Minute)
+		h.set("web.endpoints.json", namedList("http", 1, 2))
+		pass(2 * time.Minute)
 	})
 }
 

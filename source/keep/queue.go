@@ -126,6 +126,13 @@ func (q *queue) PutDecisions(text []byte, needs map[Version]bool, texts map[Vers
 	q.wake()
 }
 
+// Decided reports whether decisions are written as they were last put.
+func (q *queue) Decided() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.texts[decisionsFile] == nil
+}
+
 // needed returns the versions that decisions name.
 func (q *queue) needed() map[Version]bool {
 	q.mu.Lock()
