@@ -161,3 +161,16 @@ func TestHistoryRepairsCopy(t *testing.T) {
 		t.Errorf("left behind: %q, %v", names, err)
 	}
 }
+
+// A copy that decisions have come to need before an earlier run is tidied up is written.
+func TestNeededBeforeTidy(t *testing.T) {
+	st := New(t.TempDir(), slog.New(slog.DiscardHandler))
+	text := []byte(`["10.1.0.1"]`)
+	k := Version{"web.endpoints.json", read.IDOf(text, nil)}
+	st.PutDecisions([]byte("it is kept"), map[Version]bool{k: true}, map[Version][]byte{k: text})
+	st.removeOrphans(nil)
+	st.writeMore()
+	if got, err := st.Text(k.Name, k.Sum); string(got) != string(text) {
+		t.Errorf("copy %q, %v", got, err)
+	}
+}

@@ -68,8 +68,11 @@ func (q *queue) removeOrphans(found []fs.DirEntry) (missing []string) {
 	for name, c := range q.pending {
 		owner[copyName(name, c.Sum)] = name
 	}
-	for v := range q.needs { // decisions of an earlier run
-		if v.exists() && q.known[v.Name].Sum != v.Sum {
+	for v := range q.needs { // what decisions have come to need since has no copy yet
+		if !v.exists() || q.known[v.Name].Sum == v.Sum {
+			continue
+		}
+		if _, err := os.Lstat(q.dir.path(v)); err == nil {
 			q.retained[v] = true
 		}
 	}
