@@ -38,8 +38,12 @@ func (s *waits) accept(units []source.Unit, now time.Time) (lines []func(*slog.L
 		}
 		s.noteKeeping(f)
 		if f.good != f.used && f.inUse != nil { // it may lack what its lists say by now
-			f.eachList(func(list string) { s.newLists[list] = true })
-			s.wake()
+			for list := range f.inUse.Version.Lists {
+				if l := s.files[list]; l == nil || l.used != f.inUse.Lists[list] {
+					s.newLists[list] = true
+					s.wake()
+				}
+			}
 		}
 		if f.claimedAt.IsZero() {
 			f.claimedAt = now

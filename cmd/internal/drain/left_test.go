@@ -102,7 +102,7 @@ func TestDrainLeftOfOne(t *testing.T) {
 		if _, _, err := d.left.of(t.Context(), target); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := d.undrain(t.Context(), control.Peer{}, control.Undrain{Target: drainTarget(t, "192.0.2.2")}); err != nil {
+		if _, err := d.undrain(t.Context(), control.Peer{}, control.Drain{Target: drainTarget(t, "192.0.2.2")}); err != nil {
 			t.Fatal(err)
 		}
 		if _, _, err := d.left.of(t.Context(), target); err != nil || !slices.Equal(listed, []netip.Addr{target.Addr}) {

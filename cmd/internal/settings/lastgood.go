@@ -87,7 +87,7 @@ func (w *Watcher) first() (s configs.Settings, faults []source.Fault, err error)
 		none = errNoText // it was cut off: none is kept of an empty file
 	}
 	w.text, err = disk.Answer(w.path(), (&Watcher{Config: w.Config}).contents) // of a disk that hangs, it outlives this call
-	if err != nil && (none == nil || !errors.Is(err, errNoText)) { // an empty one is good, where it replaces nothing
+	if err != nil && (none == nil || !errors.Is(err, errNoText)) {             // an empty one is good, where it replaces nothing
 		faults = []source.Fault{read.UnreadableFault(w.path(), err)}
 	} else if s, faults, err = w.Load(w.path()); err != nil {
 		return s, nil, err
