@@ -4,6 +4,7 @@ package pace
 import (
 	"runtime"
 	"sync"
+	"testing"
 	"time"
 )
 
@@ -15,6 +16,9 @@ const (
 	fresh      = time.Second // how long a result is used
 	fall       = 0.8         // of a result that a lower one follows: a short sample may be lucky
 	most       = 20          // of a result: a sample may wait for hundreds of goroutines of the test itself
+
+	pollInterval  = 5 * time.Millisecond
+	untilPatience = 30 * time.Second
 )
 
 var last struct {
@@ -42,6 +46,26 @@ func Load() float64 {
 func Over(start time.Time, d time.Duration) bool {
 	took := time.Since(start)
 	return took > d && took > Scale(d)
+}
+
+// Poll calls check until it returns nil, every 5 ms, and returns its last error once patience is over, with
+// patience lengthened as by Scale.
+func Poll(patience time.Duration, check func() error) error {
+	for start := time.Now(); ; time.Sleep(pollInterval) {
+		if err := check(); err == nil || Over(start, patience) {
+			return err
+		}
+	}
+}
+
+// Until fails the test unless ok returns true within 30 s, lengthened as by Scale. It calls ok every 5 ms.
+func Until(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for start := time.Now(); !ok(); time.Sleep(pollInterval) {
+		if Over(start, untilPatience) {
+			t.Fatalf("not after %v: %s", time.Since(start), what)
+		}
+	}
 }
 
 func measure() float64 {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/internal/routertest"
 	"svcproxy.dev/svcproxy/netutil/bgp"
 )
@@ -130,16 +131,6 @@ func has(r *routertest.Router, prefix string) bool { return r.Has(netip.MustPars
 // lacks reports whether a router says that it has no such route.
 func lacks(r *routertest.Router, prefix string) bool { return r.Lacks(netip.MustParsePrefix(prefix)) }
 
-// eventually waits for what takes some seconds at most.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(3 * wait()); !ok(); time.Sleep(100 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("not in time: " + what)
-		}
-	}
-}
-
 // TestRouters: real routers get our routes of both families over one session, with a password; they lose them at
 // once when they are withdrawn and when the process is killed without graceful restart, and keep them over a restart with it.
 func TestRouters(t *testing.T) {
@@ -164,14 +155,14 @@ func testRouter(t *testing.T, d daemon, name, router, host string) {
 	}
 	s := startSpeaker(t, hns, st)
 	s.say("set " + v4Route + " " + v6Route)
-	eventually(t, "both routes at the router", both(true))
+	pace.Until(t, "both routes at the router", both(true))
 	if got := s.state()[0]; got.IPv4.Announced != 1 || got.IPv6.Announced != 1 {
 		t.Errorf("announced %+v", got)
 	}
 	s.say("set")
-	eventually(t, "withdrawn", func() bool { return lacks(r, v4Route) && lacks(r, v6Route) })
+	pace.Until(t, "withdrawn", func() bool { return lacks(r, v4Route) && lacks(r, v6Route) })
 	s.say("set " + v4Route + " " + v6Route)
-	eventually(t, "both routes again", both(true))
+	pace.Until(t, "both routes again", both(true))
 
 	s.stop(true)
 	s = startSpeaker(t, hns, st)
@@ -182,22 +173,22 @@ func testRouter(t *testing.T, d daemon, name, router, host string) {
 		time.Sleep(100 * time.Millisecond)
 	}
 	s.say("set " + v4Route) // the other one is gone at End-of-RIB
-	eventually(t, "established", func() bool {
+	pace.Until(t, "established", func() bool {
 		if lacks(r, v4Route) {
 			t.Fatalf("the route is gone over a restart:\n%s", r.Log())
 		}
 		return s.state()[0].State == bgp.Established
 	})
-	eventually(t, "what was not announced again is gone", func() bool { return !has(r, v6Route) })
+	pace.Until(t, "what was not announced again is gone", func() bool { return !has(r, v6Route) })
 	s.stop(false)
-	eventually(t, "gone after the end", both(false))
+	pace.Until(t, "gone after the end", both(false))
 
 	st.GracefulRestart = 0
 	s = startSpeaker(t, hns, st)
 	s.say("set " + v4Route + " " + v6Route)
-	eventually(t, "both routes without graceful restart", both(true))
+	pace.Until(t, "both routes without graceful restart", both(true))
 	s.kill()
-	eventually(t, "gone after kill -9", both(false))
+	pace.Until(t, "gone after kill -9", both(false))
 }
 
 // The state names what an operator has configured wrong.
@@ -217,7 +208,7 @@ func testRouterFaults(t *testing.T, d daemon) {
 		tt.change(&st)
 		s := startSpeaker(t, hns, st)
 		s.say("set")
-		eventually(t, tt.name, func() bool { return strings.Contains(s.state()[0].LastError, tt.want) })
+		pace.Until(t, tt.name, func() bool { return strings.Contains(s.state()[0].LastError, tt.want) })
 		s.stop(false)
 	}
 }
@@ -240,12 +231,12 @@ func testTTLSecurity(t *testing.T, name, router, host string) {
 		Address: netip.MustParseAddr(router), AS: routerAS, TTLSecurity: true,
 	}}})
 	s.say("set " + v4Route)
-	eventually(t, "a route over a TTL of 255", func() bool { return has(r, v4Route) })
+	pace.Until(t, "a route over a TTL of 255", func() bool { return has(r, v4Route) })
 
 	rule := "table inet farther { chain c { type filter hook output priority 0; meta l4proto tcp %s set 254; }; }"
 	ip(t, "netns exec "+rns+" nft "+fmt.Sprintf(rule, map[string]string{"4": "ip ttl", "6": "ip6 hoplimit"}[name]))
-	eventually(t, "lost over a TTL of 254", func() bool { return s.state()[0].State != bgp.Established })
-	eventually(t, "no answer over a TTL of 254", func() bool {
+	pace.Until(t, "lost over a TTL of 254", func() bool { return s.state()[0].State != bgp.Established })
+	pace.Until(t, "no answer over a TTL of 254", func() bool {
 		st := s.state()[0]
 		if st.State == bgp.Established {
 			t.Fatal("a session over a TTL of 254")

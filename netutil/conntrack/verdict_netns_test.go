@@ -214,25 +214,11 @@ func move(t *testing.T, service string, at ...string) {
 	answer(servers[1], receive(servers[1], "three"), "tre")
 	send("four")
 	answer(servers[1], receive(servers[1], "four"), "quattro")
-	wait(t, func() error {
+	until(t, func() error {
 		out, err := exec.Command("conntrack", "-L", "-f", map[bool]string{false: "ipv4", true: "ipv6"}[ipv6], "-p", "udp").Output()
 		if err == nil && strings.Contains(string(out), "7827") {
 			return errors.New(string(out))
 		}
 		return err
 	})
-}
-
-// wait waits until something is so.
-func wait(t *testing.T, so func() error) {
-	t.Helper()
-	for start := time.Now(); ; time.Sleep(10 * time.Millisecond) {
-		err := so()
-		if err == nil {
-			return
-		}
-		if pace.Over(start, 10*time.Second) {
-			t.Fatal(err)
-		}
-	}
 }

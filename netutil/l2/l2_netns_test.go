@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -126,16 +125,6 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// wait waits until cond is true.
-func wait(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	for start := time.Now(); !cond(); time.Sleep(5 * time.Millisecond) {
-		if pace.Over(start, 10*time.Second) {
-			t.Fatalf("%s: it is not so after %v", what, time.Since(start))
-		}
-	}
-}
-
 // entry returns what the neighbour knows of an address.
 func (r *room) entry(a netip.Addr) string { return r.ip("neighbour show dev br0 to " + a.String()) }
 
@@ -184,7 +173,7 @@ func TestNeighboursFollow(t *testing.T) {
 	from.ip("address add 192.0.2.10/32 dev eth0", "address add 2001:db8::10/128 dev eth0 nodad")
 	n.talk(vip4)
 	n.talk(vip6)
-	wait(t, "the neighbour finds the first host", func() bool { return n.knows(from, vip4, vip6) })
+	pace.Until(t, "the neighbour finds the first host", func() bool { return n.knows(from, vip4, vip6) })
 	from.ip("address del 192.0.2.10/32 dev eth0", "address del 2001:db8::10/128 dev eth0")
 	to.sysctl("net/ipv6/conf/all/forwarding", "1")
 	a := to.announces(t, vip4, vip6)
@@ -197,11 +186,11 @@ func TestNeighboursFollow(t *testing.T) {
 	if !n.knows(from, vip6) {
 		t.Error("the neighbour follows without an announcement, so this test shows nothing")
 	}
-	wait(t, "the address is checked", func() bool {
+	pace.Until(t, "the address is checked", func() bool {
 		list := a.Results()
 		return len(list) == 2 && list[1].Err != nil && strings.Contains(list[1].Err.Error(), "duplicate address detection has not ended")
 	})
-	wait(t, "the neighbour finds the second host", func() bool { return n.knows(to, vip4, vip6) })
+	pace.Until(t, "the neighbour finds the second host", func() bool { return n.knows(to, vip4, vip6) })
 	if shown := to.ip("address show dev eth0 to 2001:db8::10"); strings.Contains(shown, "tentative") || strings.Contains(shown, "dadfailed") {
 		t.Errorf("announced before it was the host's:\n%s", shown)
 	}
@@ -210,21 +199,21 @@ func TestNeighboursFollow(t *testing.T) {
 	}
 	to.sysctl("net/ipv6/conf/all/forwarding", "0")
 	comeBack(t, a, vip6)
-	wait(t, "the neighbour sees that it is no router any more", func() bool { return !strings.Contains(n.entry(vip6), "router") })
+	pace.Until(t, "the neighbour sees that it is no router any more", func() bool { return !strings.Contains(n.entry(vip6), "router") })
 }
 
 // comeBack takes all addresses away, and gives some back as if they had just come.
 func comeBack(t *testing.T, a *l2.Announcer, addrs ...netip.Addr) {
 	t.Helper()
 	a.Set(nil)
-	wait(t, "nothing is announced", func() bool { return len(a.Results()) == 0 })
+	pace.Until(t, "nothing is announced", func() bool { return len(a.Results()) == 0 })
 	a.Set(addrs)
 }
 
 // results waits until so many results are there that were read of the host.
 func results(t *testing.T, a *l2.Announcer, n int) (list []l2.Result) {
 	t.Helper()
-	wait(t, "results", func() bool {
+	pace.Until(t, "results", func() bool {
 		list = a.Results()
 		return len(list) == n && !slices.ContainsFunc(list, func(r l2.Result) bool {
 			return r.Err != nil && strings.Contains(r.Err.Error(), "have not been read yet")
@@ -245,7 +234,7 @@ func TestLinkComesUp(t *testing.T) {
 	done := func() bool {
 		return !slices.ContainsFunc(a.Results(), func(r l2.Result) bool { return r.Sent < 3 || r.Err != nil })
 	}
-	wait(t, "all announcements are made", func() bool { return len(a.Results()) == 2 && done() })
+	pace.Until(t, "all announcements are made", func() bool { return len(a.Results()) == 2 && done() })
 	for _, tt := range []struct {
 		name     string
 		of       *room
@@ -258,17 +247,17 @@ func TestLinkComesUp(t *testing.T) {
 	} {
 		if tt.why != "" {
 			tt.of.ip(tt.down)
-			wait(t, tt.name, func() bool {
+			pace.Until(t, tt.name, func() bool {
 				return !slices.ContainsFunc(a.Results(), func(r l2.Result) bool { return r.Err == nil || !strings.Contains(r.Err.Error(), tt.why) })
 			})
 		}
 		n.mislead(vip4, vip6)
 		tt.of.ip(tt.up)
-		wait(t, tt.name, func() bool { return n.looksUp(h, vip4, vip6) })
+		pace.Until(t, tt.name, func() bool { return n.looksUp(h, vip4, vip6) })
 	}
 	n.mislead(vip4, vip6)
 	comeBack(t, a, vip4, vip6)
-	wait(t, "told of what comes back", func() bool { return n.knows(h, vip4, vip6) })
+	pace.Until(t, "told of what comes back", func() bool { return n.knows(h, vip4, vip6) })
 }
 
 // The kernel answers for an address on the links on which it is announced, and else not.
@@ -277,7 +266,7 @@ func TestAnnouncedIsAnswered(t *testing.T) {
 	n, hosts := rooms(t, 1)
 	h := hosts[0]
 	own := []netip.Addr{netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("2001:db8::2")}
-	wait(t, "the bridge is up", func() bool { return n.looksUp(h, own...) })
+	pace.Until(t, "the bridge is up", func() bool { return n.looksUp(h, own...) })
 	for _, family := range []string{"ipv4", "ipv6"} { // so that an answer that is missing is not long waited for
 		n.sysctl("net/"+family+"/neigh/br0/mcast_solicit", "2")
 		n.sysctl("net/"+family+"/neigh/br0/retrans_time_ms", "200")
@@ -314,7 +303,7 @@ func (r *room) finds(t *testing.T, h *room, addrs []netip.Addr) map[netip.Addr]b
 	}
 	answered := map[netip.Addr]bool{}
 	for _, a := range addrs {
-		wait(t, "the neighbour knows", func() bool {
+		pace.Until(t, "the neighbour knows", func() bool {
 			e := r.entry(a)
 			if e == "" { // the kernel forgets what failed
 				r.talk(a)

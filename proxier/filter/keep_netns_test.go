@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 )
 
@@ -39,7 +40,7 @@ func TestLookBesideCleanupKeepsNothing(t *testing.T) {
 	command(t, "nft", "delete", "table", "inet", keepTableName+"-4")
 	done := make(chan error)
 	go netnstest.Here(t, func() { _, err := k.Look(ctx); done <- err })()
-	until(t, "a look", func() bool { return len(k.looking) == 1 })
+	pace.Until(t, "a look", func() bool { return len(k.looking) == 1 })
 	time.Sleep(500 * time.Millisecond) // it comes to its turn, and waits
 	k.mirror.forget()
 	if err := k.keep.removeTable(t.Context()); err != nil {

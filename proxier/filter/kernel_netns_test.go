@@ -63,7 +63,7 @@ func TestMembersNeedNoProgram(t *testing.T) {
 func watched(t *testing.T) (*Kernel, *layout.Rules, *backendtest.World, <-chan proxier.ForeignChange) {
 	t.Helper()
 	k, r, w, told := watchedBy(t, xtables.NFT)
-	until(t, "watching", k.events.watching.Load)
+	pace.Until(t, "watching", k.events.watching.Load)
 	if damaged, err := k.Look(context.Background()); err != nil || damaged { // what was before is unknown
 		t.Fatalf("first look: %v, %v", damaged, err)
 	}
@@ -119,15 +119,6 @@ func resync(t *testing.T, k *Kernel, r *layout.Rules, w *backendtest.World) {
 	}
 }
 
-func until(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	for start := time.Now(); !cond(); time.Sleep(time.Millisecond) {
-		if pace.Over(start, 10*time.Second) {
-			t.Fatalf("not after 10 s: %s", what)
-		}
-	}
-}
-
 func command(t *testing.T, name string, args ...string) {
 	t.Helper()
 	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
@@ -155,7 +146,7 @@ func TestLooksAreCheap(t *testing.T) {
 	}
 	k.events.dirty.Store(false)
 	command(t, "iptables-nft", "-t", "nat", "-F", layout.MarkMasq)
-	until(t, "a change by another process is heard of", k.events.dirty.Load)
+	pace.Until(t, "a change by another process is heard of", k.events.dirty.Load)
 }
 
 // What a look passes over, as a sync is changing it, the next look reads.
@@ -198,14 +189,14 @@ func TestRepairOfSetsReadsNoTable(t *testing.T) {
 func TestLookBesideRepair(t *testing.T) {
 	k, r, w, _ := watched(t)
 	command(t, "iptables-nft", "-t", "nat", "-F")
-	until(t, "the flush is found", k.Damaged)
+	pace.Until(t, "the flush is found", k.Damaged)
 	release, err := k.tool.LockWriter(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	repaired := make(chan error)
 	go netnstest.Here(t, func() { repaired <- k.Repair(t.Context(), r, w.State) })()
-	until(t, "the repair begins", func() bool { return !k.Damaged() })
+	pace.Until(t, "the repair begins", func() bool { return !k.Damaged() })
 	k.events.dirty.Store(true)
 	if damaged, err := k.Look(t.Context()); err != nil || damaged {
 		t.Errorf("look beside a repair: %v, %v", damaged, err)
@@ -247,7 +238,7 @@ func TestEventDuringFirstSync(t *testing.T) {
 	chains, sets, jumps := k.mirror.chains, k.mirror.sets, k.mirror.jumps
 	k.mirror.forget()
 	command(t, "iptables-nft", "-t", "nat", "-F", layout.MarkMasq)
-	until(t, "a change by another process is heard of", k.events.dirty.Load)
+	pace.Until(t, "a change by another process is heard of", k.events.dirty.Load)
 	time.Sleep(minLookInterval / 2) // the event has been taken up
 	k.mirror.end(func(m *mirror) { m.chains, m.sets, m.jumps = chains, sets, jumps })
 	select {
@@ -312,7 +303,7 @@ func TestSetOfForeignRule(t *testing.T) {
 		t.Errorf("warned %d times:\n%s", n, &warned)
 	}
 	command(t, "iptables-nft", append([]string{"-D"}, rule...)...)
-	until(t, "the set is destroyed", func() bool {
+	pace.Until(t, "the set is destroyed", func() bool {
 		resync(t, k, r, w)
 		l, err := k.sets.List(ctx, old)
 		return l == nil && errors.Is(err, ipset.ErrNotExist)
@@ -416,5 +407,5 @@ func TestRuleInFrontBesideSync(t *testing.T) {
 	k.mirror.Lock()
 	k.mirror.chains = chains
 	k.mirror.Unlock()
-	until(t, "told of the rule", func() bool { return len(told) > 0 })
+	pace.Until(t, "told of the rule", func() bool { return len(told) > 0 })
 }

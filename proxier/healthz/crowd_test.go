@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
@@ -34,7 +35,7 @@ func TestProbesAreAnswered(t *testing.T) {
 	} {
 		for _, addr := range []netip.AddrPort{own, check} {
 			t.Run(fmt.Sprintf("%s to %s", what, addr), func(t *testing.T) {
-				eventually(t, "listening", func() bool { return probe("127.0.0.6", addr) == nil })
+				pace.Until(t, "listening", func() bool { return probe("127.0.0.6", addr) == nil })
 				for range crowdSize {
 					c, err := dialer("127.0.0.5").Dial("tcp", addr.String())
 					if err != nil {

@@ -47,16 +47,6 @@ func freePort(t *testing.T) uint16 {
 	return uint16(l.Addr().(*net.TCPAddr).Port)
 }
 
-// eventually waits up to 30 s for ok.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for start := time.Now(); !ok(); time.Sleep(5 * time.Millisecond) {
-		if pace.Over(start, 30*time.Second) {
-			t.Fatalf("after 30 s: not %s", what)
-		}
-	}
-}
-
 // fetch returns the answer of an address, or nil while nobody listens.
 func fetch(t *testing.T, c *http.Client, addr netip.AddrPort) (*http.Response, string) {
 	t.Helper()
@@ -104,7 +94,7 @@ func TestServiceAnswers(t *testing.T) {
 	}
 	set(policy.PerFamily{IPv4: 2})
 	s.SetNode(&policy.Node{NodePortAddrs: []netip.Addr{addr.Addr()}})
-	eventually(t, "listening", func() bool { r, _ := fetch(t, http.DefaultClient, addr); return r != nil })
+	pace.Until(t, "listening", func() bool { r, _ := fetch(t, http.DefaultClient, addr); return r != nil })
 	check(200, "2", "2", "true")
 	var drain *policy.Drain
 	health.OnDrain(func() *policy.Drain { return drain })
@@ -134,7 +124,7 @@ func TestListenersFollow(t *testing.T) {
 		}
 		return err == nil
 	}
-	eventually(t, "both ports open", func() bool { return up(one, kept) && up(one, gone) })
+	pace.Until(t, "both ports open", func() bool { return up(one, kept) && up(one, gone) })
 
 	var dials int
 	transport := &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -147,8 +137,8 @@ func TestListenersFollow(t *testing.T) {
 
 	s.SetNode(&policy.Node{NodePortAddrs: []netip.Addr{one, two}})
 	s.SetNodeHealth(checks[:1])
-	eventually(t, "second address open", func() bool { return up(two, kept) })
-	eventually(t, "other port closed", func() bool { return !up(one, gone) })
+	pace.Until(t, "second address open", func() bool { return up(two, kept) })
+	pace.Until(t, "other port closed", func() bool { return !up(one, gone) })
 	fetch(t, client, netip.AddrPortFrom(one, kept))
 	if dials != 1 {
 		t.Errorf("connected %d times, want 1: the first listener was closed", dials)
@@ -157,13 +147,13 @@ func TestListenersFollow(t *testing.T) {
 		t.Errorf("warnings %q", w)
 	}
 	s.SetNode(&policy.Node{NodePortAddrs: []netip.Addr{two}})
-	eventually(t, "first address closed", func() bool { return !up(one, kept) })
+	pace.Until(t, "first address closed", func() bool { return !up(one, kept) })
 
 	checks[0].Addresses = &source.NodeAddresses{Ranges: []netip.Prefix{netip.PrefixFrom(one, 32)}}
 	s.SetNode(&policy.Node{NodePortAddrs: []netip.Addr{two}, UpAddrs: []netip.Addr{one, two}})
 	s.SetNodeHealth(checks[:1])
-	eventually(t, "the address that the service selects open", func() bool { return up(one, kept) })
-	eventually(t, "the other one closed", func() bool { return !up(two, kept) })
+	pace.Until(t, "the address that the service selects open", func() bool { return up(one, kept) })
+	pace.Until(t, "the other one closed", func() bool { return !up(two, kept) })
 }
 
 func TestOccupiedPortIsRetried(t *testing.T) {
@@ -173,13 +163,13 @@ func TestOccupiedPortIsRetried(t *testing.T) {
 	}
 	addr := l.Addr().String()
 	s := serve(t, addr, NewHealth())
-	eventually(t, "a warning", func() bool { return len(s.Warnings()) == 1 })
+	pace.Until(t, "a warning", func() bool { return len(s.Warnings()) == 1 })
 	want := "health check: listen tcp " + addr + ": bind: address already in use; trying again every 2s"
 	if got := s.Warnings()[0]; got != want {
 		t.Errorf("warning %q\n   want %q", got, want)
 	}
 	l.Close()
-	eventually(t, "answering", func() bool {
+	pace.Until(t, "answering", func() bool {
 		resp, err := http.Get("http://" + addr + "/livez")
 		if err == nil {
 			resp.Body.Close()

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/test/lab"
 )
@@ -100,7 +101,7 @@ func (d *daemon) removed(t *testing.T, b breakage, all []lab.Service) (lost int,
 	if err := b.do(d.node); err != nil {
 		return 0, err
 	}
-	if err := lab.Poll(repairPatience, func() error { return d.node.answers(all) }); err != nil {
+	if err := pace.Poll(repairPatience, func() error { return d.node.answers(all) }); err != nil {
 		return 0, err
 	}
 	return h.end(), nil

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/internal/times"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/test/lab"
@@ -173,7 +174,7 @@ func (p *poll) ask(q lab.Question) {
 // over waits until new connections have been answered for a while.
 func (p *poll) over(patience time.Duration) (outage, error) {
 	time.Sleep(calm)
-	err := lab.Poll(patience, func() error {
+	err := pace.Poll(patience, func() error {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if p.ok.Sub(p.lastFailed) < calm {

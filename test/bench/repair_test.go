@@ -11,7 +11,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"svcproxy.dev/svcproxy/test/lab"
+	"svcproxy.dev/svcproxy/internal/pace"
 )
 
 // repairPatience is for all of a repair: of 10,000 services it takes iptables-nft-restore some 10 s.
@@ -124,7 +124,7 @@ func (r *repair) measure(t *testing.T, d *daemon) error {
 		r.outage, err = p.over(repairPatience)
 	}
 	if err == nil {
-		err = lab.Poll(repairPatience, func() error { return d.node.stillShows(before) })
+		err = pace.Poll(repairPatience, func() error { return d.node.stillShows(before) })
 		r.whole = time.Since(start)
 	}
 	if err != nil {

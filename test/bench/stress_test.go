@@ -15,6 +15,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/test/lab"
 )
@@ -263,7 +264,7 @@ func (d *daemon) settle(text string) error {
 	if err := os.WriteFile(d.path("svcproxy.toml"), []byte(text), 0o644); err != nil {
 		return err
 	}
-	return lab.Poll(stressPatience, func() error {
+	return pace.Poll(stressPatience, func() error {
 		log, err := os.ReadFile(filepath.Join(d.node.dir, "log"))
 		if err == nil && !strings.Contains(string(log), "settings changed") {
 			err = errors.New("the daemon does not notice that its settings have changed")

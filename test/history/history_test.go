@@ -14,6 +14,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/test/lab"
 )
 
@@ -108,7 +109,7 @@ func (s *Site) asFresh(ctx context.Context, d *lab.Daemon) error {
 	if err := errors.Join(d.Forget(), d.Start()); err != nil {
 		return err
 	}
-	return lab.Poll(freshPatience, func() error {
+	return pace.Poll(freshPatience, func() error {
 		_, fresh, err := lab.Snapshot(s.Node)
 		if err = errors.Join(err, lab.Difference(own, fresh)); err != nil {
 			return fmt.Errorf("what svcproxy had in the kernel, and what it makes there from nothing: %w", err)

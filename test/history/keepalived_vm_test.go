@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/test/lab"
 	"svcproxy.dev/svcproxy/test/policy"
 )
@@ -75,7 +76,7 @@ func (p *keepalived) Start() error {
 	p.mu.Lock()
 	p.cmd = cmd
 	p.mu.Unlock()
-	return lab.Poll(30*time.Second, func() error {
+	return pace.Poll(30*time.Second, func() error {
 		want := p.servers()
 		out, err := p.node.Run("ipvsadm", "-S", "-n")
 		if servers := strings.Count(out, "-A "); err == nil && servers < want {

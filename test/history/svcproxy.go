@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/internal/disktest"
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/test/lab"
 )
 
@@ -368,7 +369,7 @@ func (p *Svcproxy) drain(n *Nemesis) error {
 	h := pick(n.r, slices.Concat(n.Local, n.Remote)...)
 	tell := func(word string, drained bool) error {
 		return n.Hosts[h.Addr().V4].Drained.Change(drained, 0, func() error {
-			return lab.Poll(drainPatience, func() error {
+			return pace.Poll(drainPatience, func() error {
 				for _, a := range h.Addr().Each() {
 					if _, err := p.Command(word, a.String()); err != nil && (strings.Contains(err.Error(), "until svcproxy restarts") || !strings.Contains(err.Error(), "is not drained")) {
 						return err

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/test/lab"
 )
@@ -84,7 +85,7 @@ func (s *spread) serve(t *testing.T, scheduler string, endpoints ...*lab.Host) {
 		s.over(t, b)
 		for i := range 2 {
 			q := s.question(i, 80, source.TCP)
-			err := lab.Poll(heldPatience, func() error {
+			err := pace.Poll(heldPatience, func() error {
 				if got := lab.Ask(q); got.Outcome != lab.Answered {
 					return fmt.Errorf("by %s: %s: %s", b.Role, q, got)
 				}

@@ -58,7 +58,7 @@ func (p *keepalivedPair) check(i int) error {
 // await waits for something that takes less than a move of addresses does.
 func (p *keepalivedPair) await(t *testing.T, what string, check func() error) {
 	t.Helper()
-	if err := lab.Poll(3*moveTime, check); err != nil {
+	if err := pace.Poll(3*moveTime, check); err != nil {
 		t.Fatalf("%s: %v", what, err)
 	}
 }
@@ -136,7 +136,7 @@ func (p *keepalivedPair) moves(t *testing.T, what string, from int, fail func(*t
 	defer quiet()
 	fail(t, from)
 	begin := time.Now()
-	if err := lab.Poll(2*moveTime, func() error { return p.holds(other(from)) }); err != nil {
+	if err := pace.Poll(2*moveTime, func() error { return p.holds(other(from)) }); err != nil {
 		t.Fatalf("%s: %v\n%s", what, err, p.keepers[other(from)].log(t))
 	}
 	moved := time.Since(begin)

@@ -75,7 +75,7 @@ func (s *site) localService(here, there string) {
 func (s *site) health(want int) {
 	s.t.Helper()
 	for _, a := range hostAddr.Each() {
-		s.must(lab.Poll(patience, func() error {
+		s.must(pace.Poll(patience, func() error {
 			got, body, err := s.routers[0].host.Get(fmt.Sprintf("http://%s/", netip.AddrPortFrom(a, healthPort)))
 			if err == nil && got != want {
 				err = fmt.Errorf("the health check of %s answers %d %q, want %d", a, got, body, want)

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/test/lab"
 )
 
@@ -59,7 +60,7 @@ func (s *site) ownFaults() []fault {
 // tell drains this host or ends that, as soon as svcproxy answers.
 func (s *site) tell(word string) {
 	s.t.Helper()
-	s.must(lab.Poll(patience, func() error {
+	s.must(pace.Poll(patience, func() error {
 		_, err := s.d.Command(word, "--node")
 		if err != nil && strings.Contains(err.Error(), "is not drained") { // it was told, and ended before it had answered
 			return nil
@@ -190,7 +191,7 @@ func (s *site) back() {
 	s.awaitRoutes("back", time.Now(), true)
 	for _, r := range s.routers {
 		for _, q := range r.questions() {
-			s.must(lab.Poll(patience, func() error {
+			s.must(pace.Poll(patience, func() error {
 				if got := lab.Ask(q); got.By != "server" {
 					return fmt.Errorf("%s: %s", q, got)
 				}

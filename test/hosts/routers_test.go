@@ -52,7 +52,7 @@ func (s *site) says(words string) {
 	s.t.Helper()
 	start := time.Now()
 	defer func() { s.t.Logf("%q in status after %v", words, time.Since(start).Round(time.Millisecond)) }()
-	s.must(lab.Poll(patience, func() error {
+	s.must(pace.Poll(patience, func() error {
 		text, err := s.d.Command("status")
 		if err != nil {
 			return err
@@ -168,7 +168,7 @@ func (s *site) refreshed() {
 	s.t.Helper()
 	for _, r := range s.routers {
 		for _, a := range announced.Each() {
-			s.must(lab.Poll(patience, func() error {
+			s.must(pace.Poll(patience, func() error {
 				if text := r.Show(host(a)); text == "" || strings.Contains(text, `"stale"`) {
 					return fmt.Errorf("%s still waits for %s:\n%s", r.name, a, text)
 				}
@@ -241,7 +241,7 @@ func (s *site) drain() {
 	for _, r := range s.routers {
 		for _, a := range announced.Each() {
 			wg.Go(func() {
-				if err := lab.Poll(patience, func() error { return r.marked(a) }); err != nil {
+				if err := pace.Poll(patience, func() error { return r.marked(a) }); err != nil {
 					s.t.Error(err)
 				}
 				s.t.Logf("drain: %s sees the mark of %s after %v at most", r.name, a, time.Since(start).Round(time.Millisecond))
@@ -339,7 +339,7 @@ func (s *site) silent(what string, hold time.Duration, begin func()) {
 // since waits until sessions are there that began after start.
 func (s *site) since(start time.Time) {
 	s.t.Helper()
-	s.must(lab.Poll(patience, func() error {
+	s.must(pace.Poll(patience, func() error {
 		for _, x := range s.established(1) {
 			if x.Since.Before(start) {
 				return fmt.Errorf("the session with %v is one of before", x.Peer)

@@ -14,6 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/test/lab"
 )
 
@@ -89,7 +90,7 @@ func (r *routes) of(a netip.Addr) (presence, error) {
 // await waits until there is a route to an address, or none, and returns since when.
 func (r *routes) await(a netip.Addr, want bool) (time.Time, error) {
 	var p presence
-	err := lab.Poll(patience, func() (err error) {
+	err := pace.Poll(patience, func() (err error) {
 		if p, err = r.of(a); err != nil || p.there == want {
 			return err
 		}

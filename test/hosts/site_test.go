@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/echotest"
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/internal/routertest"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/test/lab"
@@ -293,7 +294,7 @@ func (s *site) sessions() ([]session, error) {
 func (s *site) established(each int) []session {
 	s.t.Helper()
 	var list []session
-	s.must(lab.Poll(patience, func() (err error) {
+	s.must(pace.Poll(patience, func() (err error) {
 		list, err = s.sessions()
 		for _, x := range list {
 			if x.State != "established" || x.IPv4.Announced != each || x.IPv6.Announced != each {

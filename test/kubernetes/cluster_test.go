@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/test/lab"
 )
 
@@ -120,7 +121,7 @@ func (c *cluster) startAPI(port int) {
 		c.t.Fatal(err)
 	}
 	c.client = client
-	err = lab.Poll(2*time.Minute, func() error { // 10 s on an idle host
+	err = pace.Poll(2*time.Minute, func() error { // 10 s on an idle host
 		if _, err := client.CoreV1().Namespaces().Get(context.Background(), "default", meta.GetOptions{}); err != nil {
 			return err
 		}

@@ -22,6 +22,7 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/test/history"
 	"svcproxy.dev/svcproxy/test/lab"
@@ -103,7 +104,7 @@ func (p *kubeProxy) Start() error {
 	if err := p.node.Start(p.cmd); err != nil {
 		return err
 	}
-	return lab.Poll(time.Minute, func() error {
+	return pace.Poll(time.Minute, func() error {
 		time.Sleep(50 * time.Millisecond)
 		code, body, err := p.node.Get("http://127.0.0.1:10249/metrics")
 		if err == nil && (code != http.StatusOK || !synced.MatchString(body)) {

@@ -17,6 +17,7 @@ import (
 	core "k8s.io/api/core/v1"
 	discovery "k8s.io/api/discovery/v1"
 
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/test/lab"
 )
@@ -29,7 +30,7 @@ func (n *node) startKubeProxy(mode string) *exec.Cmd {
 	n.t.Helper()
 	cmd := n.start("kube-proxy", "--kubeconfig="+n.kubeconfig("admin", adminToken), "--proxy-mode="+mode, "--hostname-override=node",
 		"--cluster-cidr=10.4.0.0/16", "--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0")
-	err := lab.Poll(10*time.Minute, func() error {
+	err := pace.Poll(10*time.Minute, func() error {
 		time.Sleep(200 * time.Millisecond)
 		code, body, err := n.lab.Node.Get("http://127.0.0.1:10249/metrics")
 		if err == nil && (code != http.StatusOK || !synced.MatchString(body)) {

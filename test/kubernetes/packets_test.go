@@ -19,6 +19,7 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/test/kubernetes/programs"
 	"svcproxy.dev/svcproxy/test/lab"
@@ -97,7 +98,7 @@ func tcp(from *lab.Host, to string) lab.Question {
 // wants waits until a question is answered by one of hosts, or has this outcome.
 func (n *node) wants(t *testing.T, q lab.Question, what string) {
 	t.Helper()
-	err := lab.Poll(patience, func() error {
+	err := pace.Poll(patience, func() error {
 		got := lab.Ask(q)
 		if got.Outcome.String() == what || got.Outcome == lab.Answered && strings.Contains(what, got.By) {
 			return nil
@@ -223,7 +224,7 @@ func testOutage(t *testing.T, n *node) {
 	n.wants(t, goes, "refused")
 	t.Logf("in step %v after the API server was ready; %d connections made all the while", time.Since(back).Round(time.Millisecond), stop())
 	// An API server that has just started may not know yet who may watch what.
-	err = lab.Poll(patience, func() error {
+	err = pace.Poll(patience, func() error {
 		conn, err := n.connection()
 		if err == nil && !conn.Connected {
 			err = fmt.Errorf("connection afterwards: %+v", conn)

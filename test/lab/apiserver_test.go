@@ -135,7 +135,7 @@ func TestEmptyAPIServer(t *testing.T) {
 // held waits until status says that an answer of the server is held.
 func (e *env) held(t *testing.T) {
 	t.Helper()
-	err := Poll(pace.Scale(expectPatience), func() error {
+	err := pace.Poll(pace.Scale(expectPatience), func() error {
 		text, err := e.daemon.Command("status")
 		if err == nil && !strings.Contains(text, "HELD") {
 			err = fmt.Errorf("nothing is held:\n%s", text)

@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 
 	"svcproxy.dev/svcproxy/internal/certtest"
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -67,7 +68,7 @@ func testCheckTypes(t *testing.T, e *env) {
 		checks = append(checks, check{from: e.Client, to: e.vip(byte(i + 1)), protocols: c.protocols(), want: by(e.Remote[0])})
 	}
 	e.apply(t, services...)
-	err := Poll(patienceFor(programTimeout), func() error {
+	err := pace.Poll(patienceFor(programTimeout), func() error {
 		var wrong []error
 		for _, c := range types {
 			wrong = append(wrong, e.matchChecks(c))

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"svcproxy.dev/svcproxy/internal/pace"
 )
 
 // testMonitor: the kernel tells of a flush, so it is repaired long before the next resync.
@@ -19,7 +21,7 @@ func testMonitor(t *testing.T, e *env) {
 	if err := nft(e.Node, "flush ruleset"); err != nil {
 		t.Fatal(err)
 	}
-	if err := Poll(repairPatience, func() error { return e.answers(e.vip(1)) }); err != nil {
+	if err := pace.Poll(repairPatience, func() error { return e.answers(e.vip(1)) }); err != nil {
 		t.Errorf("%v after a flush: %v", repairPatience, err)
 	}
 	e.expect(t, checks...)
@@ -33,7 +35,7 @@ func testContention(t *testing.T, e *env) {
 	e.apply(t, e.everywhere(at(e.Local[0])...))
 	before, deleted := e.repairs(), 0
 	const waits = "another program keeps changing our table; delaying repairs with backoff\" family=ipv4 who=\"process "
-	err := Poll(Slow(time.Minute), func() error {
+	err := pace.Poll(Slow(time.Minute), func() error {
 		if err := e.deleteTable(deletions); err != nil {
 			return err
 		}
@@ -53,7 +55,7 @@ func testContention(t *testing.T, e *env) {
 	if err != nil || !strings.Contains(status, "(nft) changes what svcproxy has in the kernel: ") {
 		t.Errorf("status names nobody: %v\n%s", err, status)
 	}
-	err = Poll(Slow(time.Minute), func() error { return e.answers(e.vip(1)) }) // the longest wait is 30 s
+	err = pace.Poll(Slow(time.Minute), func() error { return e.answers(e.vip(1)) }) // the longest wait is 30 s
 	if err != nil {
 		t.Errorf("after all that: %v", err)
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -98,7 +99,7 @@ func (e *env) fromClient(n int) Question {
 func (e *env) fails(t *testing.T, q Question, hosts ...*Host) {
 	t.Helper()
 	q.Patience = 50 * time.Millisecond // an answer takes 0.2 ms, as the first case shows
-	err := Poll(expectPatience, func() error {
+	err := pace.Poll(expectPatience, func() error {
 		got := Ask(q)
 		if got.Outcome == Answered && slices.ContainsFunc(hosts, func(h *Host) bool { return h.Role == got.By }) {
 			return fmt.Errorf("%s: %s, which must fail", q, got)
@@ -229,7 +230,7 @@ func testExplainBridge(t *testing.T, e *env) {
 // worksFor wants that explain says so of a packet that is answered.
 func (e *env) worksFor(t *testing.T, q Question, by *Host) {
 	t.Helper()
-	err := Poll(expectPatience, func() error {
+	err := pace.Poll(expectPatience, func() error {
 		if got := Ask(q); got.Outcome != Answered || got.By != by.Role {
 			return fmt.Errorf("%s: %s", q, got)
 		}
@@ -340,7 +341,7 @@ func testExplainClash(t *testing.T, e *env) {
 	})
 	q := e.fromClient(0)
 	q.To = netip.AddrPortFrom(e.vip(2).V4, 80)
-	err = Poll(applyPatience, func() error {
+	err = pace.Poll(applyPatience, func() error {
 		if x := e.explain(t, q.Source, q.To.String()); !strings.Contains(x.Verdict, "other.json") {
 			return fmt.Errorf("verdict %q does not name the file", x.Verdict)
 		}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/internal/pace"
 )
 
 var faultGroups = []group{
@@ -40,7 +42,7 @@ func testCanary(t *testing.T, e *env) {
 	if err := restore(e.Node, e.mode.variant, "*nat -F"); err != nil {
 		t.Fatal(err)
 	}
-	if err := Poll(canaryPatience, func() error { return e.answers(e.vip(1)) }); err != nil {
+	if err := pace.Poll(canaryPatience, func() error { return e.answers(e.vip(1)) }); err != nil {
 		t.Errorf("%v after a flush: %v", canaryPatience, err)
 	}
 	t.Logf("answers %v after the flush", time.Since(flushed))
@@ -59,7 +61,7 @@ func testLostFlush(t *testing.T, e *env) {
 	if err := e.loseEvents(func() error { return restore(e.Node, e.mode.variant, "*nat -F") }); err != nil {
 		t.Fatal(err)
 	}
-	if err := Poll(canaryPatience, func() error { return e.answers(e.vip(1)) }); err != nil {
+	if err := pace.Poll(canaryPatience, func() error { return e.answers(e.vip(1)) }); err != nil {
 		t.Errorf("%v after a flush: %v", canaryPatience, err)
 	}
 }
@@ -103,7 +105,7 @@ func testLostTable(t *testing.T, e *env) {
 	if err := e.loseEvents(func() error { return nft(e.Node, "delete table ip svcproxy") }); err != nil {
 		t.Fatal(err)
 	}
-	if err := Poll(repairPatience, func() error { return e.answers(e.vip(1)) }); err != nil {
+	if err := pace.Poll(repairPatience, func() error { return e.answers(e.vip(1)) }); err != nil {
 		t.Error(err)
 	}
 	e.expectLog(t, "kernel events were lost; comparing everything")

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -382,7 +383,7 @@ func (e *env) daemonLooks(t *testing.T) {
 	if err := e.firewall("-D FORWARD -j SVCP-FORWARD"); err != nil {
 		t.Fatal(err)
 	}
-	if err := Poll(expectPatience, func() error { return e.firewall("-C FORWARD -j SVCP-FORWARD") }); err != nil {
+	if err := pace.Poll(expectPatience, func() error { return e.firewall("-C FORWARD -j SVCP-FORWARD") }); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -416,7 +417,7 @@ func testUnprintable(t *testing.T, e *env) {
 	e.apply(t, e.service(at(e.Remote[0])...))
 	e.expect(t, check{from: e.Client, to: e.vip(1), want: by(e.Remote[0])})
 	e.daemonLooks(t)
-	err := Poll(expectPatience, func() error { // a repair may be under way
+	err := pace.Poll(expectPatience, func() error { // a repair may be under way
 		_, err := e.daemon.Command("plan")
 		return err
 	})
@@ -493,7 +494,7 @@ var overtakePatience = 2 * expectPatience
 func (e *env) oursFirst(t *testing.T, when string) {
 	t.Helper()
 	for _, f := range foreigns {
-		err := Poll(overtakePatience, func() error {
+		err := pace.Poll(overtakePatience, func() error {
 			rules, err := e.Node.Run(f.tool+e.mode.variant, "-w", "-S", "FORWARD")
 			lines := strings.Split(rules, "\n")
 			if err == nil && (len(lines) < 3 || !strings.Contains(lines[1], "SVCP-") || !strings.Contains(lines[2], "SVCP-")) {
@@ -517,7 +518,7 @@ func testFight(t *testing.T, e *env) {
 		return errors.Join(e.firewall("-D FORWARD -j DROP"), e.firewall("-I FORWARD -j DROP"))
 	}
 	left := regexp.MustCompile(`ip6?tables-\w+ filter FORWARD: another program keeps putting rules before svcproxy's, which may stop services: "-j DROP"; they are passed again at \d\d:\d\d:\d\d`)
-	err := Poll(Slow(time.Minute), func() error {
+	err := pace.Poll(Slow(time.Minute), func() error {
 		status, err := e.daemon.Command("status")
 		if err == nil && len(left.FindAllString(status, -1)) < len(foreigns) {
 			err = cmp.Or(again(), fmt.Errorf("status does not say of each family %q:\n%s", left, status))

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"svcproxy.dev/svcproxy/internal/pace"
 )
 
 var floodGroups = []group{{
@@ -76,7 +78,7 @@ func (e *env) changeTimed(t *testing.T, name string, services ...Service) time.D
 	start := time.Now()
 	applied, err := e.daemon.Write(name, services...)
 	if err == nil {
-		err = Poll(floodPatience, applied)
+		err = pace.Poll(floodPatience, applied)
 	}
 	if err != nil {
 		t.Fatalf("%s after %v: %v", name, time.Since(start), err)

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -71,7 +72,7 @@ func (e *env) flowsMeet(t *testing.T, flows []*Flow, want want) {
 	start := time.Now()
 	for _, f := range flows {
 		asked := 0
-		err := Poll(expectPatience, func() error {
+		err := pace.Poll(expectPatience, func() error {
 			asked++
 			if got := f.Ask(); e.match(f.question, got, want) != nil {
 				f.question.late(got, want)
@@ -106,7 +107,7 @@ func (e *env) tracked(f *Flow) string {
 func (e *env) flowsAreGone(t *testing.T, flows []*Flow) {
 	t.Helper()
 	for _, f := range flows {
-		err := Poll(expectPatience, func() error {
+		err := pace.Poll(expectPatience, func() error {
 			if got := f.Ask(); !e.isGivenUp(got) && !(got.Outcome == Dropped && f.isItsOwnTarget()) {
 				f.question.late(got, e.givenUp())
 				return fmt.Errorf("flow %s: %s, want %s", f.question, got, e.givenUp())
@@ -163,7 +164,7 @@ func testFlowPortChanges(t *testing.T, e *env) {
 	s.Ports[1].TargetPort = 8081
 	e.edit(t, s)
 	for _, f := range flows {
-		err := Poll(expectPatience, func() error {
+		err := pace.Poll(expectPatience, func() error {
 			if got := f.Ask(); got.Port != 8081 {
 				return fmt.Errorf("flow %s: %s, want port 8081", f.question, got)
 			}
@@ -294,7 +295,7 @@ func (e *env) lookAtAllFlows(t *testing.T) {
 		t.Fatal(err)
 	}
 	for family, addrs := range strays {
-		err := Poll(expectPatience, func() error {
+		err := pace.Poll(expectPatience, func() error {
 			out, err := e.Node.Run("conntrack", append([]string{"-L", "-f", family, "-p", "udp"}, addrs[:2]...)...)
 			if err == nil && strings.Contains(out, addrs[1]) {
 				return fmt.Errorf("a stray flow stays: %s", out)

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -97,7 +98,7 @@ func testAllDie(t *testing.T, e *env) {
 	for _, h := range e.Remote[:2] {
 		revive = append(revive, e.dies(t, h, refuses, EndpointPorts[0])) // UDP goes on
 	}
-	err := Poll(checkPatience, func() error {
+	err := pace.Poll(checkPatience, func() error {
 		states, targets, err := e.endpointStates()
 		for _, state := range states {
 			if err == nil && !strings.EqualFold(state, "down") {
@@ -134,7 +135,7 @@ func testBackupTier(t *testing.T, e *env) {
 	e.expect(t, check{from: e.Client, to: e.vip(1), want: by(e.Remote[1])})
 	held := e.connections(t, e.Client, e.vip(1), 80)
 	revive()
-	err := Poll(checkPatience, func() error {
+	err := pace.Poll(checkPatience, func() error {
 		for _, q := range (check{from: e.Client, to: e.vip(1)}).questions() {
 			if err := e.verify(&q, by(e.Remote[0])); err != nil {
 				return err
@@ -187,7 +188,7 @@ func testCloseFailed(t *testing.T, e *env) {
 	e.dies(t, e.Remote[0], refuses, EndpointPorts[2])
 	e.expectTargets(t, "a check fails again", 1)
 	for _, c := range of(conns, e.Remote[0]) {
-		if err := Poll(checkPatience, func() error { return stillOpen(c) }); err != nil {
+		if err := pace.Poll(checkPatience, func() error { return stillOpen(c) }); err != nil {
 			t.Error(err)
 		}
 	}
@@ -254,7 +255,7 @@ func testKilledWhileDead(t *testing.T, e *env) {
 // than once a second.
 func (e *env) awaitKeptDown(t *testing.T, h *Host) {
 	t.Helper()
-	err := Poll(Slow(15*time.Second), func() error {
+	err := pace.Poll(Slow(15*time.Second), func() error {
 		text, err := os.ReadFile(filepath.Join(e.daemon.StateDir(), "conditions.json"))
 		if err != nil {
 			return err

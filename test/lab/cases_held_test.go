@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/internal/pace"
 )
 
 var heldGroups = []group{{
@@ -70,7 +72,7 @@ func testHeldWithoutRules(t *testing.T, e *env) {
 			if err := e.daemon.Signal(unix.SIGCONT); err != nil {
 				t.Fatal(err)
 			}
-			if err := Poll(expectPatience, func() error { return e.whole(whole) }); err != nil {
+			if err := pace.Poll(expectPatience, func() error { return e.whole(whole) }); err != nil {
 				t.Errorf("our objects are not repaired: %v", err)
 			}
 			e.goOn(t, "after the repair", conns)

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -127,7 +128,7 @@ func testLargeService(t *testing.T, e *env) {
 // await waits until packets meet what c says, if all of a large service has to be written for that.
 func (e *env) await(t *testing.T, c check) {
 	t.Helper()
-	if err := Poll(Slow(largePatience), func() error { return e.meet([]check{c}) }); err != nil {
+	if err := pace.Poll(Slow(largePatience), func() error { return e.meet([]check{c}) }); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -30,7 +31,7 @@ func testEndpointsFrom(t *testing.T, e *env) {
 		t.Helper()
 		start := time.Now()
 		answers.want = by(to)
-		if err := Poll(followPatience, func() error { return e.meet([]check{answers}) }); err != nil {
+		if err := pace.Poll(followPatience, func() error { return e.meet([]check{answers}) }); err != nil {
 			t.Fatalf("after %v: %v\n%s", time.Since(start), err, e.daemon.LogTail(logLines))
 		}
 		t.Logf("followed within %v", time.Since(start))

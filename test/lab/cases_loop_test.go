@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -133,7 +134,7 @@ func (e *env) passes(t *testing.T, send func(), to Dual) (n int) {
 		}
 	}()
 	send()
-	err := Poll(expectPatience, func() error {
+	err := pace.Poll(expectPatience, func() error {
 		before := n
 		time.Sleep(50 * time.Millisecond)
 		var err error

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -73,7 +74,7 @@ func testModeChange(t *testing.T, e *env, other string) {
 		e.expect(t, e.everyAddress(e.Client, by(e.Local[0], e.Local[1], e.Remote[0]).masked())...)
 		e.foreignStays(t)
 	}
-	if err := Poll(expectPatience, func() error { return e.whole(first) }); err != nil {
+	if err := pace.Poll(expectPatience, func() error { return e.whole(first) }); err != nil {
 		t.Errorf("back in the first mode: %v", err)
 	}
 }
@@ -88,7 +89,7 @@ func (e *env) becomes(from, to string) error {
 	if marks[from] == "" || marks[to] == "" {
 		return fmt.Errorf("nothing tells objects of %s or %s mode", from, to)
 	}
-	return Poll(6*expectPatience, func() error {
+	return pace.Poll(6*expectPatience, func() error {
 		_, own, err := Snapshot(e.Node)
 		if err != nil {
 			return err

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/internal/pace"
 )
 
 var nodePortGroups = []group{
@@ -189,7 +191,7 @@ func (e *env) expectLog(t *testing.T, want string) {
 
 // logs waits for a line among the last ones of the daemon's log.
 func (e *env) logs(want string) error {
-	return Poll(expectPatience, func() error {
+	return pace.Poll(expectPatience, func() error {
 		if !strings.Contains(e.daemon.LogTail(logLines), want) {
 			return fmt.Errorf("the log does not say %q", want)
 		}

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -34,7 +35,7 @@ func testOrder(t *testing.T, e *env) {
 			}
 			reference = own
 		}
-		if err := Poll(expectPatience, func() error { return e.whole(reference) }); err != nil {
+		if err := pace.Poll(expectPatience, func() error { return e.whole(reference) }); err != nil {
 			t.Fatalf("run %d made something else than the first: %v", run, err)
 		}
 	}

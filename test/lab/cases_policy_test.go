@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+
+	"svcproxy.dev/svcproxy/internal/pace"
 )
 
 var policyGroups = []group{
@@ -319,7 +321,7 @@ func (e *env) expectHealth(t *testing.T, port uint16, want int) {
 	t.Helper()
 	for _, addr := range UplinkAddr.Each() {
 		url := fmt.Sprintf("http://%s/any/path", netip.AddrPortFrom(addr, port))
-		err := Poll(expectPatience, func() error {
+		err := pace.Poll(expectPatience, func() error {
 			status, body, err := e.Client.Get(url)
 			if err == nil && status != want {
 				err = fmt.Errorf("%s answers %d %q, want %d", url, status, body, want)

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -98,7 +99,7 @@ func (e *env) takenBy(suffix string) string {
 // expectState waits until a file is in a state, for a reason.
 func (e *env) expectState(t *testing.T, name string, want source.FileState, fault string) {
 	t.Helper()
-	err := Poll(expectPatience, func() error {
+	err := pace.Poll(expectPatience, func() error {
 		files, err := e.daemon.Files()
 		f := files[name]
 		if text := fmt.Sprint(f.Faults); err == nil && (f.State != want || !strings.Contains(text, fault)) {
@@ -206,7 +207,7 @@ func testBootDamaged(t *testing.T, e *env) {
 func (e *env) lastGood(t *testing.T, name string) (path, text string) {
 	t.Helper()
 	pattern := strings.TrimSuffix(name, ".json") + ".*.json"
-	err := Poll(expectPatience, func() error {
+	err := pace.Poll(expectPatience, func() error {
 		copies, err := filepath.Glob(filepath.Join(e.daemon.StateDir(), "lastgood", pattern))
 		if err != nil || len(copies) != 1 {
 			return fmt.Errorf("copies of the last good version: %v, error %v, want one", copies, err)

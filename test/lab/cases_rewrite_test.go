@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -115,7 +116,7 @@ func (e *env) expectSome(t *testing.T, checks ...check) {
 	for i := range checks {
 		checks[i].want = by(e.Local...)
 	}
-	if err := Poll(expectPatience, func() error { return e.meet(checks) }); err != nil {
+	if err := pace.Poll(expectPatience, func() error { return e.meet(checks) }); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -60,7 +61,7 @@ func testRolling(t *testing.T, e *env) {
 		e.goOn(t, "after the replacement", kept)
 		return
 	}
-	err := Poll(drainTimeout+expectPatience, func() error {
+	err := pace.Poll(drainTimeout+expectPatience, func() error {
 		for i, c := range kept {
 			if c.Echo(expectPatience) == nil {
 				return fmt.Errorf("connection %d still goes on", i)

@@ -200,7 +200,7 @@ func (c *samePort) ask() (got Answer) {
 // connectAgain connects from a port whose last connection was closed. A process that another test starts at that
 // moment keeps the port for a little longer.
 func connectAgain(q Question) (c *Conn, got Answer) {
-	Poll(expectPatience, func() error {
+	pace.Poll(expectPatience, func() error {
 		if c, got = Connect(q); errors.Is(got.Err, unix.EADDRINUSE) {
 			return got.Err
 		}

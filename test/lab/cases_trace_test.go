@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -63,7 +64,7 @@ func (e *env) launchTrace(t *testing.T, args ...string) *tracing {
 func (e *env) trace(t *testing.T, args ...string) *tracing {
 	t.Helper()
 	r := e.launchTrace(t, args...)
-	err := Poll(startPatience, func() error {
+	err := pace.Poll(startPatience, func() error {
 		if len(e.traceTables(t)) == 0 {
 			return fmt.Errorf("no table of a trace: %s", r.stderr.String())
 		}
@@ -204,7 +205,7 @@ func (c tracedOutcome) line(e *env, q Question, got Answer) traceLine {
 // expect waits for a line of the client. Where the mode has chains that can be shown, it shows some.
 func (r *tracing) expect(t *testing.T, want traceLine) {
 	t.Helper()
-	err := Poll(expectPatience, func() error {
+	err := pace.Poll(expectPatience, func() error {
 		for _, l := range r.lines(t) {
 			src, _ := netip.ParseAddrPort(l.Source)
 			chains := strings.Join(l.Chains, "; ")
@@ -267,7 +268,7 @@ func testTraceFlood(t *testing.T, e *env) {
 		t.Fatal(err)
 	}
 	var left int
-	err = Poll(expectPatience, func() error {
+	err = pace.Poll(expectPatience, func() error {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		left = 0

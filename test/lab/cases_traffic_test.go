@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/proxier/traffic"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -62,7 +63,7 @@ func (e *env) expectTop(t *testing.T, when string, want map[netip.AddrPort]endpo
 		all.Active, all.Connections = all.Active+w.Active, all.Connections+w.Connections
 	}
 	compare := cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })
-	err := Poll(topPatience, func() error {
+	err := pace.Poll(topPatience, func() error {
 		sum, each, counted, err := e.top()
 		if diff := cmp.Diff(want, each, compare); err == nil && (diff != "" || sum != all || counted != bytes) {
 			err = fmt.Errorf("%+v, want %+v; bytes %t, want %t; endpoints (-want +got):\n%s", sum, all, counted, bytes, diff)
@@ -154,7 +155,7 @@ func (e *env) expectTrafficMetrics(t *testing.T, want map[netip.AddrPort]endpoin
 	}
 	lines = append(lines, fmt.Sprintf("svcproxy_service_connections_total{%s} %d", labels, all.Connections),
 		fmt.Sprintf("svcproxy_service_connections{%s} %d", labels, all.Active), "svcproxy_traffic_lost_total 0")
-	err := Poll(expectPatience, func() error {
+	err := pace.Poll(expectPatience, func() error {
 		text, err := e.metrics()
 		for _, line := range lines {
 			if err == nil && !strings.Contains(text, line+"\n") {
@@ -183,7 +184,7 @@ func testTrafficOnDemand(t *testing.T, e *env) {
 	if err := e.daemon.Settings(strings.ReplaceAll(e.settings, "traffic = true", "traffic = false")); err != nil {
 		t.Fatal(err)
 	}
-	err := Poll(expectPatience, func() error {
+	err := pace.Poll(expectPatience, func() error {
 		text, err := e.metrics()
 		if err == nil && strings.Contains(text, "svcproxy_service_connections") {
 			err = fmt.Errorf("there are metrics of services still")

@@ -229,7 +229,7 @@ func testRepaired(t *testing.T, e *env) {
 			if err := e.damage(d); err != nil {
 				t.Fatal(err)
 			}
-			if err := Poll(expectPatience, func() error { return e.whole(whole) }); err != nil {
+			if err := pace.Poll(expectPatience, func() error { return e.whole(whole) }); err != nil {
 				t.Errorf("our objects are not repaired: %v", err)
 			}
 			e.expect(t, checks...)

@@ -40,7 +40,7 @@ func testUplinkLost(t *testing.T, e *env) {
 	if _, err := e.Gateway.Run("nft", "add table inet dead; add chain inet dead in { type filter hook input priority 0; policy drop; }"); err != nil {
 		t.Fatal(err)
 	}
-	err := Poll(patienceFor(timeout), func() error {
+	err := pace.Poll(patienceFor(timeout), func() error {
 		states, _, err := e.endpointStates()
 		for a, state := range states {
 			if err == nil && !strings.EqualFold(state, "down") {
@@ -61,7 +61,7 @@ func testUplinkLost(t *testing.T, e *env) {
 		t.Errorf("the link is back: %s", got)
 	}
 	e.expectTargets(t, "all are back", len(endpoints)/2)
-	err = Poll(patienceFor(timeout), func() error {
+	err = pace.Poll(patienceFor(timeout), func() error {
 		states, _, err := e.endpointStates()
 		for a, state := range states {
 			if err == nil && state != "up" {

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -156,7 +157,7 @@ func (s *site) follow(t *testing.T) time.Duration {
 		{from: e.Client, to: s.web, protocols: tcp, want: by(e.Local[s.run%EndpointHosts])},
 		{from: e.Client, to: s.more, protocols: tcp, want: more},
 	}
-	if err := Poll(time.Until(start.Add(followPatience)), func() error { return e.meet(checks) }); err != nil {
+	if err := pace.Poll(time.Until(start.Add(followPatience)), func() error { return e.meet(checks) }); err != nil {
 		t.Fatalf("version %d is not in the kernel %v after it was due: %v", s.run, time.Since(start), err)
 	}
 	return time.Since(start)

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"svcproxy.dev/svcproxy/internal/pace"
 )
 
 // Times of checks. A refusal is noticed at once; the timeout is long, so that none is
@@ -132,7 +134,7 @@ func (e *env) endpointStates() (states map[string]string, targets []int, err err
 // expectTargets waits until every frontend of the case's service has so many targets in the kernel.
 func (e *env) expectTargets(t *testing.T, when string, want int) {
 	t.Helper()
-	err := Poll(checkPatience, func() error {
+	err := pace.Poll(checkPatience, func() error {
 		states, targets, err := e.endpointStates()
 		if err != nil {
 			return err

@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -97,7 +98,7 @@ func (d *Daemon) Start() error {
 }
 
 // Await waits until the daemon is ready.
-func (d *Daemon) Await() error { return Poll(startPatience, d.ready) }
+func (d *Daemon) Await() error { return pace.Poll(startPatience, d.ready) }
 
 // Launch starts the daemon and does not wait.
 func (d *Daemon) Launch() error {
@@ -160,7 +161,7 @@ func (d *Daemon) Freeze() error {
 	if err := d.Signal(unix.SIGSTOP); err != nil {
 		return err
 	}
-	return Poll(stopPatience, func() error {
+	return pace.Poll(stopPatience, func() error {
 		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", d.cmd.Process.Pid))
 		if err != nil {
 			return err
@@ -282,7 +283,7 @@ func (d *Daemon) Apply(name string, services ...Service) error {
 	if err != nil {
 		return err
 	}
-	err = Poll(applyPatience, func() error {
+	err = pace.Poll(applyPatience, func() error {
 		if err := ask(); err != nil || !d.Steps || d.syncs(name) > before {
 			return err
 		}

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -175,7 +176,7 @@ func (e *env) expect(t *testing.T, checks ...check) {
 	for _, c := range checks {
 		for _, q := range c.questions() {
 			wg.Go(func() {
-				errs <- Poll(expectPatience, func() error { return e.verify(&q, c.want) })
+				errs <- pace.Poll(expectPatience, func() error { return e.verify(&q, c.want) })
 			})
 		}
 	}
@@ -297,7 +298,7 @@ func (w want) String() string {
 func (e *env) expectPing(t *testing.T, from *Host, to Dual, want Outcome) {
 	t.Helper()
 	for _, addr := range to.Each() {
-		err := Poll(expectPatience, func() error {
+		err := pace.Poll(expectPatience, func() error {
 			if got := Ping(from, addr); got.Outcome != want {
 				return fmt.Errorf("ping from %s to %s: %s, want %s", from.Role, addr, got, want)
 			}

@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -115,7 +116,7 @@ func (g *guarded) monitor(t *testing.T) {
 		_ = cmd.Wait() // killed
 	})
 	probe := netip.MustParseAddr("192.0.2.7")
-	err = errors.Join(Poll(expectPatience, func() error { // until it listens
+	err = errors.Join(pace.Poll(expectPatience, func() error { // until it listens
 		err := nft("add element ip watch s { 192.0.2.7 }; delete element ip watch s { 192.0.2.7 }")
 		if err == nil && !g.takeLost()[probe] {
 			err = errors.New("nft monitor does not tell of what is removed")
@@ -170,7 +171,7 @@ func (g *guarded) lostMost(t *testing.T, n int) {
 // serves waits until this many services answer.
 func (g *guarded) serves(t *testing.T, n int) {
 	t.Helper()
-	err := Poll(expectPatience, func() error {
+	err := pace.Poll(expectPatience, func() error {
 		answer := 0
 		for i := 1; i <= guardFiles; i++ {
 			if Ask(Question{From: g.Node, Protocol: source.TCP, To: netip.AddrPortFrom(g.vip(byte(i)).V4, 80)}).Outcome == Answered {
@@ -196,7 +197,7 @@ func (g *guarded) state(t *testing.T, want source.FileState, n int) {
 // states waits until a number of files from least to most have a state.
 func (g *guarded) states(t *testing.T, want source.FileState, least, most int) {
 	t.Helper()
-	err := Poll(expectPatience, func() error {
+	err := pace.Poll(expectPatience, func() error {
 		files, err := g.daemon.Files()
 		if err != nil {
 			return err
@@ -221,7 +222,7 @@ func (g *guarded) states(t *testing.T, want source.FileState, least, most int) {
 // daemon that is killed before may not know a file that is gone by then.
 func (g *guarded) kept(t *testing.T) {
 	t.Helper()
-	err := Poll(6*expectPatience, func() error {
+	err := pace.Poll(6*expectPatience, func() error {
 		text, err := os.ReadFile(filepath.Join(g.daemon.StateDir(), "lastgood", "index"))
 		kept := map[string]bool{}
 		for line := range strings.Lines(string(text)) {
@@ -306,7 +307,7 @@ func (g *guarded) trickle(t *testing.T) {
 		g.shell(t, "rm $dir/"+g.fileName(i))
 		time.Sleep(200 * time.Millisecond)
 	}
-	_ = Poll(expectPatience, func() error { // until the last one has been decided
+	_ = pace.Poll(expectPatience, func() error { // until the last one has been decided
 		if _, err := os.Stat(g.daemon.path(g.fileName(guardFiles))); err == nil {
 			return errors.New("it is there")
 		}
@@ -371,7 +372,7 @@ func (g *guarded) rollBack(t *testing.T) {
 	g.write(t, g.Local[1])
 	g.answersFrom(t, g.Local[1])
 	var lines []string
-	if err := Poll(expectPatience, func() error { // it is written after the kernel is
+	if err := pace.Poll(expectPatience, func() error { // it is written after the kernel is
 		lines = strings.Split(g.command(t, "history", g.fileName(1)), "\n")
 		if len(lines) < 4 || !strings.Contains(lines[1], "in use") || !strings.Contains(lines[1], "~default/web-1") {
 			return fmt.Errorf("history: %q", lines)
@@ -396,7 +397,7 @@ func (g *guarded) applyOnTrial(t *testing.T) {
 	if err := g.settings("manual"); err != nil {
 		t.Fatal(err)
 	}
-	if err := Poll(expectPatience, func() error { // until the daemon knows
+	if err := pace.Poll(expectPatience, func() error { // until the daemon knows
 		if !strings.Contains(g.daemon.LogTail(3), "settings changed") {
 			return errors.New("settings have not changed")
 		}

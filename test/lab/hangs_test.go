@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/internal/pace"
 )
 
 // A faulty is a daemon in iptables mode one of whose programs can be made to hang, or to do nothing.
@@ -77,7 +79,7 @@ func (s *faulty) write(t *testing.T, endpoints ...Endpoint) {
 // reports waits until a command says all that is wanted.
 func (s *faulty) reports(t *testing.T, want []string, name string, args ...string) {
 	t.Helper()
-	err := Poll(startPatience, func() error {
+	err := pace.Poll(startPatience, func() error {
 		text, err := s.daemon.Command(name, args...)
 		if err != nil {
 			text += err.Error()
@@ -97,7 +99,7 @@ func (s *faulty) reports(t *testing.T, want []string, name string, args ...strin
 // page waits until a page answers with that code and has that text.
 func (s *faulty) page(t *testing.T, path string, code int, text string) {
 	t.Helper()
-	err := Poll(startPatience, func() error {
+	err := pace.Poll(startPatience, func() error {
 		got, body, err := s.Node.Get("http://127.0.0.1:10349" + path)
 		if err == nil && (got != code || !strings.Contains(body, text)) {
 			err = fmt.Errorf("%s answers %d, want %d and %q", path, got, code, text)
@@ -118,7 +120,7 @@ func (s *faulty) serves(t *testing.T, v4, v6 want) {
 // recovers waits until the service is served, also where a family that could not be opened is tried again after 30 s.
 func (s *faulty) recovers(t *testing.T, want want) {
 	t.Helper()
-	err := Poll(2*time.Minute, func() error {
+	err := pace.Poll(2*time.Minute, func() error {
 		c := check{from: s.Client, to: s.vip(1), want: want}
 		for _, q := range c.questions() {
 			if err := s.verify(&q, c.want); err != nil {
@@ -237,7 +239,7 @@ func TestNoFamilyWorks(t *testing.T) {
 	if err := s.daemon.Launch(); err != nil {
 		t.Fatal(err)
 	}
-	err := Poll(startPatience, func() error { // beside one that works a family that failed three times would not be waited for
+	err := pace.Poll(startPatience, func() error { // beside one that works a family that failed three times would not be waited for
 		for _, family := range []string{"ipv4", "ipv6"} {
 			if n := strings.Count(s.daemon.LogTail(math.MaxInt), `"sync failed" family=`+family); n < 4 {
 				return fmt.Errorf("%s failed %d times, want 4", family, n)

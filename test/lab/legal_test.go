@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/test/policy"
 )
@@ -178,7 +179,7 @@ func (e *env) holds(t *testing.T, services []Service, questions []Question, chec
 	for w := range workers {
 		wg.Go(func() {
 			for i := w; i < len(questions) && !t.Failed(); i += workers {
-				if err := Poll(expectPatience, func() error { return check(&questions[i]) }); err != nil {
+				if err := pace.Poll(expectPatience, func() error { return check(&questions[i]) }); err != nil {
 					text, _ := json.Marshal(services)
 					t.Errorf("%v\nsettings:\n%s\nservices: %s", err, e.settings, text)
 				}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"svcproxy.dev/svcproxy/internal/pace"
 )
 
 // A mode is one way of svcproxy to work. All modes pass the same cases, except for
@@ -225,7 +227,7 @@ func addStrays(h *Host, variant string) error {
 // destroySets removes the rules that use sets, and the sets. A program that
 // svcproxy has started may write rules in between.
 func destroySets(h *Host, variant string) error {
-	return Poll(expectPatience, func() error {
+	return pace.Poll(expectPatience, func() error {
 		if err := restore(h, variant, "*filter -F COMMIT *nat -F COMMIT *mangle -F"); err != nil {
 			return err
 		}

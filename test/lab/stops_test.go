@@ -170,7 +170,7 @@ func (s *stopper) changeMode() error {
 	if err := s.use(s.other()); err != nil {
 		return err
 	}
-	return Poll(applyPatience, func() error {
+	return pace.Poll(applyPatience, func() error {
 		if noticed() == before {
 			return errors.New("the daemon does not notice that its settings have changed")
 		}
@@ -275,7 +275,7 @@ func (s *stopper) childrenEnd() error {
 	if err != nil {
 		return err
 	}
-	return Poll(stopPatience, func() error {
+	return pace.Poll(stopPatience, func() error {
 		names, err := filepath.Glob("/proc/[0-9]*/comm")
 		if err != nil {
 			return err

@@ -10,6 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sync/errgroup"
 
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -236,7 +237,7 @@ func (l *Lab) settle() error {
 		for _, addr := range h.Addr().Each() {
 			q := Question{From: l.Client, Protocol: source.TCP, To: netip.AddrPortFrom(addr, EndpointPorts[0])}
 			g.Go(func() error {
-				return Poll(settlePatience, func() error {
+				return pace.Poll(settlePatience, func() error {
 					if got := Ask(q); got.Outcome > Untouched {
 						return fmt.Errorf("waiting for links: %s: %s", q, got)
 					}

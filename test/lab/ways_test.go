@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/internal/pace"
 )
 
 // A way is one of writing a service file.
@@ -240,7 +242,7 @@ func (s *site) overflow(text string) error {
 	if err := errors.Join(err, s.env.daemon.Signal(unix.SIGCONT)); err != nil {
 		return err
 	}
-	return Poll(expectPatience, func() error {
+	return pace.Poll(expectPatience, func() error {
 		if strings.Count(s.env.daemon.LogTail(1<<20), overflowed) == before {
 			return errors.New("the daemon does not say that events were lost")
 		}

@@ -37,9 +37,9 @@ func TestStoppedDaemon(t *testing.T) {
 	defer cmd.Wait()
 	defer cmd.Process.Kill()
 	c := NewClient(dir)
-	eventually(t, "answering", func() bool { _, err := c.StatusOf(t.Context(), nil); return err == nil })
+	pace.Until(t, "answering", func() bool { _, err := c.StatusOf(t.Context(), nil); return err == nil })
 	check(t, cmd.Process.Signal(syscall.SIGSTOP))
-	eventually(t, "stopped", func() bool { return isStopped(cmd.Process.Pid) })
+	pace.Until(t, "stopped", func() bool { return isStopped(cmd.Process.Pid) })
 	_, err := c.StatusOf(t.Context(), nil)
 	want := fmt.Sprintf("svcproxy (pid %d) does not answer; it is stopped", cmd.Process.Pid)
 	if err == nil || !strings.HasPrefix(err.Error(), want) || !errors.Is(err, ErrUnreachable) {

@@ -18,15 +18,6 @@ func often(t *testing.T) {
 	t.Cleanup(func() { lookInterval = old })
 }
 
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for start := time.Now(); !ok(); time.Sleep(5 * time.Millisecond) {
-		if pace.Over(start, 30*time.Second) {
-			t.Fatalf("after 30 s: not %s", what)
-		}
-	}
-}
-
 func check(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
@@ -55,11 +46,11 @@ func TestSocketComesAgain(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "run")
 			defer start(t, dir)()
 			check(t, os.RemoveAll(filepath.Join(dir, name)))
-			eventually(t, "claimed again", func() bool {
+			pace.Until(t, "claimed again", func() bool {
 				_, err := os.Stat(filepath.Join(dir, lockName))
 				return err == nil && isClaimed(t, dir)
 			})
-			eventually(t, "answering", func() bool { return NewClient(dir).Running(t.Context()) })
+			pace.Until(t, "answering", func() bool { return NewClient(dir).Running(t.Context()) })
 		})
 	}
 }
@@ -87,7 +78,7 @@ func TestRunDirectoryComesLater(t *testing.T) {
 		t.Fatal("a socket in a file answers")
 	}
 	check(t, os.Remove(dir))
-	eventually(t, "answering", func() bool { return NewClient(dir).Running(t.Context()) })
+	pace.Until(t, "answering", func() bool { return NewClient(dir).Running(t.Context()) })
 }
 
 // What another daemon made meanwhile in the place of a removed directory is left alone.
