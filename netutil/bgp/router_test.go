@@ -111,7 +111,7 @@ func (r *router) ourOpen() *packet.BGPMessage {
 		packet.NewCapFourOctetASNumber(r.as),
 		packet.NewCapGracefulRestart(false, false, 120, []*packet.CapGracefulRestartTuple{v4, v6}),
 	})
-	m, err := packet.NewBGPOpenMessage(asTrans, 90, netip.AddrFrom4([4]byte{192, 0, 2, byte(r.as)}), []packet.OptionParameterInterface{caps})
+	m, err := packet.NewBGPOpenMessage(asTrans, uint16(time.Hour/time.Second), netip.AddrFrom4([4]byte{192, 0, 2, byte(r.as)}), []packet.OptionParameterInterface{caps})
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -108,15 +108,15 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// A long list of addresses takes no more than 17 times its size, half of it in the TOML library. A list that grows as
-// it is read takes 20 times its size.
+// A long list of addresses takes no more than 14 times its size, half of it in the TOML library, and 17.6 under the race
+// detector. A list that grows as it is read takes 20 times its size.
 func TestMemoryOfAddresses(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("[[services]]\nname = 'a'\nports = [{ port = '1-1000' }]\nvips = [")
 	for i := range 1 << 16 {
 		fmt.Fprintf(&b, "'10.1.%d.%d', ", 100+i>>8%100, 100+i%100)
 	}
-	if got := allocated("addresses.toml", b.String()+"]"); got > 17 {
+	if got := allocated("addresses.toml", b.String()+"]"); got > 18 {
 		t.Errorf("addresses take %.0f times their size", got)
 	}
 }
