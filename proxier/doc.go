@@ -15,6 +15,9 @@
 // Contention for each family and kind: it paces the repairs and calls Loop.Repair or, where events of the kernel were lost,
 // Loop.Look. A Look that finds a difference marks its family (family.handleLook). Both lead to a repair by Backend.Sync.
 //
+// Status is a function of a Snapshot, which family.snapshot makes of what was last synced. A foreign change alone does not
+// alter it: an address is pending only after a Sync failed, and one that others change again and again is a warning.
+//
 // What is known of endpoints beside their files, results of checks, drains and slow starts, comes from package
 // conditions: it calls Loop.Reconsider, and the Loop has each service resolved again with it.
 //

@@ -1,5 +1,5 @@
-// Package claims knows which service owns what only one can have: a name, an address with a port, a node port. It is pure, and
-// knows neither the kernel nor endpoints.
+// Package claims knows which service owns what only one can have: a name, an address with a port, a node port. It is pure. It
+// does not decide about packets; a Snapshot resolves its services for those who have no Loop.
 //
 // A Tracker takes units, the files or objects of sources, and says with each change which services came, changed and went: a
 // Transition for each. A unit whose services want what others own is refused, or used in part, and has it as soon as they

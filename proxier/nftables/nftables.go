@@ -3,8 +3,8 @@
 //	State ──► layout.Content (pure: elements, chains) ──► difference ──► transactions
 //
 // Package layout says what the table holds, and has the words for it. This one reads and
-// writes the kernel. A change of one endpoint: Sync (nftables.go) applies the Delta, which has whole services, before
-// and after. layout.Mirror renders both and makes Edits of what differs; the writer makes one transaction of them
+// writes the kernel. A change of one endpoint: Sync (nftables.go) applies the Delta, which has services before
+// and after, whole or, while a large one grows, in parts. layout.Mirror renders both and makes Edits of what differs; the writer makes one transaction of them
 // (apply.go). The first Sync, and one after an error, compares the whole table (repair.go, compare.go), which makes
 // Edits too, and writes these. A foreign change: Watch hears it (backend.go), and the next Sync restores the chains and
 // repairs the rest in the same way.

@@ -15,6 +15,7 @@
 //	                                          pass, ready ones without a result, then the same of those that terminate. Of
 //	                                          the first two the tiers in use (lastTier), and of each the nearest
 //	                                          (preferredByDistribution). Policy local leaves out the last step.
+//	how much each of them gets                targetsOf and Subject.weight (endpoints.go), in weightScale of its weight
 //	what is announced, and reported to        readyHere (endpoints.go), of what choose picked
 //	health_check_node_port
 //	what explain says of an endpoint          States (endpoints.go), the same; status shows TiersInUse, which decides nothing

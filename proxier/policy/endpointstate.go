@@ -17,7 +17,7 @@ const (
 	ZeroWeight                // its weight is 0
 	Disabled                  // by its file
 
-	// States of ready endpoints that only status shows.
+	// Of ready endpoints, for status and explain.
 	Up        // it passes its check
 	SlowStart // its share grows
 	Backup    // of a tier that is not needed

@@ -50,7 +50,8 @@ func Addrs(list ...string) []netip.Addr {
 	return out
 }
 
-// endpoints parses "10.0.0.1", followed by any of: @node, zone=z, weight=n, notready, terminating, gone.
+// Endpoints parses "10.0.0.1", followed by any of: @node, zone=z, weight=n, tier=n, notready, terminating, disabled. It
+// panics on another word.
 func Endpoints(list ...string) func(*source.Service) {
 	return func(s *source.Service) {
 		for _, text := range list {
@@ -75,13 +76,17 @@ func Endpoint(text string) source.Endpoint {
 			e.Zone = w[5:]
 		case w == "disabled":
 			e.Disabled = true
-		case strings.HasPrefix(w, "tier="):
-			fmt.Sscanf(w, "tier=%d", &e.Tier)
+		case scan(w, "tier=%d", &e.Tier), scan(w, "weight=%d", &e.Weight):
 		default:
-			fmt.Sscanf(w, "weight=%d", &e.Weight)
+			panic("an endpoint has no word " + w)
 		}
 	}
 	return e
+}
+
+func scan(word, format string, to any) bool {
+	n, _ := fmt.Sscanf(word, format, to)
+	return n == 1
 }
 
 // External has an external address in place of VIPs.
