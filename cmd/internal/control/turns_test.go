@@ -60,7 +60,7 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// Connections beyond the bound are closed, and one that ends makes room. Who asks here may write.
+// The server closes connections beyond the bound and accepts the next one when one ends. The client may write.
 func TestConnectionsAreBounded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "socket")
 	unix, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})

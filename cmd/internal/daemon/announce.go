@@ -70,7 +70,7 @@ func (n *neighbours) Unanswered() map[netip.Addr]string {
 // A speaker is a bgp.Speaker as an Announcer sees it.
 type speaker struct{ *bgp.Speaker }
 
-// openBGP opens a speaker with the routers of which there is a password, which may be empty.
+// openBGP opens a speaker for the routers in passwords. An empty password means none.
 func openBGP(log *slog.Logger, b configs.BGP, passwords announcer.Peers) (announcer.Speaker, error) {
 	c := bgp.Config{
 		AS: b.AS, RouterID: b.RouterID, ListenPort: int(b.Port),
@@ -90,7 +90,7 @@ func openBGP(log *slog.Logger, b configs.BGP, passwords announcer.Peers) (announ
 	return speaker{s}, nil
 }
 
-// peersOf returns the routers of which there is a password.
+// peersOf returns the routers in passwords as peers.
 func peersOf(b configs.BGP, passwords announcer.Peers) (list []bgp.Peer, err error) {
 	for i := range b.Peers {
 		p := &b.Peers[i]

@@ -160,8 +160,8 @@ func (d *daemon) plan(ctx context.Context, _ url.Values) (*plan.Report, error) {
 	return report, nil
 }
 
-// faultsOf returns what is wrong with a file. One that is not used for another reason has
-// a fault that says so.
+// faultsOf returns the faults of a file. If a file is not in use although it has no error, a fault
+// names its state.
 func faultsOf(f source.FileStatus) []source.Fault {
 	if f.State == source.Accepted || source.AnyError(f.Faults) {
 		return f.Faults
@@ -224,7 +224,7 @@ func (d *daemon) traceNames(_ context.Context, q url.Values) (*trace.Names, erro
 	return n, nil
 }
 
-// explainTime is how long the host may take to tell of its rules and routes.
+// explainTime bounds how long explain reads the rules and routes of the host.
 const explainTime = 20 * time.Second
 
 // addExplain has the control socket say what becomes of a packet.

@@ -162,7 +162,7 @@ func (l *leftCounter) forget() {
 }
 
 // ownerOf returns the service that connections to a frontend address count for, of those that have it now and had it
-// before; not ok: none that is drained.
+// before. ok is false if the target is of another service.
 func ownerOf(t conditions.DrainTarget, now, before source.Key) (key source.Key, ok bool) {
 	switch none := (source.Key{}); {
 	case t.Service == none && now == none:

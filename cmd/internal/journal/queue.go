@@ -60,7 +60,7 @@ func (q *Queue) Write(p []byte) (int, error) {
 	switch {
 	case q.closed:
 		return 0, os.ErrClosed
-	case q.dropped > 0 || q.n == maxLines || q.n > 0 && q.bytes+len(p) > maxBytes: // one that is alone has room, however long it is
+	case q.dropped > 0 || q.n == maxLines || q.n > 0 && q.bytes+len(p) > maxBytes: // an empty queue takes a line of any length
 		q.dropped++
 	default:
 		q.add(bytes.Clone(p))

@@ -98,8 +98,8 @@ func (r Ranges) Prefixes() (out []netip.Prefix) {
 	return out
 }
 
-// Sources returns the set as ranges of a service: none where everybody is in it, and one that lets nobody in where
-// nobody is.
+// Sources returns the set as source_ranges of a service: no range if the set has all addresses, and a range that matches no
+// client if the set is empty.
 func (r Ranges) Sources() []netip.Prefix {
 	switch {
 	case r.Equal(AllAddrs):
