@@ -3,11 +3,17 @@
 package vmtests
 
 import (
+	"archive/tar"
+	"compress/gzip"
+	"crypto/sha256"
+	"fmt"
+	"io"
 	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -52,11 +58,63 @@ func (s *site) testPackagesAreSame(t *testing.T) {
 	}
 	for name, data := range first {
 		if again[name] != data {
-			t.Errorf("%s has %d bytes, and others in another folder, %d", name, len(data), len(again[name]))
+			t.Errorf("%s has %d bytes, and others in another folder, %d%s", name, len(data), len(again[name]), differences(data, again[name]))
 		}
 	}
 	s.putPackages(t, oldVersion, first)
 	s.putPackages(t, newVersion, buildPackages(t, "..", newVersion))
+}
+
+// differences returns the lines of deb packages' contents that are in one of them only, each after a line break.
+func differences(one, other string) string {
+	a, b := contents(one), contents(other)
+	var s strings.Builder
+	for _, line := range a {
+		if !slices.Contains(b, line) {
+			s.WriteString("\n- " + line)
+		}
+	}
+	for _, line := range b {
+		if !slices.Contains(a, line) {
+			s.WriteString("\n+ " + line)
+		}
+	}
+	return s.String()
+}
+
+// contents returns a line for each part of a deb package, which is an ar archive, and for each file in a part that is a
+// tar archive. Of another kind of file it has no line.
+func contents(deb string) (lines []string) {
+	const magic, header = "!<arch>\n", 60
+	if !strings.HasPrefix(deb, magic) {
+		return nil
+	}
+	for deb = deb[len(magic):]; len(deb) >= header; {
+		name := strings.TrimRight(deb[:16], " ")
+		size, err := strconv.Atoi(strings.TrimSpace(deb[48:58]))
+		if err != nil || header+size > len(deb) {
+			return append(lines, fmt.Sprintf("%q has %q bytes, which cannot be", name, deb[48:58]))
+		}
+		part := deb[header : header+size]
+		lines = append(lines, fmt.Sprintf("%s: %x, %q", name, sha256.Sum256([]byte(part)), deb[:header]))
+		deb = deb[min(header+size+size%2, len(deb)):]
+		unpacked, err := gzip.NewReader(strings.NewReader(part))
+		if err != nil {
+			continue
+		}
+		for files := tar.NewReader(unpacked); ; {
+			h, err := files.Next()
+			if err != nil {
+				if err != io.EOF {
+					lines = append(lines, name+": "+err.Error())
+				}
+				break
+			}
+			data, err := io.ReadAll(files)
+			lines = append(lines, fmt.Sprintf("%s: %+v, %x, %v", name, *h, sha256.Sum256(data), err))
+		}
+	}
+	return lines
 }
 
 // buildPackages returns what a folder's packaging/build makes of a version, by name.
