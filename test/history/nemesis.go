@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -39,15 +40,28 @@ func (s Step) String() string { return fmt.Sprintf("%s (%x)", s.name, s.seed) }
 func (s *Site) Draw(seed uint64, each int) (steps []Step) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	for l, lane := range s.Lanes {
+		weighted := lane.weighted()
 		for range each {
-			i := r.IntN(len(lane))
+			i := pick(r, weighted...)
 			for !strings.Contains(s.Mode, lane[i].Modes) {
-				i = r.IntN(len(lane))
+				i = pick(r, weighted...)
 			}
 			steps = append(steps, Step{lane[i].Name, l, i, r.Uint64()})
 		}
 	}
 	return steps
+}
+
+// weighted returns the places of the lane's faults, five times of those that -often names.
+func (lane Lane) weighted() (places []int) {
+	often := regexp.MustCompile(*oftenFlag)
+	for i, f := range lane {
+		places = append(places, i)
+		if *oftenFlag != "" && often.MatchString(f.Name) {
+			places = append(places, i, i, i, i)
+		}
+	}
+	return places
 }
 
 // A Nemesis does one step.

@@ -19,6 +19,7 @@ var (
 	modeFlag   = flag.String("mode", "", "the one mode that is tried")
 	shrinkFlag = flag.Duration("shrink", 5*time.Minute, "how long it is tried to find fewer steps that fail")
 	stepFlag   = flag.String("steps", "", "numbers of the steps of the episode that are done: \"3,7\"; empty: all")
+	oftenFlag  = flag.String("often", "", "a regular expression: faults whose names match are drawn five times as often; empty: none")
 	goOnFlag   = flag.Bool("go-on", false, "go on after an episode with illegal attempts")
 )
 
