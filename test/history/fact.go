@@ -20,9 +20,10 @@ func (s Span) overlaps(begin, end time.Time) bool {
 // A Clock knows when svcproxy could not react: while it was frozen or did not run, or the machine stood still;
 // and how busy the machine was.
 type Clock struct {
-	mu    sync.Mutex
-	spans []Span
-	loads []load
+	mu     sync.Mutex
+	spans  []Span
+	stalls []Span // those of spans in which the machine stood still
+	loads  []load
 }
 
 // A load is how many times as long as on an idle machine everything took.
@@ -85,6 +86,14 @@ func (c *Clock) Lost(s Span) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.spans = append(c.spans, s)
+	c.stalls = append(c.stalls, s)
+}
+
+// StoodStill reports whether the machine did at some moment between two.
+func (c *Clock) StoodStill(begin, end time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.ContainsFunc(c.stalls, func(s Span) bool { return s.overlaps(begin, end) })
 }
 
 // Settled returns when svcproxy must have reacted to a change that was complete at t: after d in which

@@ -71,9 +71,11 @@ func (j *Judge) Illegal() (errs []error) {
 }
 
 // judge returns why an attempt was illegal. What svcproxy did some seconds before may be the reason for what it met,
-// so the machine must have had time for svcproxy since then.
+// so the machine must have had time for svcproxy since then. A client that waited in vain while the machine stood still
+// does not know whether an answer would have come.
 func (j *Judge) judge(a *Attempt) error {
-	if j.h.Clock.TooBusy(a.Start.Add(-mostLoad*reaction), a.End) {
+	clock := &j.h.Clock
+	if clock.TooBusy(a.Start.Add(-mostLoad*reaction), a.End) || a.Got.Outcome == lab.Dropped && clock.StoodStill(a.Start, a.End) {
 		j.Busy++
 		return nil
 	}
