@@ -174,7 +174,7 @@ func TestPositionsJSON(t *testing.T) {
 	}
 }
 
-func TestElements(t *testing.T) {
+func TestElementsOfLists(t *testing.T) {
 	tests := []struct {
 		name, file, in string
 		want           []string

@@ -20,7 +20,7 @@ func numbered(n int, unit string) string {
 }
 
 // A table of more keys than any can have is one fault, and so is a text of more tables.
-func TestTooWide(t *testing.T) {
+func TestTooManyKeysAreOneFault(t *testing.T) {
 	const top, table = "the text has more than 1000 keys and tables at the top", "a table has more than 196605 keys"
 	for _, tt := range []struct {
 		name, text string
@@ -56,7 +56,7 @@ func TestTooWide(t *testing.T) {
 }
 
 // A million keys cost what it takes to find that there are too many.
-func TestMillionKeys(t *testing.T) {
+func TestMillionKeysAreRefusedCheaply(t *testing.T) {
 	cost := func(text string) uint64 {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)

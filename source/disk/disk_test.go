@@ -9,7 +9,7 @@ import (
 )
 
 // A file is replaced whole, or not at all, and no draft is left.
-func TestReplace(t *testing.T) {
+func TestReplaceIsAtomic(t *testing.T) {
 	dir := t.TempDir()
 	path, draft := filepath.Join(dir, "file"), filepath.Join(dir, "file.new")
 	holds := func(want string) {

@@ -10,7 +10,7 @@ import (
 
 // What does not answer is waited for once, and then neither it nor what is below it is asked; with it, all of a directory
 // in which much does not answer, but never what is beside that. All are asked again once it has answered.
-func TestAsk(t *testing.T) {
+func TestAskWaitsOnceForADeadPath(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, dead := NewAsker("/conf"), make(chan struct{})
 		var asked atomic.Int32
@@ -54,7 +54,7 @@ func TestAsk(t *testing.T) {
 }
 
 // Links into as many directories as there are files do not leave a thread each behind.
-func TestFollowCrowded(t *testing.T) {
+func TestFollowLeavesNoThreads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, dead, asked := NewAsker("/conf"), make(chan struct{}), 0
 		defer close(dead)

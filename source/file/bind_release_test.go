@@ -111,7 +111,7 @@ func TestRollbackOfListFits(t *testing.T) {
 }
 
 // A change of a list that waits for apply is told in endpoints.
-func TestHeldListIsToldInEndpoints(t *testing.T) {
+func TestHeldListIsReportedInEndpoints(t *testing.T) {
 	onHost(t, func(h *host) {
 		h.write("web.toml", serviceFrom("web", fromList))
 		h.write("web.endpoints.json", listOfN(3))

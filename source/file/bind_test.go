@@ -70,7 +70,7 @@ func (h *host) set(nameText ...string) {
 
 // What happens to a list goes for the services that refer to it, whatever file they are in, and
 // for nothing else.
-func TestListFollowed(t *testing.T) {
+func TestListChangesReachItsServicesOnly(t *testing.T) {
 	onHost(t, func(h *host) {
 		h.write("web.toml", serviceFrom("web", fromList)+serviceFrom("api", `endpoints = ["10.1.0.9"]`))
 		h.write("other.toml", serviceFrom("other", fromList))
@@ -171,7 +171,7 @@ func TestListNotThereYet(t *testing.T) {
 }
 
 // A list and a service that go together only as they are now are taken together, whichever is written first.
-func TestMisfitsMeet(t *testing.T) {
+func TestMatchingListAndServiceAreTakenTogether(t *testing.T) {
 	six := func(line string) string {
 		return strings.Replace(serviceFrom("web", line), `["10.96.0.119"]`, `["fd00:96::10"]`, 1)
 	}
@@ -243,7 +243,7 @@ func TestFileWithoutListWaits(t *testing.T) {
 }
 
 // A version of a list with fewer endpoints, or one that may be cut off, waits until the file is quiet; every other is used at once.
-func TestListWaits(t *testing.T) {
+func TestSmallerListWaits(t *testing.T) {
 	const ms = time.Millisecond
 	for _, tt := range []struct {
 		name, text string
@@ -280,7 +280,7 @@ func TestListWaits(t *testing.T) {
 }
 
 // A list without a service is a warning, and gone when it is removed; one that a service refers to is not.
-func TestUnusedList(t *testing.T) {
+func TestUnusedListIsAWarning(t *testing.T) {
 	onHost(t, func(h *host) {
 		h.write("web.endpoints.json", listOfN(2))
 		h.start()

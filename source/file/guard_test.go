@@ -141,7 +141,7 @@ func TestGuardWhileStopped(t *testing.T) {
 }
 
 // Files that vanish one by one are one removal: no more goes than may go, however long it takes.
-func TestGuardTrickle(t *testing.T) {
+func TestGuardAddsUpSingleRemovals(t *testing.T) {
 	for _, step := range []time.Duration{10 * time.Millisecond, 100 * time.Millisecond, 500 * time.Millisecond} {
 		t.Run(step.String(), func(t *testing.T) {
 			guarded(t, Guard{Removals: 30}, func(h *host) {
@@ -218,7 +218,7 @@ func TestGuardTornCheckout(t *testing.T) {
 	}
 }
 
-func TestGuardShares(t *testing.T) {
+func TestGuardLimitsShares(t *testing.T) {
 	type edit struct {
 		text string // of a.toml; empty: it is removed
 		want string // what is in use: services, endpoints of the first, and whether it is held
@@ -286,7 +286,7 @@ func TestGuardShares(t *testing.T) {
 }
 
 // After a minute what was removed does not count any more, unless it is held.
-func TestGuardWindow(t *testing.T) {
+func TestGuardForgetsAfterItsWindow(t *testing.T) {
 	guarded(t, Guard{Removals: 30}, func(h *host) {
 		h.write("a.toml", services(20, 1))
 		h.start()
@@ -299,7 +299,7 @@ func TestGuardWindow(t *testing.T) {
 }
 
 // What moves to another file is not removed, whichever of the two is written first.
-func TestGuardMoves(t *testing.T) {
+func TestGuardIgnoresMoves(t *testing.T) {
 	guarded(t, Guard{Removals: 30}, func(h *host) {
 		h.write("a.toml", services(12, 1))
 		h.start()
@@ -338,7 +338,7 @@ func TestGuardOthersGoOn(t *testing.T) {
 	})
 }
 
-func TestGuardManual(t *testing.T) {
+func TestManualGuardHoldsEverything(t *testing.T) {
 	guarded(t, Guard{Manual: true}, func(h *host) {
 		h.write("a.toml", "a 1\n")
 		h.start()
@@ -383,7 +383,7 @@ func TestGuardManual(t *testing.T) {
 }
 
 // Where nothing was decided since, nothing is done to keep it.
-func TestUnchangedDecisionsCostNothing(t *testing.T) {
+func TestUnchangedDecisionsAreNotWritten(t *testing.T) {
 	guarded(t, Guard{Removals: 30}, func(h *host) {
 		h.many(12)
 		h.start()

@@ -89,7 +89,7 @@ func TestOneCopyUnwritable(t *testing.T) {
 
 // Many files at the first start are kept by and by, and at the next start each
 // is read and parsed once, and no copy.
-func TestManyFiles(t *testing.T) {
+func TestManyFilesAreReadOnce(t *testing.T) {
 	h := newHost(t)
 	const n = 1000
 	for i := range n {
@@ -124,7 +124,7 @@ func TestManyFiles(t *testing.T) {
 
 // Since when a file is as it is, a restart does not change; when it broke is
 // told by the time of its last change.
-func TestSinceBeforeRestart(t *testing.T) {
+func TestSinceSurvivesARestart(t *testing.T) {
 	h := newHost(t)
 	h.write("a.toml", "a 1\n")
 	h.write("b.toml", "b 1\n")
@@ -152,7 +152,7 @@ func TestSinceBeforeRestart(t *testing.T) {
 }
 
 // Two instances, on one directory or two, know nothing of each other.
-func TestTwoInstances(t *testing.T) {
+func TestTwoInstancesAreIndependent(t *testing.T) {
 	one, two := newHost(t), newHost(t)
 	synctest.Test(t, func(t *testing.T) {
 		for i, h := range []*host{one, two} {
@@ -175,7 +175,7 @@ func TestTwoInstances(t *testing.T) {
 }
 
 // A copy that was removed is written again while its file is at hand or, where that is broken, the history has its text.
-func TestMissingCopy(t *testing.T) {
+func TestMissingCopyIsWrittenAgain(t *testing.T) {
 	for name, again := range map[string]int{"with the history": 2, "without": 1} {
 		t.Run(name, func(t *testing.T) {
 			guarded(t, Guard{}, func(h *host) {
@@ -275,7 +275,7 @@ func TestCopiesNameThemselves(t *testing.T) {
 
 // A power failure may leave the index without the copy that it names. The one
 // before is there still, for it is only removed once the new one is on the disk.
-func TestCopyBefore(t *testing.T) {
+func TestPreviousCopyOutlivesAPowerFailure(t *testing.T) {
 	h := newHost(t)
 	synctest.Test(t, func(t *testing.T) {
 		h.T, h.fixture.T = t, t
@@ -419,7 +419,7 @@ func TestMissingAfterPowerFailure(t *testing.T) {
 func (h *host) failPower() { write(h.T, h.state+"/lastgood/running", "another boot\n") }
 
 // A change does not wait for a disk that takes its time.
-func TestSlowDisk(t *testing.T) {
+func TestChangeDoesNotWaitForASlowDisk(t *testing.T) {
 	h := newHost(t)
 	h.write("a.toml", "a 1\n")
 	h.start()
@@ -451,7 +451,7 @@ func TestSlowDisk(t *testing.T) {
 }
 
 // Copies without a record go at the next start. Nothing else in the directory does.
-func TestOrphans(t *testing.T) {
+func TestOrphanedCopiesAreRemoved(t *testing.T) {
 	h := newHost(t)
 	synctest.Test(t, func(t *testing.T) {
 		h.T, h.fixture.T = t, t

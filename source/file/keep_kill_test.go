@@ -24,7 +24,7 @@ import (
 )
 
 const (
-	// killDir is set for the process that TestKill kills: the directory to work in.
+	// killDir is set for the process that TestKilledProcessKeepsVersions kills: the directory to work in.
 	killDir = "SVCPROXY_TEST_KILL_DIR"
 
 	// killPower is set where the power fails, and not only the process is killed.
@@ -118,7 +118,7 @@ type killed struct {
 
 // Killed at any moment, the next start finds what the files say, or their last
 // good versions. SVCPROXY_KILLS says how often (20).
-func TestKill(t *testing.T) {
+func TestKilledProcessKeepsVersions(t *testing.T) {
 	kills := 20
 	if n, err := strconv.Atoi(os.Getenv("SVCPROXY_KILLS")); err == nil {
 		kills = n

@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 )
 
-func TestRestart(t *testing.T) {
+func TestRestartAfterEachChange(t *testing.T) {
 	put := func(files ...string) func(h *host) { // name, text, name, text
 		return func(h *host) {
 			for i := 0; i < len(files); i += 2 {
@@ -257,7 +257,7 @@ func refusals(n int) (steps []string) {
 }
 
 // What is known of acceptance comes late, or never, as when another file has the claim.
-func TestAcceptance(t *testing.T) {
+func TestLateAcceptance(t *testing.T) {
 	const (
 		late = "-" // from here on nothing is told of
 		told = "+" // this tells it
@@ -333,7 +333,7 @@ func TestAcceptance(t *testing.T) {
 }
 
 // A version is logged as accepted when it is, once: not when its claims are refused.
-func TestLogAccepted(t *testing.T) {
+func TestAcceptanceIsLoggedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t)
 		h.start()

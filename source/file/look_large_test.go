@@ -98,7 +98,7 @@ func TestSmallBesideLarge(t *testing.T) {
 }
 
 // What changes while it is read is not used, and what has become of it is.
-func TestOvertaken(t *testing.T) {
+func TestOvertakenReadIsDiscarded(t *testing.T) {
 	for name, tt := range map[string]struct {
 		then func(f *fixture)
 		want string
@@ -132,7 +132,7 @@ func TestOvertaken(t *testing.T) {
 }
 
 // New rules are not asked of what is being read by the old ones.
-func TestRevalidateBeside(t *testing.T) {
+func TestRevalidateWaitsForReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reads := 0
 		f := besides(t, func(ctx context.Context, text string) {
@@ -151,7 +151,7 @@ func TestRevalidateBeside(t *testing.T) {
 }
 
 // Reload reads again also what is being read.
-func TestReloadBeside(t *testing.T) {
+func TestReloadReadsAgainWhatIsBeingRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		f := besides(t, func(_ context.Context, text string) {
@@ -176,7 +176,7 @@ func TestReloadBeside(t *testing.T) {
 
 // A large file that is written again and again, faster than it can be read, counts
 // nevertheless.
-func TestAlwaysOvertaken(t *testing.T) {
+func TestAlwaysRewrittenLargeFileCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := besides(t, func(ctx context.Context, text string) {
 			if strings.HasPrefix(text, "b") {
@@ -289,7 +289,7 @@ func TestRemovalBesideLarge(t *testing.T) {
 }
 
 // The end of Run does not wait for a large file, and begins nothing.
-func TestStopBeside(t *testing.T) {
+func TestStopDoesNotWaitForLargeFiles(t *testing.T) {
 	for name, stops := range map[string]bool{"that can be stopped": true, "that cannot": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -350,7 +350,7 @@ func TestStopAtStart(t *testing.T) {
 }
 
 // Reading stops between two services, and what was read does not pass for the file.
-func TestParseStops(t *testing.T) {
+func TestParseStopsBetweenServices(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	services, faults, _ := read.Rules{}.ParseNew(ctx, "a.toml", []byte(serviceFrom("a", "")+serviceFrom("b", "")), nil)
@@ -360,7 +360,7 @@ func TestParseStops(t *testing.T) {
 }
 
 // What a version no longer claims, so that another file may.
-func TestFrees(t *testing.T) {
+func TestFreesReleasedClaims(t *testing.T) {
 	const web = "[[services]]\nname = 'web'\nvips = ['10.96.0.10']\nports = [{ port = 80, node_port = 30080 }]\nendpoints = ['192.168.10.11']\n"
 	for _, tt := range []struct {
 		name, old, new string

@@ -13,7 +13,7 @@ import (
 )
 
 // Nobody waits for who writes a pipe.
-func TestOpenPipe(t *testing.T) {
+func TestOpenPipeIsNotAwaited(t *testing.T) {
 	path := t.TempDir() + "/fifo"
 	check(t, syscall.Mkfifo(path, 0o644))
 	if f, info, err := disk.Open(path); f != nil || info == nil || !errors.Is(err, disk.ErrNotRegular) {
@@ -22,7 +22,7 @@ func TestOpenPipe(t *testing.T) {
 }
 
 // When events are lost everything is listed.
-func TestOverflow(t *testing.T) {
+func TestOverflowListsEverything(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir+"/a.toml", "a 1\n")
 	w, err := watch.New(dir)

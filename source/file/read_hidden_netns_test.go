@@ -17,7 +17,7 @@ import (
 )
 
 // Faults of a text do not quote it where a link to the file has another owner than the file. Only root can give it one.
-func TestForeignLink(t *testing.T) {
+func TestForeignLinkIsNotQuoted(t *testing.T) {
 	const service = "[[services]]\nname = 'web'\nvips = ['10.96.0.1']\nports = [{ port = 80 }]\nendpoints_from = '%s'\n"
 	for _, tt := range []struct {
 		name, link, text string

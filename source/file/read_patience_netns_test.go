@@ -18,7 +18,7 @@ import (
 )
 
 // What is on a file system that does not answer holds up nothing else.
-func TestDeadDisk(t *testing.T) {
+func TestDeadDiskHoldsUpNothing(t *testing.T) {
 	if !disktest.Isolated(t) {
 		return
 	}

@@ -16,7 +16,7 @@ import (
 )
 
 // What a directory that has gone held stays, while svcproxy runs and when it starts.
-func TestDirectoryGone(t *testing.T) {
+func TestGoneDirectoryKeepsServices(t *testing.T) {
 	away := func(h *host) { check(h.T, os.Rename(h.dir, h.dir+".away")) }
 	emptied := func(h *host) { away(h); check(h.T, os.Mkdir(h.dir, 0o755)) }
 	back := func(h *host) { check(h.T, os.RemoveAll(h.dir)); check(h.T, os.Rename(h.dir+".away", h.dir)) }
@@ -103,7 +103,7 @@ func TestDirectoryGone(t *testing.T) {
 }
 
 // Where nothing is known, a directory that does not exist may be a mistyped one.
-func TestDirectoryMistyped(t *testing.T) {
+func TestMissingDirectoryMayBeMistyped(t *testing.T) {
 	h := newHost(t)
 	h.dir += "/conf.d"
 	synctest.Test(t, func(t *testing.T) {

@@ -301,7 +301,7 @@ func TestStatusFaults(t *testing.T) {
 }
 
 // The source as others use it, with the real parser.
-func TestParser(t *testing.T) {
+func TestSourceWithTheRealParser(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "a.toml"), `[[services]]
 name = "web"

@@ -8,7 +8,7 @@ import (
 
 // A step that found out about files has others that come soon wait a moment, so that they become one; a step that only
 // began to read a large file has not.
-func TestSoon(t *testing.T) {
+func TestStepsSoonAfterAFindMerge(t *testing.T) {
 	for found, want := range map[bool]time.Duration{true: mergeTime, false: 0} {
 		synctest.Test(t, func(t *testing.T) {
 			next := newStepTimer()

@@ -49,7 +49,7 @@ func TestApplyTimeBegins(t *testing.T) {
 }
 
 // An apply that ends before anything is let through leaves no trial.
-func TestApplyInterrupted(t *testing.T) {
+func TestInterruptedApplyLeavesNoTrial(t *testing.T) {
 	bubble(t, func(h *host) {
 		release := stalled(h)
 		ctx, cancel := context.WithCancel(context.Background())

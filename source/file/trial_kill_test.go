@@ -20,7 +20,7 @@ import (
 	"svcproxy.dev/svcproxy/source/read"
 )
 
-// decideDir is set for the process that TestKillDecisions kills: the directory to work in.
+// decideDir is set for the process that TestKilledProcessKeepsDecisions kills: the directory to work in.
 const decideDir = "SVCPROXY_TEST_DECIDE_DIR"
 
 // decider runs a Source until it is killed, and writes down "is N" when version N is in use for
@@ -109,7 +109,7 @@ func must(err error) {
 
 // Whenever the process is killed while it applies, confirms or rolls back, the next one
 // uses what was in use before that, or what would have been after.
-func TestKillDecisions(t *testing.T) {
+func TestKilledProcessKeepsDecisions(t *testing.T) {
 	dir := t.TempDir()
 	check(t, errors.Join(os.Mkdir(dir+"/etc", 0o755), os.Mkdir(dir+"/state", 0o755)))
 	write(t, filepath.Join(dir, "etc", "a.toml"), "a 1\n")

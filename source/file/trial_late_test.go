@@ -9,7 +9,7 @@ import (
 )
 
 // A confirm that comes too late for an apply does not let through what the guard holds.
-func TestConfirmLate(t *testing.T) {
+func TestLateConfirmReleasesNothing(t *testing.T) {
 	guarded(t, Guard{Removals: 30}, func(h *host) {
 		h.many(12)
 		h.start()
@@ -32,7 +32,7 @@ func TestConfirmLate(t *testing.T) {
 }
 
 // A file that was refused before an apply, and is still, is as it was when that goes back.
-func TestApplyRefused(t *testing.T) {
+func TestRefusedFileStaysRefusedAfterATrial(t *testing.T) {
 	for _, away := range []time.Duration{0, time.Second, 2 * time.Minute} {
 		bubble(t, func(h *host) {
 			h.write("a.toml", "a 1\n")
@@ -57,7 +57,7 @@ func TestApplyRefused(t *testing.T) {
 }
 
 // The end of a trial of an earlier run is in time that no clock moves. A bubble has no such time.
-func TestApplyClock(t *testing.T) {
+func TestTrialEndIgnoresTheClock(t *testing.T) {
 	h := newHost(t)
 	h.write("a.toml", "a 1\n")
 	h.start()

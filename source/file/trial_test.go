@@ -66,7 +66,7 @@ func (h *host) apply(d time.Duration) Application {
 	return a
 }
 
-func TestHistory(t *testing.T) {
+func TestHistoryOfVersions(t *testing.T) {
 	bubble(t, func(h *host) {
 		h.keep = 3
 		h.write("a.toml", "a 1\n")
@@ -105,7 +105,7 @@ func TestHistory(t *testing.T) {
 }
 
 // A state directory of before has a last good version, and no history of it.
-func TestHistoryBegins(t *testing.T) {
+func TestHistoryBeginsWithTheLastGoodVersion(t *testing.T) {
 	bubble(t, func(h *host) {
 		h.write("a.toml", "a 1\n")
 		h.start()
@@ -121,7 +121,7 @@ func TestHistoryBegins(t *testing.T) {
 }
 
 // What cannot be written to the history hinders nothing, and what was written half is passed over.
-func TestHistoryUnwritable(t *testing.T) {
+func TestUnwritableHistoryHindersNothing(t *testing.T) {
 	bubble(t, func(h *host) {
 		h.write("a.toml", "a 1\n")
 		h.start()
@@ -155,7 +155,7 @@ func TestHistoryUnwritable(t *testing.T) {
 	})
 }
 
-func TestRollback(t *testing.T) {
+func TestRollbackToAnyVersion(t *testing.T) {
 	bubble(t, func(h *host) {
 		h.write("a.toml", "a 1\n")
 		h.write("b.toml", "b 1\n")
@@ -193,7 +193,7 @@ func TestRollback(t *testing.T) {
 }
 
 // A file that was removed has its services until it is there again.
-func TestRollbackRemoved(t *testing.T) {
+func TestRollbackRestoresARemovedFile(t *testing.T) {
 	bubble(t, func(h *host) {
 		h.write("a.toml", "a 1\n")
 		h.start()
@@ -212,7 +212,7 @@ func TestRollbackRemoved(t *testing.T) {
 }
 
 // Back and forth: to the version that the file has, and while a change is held.
-func TestRollbackBack(t *testing.T) {
+func TestRollbackBackAndForth(t *testing.T) {
 	bubble(t, func(h *host) {
 		h.write("a.toml", services(12, 1))
 		h.start()
@@ -264,7 +264,7 @@ func TestRollbackErrors(t *testing.T) {
 }
 
 // What is applied, and what is written until it is confirmed, goes back.
-func TestApply(t *testing.T) {
+func TestUnconfirmedApplyGoesBack(t *testing.T) {
 	const before, after = "a 1, b 1", "a 2, c 1"
 	edit := func(h *host) {
 		h.write("a.toml", "a 2\n")
@@ -418,7 +418,7 @@ func TestApplyNeedsADisk(t *testing.T) {
 }
 
 // Decisions that are damaged are none, and are told.
-func TestDecisionsDamaged(t *testing.T) {
+func TestDamagedDecisionsAreReported(t *testing.T) {
 	bubble(t, func(h *host) {
 		h.write("a.toml", "a 1\n")
 		h.start()

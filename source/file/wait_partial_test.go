@@ -93,7 +93,7 @@ ports = [{ port = 80 }]
 
 // What may be half written does not count while a process has the file open to write
 // it, for 2 s at most, however long that writer is held up in the middle.
-func TestWaitsOpen(t *testing.T) {
+func TestOpenFileWaitsForItsWriter(t *testing.T) {
 	const ms = time.Millisecond
 	tests := []struct {
 		name  string
@@ -137,7 +137,7 @@ func TestWaitsOpen(t *testing.T) {
 }
 
 // A file that waits holds up no other.
-func TestWaitsAlone(t *testing.T) {
+func TestWaitingFileHoldsUpNoOther(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir+"/a.toml", "a 2\n")
 	write(t, dir+"/b.toml", "b 2\n")
@@ -159,7 +159,7 @@ func TestWaitsAlone(t *testing.T) {
 
 // All files get other names, one by one, as a git checkout does it: first all go,
 // then all come. No service is ever absent. What does not come back is removed.
-func TestCheckout(t *testing.T) {
+func TestCheckoutRemovesNoService(t *testing.T) {
 	const files = 299
 	h := newHost(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -240,7 +240,7 @@ func TestRenamedAndHeldUp(t *testing.T) {
 // Where no event tells that a file was replaced, its inode does: what was renamed into
 // its place is whole. What was written into the same inode, or is a file that was made
 // there, may be half written, whatever times it has been given.
-func TestReplacedUntold(t *testing.T) {
+func TestReplacedFileWithoutEventIsWhole(t *testing.T) {
 	past := time.Unix(1e9, 0)
 	for name, tt := range map[string]struct {
 		change func(f *fixture)

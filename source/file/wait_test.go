@@ -75,7 +75,7 @@ func rewrites(texts ...string) (moves []move) {
 }
 
 // When a change counts.
-func TestWaits(t *testing.T) {
+func TestVersionsTakeEffectInTime(t *testing.T) {
 	const ms = time.Millisecond
 	tests := []struct {
 		name   string
@@ -200,7 +200,7 @@ func TestMovedWithoutEvent(t *testing.T) {
 
 // Which events are waited for. A file of which there are services is looked at
 // at once when another takes its name, but not each of many.
-func TestMerge(t *testing.T) {
+func TestEventsMerge(t *testing.T) {
 	const ms = time.Millisecond
 	type event struct {
 		at   time.Duration
@@ -261,7 +261,7 @@ func TestMerge(t *testing.T) {
 
 // Nothing is concluded from a directory that cannot be listed, or does not exist:
 // not at first, when what is in the kernel might be removed, and not later.
-func TestDirectoryUnreadable(t *testing.T) {
+func TestUnreadableDirectoryRemovesNothing(t *testing.T) {
 	dir := t.TempDir() + "/conf.d"
 	write(t, dir, "not a directory") // as root, permissions would not do
 	synctest.Test(t, func(t *testing.T) {
@@ -306,7 +306,7 @@ func swap(t *testing.T, path string, put func()) {
 }
 
 // One line for each change of a file, however often it is looked at.
-func TestLog(t *testing.T) {
+func TestEachChangeIsLoggedOnce(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir+"/a.toml", "a 1\n")
 	synctest.Test(t, func(t *testing.T) {
@@ -336,7 +336,7 @@ INFO service file removed DIR/a.toml 1
 }
 
 // A text that is cut off for a moment is nothing to tell of, in a new file neither.
-func TestLogMoment(t *testing.T) {
+func TestMomentaryCutIsNotLogged(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		f := blind(t, dir)
@@ -354,7 +354,7 @@ INFO service file accepted DIR/a.toml 2
 
 // Two writes within one tick of the clock of files give one stamp, so a stamp
 // is not trusted while the last change is that fresh.
-func TestRacy(t *testing.T) {
+func TestRecentStampIsNotTrusted(t *testing.T) {
 	now := time.Unix(1e9, 1)
 	for _, tt := range []struct {
 		age  time.Duration
@@ -370,7 +370,7 @@ func TestRacy(t *testing.T) {
 }
 
 // Since when a file is as it is: a second fault does not make it stale again.
-func TestSince(t *testing.T) {
+func TestSinceSurvivesASecondFault(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir+"/a.toml", "a 1\n")
 	synctest.Test(t, func(t *testing.T) {
@@ -393,7 +393,7 @@ func TestSince(t *testing.T) {
 
 // A file that did not change is not parsed again, and contents are compared at
 // the poll also when nothing else tells of a change.
-func TestPoll(t *testing.T) {
+func TestPollComparesContents(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir+"/a.toml", "a 1\n")
 	write(t, dir+"/b.toml", "b 1\n")
@@ -440,7 +440,7 @@ func TestPoll(t *testing.T) {
 
 // A file that was left alone for quietTime, to the moment, begins to change again; where a
 // version of it waits it has been changing all along.
-func TestQuietToTheMoment(t *testing.T) {
+func TestQuietFileBeginsToChangeAgain(t *testing.T) {
 	begin := time.Unix(1e9, 0)
 	for _, tt := range []struct {
 		quiet time.Duration
@@ -461,7 +461,7 @@ func TestQuietToTheMoment(t *testing.T) {
 }
 
 // A look just before that counts nothing.
-func TestLookedAtTooSoon(t *testing.T) {
+func TestEarlyLookDecidesNothing(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir+"/a.toml", "a 3\n")
 	synctest.Test(t, func(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 )
 
 // A watcher that cannot be made is told of, and tried again.
-func TestWatcherLater(t *testing.T) {
+func TestFailedWatcherIsRetried(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir+"/a.toml", "a 1\n")
 	f := &fixture{T: t, dir: dir, sink: newRecorder(t, dir)}

@@ -30,7 +30,7 @@ func TestIndexCutOff(t *testing.T) {
 }
 
 // A damaged line is left out, and no other.
-func TestIndexDamaged(t *testing.T) {
+func TestDamagedIndexLineIsLeftOut(t *testing.T) {
 	r := Record{read.IDOf([]byte("a"), nil), time.Unix(1, 0), time.Unix(2, 0)}
 	good := r.encode("a.toml")
 	for i := range len(good) - 1 {
@@ -58,7 +58,7 @@ func TestIndexDamaged(t *testing.T) {
 	}
 }
 
-func TestCopyName(t *testing.T) {
+func TestCopyNames(t *testing.T) {
 	sum := read.IDOf([]byte("a 1\n"), nil)
 	for _, tt := range []struct{ name, want string }{
 		{"web.toml", "web.6a03830a1811.toml"},

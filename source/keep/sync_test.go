@@ -137,7 +137,7 @@ func TestSyncingComesBack(t *testing.T) {
 }
 
 // Where a sync fails, nothing goes, and all is written again, once for the history, also where the store is told of another version before that, and then not.
-func TestSyncFails(t *testing.T) {
+func TestFailedSyncWritesAgain(t *testing.T) {
 	for _, tt := range []struct {
 		name, meanwhile string
 		copies, history []string

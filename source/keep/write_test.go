@@ -14,7 +14,7 @@ import (
 )
 
 // A full disk leaves half a line in the index. What comes after it is not lost.
-func TestIndexUnwritable(t *testing.T) {
+func TestUnwritableIndexLosesNothingLater(t *testing.T) {
 	st := New(t.TempDir(), slog.New(slog.DiscardHandler))
 	keep := func(name, text string) {
 		v := &read.Version{ID: read.IDOf([]byte(text), nil), Data: []byte(text)}
@@ -55,7 +55,7 @@ func TestIndexUnwritable(t *testing.T) {
 }
 
 // The index does not grow forever, and its size is that of what counts after a start.
-func TestCompact(t *testing.T) {
+func TestIndexIsCompacted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
 		start := func() (st *Store, stop func()) {

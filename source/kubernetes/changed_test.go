@@ -12,7 +12,7 @@ import (
 
 // What is handed on tells when the slices in it were changed, each change once, also after
 // it has waited; what is no time tells nothing.
-func TestTellsWhenSlicesChanged(t *testing.T) {
+func TestChangeTimesOfSlicesAreHandedOnOnce(t *testing.T) {
 	c, rec := listedCluster(t, Options{})
 	c.entries.setService(key("a"), parseService(svc("a", "10.96.0.1"), newWords()))
 	at := func(second int) string { return time.Unix(int64(1000+second), 0).UTC().Format(time.RFC3339) }

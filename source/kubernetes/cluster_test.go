@@ -59,7 +59,7 @@ func TestNothingIsDueBeforeAllIsListed(t *testing.T) {
 // Who came first is decided by when the object of now was created: one that was
 // deleted and made again is another, also when it says the same, and one that was
 // served as last known too.
-func TestRecreated(t *testing.T) {
+func TestRecreatedObjectIsAnother(t *testing.T) {
 	c, rec := listedCluster(t, Options{})
 	made := func(at meta.Time, want int64) {
 		t.Helper()

@@ -63,7 +63,7 @@ func fullServer(t *testing.T) *apiServer {
 
 // What an API server no longer has when it is listed again is held: all of it, or of one kind, and what is of an earlier
 // time. What it deletes in a watch is not.
-func TestHeldLists(t *testing.T) {
+func TestRemovalsOfAListAreHeld(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		lose   func(a *apiServer)
@@ -159,7 +159,7 @@ func TestHeldListIsFullAgain(t *testing.T) {
 }
 
 // What a watch reports deleted is gone, down to the last; so is what allow_empty lets through.
-func TestNotHeld(t *testing.T) {
+func TestWatchedRemovalsAreNotHeld(t *testing.T) {
 	t.Parallel()
 	a := fullServer(t)
 	r := run(t, at(a))

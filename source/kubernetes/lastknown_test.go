@@ -52,7 +52,7 @@ func ran(t *testing.T, o Options, want string) {
 
 // A host that starts while the API server is away serves what it last said, and
 // says so; what changed meanwhile is taken over in one step.
-func TestLastKnown(t *testing.T) {
+func TestLastKnownIsServedWithoutAServer(t *testing.T) {
 	dir := t.TempDir()
 	node := &core.Node{ObjectMeta: meta.ObjectMeta{Name: "here", Labels: map[string]string{core.LabelTopologyZone: "z"}}}
 	a := startAPIServer(t, node, svc("a", "10.96.0.1"), eps("a-1", "a", "10.0.0.1", "10.0.0.2"), svc("b", "10.96.0.2"), svc("c", "10.96.0.3"))

@@ -14,7 +14,7 @@ import (
 )
 
 // What the API server says of itself counts; that something is too old is an answer.
-func TestAnswered(t *testing.T) {
+func TestAnswersOfTheServer(t *testing.T) {
 	for _, tt := range []struct {
 		err    error
 		answer bool
@@ -31,7 +31,7 @@ func TestAnswered(t *testing.T) {
 }
 
 // A server that says when to ask again is asked then.
-func TestRetryAfter(t *testing.T) {
+func TestRetryAfterIsObeyed(t *testing.T) {
 	t.Parallel()
 	a := startAPIServer(t, svc("a", "10.96.0.1"))
 	a.mu.Lock()
@@ -57,7 +57,7 @@ func TestRetryAfter(t *testing.T) {
 
 // What a finished session still heard is not handed on, and a new one hands on
 // nothing before it has listed everything.
-func TestFinishedSession(t *testing.T) {
+func TestFinishedSessionHandsOnNothing(t *testing.T) {
 	rec := &record{now: map[string]*source.Service{}}
 	c := newCluster(New(Options{}), rec)
 	steps := make(chan step, 10)

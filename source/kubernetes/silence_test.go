@@ -76,7 +76,7 @@ func (l lossy) Write(b []byte) (int, error) {
 }
 
 // A network that falls silent is noticed, and services stay meanwhile.
-func TestSilentNetwork(t *testing.T) {
+func TestSilentNetworkIsNoticed(t *testing.T) {
 	t.Setenv("HTTP2_READ_IDLE_TIMEOUT_SECONDS", "1") // is 30
 	t.Setenv("HTTP2_PING_TIMEOUT_SECONDS", "1")      // is 15
 	n := newNetwork(t)                               // ends after the server, whose end closes connections

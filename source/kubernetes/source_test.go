@@ -25,7 +25,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // Lists are streamed, or not where an API server is older: both give the same.
-func TestFollow(t *testing.T) {
+func TestFollowStreamsOrLists(t *testing.T) {
 	for _, streams := range []bool{true, false} {
 		t.Run(fmt.Sprintf("streams %v", streams), func(t *testing.T) {
 			a := startAPIServer(t, svc("a", "10.96.0.1"), eps("a-1", "a", "10.0.0.1", "10.0.0.2"), eps("orphan", "none", "10.0.0.9"),
@@ -66,7 +66,7 @@ func TestLabelsOfSlices(t *testing.T) {
 }
 
 // Nothing is handed on before all kinds have been listed.
-func TestSlowSync(t *testing.T) {
+func TestNothingIsHandedOnBeforeAllIsListed(t *testing.T) {
 	for _, slow := range []string{"services", "endpointslices", "nodes"} {
 		t.Run(slow, func(t *testing.T) {
 			a := startAPIServer(t, svc("a", "10.96.0.1"), eps("a-1", "a", "10.0.0.1"))
@@ -164,7 +164,7 @@ const kubeconfigText = "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontex
 
 // Certificate and token change: what says so is read again, and until it is right
 // services stay.
-func TestIdentityChanges(t *testing.T) {
+func TestChangedIdentityIsReadAgain(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	write := func(name string, text []byte) {
@@ -253,7 +253,7 @@ func TestNoServerNamed(t *testing.T) {
 
 // An endpoint that moves from slice to slice never goes, in whatever order the
 // slices change. One that is removed goes after remote.MoveTime, one that was not ready at once.
-func TestMoves(t *testing.T) {
+func TestMovedEndpointIsNeverAbsent(t *testing.T) {
 	a := startAPIServer(t, svc("a", "10.96.0.1"), eps("a-1", "a", "10.0.0.1", "10.0.0.2"), eps("a-2", "a", "10.0.0.3"))
 	r := run(t, at(a))
 	r.wants("default/a 10.0.0.1 10.0.0.2 10.0.0.3")
@@ -298,7 +298,7 @@ func TestSliceChangesService(t *testing.T) {
 }
 
 // A service that cannot be used stays as it was, and status says so until it is repaired.
-func TestBrokenObject(t *testing.T) {
+func TestBrokenObjectKeepsItsService(t *testing.T) {
 	a := startAPIServer(t, svc("a", "10.96.0.1"))
 	r := run(t, at(a))
 	r.wants("default/a")

@@ -71,7 +71,7 @@ func (b *Bound) shown() string {
 }
 
 // Which version of its list each service of a file takes, where file and lists change one after the other.
-func TestBind(t *testing.T) {
+func TestBindChoosesListVersions(t *testing.T) {
 	type step struct{ file, lists, want, fault string } // want: empty where the file cannot be used
 	const a, six = "a http 4 l", "a http 6 l"
 	noPort := func(name string) string {

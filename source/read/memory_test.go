@@ -96,7 +96,7 @@ func allocated(path, text string) float64 {
 
 // No text takes many times the memory of a good file of its size. Up to four times
 // is what the TOML library needs for a table of nothing but short keys.
-func TestMemory(t *testing.T) {
+func TestMemoryIsAFewTimesTheText(t *testing.T) {
 	good := allocated("good.toml", manyServices(300))
 	if good < 10 || good > 100 {
 		t.Errorf("a good file takes %.0f times its size", good)

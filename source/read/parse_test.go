@@ -159,7 +159,7 @@ vips = ["10.96.0.10"]
 ports = [{ name = "http", port = 80 }]
 `
 
-func TestFaults(t *testing.T) {
+func TestFaultsHavePositions(t *testing.T) {
 	label := "want 1 to 63 of a-z, 0-9 and -, beginning and ending with a letter or digit"
 	tests := []struct{ name, path, in, want string }{
 		{"empty", "a.toml", "", "a.toml: the file is empty; write services = [] for a file without services\n"},

@@ -8,7 +8,7 @@ import (
 )
 
 // What only one service can have is found where it stands, however the file is read.
-func TestPlaces(t *testing.T) {
+func TestPlacesOfFaults(t *testing.T) {
 	toml := "#\n[[services]]\nname = \"a\"\nvips = [\"10.96.0.1\", \"10.96.0.2\"]\nexternal_ips = [\n  '192.0.2.1',\n]\n" +
 		"external_traffic_policy = \"local\"\nhealth_check_node_port = 30000\nendpoints = []\nports = [{ name = \"x\", port = 80, node_port = 30080 }, { name = \"y\", port = 81 }, { name = \"z\", port = 82, protocol = \"udp\", node_port = 30080 }]\n"
 	json := `{"name": "a", "vips": ["10.96.0.1", "10.96.0.2"], "external_ips": ["192.0.2.1"], "external_traffic_policy": "local", "endpoints": [],
@@ -57,7 +57,7 @@ func checkPlaces(t *testing.T, text string, s *source.Service) {
 }
 
 // A service that only moves in its file takes its places along, and is not read again.
-func TestPlacesMove(t *testing.T) {
+func TestMovedServiceTakesItsPlaces(t *testing.T) {
 	const a, b = "[[services]]\nname = \"a\"\nvips = [\"10.96.0.1\"]\nports = [{ port = 80 }]\nendpoints = []\n", "[[services]]\nname = \"b\"\nvips = [\"10.96.0.2\"]\nports = [{ port = 80 }]\nendpoints = []\n"
 	first, _, before := Rules{}.ParseNew(t.Context(), "x.toml", []byte(a+b), nil)
 	services, faults, _ := Rules{}.ParseNew(t.Context(), "x.toml", []byte("# one more\n"+a+b), before)

@@ -13,7 +13,7 @@ import (
 )
 
 // A failure shortens the wait, and never makes it longer.
-func TestDeadline(t *testing.T) {
+func TestFailureShortensDeadline(t *testing.T) {
 	const short, long = time.Second, 5 * time.Second
 	for _, tt := range []struct{ after, want time.Duration }{
 		{0, short},
@@ -70,7 +70,7 @@ func (b *blockingLog) Enabled(context.Context, slog.Level) bool      { return tr
 func (b *blockingLog) Handle(_ context.Context, _ slog.Record) error { <-b.release; return nil }
 
 // A write that hangs does not hold up the end, whether it began before or then.
-func TestKeeperEnds(t *testing.T) {
+func TestHangingWriteDoesNotDelayTheEnd(t *testing.T) {
 	for _, before := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			hang := &blockingLog{slog.DiscardHandler, make(chan struct{})}

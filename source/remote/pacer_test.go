@@ -91,7 +91,7 @@ func TestPacerRetryAfter(t *testing.T) {
 }
 
 // Who waits is bound by what another one is told meanwhile.
-func TestPacerIsToldLater(t *testing.T) {
+func TestRetryAfterBindsWaitingRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := NewPacer(MostWait, reading)
 		one, other := p.Ask(t.Context()), p.Ask(t.Context())
@@ -109,7 +109,7 @@ func TestPacerIsToldLater(t *testing.T) {
 }
 
 // A list that hangs holds up the others no longer than a turn.
-func TestPacerPassesWhoHangs(t *testing.T) {
+func TestHangingListHoldsUpOneTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := NewPacer(MostWait, reading)
 		p.Ask(t.Context())(errors.New("no"))

@@ -42,7 +42,7 @@ func TestWarnRemote(t *testing.T) {
 	}
 }
 
-func TestTracer(t *testing.T) {
+func TestTracerOfEvents(t *testing.T) {
 	root, err := filepath.EvalSymlinks(t.TempDir())
 	check(t, err)
 	check(t, os.MkdirAll(root+"/real/deep", 0o755))
@@ -78,7 +78,7 @@ func TestTracer(t *testing.T) {
 }
 
 // A watcher watches what its links need, whichever of them change.
-func TestFollowAgain(t *testing.T) {
+func TestFollowWatchesWhatLinksNeed(t *testing.T) {
 	root, err := filepath.EvalSymlinks(t.TempDir())
 	check(t, err)
 	for _, d := range []string{"/etc", "/one", "/two", "/three"} {

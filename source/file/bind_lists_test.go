@@ -15,7 +15,7 @@ import (
 )
 
 // What the host can do may change under a list that is used: it is told, and nothing is removed.
-func TestRevalidatedList(t *testing.T) {
+func TestRevalidationRemovesNoEndpoints(t *testing.T) {
 	onHost(t, func(h *host) {
 		var refuse atomic.Bool
 		h.check = func(s *source.Service) (list []source.Problem) {
@@ -49,7 +49,7 @@ func TestRevalidatedList(t *testing.T) {
 }
 
 // Where the state directory was damaged, and the list that a service had is lost, it has no endpoints until there is one.
-func TestListKeptNoMore(t *testing.T) {
+func TestLostListLeavesNoEndpoints(t *testing.T) {
 	for name, text := range map[string]string{"other": `["fd00::1", "10.1.0.7"]`, "damaged": ""} {
 		t.Run(name, func(t *testing.T) {
 			onHost(t, func(h *host) {

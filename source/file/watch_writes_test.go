@@ -291,7 +291,7 @@ func TestWaysToWrite(t *testing.T) {
 
 // No event tells that a directory above the parent was replaced. What finds it
 // out must set the watches again: the old ones are on the old directories.
-func TestGrandparentReplaced(t *testing.T) {
+func TestReplacedGrandparentIsWatchedAgain(t *testing.T) {
 	root := t.TempDir()
 	d := root + "/etc/svcproxy/conf.d"
 	check(t, os.MkdirAll(d, 0o755))

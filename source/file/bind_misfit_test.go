@@ -102,7 +102,7 @@ func TestMisfitIsNotChanged(t *testing.T) {
 
 // A list that is gone and of which no good version is known any more is told once: what is said of it does not
 // become longer with each look.
-func TestLostListIsToldOnce(t *testing.T) {
+func TestLostListIsReportedOnce(t *testing.T) {
 	onHost(t, func(h *host) {
 		h.write("web.toml", serviceFrom("web", fromList))
 		h.write("web.endpoints.json", listOfN(3))
