@@ -6,7 +6,7 @@ import (
 )
 
 // Who asks is told what was removed, in order; nobody is told of nothing.
-func TestRemovals(t *testing.T) {
+func TestRemovalsAreReportedInOrder(t *testing.T) {
 	Removed(t.Context(), "what nobody asks about")
 	ctx, removals := WithRemovals(t.Context())
 	RemovedSome(ctx, "chains", 2)

@@ -324,7 +324,7 @@ func checkNoMoreFit(t *rapid.T, tr *Tracker) {
 }
 
 // The ports that are reserved can change: one that a file has stays with it, and what waited for one gets it.
-func TestReserve(t *testing.T) {
+func TestReservedPortsChange(t *testing.T) {
 	ports := func(list ...uint16) (out []netip.AddrPort) {
 		for _, n := range list {
 			out = append(out, netip.AddrPortFrom(netip.IPv4Unspecified(), n))

@@ -13,7 +13,7 @@ import (
 
 // A question of two services is one, changes of a check begin with what was known, and
 // nothing is asked that nobody wants to know.
-func TestQuestions(t *testing.T) {
+func TestServicesShareQuestions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := run(t, t.TempDir())
 		a, b := build("a", []string{one, two}, probed), build("b", []string{one, two + " disabled"}, probed)
@@ -187,7 +187,7 @@ func TestServiceGoesAfterARestart(t *testing.T) {
 }
 
 // When the last slow start is over, nothing is left to wait for.
-func TestStepsEnd(t *testing.T) {
+func TestStepsEndWithTheLastSlowStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := run(t, t.TempDir())
 		h.used(build("a", []string{one}, slowly))

@@ -192,7 +192,7 @@ func build(name string, endpoints []string, edits ...func(*source.Service)) *sou
 const one, two, three = "10.0.0.1", "10.0.0.2", "10.0.0.3"
 
 // Endpoints that fail together are one change, and what changes nothing is none.
-func TestBatches(t *testing.T) {
+func TestFailuresTogetherAreOneChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := run(t, t.TempDir())
 		var addrs []string
@@ -224,7 +224,7 @@ func TestBatches(t *testing.T) {
 	})
 }
 
-func TestDetails(t *testing.T) {
+func TestDetailsOfEndpoints(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := run(t, t.TempDir())
 		svc := build("a", []string{one, two, three}, probed, slowly)
@@ -267,7 +267,7 @@ func TestDetails(t *testing.T) {
 }
 
 // One line for each change, and one for the service.
-func TestLines(t *testing.T) {
+func TestChangesAreLoggedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := run(t, t.TempDir())
 		svc := build("a", []string{one, two}, probed)
@@ -307,7 +307,7 @@ func TestLines(t *testing.T) {
 
 // Two that tell the Loop of changes do so one after the other: when Drain returns, a change
 // that Run has composed is no longer on its way.
-func TestOneTellsAtATime(t *testing.T) {
+func TestReportsAreSerial(t *testing.T) {
 	var k *Keeper
 	calls := 0
 	k = New(Config{StateDir: t.TempDir(), Log: slog.New(slog.DiscardHandler), Reconsider: func(...source.Key) {

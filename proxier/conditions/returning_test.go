@@ -26,7 +26,7 @@ func returns(s *source.Service) {
 }
 
 // Who follows the first one that passes again, and for how long.
-func TestReturning(t *testing.T) {
+func TestReturningFollowsTheFirstPass(t *testing.T) {
 	const up, down = source.CheckPassed, source.CheckFailed
 	const four, six = "10.0.0.4", "fd00::1"
 	wait := func(d time.Duration) func(*host, *source.Service) *host {

@@ -30,7 +30,7 @@ func (h *host) settled(svc *source.Service) string {
 // That an endpoint fails is settled when others had the time to fail with it, and after all have
 // failed when they had the time to come back, unless all are used until then. A restart settles
 // nothing sooner.
-func TestSettled(t *testing.T) {
+func TestSettledAfterOthersHadTimeToFail(t *testing.T) {
 	for _, tt := range []struct {
 		refuse           bool
 		fail, back, over string // when all have failed for long, the first is back, others are not

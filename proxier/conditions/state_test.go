@@ -40,7 +40,7 @@ func (h *host) killed() *host {
 }
 
 // A restart knows what was known, before it asks anything.
-func TestRestart(t *testing.T) {
+func TestRestartKnowsConditions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := run(t, t.TempDir())
 		svc := build("a", []string{one, two, three, "10.0.0.4", "10.0.0.5 disabled"}, probed, slowly)
@@ -79,7 +79,7 @@ func TestRestart(t *testing.T) {
 }
 
 // A restart before services are read forgets nothing.
-func TestRestartTwice(t *testing.T) {
+func TestRestartBeforeServicesForgetsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := run(t, t.TempDir())
 		a, b := build("a", []string{one}, probed, slowly), build("b", []string{two}, probed, slowly)
@@ -103,7 +103,7 @@ func TestRestartTwice(t *testing.T) {
 }
 
 // Killed at any time, a restart knows all that was known a second before.
-func TestKilled(t *testing.T) {
+func TestKillLosesOneSecondAtMost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := run(t, t.TempDir())
 		svc := build("a", []string{one, two, three}, probed)
@@ -301,7 +301,7 @@ func TestStateThatCannotBeWritten(t *testing.T) {
 }
 
 // A missing file ends drains, and both log and status say so. A state that holds nothing is not missed.
-func TestMissingState(t *testing.T) {
+func TestMissingStateIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const lost = "the saved endpoint state is lost"
 		h := run(t, t.TempDir())
@@ -340,7 +340,7 @@ func TestMissingState(t *testing.T) {
 }
 
 // Nothing that the file holds does harm, and what of it can be used is.
-func TestHostileState(t *testing.T) {
+func TestHostileStateDoesNoHarm(t *testing.T) {
 	svc := build("a", []string{one, two}, probed)
 	const good = `"default/a":{"10.0.0.1:8080":{"state":"down"}}`
 	const drain = `{"target":"10.0.0.2","by":"x"}`
@@ -424,7 +424,7 @@ func TestStateOfAnotherKind(t *testing.T) {
 }
 
 // There is a bound of what is kept, of which those that are down have the most.
-func TestMuchState(t *testing.T) {
+func TestStateIsBounded(t *testing.T) {
 	h := New(Config{StateDir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
 	key := source.Key{Namespace: "default", Name: "a"}
 	s := &service{key: key, endpoints: map[netip.AddrPort]*endpoint{}}

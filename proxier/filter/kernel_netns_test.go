@@ -150,7 +150,7 @@ func TestLooksAreCheap(t *testing.T) {
 }
 
 // What a look passes over, as a sync is changing it, the next look reads.
-func TestPassedOverIsLookedAtAgain(t *testing.T) {
+func TestNextLookReadsWhatWasPassedOver(t *testing.T) {
 	k, _, _, _ := watched(t)
 	busy := &looks.Objects[object]{}
 	busy.Add(chainObject("nat", layout.MarkMasq))

@@ -9,7 +9,7 @@ import (
 )
 
 // A look names everything that it found, as a plan does.
-func TestDiffering(t *testing.T) {
+func TestDifferingNamesEverything(t *testing.T) {
 	var m mirror
 	m.damage.Add(chainObject("nat", "SVCP-SERVICES"))
 	m.damage.Add(jumpsObject("filter", "FORWARD"))

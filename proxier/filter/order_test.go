@@ -12,7 +12,7 @@ var forward = jumpsObject("filter", "FORWARD")
 
 // Moves follow at once, and for a while none after moveLimit within moveWindow, and then
 // after ever longer pauses, until a move lasts.
-func TestPauses(t *testing.T) {
+func TestMovesHaveGrowingPauses(t *testing.T) {
 	now := time.Now()
 	p := &place{}
 	after := func(d time.Duration, want time.Duration) {
@@ -39,7 +39,7 @@ func TestPauses(t *testing.T) {
 
 // While jumps are left behind foreign rules they count as in place, unless they differ
 // otherwise, and status says so.
-func TestLeftBehind(t *testing.T) {
+func TestJumpsLeftBehindCountAsInPlace(t *testing.T) {
 	tab := xtables.NewTable()
 	tab.Policies["FORWARD"], tab.Jumps["FORWARD"] = "ACCEPT", []string{"-j SVCP-FORWARD"}
 	tab.Ahead["FORWARD"] = []string{"-o vs -j DROP"}

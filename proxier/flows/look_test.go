@@ -10,7 +10,7 @@ import (
 )
 
 // One look in place of two is about all that either was, whichever came first.
-func TestLooksMerge(t *testing.T) {
+func TestTwoLooksMergeIntoOne(t *testing.T) {
 	at := func(appeared bool, former ...string) map[netip.AddrPort]frontendChange {
 		p := frontendChange{appeared: appeared, whole: appeared}
 		for _, a := range former {

@@ -97,7 +97,7 @@ func TestRecordThatCannotBeWritten(t *testing.T) {
 }
 
 // Where another program translates packets to what a frontend had, its flows go on after some looks.
-func TestPastEnds(t *testing.T) {
+func TestPastFrontendsAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir, track := t.TempDir(), &flowstest.Tracking{}
 		w, stop := startWorkerIn(t, dir, track, overUDP)

@@ -333,7 +333,7 @@ func TestStaleFlowsOfLostAddress(t *testing.T) {
 
 // A first look asks for answers only where a frontend is new: each address to ask
 // for is a walk through the table.
-func TestQuery(t *testing.T) {
+func TestQueryAsksOnlyForNewFrontends(t *testing.T) {
 	vip, nodePort := netip.MustParseAddrPort("10.96.0.10:53"), netip.MustParseAddrPort("192.0.2.1:30053")
 	tbl := newTable(source.UDP)
 	tbl.sync(policytest.Node(), nil)

@@ -257,7 +257,7 @@ func TestWorkerLooksAgain(t *testing.T) {
 }
 
 // What failed is tried again, less and less often, with all that came in meanwhile.
-func TestWorkerRetries(t *testing.T) {
+func TestWorkerRetriesMoreAndMoreRarely(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := startWorker(t, overUDP)
 		w.track.Flows = []flowstest.Flow{toDNS(1, "10.0.0.9"), toDNS(2, "10.0.0.9")}
@@ -283,7 +283,7 @@ func TestWorkerRetries(t *testing.T) {
 }
 
 // The worker rests between looks, so that changes without end leave half of a processor.
-func TestWorkerRests(t *testing.T) {
+func TestWorkerRestsBetweenLooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := startWorker(t, overUDP)
 		w.track.Took = flows.MaxRest

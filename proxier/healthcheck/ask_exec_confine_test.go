@@ -52,8 +52,8 @@ func TestExecOfOthers(t *testing.T) {
 	}
 }
 
-// TestExecBarred has a check whose program must not run for what its file is.
-func TestExecBarred(t *testing.T) {
+// TestExecOfBarredFileFails has a check whose program must not run for what its file is.
+func TestExecOfBarredFileFails(t *testing.T) {
 	check := shell("exit 3")
 	check.Barred = "all can write its file"
 	want(t, "barred", asked(t, netip.MustParseAddrPort("192.0.2.1:80"), check), "not asked: all can write its file")

@@ -85,8 +85,8 @@ func gone(pid int) bool {
 	return false
 }
 
-// TestExecPipe has a child that left the process group and keeps the output open.
-func TestExecPipe(t *testing.T) {
+// TestExecEndsDespiteAnOpenPipe has a child that left the process group and keeps the output open.
+func TestExecEndsDespiteAnOpenPipe(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "pid")
 	check := shell("setsid sh -c 'echo $$ >" + file + "; exec sleep 1000' & while ! test -s " + file + "; do sleep 0.01; done; exit 0")
 	start := time.Now()
@@ -105,8 +105,8 @@ func TestExecPipe(t *testing.T) {
 	syscall.Kill(child, syscall.SIGKILL)
 }
 
-// TestExecUnbegun has as many that wait for a disk as there may be: no other is begun.
-func TestExecUnbegun(t *testing.T) {
+// TestExecIsNotBegunBeyondTheLimit has as many that wait for a disk as there may be: no other is begun.
+func TestExecIsNotBegunBeyondTheLimit(t *testing.T) {
 	unbegun.Add(maxUnbegun)
 	at := netip.MustParseAddrPort("192.0.2.1:80")
 	want(t, "beside those", asked(t, at, shell("exit 0")), "not asked: "+errUnbegun.Error())

@@ -100,8 +100,8 @@ func TestTCP(t *testing.T) {
 	want(t, "hangs up", asked(t, hangup, source.HealthCheck{Type: source.CheckTCP, Expect: "PONG"}), "connection closed")
 }
 
-// TestTCPTalk has a server that answers PING with +PONG, byte by byte and without an end.
-func TestTCPTalk(t *testing.T) {
+// TestTCPExpectsTheAnswer has a server that answers PING with +PONG, byte by byte and without an end.
+func TestTCPExpectsTheAnswer(t *testing.T) {
 	at := serve(t, "127.0.0.1:0", func(c net.Conn) {
 		line := make([]byte, 6)
 		io.ReadFull(c, line)
@@ -148,8 +148,8 @@ func TestTCPConnectTimesOut(t *testing.T) {
 	want(t, "full", asked(t, at, source.HealthCheck{Type: source.CheckTCP, Timeout: short}), "connect timed out")
 }
 
-// TestReset sees how a probe ends: by a reset, which leaves nothing at either side.
-func TestReset(t *testing.T) {
+// TestProbeEndsWithAReset sees how a probe ends: by a reset, which leaves nothing at either side.
+func TestProbeEndsWithAReset(t *testing.T) {
 	ends := make(chan error, 1)
 	at := serve(t, "127.0.0.1:0", func(c net.Conn) {
 		_, err := c.Read(make([]byte, 1))
@@ -161,7 +161,7 @@ func TestReset(t *testing.T) {
 	}
 }
 
-func TestSource(t *testing.T) {
+func TestSourceAddressOfProbes(t *testing.T) {
 	from := make(chan string, 1)
 	at := serve(t, "127.0.0.1:0", func(c net.Conn) { from <- addrOf(c.RemoteAddr()).Addr().String() })
 	check := source.HealthCheck{Type: source.CheckTCP, Source: netip.MustParseAddr("127.7.7.7")}

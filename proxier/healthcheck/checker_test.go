@@ -215,7 +215,7 @@ func TestReportsChanges(t *testing.T) {
 }
 
 // Each type and outcome is a histogram from the start.
-func TestAnswers(t *testing.T) {
+func TestAnswersHaveHistogramsFromTheStart(t *testing.T) {
 	w := newWorld(t, Config{})
 	if n := testutil.CollectAndCount(w.Answers()); n != 6*4 {
 		t.Errorf("%d histograms before the first probe, want one of each type and outcome", n)

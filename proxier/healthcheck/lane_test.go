@@ -8,9 +8,9 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// TestDead has more dead endpoints than there are slots for: the others are asked on
+// TestDeadEndpointsDelayNoOthers has more dead endpoints than there are slots for: the others are asked on
 // time, and the dead ones as often as the slots allow.
-func TestDead(t *testing.T) {
+func TestDeadEndpointsDelayNoOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const dead, alive, slots, iv = 1000, 50, 200, 5 * time.Second
 		w, check := newWorld(t, Config{Parallel: slots}), every(iv)
@@ -52,7 +52,7 @@ func (w *world) gaps(first, end int, most time.Duration) {
 	}
 }
 
-func TestParallelPrograms(t *testing.T) {
+func TestParallelProgramsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, check := newWorld(t, Config{}), every(time.Second)
 		check.Type = source.CheckExec
@@ -71,7 +71,7 @@ func TestParallelPrograms(t *testing.T) {
 
 // Whose turn it is: the one that waits longest, without those that nobody wants to know of any
 // more, and without the slow ones where these have all that they may have.
-func TestTurns(t *testing.T) {
+func TestTurnOfTheLongestWaiting(t *testing.T) {
 	now := time.Now()
 	l := newLane(4)
 	name := map[*entry]string{nil: "none"}

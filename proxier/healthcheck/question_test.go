@@ -9,8 +9,8 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// TestQuestions changes each field of a check: all but two make it another question.
-func TestQuestions(t *testing.T) {
+// TestEveryFieldMakesAnotherQuestion changes each field of a check: all but two make it another question.
+func TestEveryFieldMakesAnotherQuestion(t *testing.T) {
 	ask := func(c *source.HealthCheck) Question {
 		q := question(1, c)
 		q.At = netip.MustParseAddrPort("192.0.2.1:80") // not by the check's port

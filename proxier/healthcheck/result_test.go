@@ -7,8 +7,8 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// TestRows gives answers, + and -, and wants the state after each: u, d, or ? while unknown.
-func TestRows(t *testing.T) {
+// TestRowsOfAnswersChangeTheState gives answers, + and -, and wants the state after each: u, d, or ? while unknown.
+func TestRowsOfAnswersChangeTheState(t *testing.T) {
 	up, down := Result{State: source.CheckPassed, Passed: true}, Result{State: source.CheckFailed, Passed: true, Error: "x"}
 	for _, tt := range []struct {
 		name          string
@@ -40,7 +40,7 @@ func TestRows(t *testing.T) {
 	}
 }
 
-func TestResumed(t *testing.T) {
+func TestResumedKeepsTheRowForAMoment(t *testing.T) {
 	now := time.Unix(1000, 0)
 	for _, tt := range []struct {
 		ago time.Duration

@@ -36,8 +36,8 @@ func TestStoppedProbe(t *testing.T) {
 	})
 }
 
-// TestOwnFaults has a host that cannot ask, which says nothing of the endpoint.
-func TestOwnFaults(t *testing.T) {
+// TestOwnFaultsDoNotCount has a host that cannot ask, which says nothing of the endpoint.
+func TestOwnFaultsDoNotCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, check := newWorld(t, Config{}), every(time.Second)
 		w.answer = func(_, turn int) (time.Duration, error) {
@@ -86,7 +86,7 @@ func TestEndWhileAProbeHangs(t *testing.T) {
 
 // A state that changes twice before it can be told is told once, as it is then, and nothing of a
 // question that nobody asks any more.
-func TestChanges(t *testing.T) {
+func TestChangesMergeBeforeTheyAreReported(t *testing.T) {
 	w, check := newWorld(t, Config{}), every(time.Minute)
 	check.Fall = 1
 	q, other := question(1, check), question(2, check)
@@ -122,7 +122,7 @@ func TestForgottenIsNotCounted(t *testing.T) {
 
 // An answer counts however late it is: only one that did not come may be the fault of a machine
 // that stood still. And a host that cannot ask has tried to, also where a state is known.
-func TestLateAnswers(t *testing.T) {
+func TestLateAnswersCount(t *testing.T) {
 	w, check := newWorld(t, Config{}), every(time.Minute)
 	e := &entry{check: check}
 	w.record(e, nil, time.Now(), 10*check.Timeout)

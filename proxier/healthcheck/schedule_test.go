@@ -13,7 +13,7 @@ import (
 // tolerance is by how much a probe may be early (jitter) or late (tick).
 func tolerance(iv time.Duration) time.Duration { return iv/jitter + 2*tick }
 
-func TestSpread(t *testing.T) {
+func TestProbesAreSpread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const count, iv = 10_000, 5 * time.Second
 		w, check := newWorld(t, Config{}), every(iv)
@@ -69,8 +69,9 @@ func TestFewAreAskedAtOnce(t *testing.T) {
 	})
 }
 
-// TestStopped has the goroutine of Run stand still, as all of a machine does: what was due meanwhile is not asked at once.
-func TestStopped(t *testing.T) {
+// TestStoppedMachineAsksNothingAtOnce stops the goroutine of Run, as a machine that stands still does: what was due
+// meanwhile is not asked at once.
+func TestStoppedMachineAsksNothingAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const count, iv = 1000, 5 * time.Second
 		var stop atomic.Bool
@@ -132,7 +133,7 @@ func TestKnownWaitsForItsTurn(t *testing.T) {
 }
 
 // A turn that is far too late is left out, but no two in a row.
-func TestLate(t *testing.T) {
+func TestLateTurnIsLeftOut(t *testing.T) {
 	now := time.Now()
 	e := &entry{check: every(time.Second), due: now.Add(-time.Minute)}
 	if got := []bool{e.late(now), e.late(now), e.late(now)}; !slices.Equal(got, []bool{true, false, true}) {
@@ -146,7 +147,7 @@ func TestLate(t *testing.T) {
 
 // What is lost together fails within FailTime of each other, and what comes back together passes
 // within ReturnTime. Both are no longer than that takes, save for the time of an answer.
-func TestTogether(t *testing.T) {
+func TestEndpointsLostTogetherFailTogether(t *testing.T) {
 	for _, check := range []*source.HealthCheck{
 		{Type: source.CheckTCP, Interval: 5 * time.Second, IntervalDown: 5 * time.Second, Timeout: 2 * time.Second, Rise: 2, Fall: 3},
 		{Type: source.CheckTCP, Interval: time.Second, IntervalDown: 30 * time.Second, Timeout: time.Second, Rise: 1, Fall: 1},

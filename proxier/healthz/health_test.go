@@ -25,7 +25,7 @@ type fakeLoop struct {
 func (l *fakeLoop) Ready() <-chan struct{} { return l.ready }
 func (l *fakeLoop) Alive() time.Time       { return l.alive }
 
-func TestHealthy(t *testing.T) {
+func TestHealthyStates(t *testing.T) {
 	failed := errors.New("no")
 	type step struct {
 		after  time.Duration // since the step before
@@ -122,7 +122,7 @@ func TestStuckLoopIsUnhealthy(t *testing.T) {
 	})
 }
 
-func TestHandler(t *testing.T) {
+func TestHandlerAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // starts at 2000-01-01 00:00 UTC
 		h, m := NewHealth(), NewMetrics("v1")
 		l := &fakeLoop{ready: make(chan struct{})}

@@ -8,7 +8,7 @@ import (
 )
 
 // Pages are for who asks by an address or a name of this host, and not for names that others can let resolve to it.
-func TestOnlyAs(t *testing.T) {
+func TestPagesNeedAnAddressOrNameOfTheHost(t *testing.T) {
 	own := func() []string { return []string{"lb1", "lb1.example.com"} }
 	h := OnlyAs(own, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("answer")) }))
 	for _, tt := range []struct {

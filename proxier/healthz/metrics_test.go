@@ -292,7 +292,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 }
 
 // Every trouble has a series from the start, and is asked about each time.
-func TestTroubles(t *testing.T) {
+func TestTroublesHaveSeriesFromTheStart(t *testing.T) {
 	m := NewMetrics("v1")
 	has := map[string]bool{"directory": false, "watch": false}
 	m.WatchProblems("file", func() map[string]bool { return has })

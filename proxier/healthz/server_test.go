@@ -182,7 +182,7 @@ func TestOccupiedPortIsRetried(t *testing.T) {
 }
 
 // Who wants to know hears which service's port cannot be bound, once.
-func TestServerTellsOfFailure(t *testing.T) {
+func TestUnboundPortIsReportedOnce(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -205,7 +205,7 @@ func TestServerTellsOfFailure(t *testing.T) {
 }
 
 // What could not be bound is not where a drain is heard.
-func TestHeard(t *testing.T) {
+func TestUnboundListenerHearsNoDrain(t *testing.T) {
 	const good, bad = "127.0.0.1:1", "127.0.0.2:1"
 	s := NewServer(map[string]http.Handler{good: http.NewServeMux(), bad: http.NewServeMux()}, NewHealth(), slog.New(slog.DiscardHandler))
 	s.SetNode(&policy.Node{NodePortAddrs: []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("::1")}})

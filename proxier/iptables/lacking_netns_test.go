@@ -39,7 +39,7 @@ func sticky(fam policy.Family, n int) *policy.Resolved {
 
 // A service that needs a match which the host lacks is set aside, by name: it
 // stops no other, and its address refuses.
-func TestMissingMatch(t *testing.T) {
+func TestMissingMatchSetsItsServiceAside(t *testing.T) {
 	everywhere(t, func(h *host) {
 		backendtest.WithoutExtension(h.TB, "xt_recent")
 		h.Restart()
@@ -100,7 +100,7 @@ func TestMissingMatch(t *testing.T) {
 }
 
 // What all rules need is proved at once, and named.
-func TestMissingNeed(t *testing.T) {
+func TestMissingNeedIsNamed(t *testing.T) {
 	everywhere(t, func(h *host) {
 		before := h.Dump()
 		for extension, name := range map[string]string{"xt_set": "set", "xt_addrtype": "addrtype"} {

@@ -148,7 +148,7 @@ func TestWatchSeesFlush(t *testing.T) {
 // What a watch has reported is repaired when its caller says so, later if another
 // process breaks it again and again: a look does not bring that forward, and the
 // queries of the legacy variant do not report it again.
-func TestLookLeavesWhatWasTold(t *testing.T) {
+func TestLookDoesNotHastenReportedRepairs(t *testing.T) {
 	everywhere(t, func(h *host) {
 		events := h.watch()
 		h.Fill(seeded(16), 20)

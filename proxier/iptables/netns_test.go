@@ -17,7 +17,7 @@ import (
 )
 
 // Addresses whose text has pitfalls, settings at their limits.
-func TestOddHosts(t *testing.T) {
+func TestPitfallAddressesAreServed(t *testing.T) {
 	everywhere(t, func(h *host) {
 		st := &h.World.Host
 		st.MarkBit = 31
@@ -76,7 +76,7 @@ func TestSetsOfAnotherKind(t *testing.T) {
 
 // Whatever the order of starts, Docker's chain for the rules of the admin comes
 // before ours, which accept, and ours before those that reject.
-func TestUserChain(t *testing.T) {
+func TestUserChainOfDockerComesFirst(t *testing.T) {
 	everywhere(t, func(h *host) {
 		h.iptables("-A FORWARD -i foreign0 -j ACCEPT")
 		h.iptables("-N DOCKER-USER")
@@ -128,7 +128,7 @@ func TestCleanupWithoutPrograms(t *testing.T) {
 }
 
 // A run that finds chains of ours in both variants stays with one and empties the other.
-func TestOtherVariant(t *testing.T) {
+func TestOtherVariantIsEmptied(t *testing.T) {
 	everywhere(t, func(h *host) {
 		other := map[string]string{"nft": "legacy", "legacy": "nft"}[h.variant]
 		name := strings.Replace(h.tool(""), h.variant, other, 1)
@@ -153,7 +153,7 @@ func TestOtherVariant(t *testing.T) {
 
 // The deepest that chains can be: a tree that was cut off, a frontend that tells
 // local sources from others, a pool of four levels.
-func TestDepth(t *testing.T) {
+func TestDeepestChainsWork(t *testing.T) {
 	everywhere(t, func(h *host) {
 		digits := h.Family.Bits() / 4
 		base := backendtest.Addr(h.Family, "vip", 0)

@@ -16,7 +16,7 @@ import (
 )
 
 // The lists of clients tell which endpoint a client keeps, and of who is on none nothing.
-func TestRemembered(t *testing.T) {
+func TestRememberedClientsAreListed(t *testing.T) {
 	everywhere(t, func(h *host) {
 		s := backendtest.Service{Name: "sticky", Protocol: source.TCP, Affinity: time.Hour, Targets: backendtest.Targets(h.Family, 0, 2)}
 		pool, _ := s.Pools()

@@ -104,7 +104,7 @@ func stepsText(steps []step) string {
 }
 
 // A comparison with the kernel knows what the former services said; leaving the mode closes nothing.
-func TestComparisonRemembersWhoCloses(t *testing.T) {
+func TestComparisonKnowsWhichFormerServicesClose(t *testing.T) {
 	key := lvs.Key{Addr: netip.MustParseAddr("10.96.0.1"), Protocol: uint8(source.TCP), Port: 80}
 	for _, closes := range []bool{false, true} {
 		p := &snapshot{had: map[lvs.Key]*server{key: {}}}

@@ -289,7 +289,7 @@ func TestUDPDrainsForAMoment(t *testing.T) {
 
 // Leaving the mode: connections go on, nothing else is left, and the rules stay
 // for the next mode until they are removed.
-func TestRetire(t *testing.T) {
+func TestRetireKeepsConnections(t *testing.T) {
 	everywhere(t, func(h *host) {
 		h.listen(1)
 		h.Put(h.service("web", 1, source.TCP, 0))

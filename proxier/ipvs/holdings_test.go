@@ -33,7 +33,7 @@ func TestNextDrainCheck(t *testing.T) {
 }
 
 // A drain is looked at when its time is over, not later, and sometimes before.
-func TestNextLook(t *testing.T) {
+func TestNextLookOfDrains(t *testing.T) {
 	since := time.Now()
 	for _, tt := range []struct{ waited, timeout, want time.Duration }{
 		{0, time.Hour, counterLag},

@@ -16,7 +16,7 @@ import (
 )
 
 // What all rules need is proved at once, and named, or another mode would not be tried.
-func TestMissingNeed(t *testing.T) {
+func TestMissingNeedIsNamed(t *testing.T) {
 	everywhere(t, func(h *host) {
 		for extension, name := range map[string]string{"xt_ipvs": "ipvs", "xt_connmark": "connmark"} {
 			backendtest.WithoutExtension(h.TB, extension)
@@ -49,7 +49,7 @@ func (h *host) sticky() *policy.Resolved {
 
 // A service whose rules need a match which the host lacks is set aside as far as
 // rules balance it, by name: it stops no other.
-func TestMissingMatch(t *testing.T) {
+func TestMissingMatchSetsItsServiceAside(t *testing.T) {
 	everywhere(t, func(h *host) {
 		backendtest.WithoutExtension(h.TB, "xt_recent")
 		h.Restart()

@@ -63,7 +63,7 @@ func TestFlagsAndLimits(t *testing.T) {
 
 // An endpoint that has as many connections as it may have gets no more: they go to others, and
 // where there are none they are refused. It is counted at each address by itself.
-func TestFullEndpoints(t *testing.T) {
+func TestFullEndpointsGetNoMoreConnections(t *testing.T) {
 	everywhere(t, func(h *host) {
 		h.listen(2)
 		limited := func(name string, vip int, endpoints ...int) *policy.Resolved {
@@ -94,7 +94,7 @@ func TestFullEndpoints(t *testing.T) {
 // With one_packet each packet of a client goes to the endpoint whose turn it is, and to one that
 // is there now; with session affinity to its own. Its answer reaches the client from endpoints that
 // answer themselves, and from no others.
-func TestOnePacket(t *testing.T) {
+func TestOnePacketBalancesEachPacket(t *testing.T) {
 	for _, fam := range families {
 		t.Run(fam.String(), func(t *testing.T) {
 			s := newSegment(t, fam)

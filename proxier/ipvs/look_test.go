@@ -268,7 +268,7 @@ func TestLooksBesideSyncsFindNothing(t *testing.T) {
 
 // A server that is missing says nothing while a Sync changes some, nor while others
 // are to be repaired.
-func TestAnyServer(t *testing.T) {
+func TestMissingServerIsNoFindingDuringASync(t *testing.T) {
 	m, servers, bound := mirrored(3)
 	want := func(when string, want bool) {
 		t.Helper()
@@ -291,7 +291,7 @@ func TestAnyServer(t *testing.T) {
 
 // What Watch reported is no Sync's business by itself, until a Sync has taken it:
 // what that leaves over goes on.
-func TestMirrorWasTold(t *testing.T) {
+func TestReportedChangesWaitForASync(t *testing.T) {
 	m, servers := mirror{}, map[lvs.Key]*server{}
 	for n := range maxRepairs + 1 {
 		servers[mirrorKey(n)] = &server{}

@@ -17,7 +17,7 @@ func (h *host) hashed(vip int, on source.HashOn, endpoints ...int) *policy.Resol
 
 // Scheduler maglev is mh. Its table keeps the slots of an endpoint that drains: clients of
 // these are not refused meanwhile, and all others stay where they are.
-func TestMaglev(t *testing.T) {
+func TestMaglevKeepsSlotsOfDrains(t *testing.T) {
 	everywhere(t, func(h *host) {
 		h.listen(3)
 		h.Put(h.hashed(1, source.ClientIPPort, 0, 1, 2))

@@ -302,7 +302,7 @@ func TestUnwritableRecordIsWrittenByTheNextFlush(t *testing.T) {
 }
 
 // However it is changed, what is read back is what was written.
-func TestRecordHoldsAnything(t *testing.T) {
+func TestRecordIsReadAsWritten(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		dir, err := os.MkdirTemp("", "svcproxy-record-")
 		if err != nil {

@@ -123,7 +123,7 @@ func (h *host) recordedMissing() (keys []lvs.Key) {
 // leaving the mode or of cleanup, cleanup restores what was there before, and a daemon that
 // starts again gets everything done. Some moments stand for all, which have their
 // turn with SVCPROXY_SOAK=1.
-func TestCutOff(t *testing.T) {
+func TestCleanupAfterAProcessWasCutOff(t *testing.T) {
 	h := newHost(t, policy.IPv4)
 	h.opts.DrainTimeout = 0
 	theirs := h.foreignEverywhere()

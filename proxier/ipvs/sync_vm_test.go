@@ -211,7 +211,7 @@ func TestFamiliesShareTheDevice(t *testing.T) {
 }
 
 // The kernel without servers has nothing to clean up, and no error.
-func TestCleanupOfNothing(t *testing.T) {
+func TestCleanupWithoutServersSucceeds(t *testing.T) {
 	everywhere(t, func(h *host) {
 		h.Must(h.Backend.Cleanup(h.Context()))
 		h.Must(Cleanup(h.Context(), h.Family, h.opts.StateDir, nil))

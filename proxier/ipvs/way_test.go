@@ -15,7 +15,7 @@ var (
 	gue    = lvs.Forwarding{Method: lvs.Tunnel, Type: lvs.GUE, Port: 6080}
 )
 
-func TestWays(t *testing.T) {
+func TestWaysToDestinations(t *testing.T) {
 	for _, tt := range []struct {
 		of   source.Forwarding
 		want lvs.Forwarding
@@ -34,7 +34,7 @@ func TestWays(t *testing.T) {
 }
 
 // A way that changed is a change of the destination, which one that drains does not make.
-func TestWaysChange(t *testing.T) {
+func TestChangedWayChangesTheDestination(t *testing.T) {
 	key := lvs.Key{Addr: netip.MustParseAddr("10.96.0.1"), Protocol: uint8(source.TCP), Port: 80}
 	at := netip.MustParseAddrPort("10.0.0.1:80")
 	one := func(weight uint32, way lvs.Forwarding) *server {
@@ -71,7 +71,7 @@ func TestWaysChange(t *testing.T) {
 }
 
 // A destination whose way the kernel could not change is gone.
-func TestRefusedWay(t *testing.T) {
+func TestRefusedWayRemovesTheDestination(t *testing.T) {
 	key := lvs.Key{Addr: netip.MustParseAddr("10.96.0.1"), Protocol: uint8(source.TCP), Port: 80}
 	to := lvs.Destination{AddrPort: netip.MustParseAddrPort("10.0.0.1:80"), Weight: 1, Forwarding: gue}
 	servers := map[lvs.Key]*server{key: {dests: []lvs.Destination{to}}}

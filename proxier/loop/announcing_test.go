@@ -122,7 +122,7 @@ func TestAnnounceDespiteFailures(t *testing.T) {
 }
 
 // What is not to be announced any more, and goes on being served, is told apart.
-func TestAnnounceNoMore(t *testing.T) {
+func TestWithdrawnAddressesAreReportedApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &kernel{}
 		l := start(t, k, announcedBy(k))
@@ -233,7 +233,7 @@ func (k *kernel) unserve(e *proxier.PartialError) {
 }
 
 // What is announced is told with the services that ask for it, and what is not with the reason.
-func TestAnnounced(t *testing.T) {
+func TestAnnouncedNamesServicesAndReasons(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &kernel{}
 		net := &network{kernel: k}
@@ -300,7 +300,7 @@ func TestAnnounced(t *testing.T) {
 }
 
 // The end of a Loop takes nothing back: traffic goes on.
-func TestAnnounceBeyondTheEnd(t *testing.T) {
+func TestEndOfLoopWithdrawsNothing(t *testing.T) {
 	k := &kernel{}
 	t.Cleanup(func() { // after that of start
 		if len(k.syncs) > 0 {

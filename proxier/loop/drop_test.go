@@ -13,7 +13,7 @@ import (
 )
 
 // A family that other backends leave out is told of, after all that its syncs were told of.
-func TestLoopTellsOfDroppedFamily(t *testing.T) {
+func TestLoopReportsADroppedFamilyLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		var told []string

@@ -265,7 +265,7 @@ func TestCloserLooksTwice(t *testing.T) {
 }
 
 // A connection that is over is removed as others are, without a word to its client or the log.
-func TestEndedIsNotTold(t *testing.T) {
+func TestEndedConnectionIsRemovedSilently(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		track := &flowstest.Tracking{Ended: true, Flows: []flowstest.Flow{{"", "10.96.0.10:80", "10.0.0.1:8080"}}}
 		about := knower{make(chan *source.Service, 9), make(chan policy.Conditions, 9)}

@@ -15,7 +15,7 @@ import (
 )
 
 // Held returns when the kernel holds a change, and not before.
-func TestHeld(t *testing.T) {
+func TestHeldReturnsOnceTheKernelHoldsAChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &kernel{took: 3 * time.Second}
 		about := knower{make(chan *source.Service, 9), make(chan policy.Conditions, 9)}
@@ -44,7 +44,7 @@ func TestHeld(t *testing.T) {
 }
 
 // Where syncs fail, Held says so.
-func TestHeldFails(t *testing.T) {
+func TestHeldReportsFailingSyncs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &kernel{}
 		l := start(t, k)

@@ -377,7 +377,7 @@ func TestLoopSendsDeltas(t *testing.T) {
 }
 
 // The kernel is looked at beside the syncs, and what differs is repaired.
-func TestLoopLooks(t *testing.T) {
+func TestLoopRepairsWhatDiffers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &kernel{}
 		l := start(t, k)
@@ -730,7 +730,7 @@ func TestLoopGoesOnPastUnserved(t *testing.T) {
 	})
 }
 
-func TestLoopAlive(t *testing.T) {
+func TestLoopAliveWhileItProgresses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &kernel{took: 5 * time.Minute}
 		l := start(t, k)
@@ -830,7 +830,7 @@ func TestLoopTriesNewBackendsAtOnce(t *testing.T) {
 	})
 }
 
-func TestLoopHealth(t *testing.T) {
+func TestLoopReportsHealthCheckNodePorts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told [][]NodeHealth
 		l := start(t, &kernel{}, func(c *Config) { observe(c).nodeHealth = func(h []NodeHealth) { told = append(told, h) } })
@@ -879,7 +879,7 @@ func TestLoopDeltasAddUp(t *testing.T) {
 }
 
 // A port that this program does not listen on any more is free for who waits for it.
-func TestLoopReserved(t *testing.T) {
+func TestLoopFreesReservedPorts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &kernel{}
 		l := start(t, k, func(c *Config) { c.Reserved = []netip.AddrPort{netip.MustParseAddrPort("[::]:179")} })

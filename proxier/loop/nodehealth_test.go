@@ -29,7 +29,7 @@ func checked(name string, port uint16, endpoints ...string) source.Unit {
 }
 
 // What must wait until the kernel has it is the first endpoint of a family.
-func TestRose(t *testing.T) {
+func TestRoseIsTheFirstEndpointOfAFamily(t *testing.T) {
 	for _, tt := range []struct {
 		from, to policy.PerFamily
 		want     bool

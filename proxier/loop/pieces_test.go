@@ -68,7 +68,7 @@ func (k *kernel) await(t *testing.T, name string, n int) {
 }
 
 // Large services come in pieces, one of either at a time, and other changes with the next piece.
-func TestPieces(t *testing.T) {
+func TestLargeServicesComeInPieces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &kernel{took: time.Second}
 		var log logtest.Text
@@ -342,7 +342,7 @@ func (apart) SharesPool(f *policy.Frontend) bool { return f.Split() }
 
 // Whatever changes, when and in whatever pieces: each Sync leads from one State to the next, whose
 // frontends are each of one service, and the last State is that of all services at once.
-func TestPiecesOfAnything(t *testing.T) {
+func TestPiecesOfRandomChangesAddUp(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		k := &kernel{}
 		var b proxier.Backend = k

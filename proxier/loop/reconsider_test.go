@@ -103,7 +103,7 @@ func TestDisabledIsNotHealthy(t *testing.T) {
 
 // A connection that was not answered is sent to another endpoint without a word to its client,
 // which asks again anyway, or to the log.
-func TestUnansweredIsNotTold(t *testing.T) {
+func TestUnansweredConnectionIsMovedSilently(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		track := &flowstest.Tracking{Unreplied: true, Flows: []flowstest.Flow{{"", "10.96.0.10:80", "10.0.0.1:8080"}}}
 		svc := policytest.Service(policytest.Probed, policytest.Closing(source.CloseFailed), policytest.Endpoints("10.0.0.1", "10.0.0.2"))

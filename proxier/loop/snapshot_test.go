@@ -13,7 +13,7 @@ import (
 
 // What a Loop says its families have resolved is what its services resolve to, and the
 // revision changes when they do.
-func TestSnapshot(t *testing.T) {
+func TestSnapshotIsWhatServicesResolveTo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := start(t, &kernel{}, func(c *Config) {
 			c.Backends = map[policy.Family]proxier.Backend{policy.IPv4: &kernel{}, policy.IPv6: &kernel{}}

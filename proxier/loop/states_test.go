@@ -77,7 +77,7 @@ func TestStatusOfConditions(t *testing.T) {
 }
 
 // That all endpoints of a service fail is a problem, whether they are used or not, until one passes.
-func TestAllFail(t *testing.T) {
+func TestAllFailingIsAProblem(t *testing.T) {
 	for _, tt := range []struct {
 		check           func(*source.Service)
 		setting, action string

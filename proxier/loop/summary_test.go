@@ -171,7 +171,7 @@ func TestSummaryOfWhatIsPending(t *testing.T) {
 }
 
 // Only services that are asked for are looked at; warnings need all.
-func TestStatusOf(t *testing.T) {
+func TestStatusOfSelectedServices(t *testing.T) {
 	l := New(Config{Node: policytest.Node()})
 	a, b := policytest.File("a", "x 10.96.0.1:80"), policytest.File("b", "y 10.96.0.2:80")
 	a.Services[0].Endpoints = []source.Endpoint{policytest.Endpoint("10.96.0.2")} // a VIP of y

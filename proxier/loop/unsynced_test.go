@@ -17,7 +17,7 @@ import (
 
 // A family is unsynced until its first sync that succeeds, where something of it is to be announced: with it
 // comes one frontend of that. A family that the Loop does not have is unsynced for good.
-func TestUnsynced(t *testing.T) {
+func TestUnsyncedUntilTheFirstSync(t *testing.T) {
 	both := []policy.Family{policy.IPv4, policy.IPv6}
 	synctest.Test(t, func(t *testing.T) {
 		four, six := &kernel{}, &kernel{fail: errors.New("no")}

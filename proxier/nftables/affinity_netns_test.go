@@ -224,7 +224,7 @@ func TestClientsAreNotListed(t *testing.T) {
 
 // A service that is flooded from forged addresses does not grow without bound, and
 // takes neither room nor a known client from another one.
-func TestFloodedService(t *testing.T) {
+func TestFloodedServiceTakesNoRoomOfOthers(t *testing.T) {
 	t.Cleanup(nftables.Limit(4000, 1000))
 	everywhere(t, func(h *host) {
 		h.enter(0)

@@ -12,7 +12,7 @@ import (
 )
 
 // A flow table that is refused by every repair is told of once, and again after it was taken.
-func TestRefusalIsToldOnce(t *testing.T) {
+func TestRefusedFlowTableIsReportedOnce(t *testing.T) {
 	var log bytes.Buffer
 	var s flowtableState
 	s.init(policy.IPv4, Options{Flowtable: []string{"nosuch0"}, Log: slog.New(slog.NewTextHandler(&log, nil))})

@@ -24,7 +24,7 @@ import (
 
 // The kernel takes a client to the endpoint that the table has for it, for each thing hashed.
 // So does every host: it depends on the targets alone, and not on what was there before.
-func TestHashedClients(t *testing.T) {
+func TestHashedClientsReachTheSameEndpoint(t *testing.T) {
 	flows := soakOr(100_000, 2000)
 	everywhere(t, func(h *host) {
 		h.World.Host.LocalCIDRs, h.World.Host.LocalInterfaces = nil, nil
@@ -224,7 +224,7 @@ func TestConnectionsAreTakenUp(t *testing.T) {
 
 // Where connections of another host may be taken over, there is a chain that holds answers back,
 // and a set that packets fill. They come and go with what asks for them.
-func TestTakesOver(t *testing.T) {
+func TestTakeOverChainsComeAndGo(t *testing.T) {
 	everywhere(t, func(h *host) {
 		res := h.hashed(h.vip(0), source.ClientIPPort, backendtest.Targets(h.Family, 0, 3)...)
 		h.Sync(h.World.Put(res.Key, res))

@@ -76,7 +76,7 @@ func TestMovesUnderConnections(t *testing.T) {
 }
 
 // A packet that finds no slot is not refused, and its connection is made when it is sent again.
-func TestMissedIsSentAgain(t *testing.T) {
+func TestPacketWithoutASlotIsSentAgain(t *testing.T) {
 	packets(t, 1, func(h *host) {
 		res := h.service("missed", 10, 0, 1)
 		h.World.RefusedAddrs[h.vip(10).Addr] = 1

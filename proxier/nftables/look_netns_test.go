@@ -70,7 +70,7 @@ func TestLookSparesReading(t *testing.T) {
 
 // Who hears of changes by others says when they are repaired: no look hastens that,
 // and none misses what nobody has heard of.
-func TestLookHastensNothing(t *testing.T) {
+func TestLookDoesNotHastenRepairs(t *testing.T) {
 	everywhere(t, func(h *host) {
 		events := h.watch()
 		h.Fill(seeded(5), 5)

@@ -132,7 +132,7 @@ func (h *host) dumpOnce() string {
 var handles = regexp.MustCompile(` # handle \d+`)
 
 // A name that is longer than a comment is written once, as any other.
-func TestLongNames(t *testing.T) {
+func TestLongNamesAreWrittenOnce(t *testing.T) {
 	everywhere(t, func(h *host) {
 		res := h.service("", 10, time.Hour, 1, 2)
 		label := func(letter string) string { return strings.Repeat(letter, 63) }
@@ -167,7 +167,7 @@ func TestLongNames(t *testing.T) {
 
 // nft lists the table, with rules and elements in the words that plan and the
 // golden scenarios use.
-func TestListing(t *testing.T) {
+func TestListingUsesTheWordsOfPlan(t *testing.T) {
 	everywhere(t, func(h *host) {
 		pick := seeded(3)
 		h.Fill(backendtest.Short(pick), 6)

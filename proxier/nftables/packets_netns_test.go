@@ -156,7 +156,7 @@ func ones(n int) []uint16 {
 	return list
 }
 
-func TestBalances(t *testing.T) {
+func TestConnectionsAreBalanced(t *testing.T) {
 	const connections, most = 3000, 40
 	packets(t, most, func(h *host) {
 		tests := []struct {
@@ -174,7 +174,7 @@ func TestBalances(t *testing.T) {
 				res := h.service(strings.ReplaceAll(tt.name, " ", "-"), 10*(i+1), keep, tt.weights...)
 				h.Sync(h.World.Put(res.Key, res))
 				if keep > 0 {
-					continue // one client is one endpoint's: see TestAffinity
+					continue // one client is one endpoint's: see TestAffinityLastsUntilTheEndpointLeaves
 				}
 				h.balanced(tt.name, h.at(10*(i+1)+j), tt.weights, connections)
 			}
@@ -205,7 +205,7 @@ func (h *host) balanced(name string, to netip.AddrPort, weights []uint16, connec
 
 // A client keeps its endpoint over the addresses of a service, over syncs and
 // restarts, until that leaves.
-func TestAffinity(t *testing.T) {
+func TestAffinityLastsUntilTheEndpointLeaves(t *testing.T) {
 	packets(t, 5, func(h *host) {
 		res := h.service("sticky", 10, time.Hour, ones(5)...)
 		h.Sync(h.World.Put(res.Key, res))
@@ -277,7 +277,7 @@ func (h *host) keeps() *policy.Resolved {
 	return s.Resolve(&policy.Frontend{Key: policy.FrontendKey{Addr: h.address(31), Port: 80, Kind: policy.External}, Outside: route, FromLocal: route})
 }
 
-func TestRefusals(t *testing.T) {
+func TestRefusedConnections(t *testing.T) {
 	packets(t, 1, func(h *host) {
 		drops := h.drops()
 		ranges := h.service("ranges", 40, 0, 1)

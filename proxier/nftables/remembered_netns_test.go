@@ -11,7 +11,7 @@ import (
 )
 
 // The table tells which endpoint each client keeps, and of who never came nothing.
-func TestRemembered(t *testing.T) {
+func TestRememberedClientsAreListed(t *testing.T) {
 	packets(t, 4, func(h *host) {
 		res := h.service("sticky", 10, time.Hour, ones(4)...)
 		pool, ctx := res.Pools[0], context.Background()

@@ -57,7 +57,7 @@ func TestRepairsAfterDelta(t *testing.T) {
 }
 
 // A table that goes while it is read is made again at once: a sync that failed would be tried again half a second later.
-func TestGoesWhileItIsRead(t *testing.T) {
+func TestTableRemovedDuringAReadIsMadeAgain(t *testing.T) {
 	everywhere(t, func(h *host) {
 		h.Fill(seeded(5), 30)
 		h.Sync(nil)
@@ -85,7 +85,7 @@ func TestGoesWhileItIsRead(t *testing.T) {
 }
 
 // A first load that was cut off is taken up where it ended.
-func TestCutOff(t *testing.T) {
+func TestCutOffLoadIsResumed(t *testing.T) {
 	everywhere(t, func(h *host) {
 		h.Fill(seeded(5), 8)
 		h.Sync(nil)
@@ -107,7 +107,7 @@ func TestCutOff(t *testing.T) {
 }
 
 // A probe leaves nothing, and a sync that has nothing to do sends nothing: neither even counts as a change.
-func TestNothingIsSent(t *testing.T) {
+func TestUnchangedSyncSendsNothing(t *testing.T) {
 	everywhere(t, func(h *host) {
 		h.keepHooks()
 		for _, services := range []int{0, 15} {
@@ -194,7 +194,7 @@ func next(h *host, events <-chan proxier.ForeignChange, after string) proxier.Fo
 
 // What others do to our table is told at once, with their name; what we do, and
 // what others do to their own, is not.
-func TestWatch(t *testing.T) {
+func TestWatchReportsOthersByName(t *testing.T) {
 	everywhere(t, func(h *host) {
 		events := h.watch()
 		other := newHost(h, map[policy.Family]policy.Family{policy.IPv4: policy.IPv6, policy.IPv6: policy.IPv4}[h.Family])

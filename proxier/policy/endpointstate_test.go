@@ -9,7 +9,7 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-func TestStates(t *testing.T) {
+func TestStatesOfEndpoints(t *testing.T) {
 	ep := func(a string, change func(*source.Endpoint)) source.Endpoint {
 		e := source.Endpoint{Addr: netip.MustParseAddr(a), Node: "other", Weight: 1, Ready: true, Serving: true}
 		if change != nil {

@@ -7,7 +7,7 @@ import (
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
-func TestSender(t *testing.T) {
+func TestSenderOfPackets(t *testing.T) {
 	h := &policy.Host{LocalCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, LocalInterfaces: []string{"cni0", "veth*"}}
 	tests := []struct {
 		sender policy.Sender

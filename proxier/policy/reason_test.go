@@ -11,7 +11,7 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-func TestWhy(t *testing.T) {
+func TestWhyANameIsGiven(t *testing.T) {
 	local := func(s *source.Service) { s.InternalTrafficPolicy = source.Local }
 	part := func(s *source.Service) {
 		s.Ports[0].Name = "http"

@@ -286,7 +286,7 @@ func TestResolveSourceRangesOfAll(t *testing.T) {
 }
 
 // What two lists have in common is what is in both, whatever lies in what.
-func TestInBoth(t *testing.T) {
+func TestInBothOfTwoLists(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		draw := rapid.Custom(func(t *rapid.T) netip.Prefix {
 			bits := rapid.IntRange(24, 32).Draw(t, "bits")

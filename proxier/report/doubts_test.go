@@ -60,7 +60,7 @@ func doubts(list []*source.Service, on Snapshot) []Doubt {
 	return Doubts(&on, nil)
 }
 
-func TestDoubts(t *testing.T) {
+func TestDoubtsOfServices(t *testing.T) {
 	other := func(edit ...func(*source.Service)) *source.Service {
 		return named("other", append([]func(*source.Service){vips("10.96.0.2"), policytest.Endpoints("10.0.0.1")}, edit...)...)
 	}
@@ -138,7 +138,7 @@ func TestDoubtsOfLocalhostNodePorts(t *testing.T) {
 }
 
 // Of another host nothing is known but its files.
-func TestDoubtsElsewhere(t *testing.T) {
+func TestDoubtsOfAnotherHostComeFromItsFiles(t *testing.T) {
 	list := doubts([]*source.Service{named("a", policytest.Endpoints("192.0.2.1"), targetPort(80)), named("b", vips("192.0.2.1"), nodePort(30080))}, Snapshot{})
 	if len(list) != 1 || list[0].Key.Name != "a" {
 		t.Errorf("doubts %v, want one, of a", list)

@@ -13,7 +13,7 @@ import (
 )
 
 // Whatever differs between two services is told.
-func TestEditsTellEverything(t *testing.T) {
+func TestEditsReportEveryDifference(t *testing.T) {
 	same := structtest.Filled[source.Service]()
 	if got := Describe(claims.Transition{Old: same, New: structtest.Filled[source.Service]()}); got != "" {
 		t.Errorf("services that mean the same differ in %q", got)

@@ -7,7 +7,7 @@ import (
 )
 
 // Rows are merged where all but the port is the same, and ports follow each other.
-func TestRuns(t *testing.T) {
+func TestRunsOfPortsMerge(t *testing.T) {
 	row := func(address, action string) FrontendStatus { return FrontendStatus{Address: address, Action: action} }
 	ports := func(from, to int, action string) (list []FrontendStatus) {
 		for n := from; n <= to; n++ {

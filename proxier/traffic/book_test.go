@@ -67,7 +67,7 @@ func (b *book) read(second int64, s seen) {
 	b.end(time.Unix(second, 0), func(netip.AddrPort) bool { return !s.unread })
 }
 
-func TestBook(t *testing.T) {
+func TestBookCounts(t *testing.T) {
 	web := service("web", "10.96.0.10", one, two)
 	vip := func(target netip.AddrPort) proxier.Pair {
 		return proxier.Pair{FrontendAddr: at(source.TCP, "10.96.0.10:80"), Target: target}
@@ -172,7 +172,7 @@ func names(r *Report) (list []string) {
 	return list
 }
 
-func TestReport(t *testing.T) {
+func TestReportOfBook(t *testing.T) {
 	var b book
 	all := []*policy.Resolved{
 		service("a", "10.96.0.1", one), service("b", "10.96.0.2", one, two), service("c", "10.96.0.3", one), service("idle", "10.96.0.4", one),

@@ -163,7 +163,7 @@ func TestCountedWhileAsked(t *testing.T) {
 	})
 }
 
-func TestCountedAlways(t *testing.T) {
+func TestCountingAlwaysNeedsNoAsker(t *testing.T) {
 	collect(t, newFakeKernel(), serving(service("web", "10.96.0.10", one)), func(r *rig) {
 		r.Want(Wanted{Always: true, Services: 10})
 		synctest.Wait()
@@ -209,7 +209,7 @@ func TestForeignPairsAreDropped(t *testing.T) {
 }
 
 // A session looks at what it was told without being asked.
-func TestRelieved(t *testing.T) {
+func TestSessionReadsWithoutBeingAsked(t *testing.T) {
 	s := service("web", "10.96.0.10", one)
 	collect(t, newFakeKernel(), serving(s), func(r *rig) {
 		r.Want(Wanted{Always: true})
@@ -256,7 +256,7 @@ func TestCountedFromTheStart(t *testing.T) {
 }
 
 // Events that have failed are asked for again although nobody asks for a Report.
-func TestFollowedAgain(t *testing.T) {
+func TestFailedEventsAreRequestedAgain(t *testing.T) {
 	collect(t, newFakeKernel(), serving(service("web", "10.96.0.10", one)), func(r *rig) {
 		r.Want(Wanted{Always: true})
 		synctest.Wait()
@@ -280,7 +280,7 @@ func TestReadingsAreSpaced(t *testing.T) {
 	})
 }
 
-func TestFollowerFails(t *testing.T) {
+func TestFailingFollowerIsReported(t *testing.T) {
 	k := newFakeKernel()
 	k.refuses = errors.New("not allowed")
 	collect(t, k, serving(service("web", "10.96.0.10", one)), func(r *rig) {
@@ -352,7 +352,7 @@ func TestAskerGivesUp(t *testing.T) {
 }
 
 // What is counted always is told without counting for it, in the status of services too.
-func TestCounted(t *testing.T) {
+func TestCountedIsPartOfStatus(t *testing.T) {
 	web, dns := service("web", "10.96.0.10", one), service("dns", "10.96.0.53", two)
 	collect(t, newFakeKernel(), serving(dns, web), func(r *rig) {
 		q := Query{Names: []string{"web"}, Endpoints: true}

@@ -228,7 +228,7 @@ func lacking(r *Rules, pick func(int) int) map[ipset.Entry]bool {
 }
 
 // A frontend waits for rules until packets pass some that restrict it, and masquerade, as the state asks.
-func TestUnguarded(t *testing.T) {
+func TestFrontendsWaitForTheirGuards(t *testing.T) {
 	w := backendtest.NewWorld(policy.IPv4)
 	restricted, masqueraded, plain := backendtest.Web(policy.IPv4, 0, 1), backendtest.Web(policy.IPv4, 1, 1), backendtest.Web(policy.IPv4, 2, 1)
 	restricted.Frontends[0].Restricted = true
@@ -286,7 +286,7 @@ func TestUnguarded(t *testing.T) {
 
 // While IPVS balances to what leaves a frontend, sets keep who may use it and whom to masquerade, whether a
 // change takes that away or the kernel holds it. Ranges go at once if others take their place.
-func TestGuardsWait(t *testing.T) {
+func TestGuardsOutliveTheirFrontends(t *testing.T) {
 	all := []string{"SVCP-FIREWALLED-4", "SVCP-MASQ-ALL-4", "SVCP-RANGES-4"}
 	for _, tt := range []struct {
 		what    string

@@ -36,7 +36,7 @@ func check(t *testing.T, chains map[string]string, name, want string) {
 	}
 }
 
-func TestMarks(t *testing.T) {
+func TestMarksOfFrontends(t *testing.T) {
 	const to = `-A SVCP-SERVICES -d 10.96.0.1/32 -p udp -m udp --dport 53 `
 	const comment = `-m comment --comment "default/dns:q" `
 	const nodePorts = "-A SVCP-SERVICES -d 192.0.2.1/32 -j SVCP-NODEPORTS\n-A SVCP-SERVICES -d 127.0.0.1/32 -j SVCP-NODEPORTS\n"
@@ -96,7 +96,7 @@ func TestIPVSMasquerades(t *testing.T) {
 }
 
 // While ipvs mode is left the connections that it took last are marked.
-func TestAfterIPVS(t *testing.T) {
+func TestLastConnectionsOfIPVSAreMarked(t *testing.T) {
 	r := NewRules(policy.IPv4)
 	w := backendtest.NewWorld(policy.IPv4)
 	if err := r.Reset(w.State); err != nil {
@@ -119,7 +119,7 @@ func TestAfterIPVS(t *testing.T) {
 }
 
 // Frontends whose routes differ do not share the chain that tells sources apart.
-func TestSplit(t *testing.T) {
+func TestFrontendsOfOtherRoutesHaveOtherChains(t *testing.T) {
 	s := backendtest.Service{Name: "web", Protocol: source.TCP, Targets: backendtest.Targets(policy.IPv4, 1, 2)}
 	s.Local = s.Targets[:1]
 	cluster, local := s.Pools()
@@ -300,7 +300,7 @@ func FuzzNames(f *testing.F) {
 	})
 }
 
-func TestHostileInterfaces(t *testing.T) {
+func TestHostileInterfaceNamesAreQuoted(t *testing.T) {
 	for name, ok := range map[string]bool{
 		"eth0": true, "eth*": true, "*": true, "a.b-c_d@e:1": true,
 		"": false, "eth0 -j ACCEPT": false, "a\n": false, `"`: false, "eth+": false, "e*h*": false, "sixteencharacter": false, "!": false,

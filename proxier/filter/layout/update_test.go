@@ -171,7 +171,7 @@ func checkChains(t interface{ Fatalf(string, ...any) }, chains map[string]string
 }
 
 // A tree too deep for nf_tables is cut off, and grows again when it may.
-func TestDeepTree(t *testing.T) {
+func TestDeepTreeIsCutOff(t *testing.T) {
 	w := backendtest.NewWorld(policy.IPv6)
 	r := NewRules(policy.IPv6)
 	if err := r.Reset(w.State); err != nil {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func TestExpiry(t *testing.T) {
+func TestExpiryOfAffinity(t *testing.T) {
 	tests := []struct{ asked, want time.Duration }{
 		{time.Millisecond, time.Second},
 		{time.Second, time.Second},

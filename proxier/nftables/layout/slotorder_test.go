@@ -9,7 +9,7 @@ import (
 )
 
 // Each target has its number of slots, wherever they are.
-func TestPlaced(t *testing.T) {
+func TestPlacedKeepsSlotCounts(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := rapid.SliceOfN(rapid.Uint64Range(1, slotsEach), 3, 300).Draw(t, "counts")
 		n := int(sumOf(want))

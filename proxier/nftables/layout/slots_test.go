@@ -22,7 +22,7 @@ func weighted(weights ...uint16) []policy.Target {
 	return targets
 }
 
-func TestSpread(t *testing.T) {
+func TestSpreadOfSlots(t *testing.T) {
 	tests := []struct {
 		name    string
 		weights []uint16
@@ -74,7 +74,7 @@ func TestSpreadRounds(t *testing.T) {
 	}
 }
 
-func TestSizes(t *testing.T) {
+func TestSizesOfMaps(t *testing.T) {
 	tests := []struct {
 		slots       int
 		size, least uint32
@@ -122,7 +122,7 @@ func shares(targets []policy.Target) []float64 {
 
 // No target is more than 2 % off its share, whatever their number, as long as
 // weights need not be rounded.
-func TestShares(t *testing.T) {
+func TestSharesWithinTwoPercent(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 3000).Draw(t, "targets")
 		targets := make([]uint16, n)

@@ -85,7 +85,7 @@ func TestSlowStartStep(t *testing.T) {
 }
 
 // An endpoint that leaves takes its own slots with it, and moves few others.
-func TestLeaving(t *testing.T) {
+func TestLeavingMovesFewSlots(t *testing.T) {
 	for _, tt := range []struct {
 		endpoints int
 		slowStart time.Duration
@@ -179,7 +179,7 @@ func TestSettledShares(t *testing.T) {
 
 // A step of one target, whatever the weights are, and also while others start, changes about as many slots as
 // it gets, or moves the pool to a map of another size.
-func TestAnyStep(t *testing.T) {
+func TestAnyStepMovesFewSlots(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(fewTargets+1, 90).Draw(t, "targets")
 		weights, shares := drawStart(t, n, rapid.SampledFrom([]int{1, 3, 100, 6553}).Draw(t, "largest weight"))
