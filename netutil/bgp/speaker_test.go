@@ -81,7 +81,7 @@ func untilPeer(t *testing.T, s *bgp.Speaker, i int, what string, ok func(bgp.Pee
 func established(st bgp.PeerState) bool { return st.State == bgp.Established }
 
 // A router gets a route with the attributes of the peer, then the next one only; the same set says nothing.
-func TestRoutes(t *testing.T) {
+func TestRoutesAreSentOnce(t *testing.T) {
 	r := newRouter(t)
 	p := r.peer()
 	p.MED, p.Communities = 50, []bgp.Community{64512<<16 | 100}
@@ -121,7 +121,7 @@ func TestRoutes(t *testing.T) {
 
 // Routes with Shutdown are marked, and to a peer of our own AS they come with the
 // lowest local preference, whatever the configured one.
-func TestShutdown(t *testing.T) {
+func TestShutdownMarksRoutes(t *testing.T) {
 	r := newRouter(t)
 	r.as = ourAS
 	p := r.peer()
@@ -148,7 +148,7 @@ func TestShutdown(t *testing.T) {
 
 // With graceful restart, nothing is opened before the first set; OPEN says that forwarding was preserved, routes come before
 // End-of-RIB, the connection ends without a word, and a session that was only lost says the same.
-func TestGracefulRestart(t *testing.T) {
+func TestGracefulRestartPreservesRoutes(t *testing.T) {
 	r := newRouter(t)
 	cfg := config(r.peer())
 	cfg.GracefulRestart = 100 * time.Second
@@ -204,7 +204,7 @@ func preserved(t *testing.T, c *conn) {
 }
 
 // Without graceful restart, peers are told to remove the routes.
-func TestStop(t *testing.T) {
+func TestStopWithdrawsRoutes(t *testing.T) {
 	r := newRouter(t)
 	s := run(t, config(r.peer()))
 	set(t, s)
@@ -250,7 +250,7 @@ func TestStopWhileOpening(t *testing.T) {
 }
 
 // What peers send is counted and goes nowhere.
-func TestRefused(t *testing.T) {
+func TestReceivedRoutesAreRefused(t *testing.T) {
 	r, other := newRouter(t), newRouterAt(t, netip.MustParseAddr("127.0.0.2"))
 	second := other.peer()
 	other.as, second.AS = routerAS+1, routerAS+1 // a route is never sent to an AS, or a router ID, that it comes from
@@ -322,7 +322,7 @@ var faults = []struct {
 }
 
 // Why there is no session stands in the state, in words: one speaker, and a router for each reason.
-func TestFaults(t *testing.T) {
+func TestStateNamesWhyThereIsNoSession(t *testing.T) {
 	routers := make([]*router, len(faults))
 	peers := make([]bgp.Peer, len(faults))
 	for i := range faults {
@@ -350,7 +350,7 @@ func TestFaults(t *testing.T) {
 }
 
 // A port that is taken is the error of Run, and nothing is left.
-func TestPortTaken(t *testing.T) {
+func TestTakenPortEndsRun(t *testing.T) {
 	ln, err := net.Listen("tcp4", ":0")
 	if err != nil {
 		t.Fatal(err)
@@ -395,7 +395,7 @@ func TestTroubleIsLoggedOnce(t *testing.T) {
 }
 
 // OnChange hears of the newest state, however slow it is, and the end of the context is the end of all.
-func TestContext(t *testing.T) {
+func TestContextEndsTheSpeaker(t *testing.T) {
 	r := newRouter(t)
 	cfg := config(r.peer())
 	got := make(chan bgp.PeerState)
@@ -430,7 +430,7 @@ func TestContext(t *testing.T) {
 }
 
 // A router that accepts the connection and says nothing is named as such, and not once it has answered.
-func TestSilentRouter(t *testing.T) {
+func TestSilentRouterIsNamed(t *testing.T) {
 	r := newRouter(t)
 	s, err := bgp.New(config(r.peer()))
 	if err != nil {

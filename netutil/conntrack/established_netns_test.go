@@ -12,7 +12,7 @@ import (
 )
 
 // Of TCP, only what is established counts; of UDP what was answered.
-func TestEstablished(t *testing.T) {
+func TestEstablishedCountsAnsweredFlows(t *testing.T) {
 	namespace(t, `ip link set lo up
 ip route add 10.96.0.0/24 dev lo src 127.0.0.1
 iptables -w -t nat -A OUTPUT -d 10.96.0.1 -p tcp --dport 80 -j DNAT --to-destination 127.0.0.1:8080

@@ -8,7 +8,7 @@ import (
 )
 
 // Few entries are listed at once, and many once for each address.
-func TestWalks(t *testing.T) {
+func TestWalksOfFilters(t *testing.T) {
 	vips := func(n int) (list []netip.AddrPort) {
 		for i := range n {
 			list = append(list, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 0, byte(i)}), 80))

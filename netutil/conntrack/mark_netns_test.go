@@ -32,7 +32,7 @@ func marks(t *testing.T, family string) map[string]string {
 	return found
 }
 
-func TestMark(t *testing.T) {
+func TestMarkOfFlows(t *testing.T) {
 	const entry = "conntrack -I -p tcp -t 600 --state ESTABLISHED --dport 80 --reply-port-src 8080 "
 	namespace(t, entry+"-s 192.0.2.7 --sport 1 -d 10.96.0.1 -r 10.244.0.1 -q 192.0.2.7 --reply-port-dst 1 --mark 3\n"+
 		entry+"-s 192.0.2.7 --sport 2 -d 10.96.0.2 -r 10.244.0.1 -q 192.0.2.7 --reply-port-dst 2\n"+

@@ -14,7 +14,7 @@ import (
 
 // Connections that a peer still has are open; those that both have closed, that were never
 // answered, and that go where they were sent to, are not.
-func TestOpen(t *testing.T) {
+func TestOpenIsWhatAPeerStillHas(t *testing.T) {
 	namespace(t, `ip link set lo up
 ip addr add 127.0.0.2/32 dev lo
 ip route add 10.96.0.0/24 dev lo src 127.0.0.1

@@ -10,7 +10,7 @@ import (
 )
 
 // Ten source ports are for thirty flows.
-func TestInsertFailed(t *testing.T) {
+func TestInsertFailedIsCounted(t *testing.T) {
 	namespace(t, translation+`nft add chain ip nat postrouting { type nat hook postrouting priority 100; }
 nft add rule ip nat postrouting meta l4proto { tcp, udp } masquerade to :2001-2010 fully-random
 `)

@@ -86,7 +86,7 @@ func connect(t *testing.T, port int, servers ...chan *net.TCPConn) (client *net.
 // After Reopen, a client that connects again from the same port after its server has reset the
 // connection is balanced again; without it, it reaches the same server forever. Established and half-closed
 // connections go on.
-func TestReopen(t *testing.T) {
+func TestReopenBalancesAgain(t *testing.T) {
 	for _, tt := range []struct {
 		reopened, halfClosed bool
 		want                 int
@@ -148,7 +148,7 @@ func exchange(t *testing.T, from, to *net.TCPConn) {
 
 // After Move the next packet of a flow goes elsewhere, and the answer to the one before, which is
 // still under way, reaches the client.
-func TestMove(t *testing.T) {
+func TestMoveKeepsTheAnswer(t *testing.T) {
 	namespace(t, twoServers)
 	move(t, "10.96.0.1:53", "127.0.0.1:5353", "127.0.0.1:5354")
 	move(t, "[fd00:96::1]:53", "[::1]:5353", "[::1]:5354")

@@ -117,7 +117,7 @@ func checkTool(t *testing.T) {
 	}
 }
 
-func TestManyMembers(t *testing.T) {
+func TestManyMembersAreWrittenAtOnce(t *testing.T) {
 	enterNamespace(t)
 	c := dial(t)
 	ctx := context.Background()
@@ -139,7 +139,7 @@ func TestManyMembers(t *testing.T) {
 	}
 }
 
-func TestErrors(t *testing.T) {
+func TestErrorsNameTheCause(t *testing.T) {
 	enterNamespace(t)
 	c := dial(t)
 	ctx := context.Background()

@@ -221,7 +221,7 @@ func TestAnnouncesWhenALinkComesUp(t *testing.T) {
 }
 
 // Nobody tells of what lets the kernel answer: it is looked at again.
-func TestLooksAgain(t *testing.T) {
+func TestHostIsInspectedAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, x fixture) {
 		x.set("10.1.0.98")
 		x.after(t, time.Minute)
@@ -240,7 +240,7 @@ func TestLooksAgain(t *testing.T) {
 }
 
 // However many there are, 200 a second are announced, the first of each before the second of any.
-func TestRate(t *testing.T) {
+func TestAnnouncementsAreSpaced(t *testing.T) {
 	bubble(t, func(t *testing.T, x fixture) {
 		const many = 600
 		var addrs []netip.Addr
@@ -272,7 +272,7 @@ func TestRate(t *testing.T) {
 	})
 }
 
-func TestTriesAgain(t *testing.T) {
+func TestFailedAnnouncementIsRetried(t *testing.T) {
 	bubble(t, func(t *testing.T, x fixture) {
 		x.f.failed = errors.New("no buffer")
 		x.set("10.1.0.1", "10.1.0.2")

@@ -166,7 +166,7 @@ func (r *room) mislead(addrs ...netip.Addr) {
 
 // Addresses move from one host to another, and neighbours follow. An IPv6 address is
 // announced after duplicate address detection, which does not find the announcement.
-func TestNeighboursFollow(t *testing.T) {
+func TestNeighboursFollowAMovedAddress(t *testing.T) {
 	t.Parallel()
 	n, hosts := rooms(t, 2)
 	from, to := hosts[0], hosts[1]

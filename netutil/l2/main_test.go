@@ -13,7 +13,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // Who may not open a socket is told what it takes.
-func TestWithoutRights(t *testing.T) {
+func TestErrorNamesMissingRights(t *testing.T) {
 	done := make(chan struct{})
 	go func() { // not unlocked: the thread ends with what it gave up
 		defer close(done)
@@ -40,7 +40,7 @@ func TestWithoutRights(t *testing.T) {
 	<-done
 }
 
-func TestExplain(t *testing.T) {
+func TestExplainSocketErrors(t *testing.T) {
 	err := explain(unix.EAFNOSUPPORT, "AF_PACKET")
 	if !errors.Is(err, unix.EAFNOSUPPORT) || !strings.Contains(err.Error(), "RestrictAddressFamilies=AF_PACKET") {
 		t.Errorf("got %v", err)

@@ -178,7 +178,7 @@ func TestAddrsMultipath(t *testing.T) {
 `)
 }
 
-func TestWatch(t *testing.T) {
+func TestWatchReportsChanges(t *testing.T) {
 	namespace(t)
 	// A link-local address would change by itself, when it has been found to be nobody else's.
 	check(t, os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("1"), 0o644))
@@ -280,7 +280,7 @@ func drain(calls <-chan struct{}) string {
 	}
 }
 
-func TestIndex(t *testing.T) {
+func TestIndexIgnoresOtherNames(t *testing.T) {
 	namespace(t)
 	bridge(t, "br-a", 7)
 	l, err := netlink.LinkByName("br-a")

@@ -22,7 +22,7 @@ func TestDialSaysWhetherTheKernelHasIPVS(t *testing.T) {
 }
 
 // Only an answer that is about what was sent is a refusal of it.
-func TestRefusals(t *testing.T) {
+func TestRefusalsAreAnswersToTheRequest(t *testing.T) {
 	for _, tt := range []struct {
 		err     error
 		refused bool

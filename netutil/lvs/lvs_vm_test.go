@@ -285,7 +285,7 @@ func TestRefusalsHaveNames(t *testing.T) {
 }
 
 // What others set and we cannot say is noticed, and an update puts it right.
-func TestOddThingsOfOthers(t *testing.T) {
+func TestUnknownSettingsOfOthersAreRepaired(t *testing.T) {
 	c := dial(t)
 	run(t, "ipvsadm -A -t 10.96.0.10:80 -s wrr -p 60 -M 255.255.255.0")
 	run(t, "ipvsadm -a -t 10.96.0.10:80 -r 192.168.10.11:8080 -m -w 65537")
@@ -310,7 +310,7 @@ func TestOddThingsOfOthers(t *testing.T) {
 	}
 }
 
-func TestTimeouts(t *testing.T) {
+func TestTimeoutsOfZeroStay(t *testing.T) {
 	c := dial(t)
 	before, err := c.Timeouts(t.Context())
 	check(t, err)
@@ -350,7 +350,7 @@ func TestAfterADeadline(t *testing.T) {
 }
 
 // How packets get to a destination is read as it was written, and ipvsadm agrees; a change of it is a change of the destination.
-func TestForwarding(t *testing.T) {
+func TestForwardingIsReadAsWritten(t *testing.T) {
 	c := dial(t)
 	for _, tt := range []struct {
 		key Key
@@ -420,7 +420,7 @@ func TestIpvsadmAgrees(t *testing.T) {
 }
 
 // Counters are those of each destination; a server that does not exist has none.
-func TestCounters(t *testing.T) {
+func TestCountersOfEachDestination(t *testing.T) {
 	c := dial(t)
 	check(t, c.AddServer(t.Context(), Server{Key: web, Scheduler: "wrr"}))
 	check(t, c.AddDestination(t.Context(), web, Destination{AddrPort: first, Weight: 1}))

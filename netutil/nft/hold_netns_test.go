@@ -42,7 +42,7 @@ func hookTables(t *testing.T, c *Conn) (list []OwnedTable) {
 
 // A translated connection lives on when another process removes all rules, and nobody else can
 // remove what keeps it.
-func TestHold(t *testing.T) {
+func TestHeldConnectionOutlivesAFlush(t *testing.T) {
 	c := dial(t)
 	for _, line := range []string{"link set lo up", "route add 192.0.2.1 dev lo src 127.0.0.1"} {
 		if out, err := exec.Command("ip", strings.Fields(line)...).CombinedOutput(); err != nil {
@@ -124,7 +124,7 @@ func TestHoldIsShared(t *testing.T) {
 }
 
 // A table without an owner is removed in its family; one that a process owns stays.
-func TestRemoveHooks(t *testing.T) {
+func TestRemoveHooksSparesOwnedTables(t *testing.T) {
 	c := dial(t)
 	mustScript(t, "add table ip6 "+HooksTable)
 	h := NewHolder(unix.NFPROTO_IPV4)

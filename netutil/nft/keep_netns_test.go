@@ -17,7 +17,7 @@ import (
 
 // A connection lives on when all other rules go, that which translates it too, as
 // long as a table that keeps it is there.
-func TestKeep(t *testing.T) {
+func TestKeptConnectionOutlivesItsRules(t *testing.T) {
 	c := dial(t)
 	run := func(line string) string {
 		t.Helper()

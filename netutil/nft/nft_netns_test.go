@@ -51,7 +51,7 @@ func numbered(n uint32) Element {
 var doubles = &Set{Name: "doubles", Key: IPv4Addr, Data: Mark, Comment: "twice"}
 
 // More elements than one message takes come back as they were sent.
-func TestElements(t *testing.T) {
+func TestElementsBeyondOneMessage(t *testing.T) {
 	c := dial(t)
 	const count = 3*maxElements + 7
 	commit(t, c, func(b *Batch) {
@@ -92,7 +92,7 @@ func TestElements(t *testing.T) {
 }
 
 // Get leaves out what is not there, wherever it would be.
-func TestGet(t *testing.T) {
+func TestGetLeavesOutMissingObjects(t *testing.T) {
 	c := dial(t)
 	const count = 4 * maxElements
 	there := func(n uint32) bool { return n%701 != 0 && n != count-1 && (n < 900 || n > 920) }
@@ -140,7 +140,7 @@ func TestCommitFails(t *testing.T) {
 	commit(t, c, func(b *Batch) { b.AddTable("") })
 }
 
-func TestTry(t *testing.T) {
+func TestTryChangesNothing(t *testing.T) {
 	c := dial(t)
 	b := NewBatch(table)
 	b.AddTable("")
@@ -161,7 +161,7 @@ func TestTry(t *testing.T) {
 }
 
 // A monitor hears others, and of others what they do to its table.
-func TestMonitor(t *testing.T) {
+func TestMonitorHearsOthersOnly(t *testing.T) {
 	own := dial(t)
 	other := another(t)
 	m, err := NewMonitor(table, own)
@@ -218,7 +218,7 @@ func TestMonitor(t *testing.T) {
 }
 
 // An error reports whether flows were refused, or something else of the same transaction.
-func TestAddsFlows(t *testing.T) {
+func TestErrorTellsRefusedFlows(t *testing.T) {
 	c := dial(t)
 	rule, err := NewRule(table.Family, "", FlowOffload("flows"))
 	if err != nil {

@@ -54,7 +54,7 @@ func raw(t *testing.T, list ...expr.Any) (all []nft.Expression) {
 }
 
 // An expression that is not known loads what is not known: tcp dport 443 socket wildcard 0 drop.
-func TestUnknownExpression(t *testing.T) {
+func TestUnknownExpressionPoisonsItsRegister(t *testing.T) {
 	list := append(dport443(), &expr.Socket{Key: expr.SocketKeyWildcard, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{0}}, drop())
 	r := &nftRule{exprs: raw(t, list...)}
 	if m, v := r.Eval(nftPacket()); m != Maybe || v.Kind != Drop {
@@ -67,7 +67,7 @@ func TestUnknownExpression(t *testing.T) {
 
 // What hands packets to a process of this host keeps them from our rules, also if it then
 // accepts them.
-func TestTProxy(t *testing.T) {
+func TestTProxyKeepsPacketsFromOurRules(t *testing.T) {
 	list := append(dport443(), &expr.TProxy{Family: 2, TableFamily: 2, RegPort: 1}, &expr.Verdict{Kind: expr.VerdictAccept})
 	r := &nftRule{exprs: raw(t, list...)}
 	if m, v := r.Eval(nftPacket()); m != Yes || v.Kind != Translate {
@@ -88,7 +88,7 @@ func TestMarkAndAccept(t *testing.T) {
 }
 
 // "*" is for what no other element has.
-func TestCatchAll(t *testing.T) {
+func TestCatchAllMatchesTheRest(t *testing.T) {
 	for _, ranges := range []bool{true, false} {
 		s := newSet(ranges, []*element{
 			{data: []byte{9}}, {key: []byte{0, 0, 0, 0}, isEnd: true}, {key: []byte{11, 0, 0, 0}, isEnd: true}, {key: []byte{10, 0, 0, 0}, data: []byte{1}},
@@ -102,7 +102,7 @@ func TestCatchAll(t *testing.T) {
 }
 
 // The last range of a set need not end.
-func TestOpenRange(t *testing.T) {
+func TestLastRangeMayBeOpen(t *testing.T) {
 	s := newSet(true, []*element{{key: []byte{240, 0, 0, 0}}, {key: []byte{0, 0, 0, 0}, isEnd: true}})
 	for key, want := range map[[4]byte]Match{{255, 255, 255, 255}: Yes, {240, 0, 0, 0}: Yes, {239, 255, 255, 255}: No} {
 		if m, _ := s.find(known(key[:])); m != want {

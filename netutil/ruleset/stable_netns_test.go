@@ -38,7 +38,7 @@ func committing(t *testing.T) func() {
 }
 
 // What changed while it was read is read again, not forever.
-func TestReadAgain(t *testing.T) {
+func TestReadRetriesAfterChanges(t *testing.T) {
 	netnstest.Enter(t)
 	commit := committing(t)
 	for _, tt := range []struct {

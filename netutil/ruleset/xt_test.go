@@ -164,7 +164,7 @@ func TestWalkGivesUp(t *testing.T) {
 }
 
 // A drop that is sure is told of, however many may come before it.
-func TestManyHits(t *testing.T) {
+func TestSureDropIsReportedDespiteManyHits(t *testing.T) {
 	var list []Rule
 	for range 2 * maxHits {
 		list = append(list, parseRule("-m set --match-set x src -j REJECT"))
@@ -178,14 +178,14 @@ func TestManyHits(t *testing.T) {
 }
 
 // Of a chain of which not all rules were read no hit is sure.
-func TestPartial(t *testing.T) {
+func TestPartialChainIsNeverSure(t *testing.T) {
 	b := &Base{Chain: "c", Partial: true, Drops: true, Chains: map[string][]Rule{}}
 	if got, _ := b.Walk(packet("192.0.2.9", "10.0.0.1", 80), nil); len(got) != 1 || got[0].Sure {
 		t.Errorf("got %s", hits(got))
 	}
 }
 
-func TestSort(t *testing.T) {
+func TestSortByHookAndPriority(t *testing.T) {
 	rs := Ruleset{Bases: []*Base{{Hook: "forward", Priority: 5}, {Hook: "postrouting", Priority: -5}, {Hook: "forward", Priority: -5}, {Hook: "prerouting"}}}
 	rs.Sort()
 	var got strings.Builder
@@ -197,7 +197,7 @@ func TestSort(t *testing.T) {
 	}
 }
 
-func TestBudget(t *testing.T) {
+func TestBudgetLimitsRules(t *testing.T) {
 	r := newTestReader("", 2)
 	for _, line := range []string{"*filter", ":FORWARD ACCEPT [0:0]", "-A FORWARD -j DROP", "-A FORWARD -j DROP", "-A FORWARD -j DROP"} {
 		if err := r.line([]byte(line)); err != nil {

@@ -34,7 +34,7 @@ func listen(t *testing.T, network, address string) Listener {
 
 func unmapped(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }
 
-func TestListeners(t *testing.T) {
+func TestListenersOfThisHost(t *testing.T) {
 	both := listen(t, "tcp", "[::]:0")
 	both.DualStack = true
 	want := []Listener{

@@ -35,7 +35,7 @@ func TestOverrules(t *testing.T) {
 }
 
 // Only the first few foreign rules are kept, and only those in front of our last jump.
-func TestAhead(t *testing.T) {
+func TestForeignRulesAheadAreBounded(t *testing.T) {
 	for _, tt := range []struct {
 		rules             string
 		ahead, beforeUser []string

@@ -173,7 +173,7 @@ func programs(t *testing.T, scripts map[string]string) {
 	t.Setenv("PATH", dir)
 }
 
-func TestChoose(t *testing.T) {
+func TestChooseVariant(t *testing.T) {
 	const (
 		nft    = "echo 'iptables v1.8.9 (nf_tables)'"
 		legacy = "echo 'iptables v1.8.9 (legacy)'"
@@ -242,7 +242,7 @@ func TestOnlyNamesOfAVariant(t *testing.T) {
 	}
 }
 
-func TestNoPrograms(t *testing.T) {
+func TestErrorWithoutPrograms(t *testing.T) {
 	programs(t, nil)
 	_, err := Choose(context.Background(), false, readOurs)
 	if !errors.Is(err, exec.ErrNotFound) || !strings.Contains(err.Error(), "install the package iptables") {
