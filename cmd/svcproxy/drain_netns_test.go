@@ -151,7 +151,7 @@ func newDrainHost(t *testing.T) *drainHost {
 
 // From the first line on an endpoint gets no new connection, also over a rewrite of the file
 // and a restart; the wait ends when its last connection has ended.
-func TestDrain(t *testing.T) {
+func TestDrainMovesNewConnectionsAway(t *testing.T) {
 	const four, six = "10.96.0.10:80", "[fd00:96::10]:80"
 	h := newDrainHost(t)
 	h.says(3, "does not answer", "drain", "192.0.2.12")

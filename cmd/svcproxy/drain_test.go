@@ -45,7 +45,7 @@ func TestDrainUsage(t *testing.T) {
 }
 
 // What a daemon answers second by second, what is printed, and how the wait ends.
-func TestDrainWait(t *testing.T) {
+func TestDrainWaitFollowsTheDaemon(t *testing.T) {
 	some := func(n int) control.Remaining {
 		return control.Remaining{Drained: true, Services: []control.RemainingIn{{Namespace: "default", Name: "web", Connections: n}}}
 	}

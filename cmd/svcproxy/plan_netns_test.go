@@ -90,7 +90,7 @@ endpoints = ["192.0.2.11"]
 
 // An operator's day: before the first start, with a daemon that waits for its interval,
 // with a file that is broken, and with the daemon gone.
-func TestPlan(t *testing.T) {
+func TestPlanOverADay(t *testing.T) {
 	netnstest.Enter(t)
 	h := &planHost{t, etc(t, map[string]string{"web.toml": planFile, "svcproxy.toml": "mode = \"nftables\"\nfamilies = [\"ipv4\"]\nhttp_address = \"\"\n[sync]\nmin_interval = \"1h\"\n"})}
 	for _, args := range []string{"link set lo up", "addr add 192.0.2.11/32 dev lo", "route add 10.96.0.0/16 dev lo src 192.0.2.11"} {

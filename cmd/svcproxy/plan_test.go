@@ -16,7 +16,7 @@ endpoints = ["192.168.10.11", "192.168.10.12"]
 `
 
 // Plan --against compares directories without root and without a daemon.
-func TestPlanAgainst(t *testing.T) {
+func TestPlanComparesDirectories(t *testing.T) {
 	fewer := strings.Replace(planned, `, "192.168.10.12"`, "", 1)
 	const fault = "etc/b.toml:1:1: unknown key \"x\"; want defaults or services\n"
 	for _, tt := range []struct {

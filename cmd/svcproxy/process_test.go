@@ -80,7 +80,7 @@ func TestCheckIsInterrupted(t *testing.T) {
 }
 
 // A pipe without a writer does not hold up its reader.
-func TestPipes(t *testing.T) {
+func TestPipeWithoutAWriterIsNotAwaited(t *testing.T) {
 	dir := etc(t, map[string]string{})
 	for _, path := range []string{"etc/svcproxy.toml", "etc/a.toml", "b.toml"} {
 		if err := syscall.Mkfifo(filepath.Join(dir, path), 0o644); err != nil {

@@ -15,7 +15,7 @@ import (
 const unread = "SVCPROXY_TEST_UNREAD"
 
 // The daemon goes on where the program that took its log has ended.
-func TestOutliveReaders(t *testing.T) {
+func TestDaemonOutlivesTheReaderOfItsLog(t *testing.T) {
 	if os.Getenv(unread) != "" {
 		outliveReaders()
 		for range 3 {
@@ -29,7 +29,7 @@ func TestOutliveReaders(t *testing.T) {
 	}
 	r.Close()
 	defer w.Close()
-	cmd := exec.Command(os.Args[0], "-test.run=^TestOutliveReaders$")
+	cmd := exec.Command(os.Args[0], "-test.run=^TestDaemonOutlivesTheReaderOfItsLog$")
 	cmd.Env, cmd.Stderr = append(os.Environ(), unread+"=1"), w
 	if err := cmd.Run(); err != nil {
 		t.Errorf("without a reader: %v", err)

@@ -9,7 +9,7 @@ import (
 
 // Who may not change the network is told so, in place of what fails because of it.
 // CAP_NET_ADMIN is all that it takes, and nothing else will do.
-func TestRights(t *testing.T) {
+func TestMissingRightsAreNamed(t *testing.T) {
 	done := make(chan struct{})
 	go func() { // not unlocked: the thread ends with what it gave up
 		defer close(done)

@@ -15,7 +15,7 @@ import (
 )
 
 // No command waits for a svcproxy.toml on a file system that does not answer, nor for a whole directory there.
-func TestDeadSettings(t *testing.T) {
+func TestCommandsDoNotWaitForDeadSettings(t *testing.T) {
 	if !disktest.Isolated(t) {
 		return
 	}

@@ -104,7 +104,7 @@ func TestStatus(t *testing.T) {
 }
 
 // On a terminal, what is watched is shown at its place; else one after the other.
-func TestStatusWatch(t *testing.T) {
+func TestWatchedStatusRedrawsItsScreen(t *testing.T) {
 	dir := etc(t, nil)
 	serveStatus(t, dir)
 	master, tty := terminal(t)

@@ -353,7 +353,7 @@ func TestPasswordsOfPeers(t *testing.T) {
 }
 
 // Neighbours are told of what is announced by L2.
-func TestNeighbours(t *testing.T) {
+func TestNeighboursLearnAnnouncedAddresses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &wire{}
 		a, ready, _ := begin(t, w, configs.BGP{})
@@ -373,7 +373,7 @@ func TestNeighbours(t *testing.T) {
 }
 
 // The log names what it can in a line, whatever the number of addresses.
-func TestLog(t *testing.T) {
+func TestLogLineIsBounded(t *testing.T) {
 	var out bytes.Buffer
 	a := New(Config{Log: slog.New(slog.NewTextHandler(&out, nil))})
 	var list []announce.Change

@@ -12,7 +12,7 @@ import (
 )
 
 // Other routers have sessions without an end of those that stay, where the Speaker can do so.
-func TestRoutersChange(t *testing.T) {
+func TestChangedRoutersKeepOtherSessions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &wire{}
 		first, second := configs.BGPPeer{Address: peerAddr, AS: 1}, configs.BGPPeer{Address: netip.MustParseAddr("192.0.2.253"), AS: 1}

@@ -15,7 +15,7 @@ import (
 
 // A password file that cannot be used for a while costs no session: the password of before stays until there is another one,
 // which needs no reload.
-func TestPasswordStays(t *testing.T) {
+func TestUnusablePasswordFileKeepsThePreviousPassword(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "secret")
 	write := func(text string) {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {

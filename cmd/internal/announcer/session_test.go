@@ -23,7 +23,7 @@ func (l *listed) Sessions(numbers bool) []Session {
 }
 
 // An address is heard of where one session is established that takes its family.
-func TestUnheard(t *testing.T) {
+func TestAddressNeedsASessionOfItsFamily(t *testing.T) {
 	other := netip.MustParseAddr("192.0.2.253")
 	down, both := Session{State: "active"}, Session{State: Established}
 	four := Session{State: Established, IPv6: SessionRoutes{Withheld: "not IPv6"}}
@@ -59,7 +59,7 @@ func TestUnheard(t *testing.T) {
 }
 
 // All that there is to say of a session is in its row.
-func TestWhy(t *testing.T) {
+func TestSessionRowGivesEveryReason(t *testing.T) {
 	for _, tt := range []struct {
 		session Session
 		lack    lack

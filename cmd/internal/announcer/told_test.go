@@ -14,7 +14,7 @@ import (
 )
 
 // What was announced before is at the Speaker when Told returns, also where opening one takes its time.
-func TestTold(t *testing.T) {
+func TestToldWaitsUntilTheSpeakerHasTheRoutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &wire{}
 		b := bgpTo(configs.BGPPeer{Address: peerAddr})

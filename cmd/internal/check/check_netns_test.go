@@ -14,7 +14,7 @@ import (
 
 // A file on a file system that does not answer cannot be read: a service file, svcproxy.toml, the password of a router.
 // No check waits for it.
-func TestDeadDisk(t *testing.T) {
+func TestChecksDoNotWaitForADeadDisk(t *testing.T) {
 	if !disktest.Isolated(t) {
 		return
 	}

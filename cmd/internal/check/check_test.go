@@ -43,7 +43,7 @@ func checker(dir, stdin string) *check.Checker {
 	}
 }
 
-func TestPath(t *testing.T) {
+func TestFaultsOfPaths(t *testing.T) {
 	const broken = "[[services]]\nname = \"b\"\nvips = [\"10.96.0.9\"]\nports = [{ port = 80 }]\nprot = 1\n"
 	tests := []struct {
 		name  string
@@ -165,7 +165,7 @@ func compare(t *testing.T, dir string, want []string, faults []source.Fault) {
 	}
 }
 
-func TestUnreadable(t *testing.T) {
+func TestUnreadableFileIsAFault(t *testing.T) {
 	dir := t.TempDir()
 	for _, path := range []string{filepath.Join(dir, "none"), filepath.Join(dir, "none.toml"), dir + "/none/x"} {
 		r := checker(dir, "").Path(path)
@@ -193,7 +193,7 @@ func TestStandardInputWithoutDirectory(t *testing.T) {
 }
 
 // Text gives the lines of what was checked, of standard input too.
-func TestText(t *testing.T) {
+func TestTextPrintsEveryResult(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a.toml")
 	if err := os.WriteFile(path, []byte("\ufeffx"), 0o600); err != nil {
@@ -227,7 +227,7 @@ func TestText(t *testing.T) {
 
 // What was accepted first stays whose it is, as the daemon has it: the state
 // directory says so, also of a file that is broken now, and however a path is given.
-func TestAcceptedFirst(t *testing.T) {
+func TestClaimsStayWithTheFileAcceptedFirst(t *testing.T) {
 	dir, state := t.TempDir(), t.TempDir()
 	put := func(name, text string) {
 		t.Helper()
@@ -260,7 +260,7 @@ func TestAcceptedFirst(t *testing.T) {
 }
 
 // What this host listens on counts for files of the configuration directory only.
-func TestListeners(t *testing.T) {
+func TestListenersCountForTheConfigurationDirectoryOnly(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "etc")
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)

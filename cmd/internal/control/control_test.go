@@ -115,7 +115,7 @@ func TestRunDirectoryWithTooLongAName(t *testing.T) {
 	}
 }
 
-func TestNobodyAnswers(t *testing.T) {
+func TestErrorWhenNobodyAnswers(t *testing.T) {
 	c := NewClient(t.TempDir())
 	if _, err := c.StatusOf(t.Context(), nil); !errors.Is(err, ErrUnreachable) {
 		t.Errorf("Status: %v, want ErrUnreachable", err)
@@ -180,7 +180,7 @@ func TestOtherVersionAnswers(t *testing.T) {
 }
 
 // What people's scripts read must not change by accident.
-func TestJSONKeys(t *testing.T) {
+func TestJSONKeysOfStatusStay(t *testing.T) {
 	b, err := json.Marshal(Status{Faults: []source.Fault{{
 		Pos: source.Position{File: "svcproxy.toml", Line: 1, Col: 8}, Msg: "m", Hint: "h", Warning: true,
 	}}, Loop: report.Status{}})
@@ -247,7 +247,7 @@ func sampleRoutes() *Routes {
 }
 
 // Questions and errors cross the socket, and who asks is known.
-func TestTell(t *testing.T) {
+func TestQuestionsAndErrorsCrossTheSocket(t *testing.T) {
 	r := new(Routes)
 	Post(r, "/v1/echo", func(_ context.Context, p Peer, q string) (string, error) {
 		if p.PID != os.Getpid() || p.UID != uint32(os.Geteuid()) {

@@ -138,7 +138,7 @@ func TestReadyShare(t *testing.T) {
 }
 
 // Drains are told with who, why, since when and until when, that of this host first.
-func TestDrains(t *testing.T) {
+func TestDrainsNameOwnerReasonAndTimes(t *testing.T) {
 	st := Status{Daemon: Daemon{Healthy: true, Ready: true}, Drains: []conditions.Drained{
 		{Target: conditions.DrainTarget{Node: true}, Drain: policy.Drain{By: "alice", Reason: "disk\x1b[2J", At: now.Add(-2 * time.Minute), Until: now.Add(13 * time.Minute)}},
 		{Target: conditions.DrainTarget{Addr: netip.MustParseAddr("192.168.10.12"), Service: source.Key{Namespace: "default", Name: "web"}}, Drain: policy.Drain{By: "root", At: now.Add(-time.Hour)}},

@@ -118,7 +118,7 @@ func TestSocketWithoutItsGroup(t *testing.T) {
 }
 
 // Who may ask, and who may change something.
-func TestRights(t *testing.T) {
+func TestRightsByPeer(t *testing.T) {
 	const outsider, member, admin = 4800, 4711, 4712
 	withGroups(t, map[string]int{readers: member, admins: admin})
 	r := sampleRoutes()

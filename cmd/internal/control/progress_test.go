@@ -29,7 +29,7 @@ func serveForever(dir string) {
 }
 
 // What is stopped is called so, soon; going on, it answers.
-func TestStoppedDaemon(t *testing.T) {
+func TestStoppedDaemonIsNamed(t *testing.T) {
 	dir := t.TempDir()
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
 	cmd.Env = append(os.Environ(), asServer+"="+dir)
@@ -52,7 +52,7 @@ func TestStoppedDaemon(t *testing.T) {
 }
 
 // An answer may take any time while some of it comes in, and not long while nothing does.
-func TestSlowAnswers(t *testing.T) {
+func TestSlowAnswersAreAwaitedWhileBytesArrive(t *testing.T) {
 	old := [2]time.Duration{stoppedAfter, silentAfter}
 	stoppedAfter, silentAfter = 100*time.Millisecond, pace.Scale(time.Second)
 	defer func() { stoppedAfter, silentAfter = old[0], old[1] }()

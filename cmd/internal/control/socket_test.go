@@ -39,7 +39,7 @@ func TestClaimOnAFullDisk(t *testing.T) {
 }
 
 // A socket that was removed comes again, with its directory and its claim.
-func TestSocketComesAgain(t *testing.T) {
+func TestRemovedSocketComesAgain(t *testing.T) {
 	often(t)
 	for _, name := range []string{"svcproxy.sock", lockName, ""} {
 		t.Run("removed "+name, func(t *testing.T) {

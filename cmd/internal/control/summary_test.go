@@ -168,7 +168,7 @@ func TestRowsOfRanges(t *testing.T) {
 }
 
 // Everything that hinders is trouble, and nothing else.
-func TestTrouble(t *testing.T) {
+func TestTroubleIsEverythingThatHinders(t *testing.T) {
 	fine := func() (Status, report.Summary) {
 		return Status{Daemon: Daemon{Ready: true, Healthy: true}, Sources: []source.Status{{
 			Source: "file", Warnings: []string{"web.yaml is not read"}, Notes: 1,
@@ -286,7 +286,7 @@ func TestSortServices(t *testing.T) {
 }
 
 // What a check says, and that it waits for a change that is on its way, but not for long.
-func TestCheck(t *testing.T) {
+func TestCheckWaitsForAPendingChange(t *testing.T) {
 	old := [2]time.Duration{checkTime, pendingTime}
 	checkTime = pace.Scale(2 * time.Minute)
 	defer func() { checkTime, pendingTime = old[0], old[1] }()
@@ -360,7 +360,7 @@ func TestCheckTakesNoLonger(t *testing.T) {
 }
 
 // A screen holds what was shown last, whatever was before, and writes only what changed.
-func TestScreen(t *testing.T) {
+func TestScreenWritesOnlyWhatChanged(t *testing.T) {
 	var b bytes.Buffer
 	s := NewScreen(&b)
 	show := func(text string, rows, columns int, want string) {

@@ -12,7 +12,7 @@ import (
 
 // However many questions readers ask at once, those who may change something are answered. Who waits has the turn
 // that ends, or gives up.
-func TestTurns(t *testing.T) {
+func TestTurnsLeaveRoomForChanges(t *testing.T) {
 	answering, begun, ends := newTurns(maxReaderAnswers, maxWriterAnswers), make(chan bool), make(chan bool)
 	h := answering.handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		begun <- true

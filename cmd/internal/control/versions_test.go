@@ -9,7 +9,7 @@ import (
 )
 
 // What stands in names and owners cannot steer the terminal.
-func TestWriteHistory(t *testing.T) {
+func TestHistoryCannotSteerTheTerminal(t *testing.T) {
 	at := time.Date(2026, 11, 22, 10, 0, 0, 0, time.Local)
 	list := []keep.Revision{
 		{Number: 4, File: "web.toml", At: at, UID: -1, Diff: keep.Diff{Removed: 9, Names: []string{"-default/a"}}},

@@ -24,7 +24,7 @@ func TestFilesWithoutCluster(t *testing.T) {
 }
 
 // Alone, a cluster of which nothing is known is waited for, and status claims nothing.
-func TestClusterUnknown(t *testing.T) {
+func TestUnknownClusterIsAwaited(t *testing.T) {
 	r := launch(t, "sources = [\"kubernetes\"]\nhttp_address = \"\"\n[kubernetes]\napi_server = \"http://127.0.0.1:1\"\n")
 	r.eventually("failed", func() bool { return strings.Contains(r.log.String(), "refused") })
 	st := r.status()

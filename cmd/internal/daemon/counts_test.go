@@ -72,7 +72,7 @@ func TestStatusLineFollows(t *testing.T) {
 }
 
 // A failed sync has kube-proxy's name of what failed.
-func TestFailureOf(t *testing.T) {
+func TestFailuresHaveKubeProxyNames(t *testing.T) {
 	none := errors.New("no")
 	for _, tt := range []struct {
 		m    modes.Mode

@@ -229,7 +229,7 @@ func (r *running) ready() {
 	r.eventually("ready", func() bool { return strings.Contains(r.told.String(), "READY=1") })
 }
 
-func TestRun(t *testing.T) {
+func TestRunServesUntilItEnds(t *testing.T) {
 	r := launch(t, "http_address = \"\"\nnode_name = \"n\"\nzone = \"z\"\n")
 	r.ready()
 	if names, _, _ := r.kernel.seen(); names != "default/web" {
@@ -306,7 +306,7 @@ func TestSettingsAreFollowed(t *testing.T) {
 
 // The new mode holds everything before the former one lets go, and a mode that
 // does not work changes nothing.
-func TestModeChanges(t *testing.T) {
+func TestModeChangeLeavesNoGap(t *testing.T) {
 	next := &kernel{fail: errors.New("busy")}
 	r := launch(t, "http_address = \"\"\nmode = \"iptables\"\n", modestest.Stub("nftables", modestest.Opens(next)), modestest.Stub("ipvs", modestest.Fails("no ip_vs")))
 	r.ready()
@@ -337,7 +337,7 @@ func TestModeChanges(t *testing.T) {
 }
 
 // A text that is only being written must not count, nor a file that is empty.
-func TestSettingsSettle(t *testing.T) {
+func TestSettingsBeingWrittenAreIgnored(t *testing.T) {
 	r := launch(t, "http_address = \"\"\nlocal_cidrs = [\"10.1.0.0/16\"]\n")
 	r.ready()
 	r.write("svcproxy.toml", "")
@@ -407,7 +407,7 @@ func TestStateDirectoryClaimed(t *testing.T) {
 }
 
 // One directory for all does no harm: the daemon does not meet itself.
-func TestOneDirectory(t *testing.T) {
+func TestOneDirectoryForAllPurposes(t *testing.T) {
 	dir := t.TempDir()
 	state, err := control.ClaimState(dir)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
-func TestSupported(t *testing.T) {
+func TestSupportedModesByFamily(t *testing.T) {
 	s := configs.Settings{Mode: "auto", Sources: []string{"file", "kubernetes"}}
 	withCluster(t)
 	if err := sources.Supported(s); err != nil {

@@ -11,7 +11,7 @@ import (
 	"svcproxy.dev/svcproxy/configs"
 )
 
-func TestReload(t *testing.T) {
+func TestReloadReadsFilesAgain(t *testing.T) {
 	r := launch(t, "http_address = \"\"\n")
 	r.ready()
 	_, _, before := r.kernel.seen()

@@ -143,7 +143,7 @@ func TestFilesAndCluster(t *testing.T) {
 
 // Without the source "file", files are not read. What the cluster says of this
 // node is used, and stays when the node object goes; load balancers then do not.
-func TestClusterOnly(t *testing.T) {
+func TestClusterWithoutFiles(t *testing.T) {
 	f := withCluster(t)
 	addr := freePort(t)
 	r := launch(t, "http_address = \""+addr+"\"\nsources = [\"kubernetes\"]\n")

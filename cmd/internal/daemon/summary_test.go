@@ -84,7 +84,7 @@ func many(n int) string {
 }
 
 // A state directory that cannot be written to is told.
-func TestStorageWarnings(t *testing.T) {
+func TestUnwritableStateDirectoryIsWarnedOf(t *testing.T) {
 	fine := unix.Statfs_t{Bsize: 4096, Blocks: 1000, Bavail: 500, Files: 1000, Ffree: 500}
 	kept := func() string { return "" }
 	for _, tt := range []struct {
@@ -121,7 +121,7 @@ func TestStorageWarnings(t *testing.T) {
 }
 
 // A state directory that does not answer is told of, and nobody waits for it longer than a moment.
-func TestStorageHangs(t *testing.T) {
+func TestHangingStateDirectoryDelaysNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		s := newStorage(&storage{dir: "/x", claimed: true, unkept: func() string { return "" }, conditions: func() string { return "" }, statfs: func(string, *unix.Statfs_t) error {

@@ -183,7 +183,7 @@ func TestDrainTargets(t *testing.T) {
 }
 
 // What is drained already keeps what is not given again.
-func TestDrainAgain(t *testing.T) {
+func TestDrainAgainKeepsWhatIsNotGiven(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newHeldLoop()
 		close(l.ready)
@@ -238,7 +238,7 @@ func TestDrainAgain(t *testing.T) {
 }
 
 // A drain of this host is over with, for who asks, when routers are told of it.
-func TestDrainTellsRouters(t *testing.T) {
+func TestDrainWaitsForRouters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newHeldLoop()
 		l.slow = time.Second
@@ -257,7 +257,7 @@ func TestDrainTellsRouters(t *testing.T) {
 }
 
 // Who drains hears that the disk, or the kernel, does not have it.
-func TestDrainFails(t *testing.T) {
+func TestDrainReportsDiskAndKernelErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newHeldLoop()
 		close(l.ready)

@@ -19,7 +19,7 @@ import (
 )
 
 // What is left is counted by service, of the target alone, and not more often than it may cost.
-func TestDrainLeft(t *testing.T) {
+func TestConnectionsLeftAreCountedByService(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newHeldLoop()
 		d, store := newTestDraining(l)

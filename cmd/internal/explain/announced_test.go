@@ -10,7 +10,7 @@ import (
 )
 
 // The first step says whether the network is told of the address that is asked about.
-func TestAnnounced(t *testing.T) {
+func TestFirstStepIsTheAnnouncement(t *testing.T) {
 	w := world(service())
 	w.Announced = []report.AnnouncedAddress{
 		{Address: addr("198.51.100.7"), Means: "bgp", Announced: true},

@@ -48,7 +48,7 @@ func TestOnePacketAndLimits(t *testing.T) {
 }
 
 // What hashes is said, and where a client goes if that is of its address alone.
-func TestHashing(t *testing.T) {
+func TestHashedClientsHaveOneEndpoint(t *testing.T) {
 	for _, tt := range []struct {
 		on   source.HashOn
 		src  string

@@ -9,7 +9,7 @@ import (
 )
 
 // Of 100 endpoints the way to some is looked at, and there are not 100 lines.
-func TestManyEndpoints(t *testing.T) {
+func TestManyEndpointsAreSampled(t *testing.T) {
 	s, h := service(), &fakeHost{sysctls: map[string]string{}}
 	for i := range 5000 {
 		e := s.Endpoints[0]

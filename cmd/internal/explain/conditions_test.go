@@ -12,7 +12,7 @@ import (
 )
 
 // What is known of endpoints beside their file has its part in what is said of a packet.
-func TestConditions(t *testing.T) { synctest.Test(t, testConditions) }
+func TestConditionsOfEndpointsAreExplained(t *testing.T) { synctest.Test(t, testConditions) }
 
 func testConditions(t *testing.T) {
 	const one, two = "192.168.10.11", "192.168.10.12"

@@ -332,7 +332,7 @@ func TestVerdicts(t *testing.T) {
 }
 
 // A client that keeps its address on the link of an endpoint is answered past this host.
-func TestAnsweredDirectly(t *testing.T) {
+func TestDirectAnswersAreFound(t *testing.T) {
 	const neighbour = "192.168.10.9"
 	prefix := netip.MustParsePrefix
 	kept := func(_ *source.Service, w *World, _ *fakeHost) {
@@ -447,7 +447,7 @@ verdict     works
 	}
 }
 
-func TestMasquerade(t *testing.T) {
+func TestMasqueradeOfClients(t *testing.T) {
 	local := func(s *source.Service) { s.ExternalTrafficPolicy = source.Local }
 	tests := []struct {
 		name     string
@@ -491,7 +491,7 @@ func TestMasquerade(t *testing.T) {
 
 // What cannot be read of the host is said, keeps nothing else from being said, and leaves
 // it open whether packets arrive.
-func TestUnreadableHost(t *testing.T) {
+func TestUnreadableHostLeavesTheVerdictOpen(t *testing.T) {
 	h := &fakeHost{sysctls: map[string]string{}, failing: errors.New("operation not permitted")}
 	h.rules.Unread, h.rules.Stopped = []string{"rules of nf_tables: no"}, true
 	r := ask(t, world(service()), h, client, "10.96.0.10:80", "")
@@ -510,7 +510,7 @@ func TestUnreadableHost(t *testing.T) {
 	}
 }
 
-func TestListed(t *testing.T) {
+func TestAddressWithoutPortListsServices(t *testing.T) {
 	r := ask(t, world(service()), &fakeHost{sysctls: map[string]string{}}, client, "198.51.100.7", "")
 	want := []string{"80/tcp  default/web:http (web.toml:1), address in external_ips: balance, 2 endpoints"}
 	if !r.Works || r.Outcome != Listed || !slices.Equal(r.Steps[0].Lines, want) {

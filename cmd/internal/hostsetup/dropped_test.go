@@ -9,7 +9,7 @@ import (
 )
 
 // Dropped connections are a problem in status and one line of the log while they are dropped, and again later.
-func TestDropWatch(t *testing.T) {
+func TestDroppedConnectionsAreReportedWhileTheyLast(t *testing.T) {
 	var log bytes.Buffer
 	var total uint64
 	var err error

@@ -11,7 +11,7 @@ import (
 )
 
 // Lists are counted by unit, whatever becomes of it.
-func TestCountLists(t *testing.T) {
+func TestListsAreCountedByUnit(t *testing.T) {
 	unit := func(name string, endpoints int) source.Unit {
 		sticky := &source.Service{Affinity: time.Minute, Ports: make([]source.Port, 2), Endpoints: make([]source.Endpoint, endpoints)}
 		return source.Unit{ID: source.UnitID{Name: name}, Services: []*source.Service{sticky, {Ports: sticky.Ports, Endpoints: sticky.Endpoints}}}

@@ -21,7 +21,7 @@ func modulesOf(s configs.Settings, mode string) (names []string) {
 	return names
 }
 
-func TestNeeded(t *testing.T) {
+func TestNeededModules(t *testing.T) {
 	four := configs.Settings{Families: []string{"ipv4"}, IPVS: configs.IPVS{Scheduler: "wrr"}}
 	has := func(s configs.Settings, mode, module string, want bool) {
 		t.Helper()
@@ -56,7 +56,7 @@ for o; do echo ${o#*=} >` + sys + `/$m/parameters/${o%=*}; done
 	return sys, newInitializer(out, sys), out
 }
 
-func TestLoad(t *testing.T) {
+func TestLoadModules(t *testing.T) {
 	_, in, out := fakeModprobe(t)
 	for _, m := range []string{"nf_nat", "nf_nat", "gone", "gone_too"} {
 		in.load(t.Context(), m)
@@ -70,7 +70,7 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-func TestWithoutModprobe(t *testing.T) {
+func TestLoadWithoutModprobe(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	out := new(strings.Builder)
 	in := newInitializer(out, t.TempDir())
@@ -82,7 +82,7 @@ func TestWithoutModprobe(t *testing.T) {
 	}
 }
 
-func TestRecent(t *testing.T) {
+func TestRecentListsAreLongEnough(t *testing.T) {
 	const loaded = "module xt_recent: loaded ip_list_tot=10000 ip_list_hash_size=1024\n"
 	iptables := modes.OfSetting("iptables")
 	t.Run("loaded with long lists", func(t *testing.T) {
@@ -107,7 +107,7 @@ func TestRecent(t *testing.T) {
 }
 
 // The boot loads the same modules as init, except for those of legacy iptables.
-func TestSnippetsAgree(t *testing.T) {
+func TestBootAndInitLoadTheSameModules(t *testing.T) {
 	read := func(name string) []string {
 		b, err := os.ReadFile(filepath.Join("../../../systemd", name))
 		if err != nil {

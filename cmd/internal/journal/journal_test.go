@@ -44,7 +44,7 @@ func text(w io.Writer) slog.Handler {
 	}})
 }
 
-func TestPriorities(t *testing.T) {
+func TestPriorityOfEachLevel(t *testing.T) {
 	f, stream := open(t)
 	other, _ := open(t)
 	const plain = "level=DEBUG msg=a\nlevel=INFO msg=b\nlevel=WARN msg=\"c\\nd\" k=v\nlevel=ERROR msg=e g.k=v\n"
@@ -81,7 +81,7 @@ func TestPriorities(t *testing.T) {
 }
 
 // Lines that come at once keep their own priorities, and stay whole.
-func TestPrioritiesTogether(t *testing.T) {
+func TestLinesAtOnceKeepTheirPriorities(t *testing.T) {
 	var b strings.Builder
 	log := slog.New(prioritized(&b, text))
 	var all sync.WaitGroup
@@ -95,7 +95,7 @@ func TestPrioritiesTogether(t *testing.T) {
 	}
 }
 
-func TestFailure(t *testing.T) {
+func TestFailureOfACommandIsOneLine(t *testing.T) {
 	f, stream := open(t)
 	err := errors.New("a\nb")
 	if got := Failure(f, err); got != "a\nb" {

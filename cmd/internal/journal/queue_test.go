@@ -76,7 +76,7 @@ func readWhile(in *bufio.Scanner, text string) (lines []string) {
 }
 
 // Who logs waits for nobody, also where a pipe is not read, and the reader learns what it missed, and where.
-func TestNobodyReads(t *testing.T) {
+func TestWritersNeverWaitForAReader(t *testing.T) {
 	w, read := logtest.FullPipe(t)
 	q := NewQueue(w)
 	defer q.Close()
@@ -101,7 +101,7 @@ func TestNobodyReads(t *testing.T) {
 }
 
 // Where what takes the log is slow, one line tells of many.
-func TestSlowReader(t *testing.T) {
+func TestSlowReaderGetsOneLineForMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate()
 		q := NewQueue(g)
@@ -122,7 +122,7 @@ func TestSlowReader(t *testing.T) {
 }
 
 // Long lines have a bound of their own, which does not hold for one that is alone.
-func TestLongLines(t *testing.T) {
+func TestLongLinesHaveTheirOwnBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate()
 		q := NewQueue(g)
@@ -143,7 +143,7 @@ func TestLongLines(t *testing.T) {
 }
 
 // A line appears as soon as it can be written, with nothing after it.
-func TestPrompt(t *testing.T) {
+func TestLineIsWrittenAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out logtest.Text
 		q := NewQueue(&out)
@@ -158,7 +158,7 @@ func TestPrompt(t *testing.T) {
 }
 
 // At the end all is written that is taken in time, with what was dropped.
-func TestClose(t *testing.T) {
+func TestCloseWritesWhatIsQueued(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate()
 		q := NewQueue(g)
@@ -196,7 +196,7 @@ func (w *writes) Write(p []byte) (int, error) {
 }
 
 // Each line is one write.
-func TestOneWrite(t *testing.T) {
+func TestEachLineIsOneWrite(t *testing.T) {
 	var got writes
 	q := NewQueue(&got)
 	logLines(slog.New(NewHandler(q, text)), 1, 3)

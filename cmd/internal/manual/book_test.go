@@ -14,7 +14,7 @@ import (
 const sources = "../../.."
 
 // Every page is in the book, each link of it leads somewhere, and it needs no other file.
-func TestBook(t *testing.T) {
+func TestBookHoldsEveryPage(t *testing.T) {
 	html, err := Book(os.DirFS(sources), nil)
 	if err != nil {
 		t.Error(err)

@@ -33,7 +33,7 @@ func leaving(mode string, b modes.Backend) *Active {
 
 // Ipvs mode leaves when its connections have ended. Its chains and sets go at
 // once, unless the next mode has taken them over, which it has not without the family.
-func TestLeave(t *testing.T) {
+func TestLeaveWaitsForConnections(t *testing.T) {
 	for _, tt := range []struct {
 		next    *Active
 		removed int

@@ -12,7 +12,7 @@ import (
 )
 
 // The kernel may serve what any mode has of it, and what the mode in use does not tell of.
-func TestMayServe(t *testing.T) {
+func TestKernelMayServeWhatAnyModeLeft(t *testing.T) {
 	telling := func(name string, err error, present ...bool) modes.Mode {
 		m := modestest.Stub(name, nil)
 		m.Objects = func(ctx context.Context, st *policy.State) (list []proxier.Object, _ error) {

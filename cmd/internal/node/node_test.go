@@ -99,7 +99,7 @@ func TestBuildSettings(t *testing.T) {
 	}
 }
 
-func TestReserved(t *testing.T) {
+func TestReservedPortOfAddress(t *testing.T) {
 	tests := []struct {
 		address string
 		want    string // empty: none

@@ -89,7 +89,7 @@ func TestServiceWords(t *testing.T) {
 }
 
 // A report of thousands of changes fits on a screen of 24 lines of text, and the whole is there too.
-func TestOneScreen(t *testing.T) {
+func TestLargePlanFitsOneScreen(t *testing.T) {
 	r := &Report{Against: "x", Mode: "ipvs"}
 	for range 1000 {
 		r.Settings = append(r.Settings, Edit{Key: "a", Old: "1", New: "2"})

@@ -22,7 +22,7 @@ var plain = cmp.Options{
 }
 
 // Of settings that are far too large, what shows that they are is read.
-func TestHugeSettings(t *testing.T) {
+func TestHugeSettingsAreReadInPart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "svcproxy.toml")
 	if err := os.WriteFile(path, []byte("# "), 0o644); err != nil {
 		t.Fatal(err)

@@ -8,7 +8,7 @@ import (
 )
 
 // No two sources have the same precedence, which is theirs wherever they stand.
-func TestPrecedence(t *testing.T) {
+func TestPrecedencesAreDistinct(t *testing.T) {
 	of := make(map[int]string)
 	for _, s := range Types {
 		if other, taken := of[s.Precedence]; taken || s.Precedence <= 0 {

@@ -11,7 +11,7 @@ import (
 )
 
 // A file that parses is not in use as it stands where another holds what it claims.
-func TestAsUsed(t *testing.T) {
+func TestFileWithTakenClaimsIsNotInUse(t *testing.T) {
 	read, refused := time.Unix(100, 0), time.Unix(200, 0)
 	broken := source.Fault{Msg: "unknown key"}
 	taken := source.Fault{Msg: "taken"}

@@ -28,7 +28,7 @@ func (a *applier) Apply(ctx context.Context, _ time.Duration) (file.Application,
 }
 
 // A client that goes away does not interrupt an apply, which has a limit of its own.
-func TestApplyWhole(t *testing.T) {
+func TestApplyOutlivesItsClient(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var a applier
@@ -64,7 +64,7 @@ func (c *confirming) Confirm(context.Context) (file.Confirmation, error) {
 }
 
 // What a server holds is confirmed with what files hold, and not by what ends a trial.
-func TestConfirmSources(t *testing.T) {
+func TestConfirmReachesAllSources(t *testing.T) {
 	late := errors.New("went back")
 	for _, tt := range []struct {
 		files *confirming

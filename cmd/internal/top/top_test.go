@@ -57,7 +57,7 @@ func compare(t *testing.T, r *traffic.Report, lines int, want string) {
 	}
 }
 
-func TestShort(t *testing.T) {
+func TestShortNumbers(t *testing.T) {
 	for v, want := range map[float64]string{0: "0", 9_999: "9999", 10_000: "10k", 999_400: "999k", 1_250_000: "1.2M", 18e18: "18E"} {
 		if got := short(v); got != want {
 			t.Errorf("short(%v) = %q, want %q", v, got, want)

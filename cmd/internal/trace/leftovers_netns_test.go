@@ -45,7 +45,7 @@ func dial(t *testing.T) *nft.Conn {
 
 // What was left on an older kernel is removed and told; a trace that runs, and tables with
 // names like ours, stay.
-func TestRemove(t *testing.T) {
+func TestRemoveTakesOnlyLeftovers(t *testing.T) {
 	netnstest.Enter(t)
 	c := dial(t)
 	add := func(family byte, name string, owned bool) {
@@ -72,7 +72,7 @@ func TestRemove(t *testing.T) {
 }
 
 // A table that another socket owns has its name.
-func TestOwnedName(t *testing.T) {
+func TestOwnedTableHasItsOwnersName(t *testing.T) {
 	netnstest.Enter(t)
 	b := nft.NewBatch(nft.Table{Family: unix.NFPROTO_IPV4, Name: fmt.Sprint(tablePrefix, os.Getpid())})
 	b.AddNewTable("", true)
@@ -89,7 +89,7 @@ func TestOwnedName(t *testing.T) {
 
 // Two traces with one process id, of two pid namespaces say, do not disturb each other. A
 // trace whose table is taken away says so.
-func TestRun(t *testing.T) {
+func TestConcurrentTracesAreIndependent(t *testing.T) {
 	netnstest.Enter(t)
 	c := dial(t)
 	name := fmt.Sprint(tablePrefix, os.Getpid())

@@ -44,7 +44,7 @@ func testNames() *Names {
 }
 
 // What was seen of a packet, and what the services say of it, makes a line.
-func TestLines(t *testing.T) {
+func TestLinesOfSightings(t *testing.T) {
 	const client, endpoint = "203.0.113.9:40112", "192.168.10.11:8080"
 	for _, tt := range []struct {
 		name, from, to string // as sent

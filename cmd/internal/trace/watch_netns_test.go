@@ -66,7 +66,7 @@ func send(t *testing.T) {
 }
 
 // What did not go on is told also while there is always something new.
-func TestSteadyTraffic(t *testing.T) {
+func TestSteadyTrafficDoesNotDelayReports(t *testing.T) {
 	w, lines := watch(t, false)
 	for start := time.Now(); len(*lines) == 0; time.Sleep(10 * time.Millisecond) {
 		if pace.Over(start, 10*patience) {
@@ -80,7 +80,7 @@ func TestSteadyTraffic(t *testing.T) {
 }
 
 // A trace ends although events go on, and tells what it knows.
-func TestFinish(t *testing.T) {
+func TestTraceEndsWhileEventsGoOn(t *testing.T) {
 	w, lines := watch(t, false)
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go netnstest.Here(t, func() {
@@ -116,7 +116,7 @@ func TestFinish(t *testing.T) {
 }
 
 // One call takes all that waits.
-func TestTakesAll(t *testing.T) {
+func TestOneCallTakesAllThatWaits(t *testing.T) {
 	w, _ := watch(t, false)
 	for range 5 {
 		send(t)
@@ -128,7 +128,7 @@ func TestTakesAll(t *testing.T) {
 }
 
 // A connection of the host to an address of its own is told once.
-func TestOwnAddress(t *testing.T) {
+func TestOwnAddressIsReportedOnce(t *testing.T) {
 	w, lines := watch(t, false)
 	send(t)
 	if _, err := net.Dial("tcp4", netip.AddrPortFrom(own, 80).String()); err == nil {

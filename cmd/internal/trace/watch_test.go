@@ -61,7 +61,7 @@ func TestInterfaceName(t *testing.T) {
 }
 
 // Packets that come while the counters are read are no reason to take many for left out.
-func TestLeftOut(t *testing.T) {
+func TestPacketsDuringCountersAreNotLeftOut(t *testing.T) {
 	for _, tt := range []struct{ all, chosen, want uint64 }{{0, 0, 0}, {300, 200, 100}, {200, 200, 0}, {199, 200, 0}} {
 		if got := leftOut(tt.all, tt.chosen); got != tt.want {
 			t.Errorf("of %d, %d chosen: %d left out, want %d", tt.all, tt.chosen, got, tt.want)
