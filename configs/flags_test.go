@@ -71,7 +71,7 @@ func TestFlagFaults(t *testing.T) {
 	}
 }
 
-func TestBindSome(t *testing.T) {
+func TestBindRegistersOnlySomeFlags(t *testing.T) {
 	var f configs.Flags
 	set := pflag.NewFlagSet("svcproxy", pflag.ContinueOnError)
 	f.Bind(set, "mode", "node_name")

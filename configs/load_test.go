@@ -205,7 +205,7 @@ func TestDefaultNodeName(t *testing.T) {
 	}
 }
 
-func TestCheck(t *testing.T) {
+func TestLocalhostNodePortsNeedIptables(t *testing.T) {
 	tests := []struct{ mode, want string }{
 		{"auto", ""}, {"iptables", ""},
 		{"nftables", `localhost_node_ports is for iptables mode, and mode is "nftables"`},
@@ -261,7 +261,7 @@ func TestWarnOfWeights(t *testing.T) {
 }
 
 // A mode refuses what only another can do.
-func TestRefuse(t *testing.T) {
+func TestModesRefuseKeysOfOthers(t *testing.T) {
 	tests := []struct {
 		scheduler string
 		modes     []string
@@ -323,7 +323,7 @@ func TestWarnOfModes(t *testing.T) {
 }
 
 // Endpoints answer clients themselves in ipvs mode only.
-func TestRefuseForward(t *testing.T) {
+func TestForwardNeedsIPVS(t *testing.T) {
 	for _, tt := range []struct {
 		method source.ForwardMethod
 		modes  []string

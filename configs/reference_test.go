@@ -126,7 +126,7 @@ func TestReferenceHasEveryKey(t *testing.T) {
 	}
 }
 
-func TestExamples(t *testing.T) {
+func TestExamplesAreValid(t *testing.T) {
 	want := map[string][]string{
 		"web.toml":        {"default/web"},
 		"dual-stack.toml": {"default/shop"},
@@ -178,7 +178,7 @@ func examples(t *testing.T) (paths []string) {
 }
 
 // Settings that are shown with an example are whole.
-func TestExampleSettings(t *testing.T) {
+func TestExampleSettingsAreWhole(t *testing.T) {
 	const path = "examples/keepalived/svcproxy.toml"
 	data, err := os.ReadFile(path)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"svcproxy.dev/svcproxy/source/read"
 )
 
-//go:generate go test -run TestSchemas -update .
+//go:generate go test -run TestSchemasAreUpToDate -update .
 
 var update = flag.Bool("update", false, "write the JSON Schemas")
 
@@ -113,7 +113,7 @@ func describe(s *decode.Schema, said map[string]string) {
 }
 
 // The schemas that are kept are those of the tables that files are read by.
-func TestSchemas(t *testing.T) {
+func TestSchemasAreUpToDate(t *testing.T) {
 	for path, s := range schemas(t) {
 		var b bytes.Buffer
 		enc := json.NewEncoder(&b)
@@ -134,7 +134,7 @@ func TestSchemas(t *testing.T) {
 }
 
 // Every key has a description: reference.toml speaks of all of them.
-func TestSchemasDescribe(t *testing.T) {
+func TestSchemasDescribeEveryKey(t *testing.T) {
 	var missing []string
 	var walk func(at string, s decode.Schema)
 	walk = func(at string, s decode.Schema) {
@@ -248,7 +248,7 @@ func root(t *testing.T, path string, text []byte) map[string]any {
 }
 
 // What is good conforms to the schemas, and the examples name theirs.
-func TestExamplesConform(t *testing.T) {
+func TestExamplesConformToSchemas(t *testing.T) {
 	kept := schemas(t)
 	settings, services := reference(t)
 	if why := conforms(kept["svcproxy.schema.json"], any(root(t, "r.toml", []byte(settings)))); why != "" {
@@ -277,7 +277,7 @@ func TestExamplesConform(t *testing.T) {
 }
 
 // What a schema can say of a mistake, it says.
-func TestSchemasRefuse(t *testing.T) {
+func TestSchemasRefuseMistakes(t *testing.T) {
 	const svc = "[[services]]\nname = 'a'\nports = [{ port = 80 }]\n"
 	tests := []struct{ schema, text, want string }{
 		{"service", "", "services is missing"},

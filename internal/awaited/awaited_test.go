@@ -7,7 +7,7 @@ import (
 	"svcproxy.dev/svcproxy/internal/awaited"
 )
 
-func TestRecord(t *testing.T) {
+func TestRecordNamesWhatIsAwaited(t *testing.T) {
 	ctx, record := awaited.Watch(t.Context())
 	expect := func(want string) {
 		t.Helper()

@@ -7,7 +7,7 @@ import (
 )
 
 // A listener that was closed, and that a program which is being started still holds, is waited for.
-func TestListenAgain(t *testing.T) {
+func TestListenAgainWaitsForTheOldListener(t *testing.T) {
 	first, err := Listen("127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

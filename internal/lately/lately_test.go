@@ -8,7 +8,7 @@ import (
 
 // What is asked for again at once is found once; what hangs keeps nobody longer than
 // patience, and is not begun a second time.
-func TestValue(t *testing.T) {
+func TestValueIsFoundOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, slow := 0, time.Duration(0)
 		l := Value[int]{Moment: time.Minute, Patience: time.Second, Find: func() int { n++; v := n; time.Sleep(slow); return v }}

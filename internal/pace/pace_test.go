@@ -32,7 +32,7 @@ func TestLoadRisesWithBusyThreads(t *testing.T) {
 	}
 }
 
-func TestOver(t *testing.T) {
+func TestOverScalesWithLoad(t *testing.T) {
 	defer func() { last.taken = time.Time{} }()
 	last.load, last.taken = 3, time.Now().Add(time.Hour)
 	if got := Scale(time.Second); got != 3*time.Second {

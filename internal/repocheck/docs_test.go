@@ -15,7 +15,7 @@ var (
 )
 
 // Commands are those of a shell, and files that they write are read without a fault.
-func TestDocsShell(t *testing.T) {
+func TestDocsShellParses(t *testing.T) {
 	blocks, files := 0, 0
 	eachBlock(t, func(page, language, text string) {
 		if language != "sh" && language != "console" {

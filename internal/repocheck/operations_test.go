@@ -167,7 +167,7 @@ var (
 
 // A reader of a warning, an error or an alert finds what to do, and finds nothing
 // that is not said any more.
-func TestOperations(t *testing.T) {
+func TestOperationsExplainsEveryWarning(t *testing.T) {
 	page, err := os.ReadFile("docs/operations.md")
 	if err != nil {
 		t.Fatal(err)

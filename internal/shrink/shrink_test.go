@@ -7,7 +7,7 @@ import (
 )
 
 // A list is shortened to what fails together.
-func TestFewest(t *testing.T) {
+func TestFewestFindsWhatFailsTogether(t *testing.T) {
 	letters := strings.Split("abcdefghijklmnopqrstuvwxyz", "")
 	for _, want := range []string{"", "q", "az", "cdx", "aeiouy"} {
 		asked := 0

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func TestOfTwo(t *testing.T) {
+func TestEarlierLaterAndDueIgnoreNever(t *testing.T) {
 	never, first, second := time.Time{}, time.Unix(1, 0), time.Unix(2, 0)
 	for _, tt := range []struct{ a, b, earlier, later, due time.Time }{
 		{first, second, first, second, first},

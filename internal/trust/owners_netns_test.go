@@ -9,7 +9,7 @@ import (
 )
 
 // What another user owns, the user can change, whatever its mode. Only root can give files to others.
-func TestOwners(t *testing.T) {
+func TestOwnersCanChangeTheirFiles(t *testing.T) {
 	const other = 65534
 	for _, tt := range []struct {
 		name, what, path, want string

@@ -31,7 +31,7 @@ func try(t *testing.T, err error) {
 	}
 }
 
-func TestWriter(t *testing.T) {
+func TestWriterNamesWhoCanChangeAPath(t *testing.T) {
 	for _, tt := range []struct {
 		name, path string
 		mode       os.FileMode // of what

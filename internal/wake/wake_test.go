@@ -6,7 +6,7 @@ import (
 	"svcproxy.dev/svcproxy/internal/wake"
 )
 
-func TestOnce(t *testing.T) {
+func TestOnceNeverBlocks(t *testing.T) {
 	c := make(chan struct{}, 1)
 	for range 2 { // the second does not wait
 		if wake.Once(c); len(c) != 1 {

@@ -100,7 +100,7 @@ func isUpper(b byte) bool { return 'A' <= b && b <= 'Z' }
 func isLower(b byte) bool { return 'a' <= b && b <= 'z' }
 func isDigit(b byte) bool { return '0' <= b && b <= '9' }
 
-func TestWords(t *testing.T) {
+func TestWordsOfIdentifiers(t *testing.T) {
 	for text, want := range map[string]string{
 		"": "", "_": "_", "a": "a", "plain text.": "plain text.", "TestHTTPServer2": "Test HTTP Server 2", "too_old_test.go": "too old test.go",
 		"ofTheURL": "of The URL", "IPs of A VIP\nnext": "I Ps of A VIP\nnext", "SOME_NAME_": "SOME NAME ", "größe": "größe",
@@ -111,7 +111,7 @@ func TestWords(t *testing.T) {
 	}
 }
 
-func TestFaults(t *testing.T) {
+func TestFaultsOfWording(t *testing.T) {
 	v := newVocabulary(t, "# some\n\ntells? whether => \"reports whether\"\nmends?|mended => repair\n")
 	for text, want := range map[string][]string{
 		"// Empty tells whether it is.\n// It retells whetherever, recommends, is mendable.\n": {`1: "tells whether"; write "reports whether"`},

@@ -31,7 +31,7 @@ func bom(t *testing.T, epoch string) (text string, b cdx.BOM) {
 }
 
 // Every module that this program was built from is in its bill, once, with its version.
-func TestModules(t *testing.T) {
+func TestEveryModuleIsInTheBill(t *testing.T) {
 	_, b := bom(t, "")
 	var got []string
 	for _, c := range *b.Components {
@@ -54,7 +54,7 @@ func TestModules(t *testing.T) {
 }
 
 // A bill says the same each time, and when its program was made if that is known.
-func TestReproducible(t *testing.T) {
+func TestBillIsReproducible(t *testing.T) {
 	first, b := bom(t, "86400")
 	if again, _ := bom(t, "86400"); again != first {
 		t.Errorf("another time\n%s\nbefore\n%s", again, first)
@@ -76,7 +76,7 @@ func TestReproducible(t *testing.T) {
 	}
 }
 
-func TestFaults(t *testing.T) {
+func TestFaultsOfBills(t *testing.T) {
 	if err := write(&bytes.Buffer{}, "main.go", "v1", ""); err == nil || !strings.Contains(err.Error(), "main.go") {
 		t.Errorf("of a file that is no program: %v", err)
 	}

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestDraw(t *testing.T) {
+func TestDrawScreen(t *testing.T) {
 	long := "  PROBLEM " + strings.Repeat("word ", 40)
 	var out strings.Builder
 	if err := draw(strings.NewReader("$ cat <a> & b\n\n"+long+"\n"), &out, `a "title"`); err != nil {
