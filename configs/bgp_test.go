@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -83,12 +84,8 @@ func TestBGPPassword(t *testing.T) {
 		{strings.Repeat("x", 81), 0o600, "does not hold one line of 1 to 80 bytes that can be printed"},
 		{secret + "\x00", 0o600, "does not hold one line of 1 to 80 bytes that can be printed"},
 	} {
-		if err := os.WriteFile(path, []byte(tt.text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chmod(path, tt.mode); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(path, []byte(tt.text), 0o600))
+		fatal.If(t, os.Chmod(path, tt.mode))
 		b := configs.BGP{Peers: []configs.BGPPeer{{PasswordFile: path}}}
 		got, err := b.Peers[0].Password()
 		faults := b.CheckPasswords("svcproxy.toml")

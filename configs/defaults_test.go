@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/decode"
 	"svcproxy.dev/svcproxy/source/read"
@@ -88,9 +89,7 @@ func parsed(t *testing.T, keys map[string]any) *source.Service {
 	all := map[string]any{"name": "a", "vips": needed["vips"], "ports": needed["ports"], "endpoints": needed["endpoints"]}
 	maps.Copy(all, keys)
 	text, err := json.Marshal(map[string]any{"services": []any{all}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	services, faults := read.Parse("a.json", text)
 	if len(services) != 1 {
 		t.Fatalf("%s: %v", text, faults)
@@ -118,9 +117,7 @@ func settingsWithDefaults(t *testing.T, header string, properties decode.Propert
 		}
 		tried++
 		value, err := json.Marshal(p.Schema.Default) // as TOML writes it
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		got, faults := configs.Parse("a.toml", []byte(header+p.Key+" = "+string(value)))
 		for _, f := range faults {
 			if !f.Warning {

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/internal/fatal"
 )
 
 // apply overlays settings with flags.
@@ -17,9 +18,7 @@ func apply(t *testing.T, s configs.Settings, args ...string) configs.Settings {
 	var f configs.Flags
 	set := pflag.NewFlagSet("svcproxy", pflag.ContinueOnError)
 	f.Bind(set)
-	if err := set.Parse(args); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, set.Parse(args))
 	f.Apply(&s)
 	return s
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/read"
 )
@@ -181,9 +182,7 @@ func TestLoad(t *testing.T) {
 	if diff := cmp.Diff(configs.Default(), got, comparePrefix); diff != "" || faults != nil || err != nil {
 		t.Errorf("without a file: %v, %v\n%s", faults, err, diff)
 	}
-	if err := os.WriteFile(path, []byte("\ufeffmode = 'ipvs'\nnode_name = 'Node-A'\nlocal_cidrs = []\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(path, []byte("\ufeffmode = 'ipvs'\nnode_name = 'Node-A'\nlocal_cidrs = []\n"), 0o600))
 	want := configs.Default()
 	want.Mode, want.NodeName = "ipvs", "node-a"
 	got, faults, err = configs.Load(path)
@@ -197,9 +196,7 @@ func TestLoad(t *testing.T) {
 
 func TestDefaultNodeName(t *testing.T) {
 	host, err := os.Hostname()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if got := configs.Default().NodeName; got != strings.ToLower(host) {
 		t.Errorf("node name %q on host %q", got, host)
 	}

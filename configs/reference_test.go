@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/source/decode"
 	"svcproxy.dev/svcproxy/source/read"
 )
@@ -26,9 +27,7 @@ var comparePrefix = cmp.Options{
 func reference(t *testing.T) (settings, services string) {
 	t.Helper()
 	data, err := os.ReadFile("reference.toml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	settings, rest, found := strings.Cut(string(data), "## ----")
 	if !found {
 		t.Fatal("reference.toml has no second part")
@@ -144,9 +143,7 @@ func TestExamplesAreValid(t *testing.T) {
 	paths := examples(t)
 	for _, path := range paths {
 		data, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		services, faults := read.Parse(path, data)
 		if faults != nil {
 			t.Errorf("%s: %v", path, faults)
@@ -181,9 +178,7 @@ func examples(t *testing.T) (paths []string) {
 func TestExampleSettingsAreWhole(t *testing.T) {
 	const path = "examples/keepalived/svcproxy.toml"
 	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if _, faults := configs.Parse(path, data); faults != nil {
 		t.Error(faults)
 	}

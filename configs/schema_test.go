@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/source/decode"
 	"svcproxy.dev/svcproxy/source/read"
 )
@@ -26,9 +27,7 @@ var update = flag.Bool("update", false, "write the JSON Schemas")
 // reference.toml says of each key as its description.
 func schemas(t *testing.T) map[string]decode.Schema {
 	text, err := os.ReadFile("reference.toml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	settings, services, _ := strings.Cut(string(text), "## ----")
 	services = regexp.MustCompile(`(?m)^#`).ReplaceAllString(services, "")
 	service, daemon := read.Schema(), configs.Schema()
@@ -119,13 +118,9 @@ func TestSchemasAreUpToDate(t *testing.T) {
 		enc := json.NewEncoder(&b)
 		enc.SetEscapeHTML(false)
 		enc.SetIndent("", "  ")
-		if err := enc.Encode(s); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, enc.Encode(s))
 		if *update {
-			if err := os.WriteFile(path, b.Bytes(), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, os.WriteFile(path, b.Bytes(), 0o644))
 		}
 		if kept, err := os.ReadFile(path); err != nil || !bytes.Equal(kept, b.Bytes()) {
 			t.Errorf("%s is not what the tables say (%v): run go test ./configs -update", path, err)
@@ -259,9 +254,7 @@ func TestExamplesConformToSchemas(t *testing.T) {
 	}
 	for _, path := range examples(t) {
 		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		if why := conforms(kept["service.schema.json"], any(root(t, path, text))); why != "" {
 			t.Errorf("%s: %s", path, why)
 		}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/source/read"
 )
 
@@ -27,9 +28,7 @@ func TestUnitIsHardened(t *testing.T) {
 // A program that the kernel kills in place of the daemon does not end the unit, as systemd has it by default.
 func TestUnitOutlivesItsPrograms(t *testing.T) {
 	text, err := os.ReadFile("svcproxy.service")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if !strings.Contains(string(text), "\nOOMPolicy=continue\n") {
 		t.Error("the unit ends when a program of a health check is killed for want of memory")
 	}
@@ -39,9 +38,7 @@ func TestUnitOutlivesItsPrograms(t *testing.T) {
 // frontend takes 1,240 bytes at a start, and an endpoint of one 170.
 func TestUnitHasMemoryForLimits(t *testing.T) {
 	text, err := os.ReadFile("svcproxy.service")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	sizes := map[string]int{}
 	for _, m := range regexp.MustCompile(`(?m)^(?:Environment=)?(GOMEMLIMIT|MemoryHigh|MemoryMax)=([0-9]+)G(?:iB)?$`).FindAllStringSubmatch(string(text), -1) {
 		n, _ := strconv.Atoi(m[2])

@@ -4,18 +4,16 @@ import (
 	"net"
 	"testing"
 	"time"
+
+	"svcproxy.dev/svcproxy/internal/fatal"
 )
 
 // A listener that was closed, and that a program which is being started still holds, is waited for.
 func TestListenAgainWaitsForTheOldListener(t *testing.T) {
 	first, err := Listen("127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	held, err := first.(*net.TCPListener).File()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	first.Close()
 	if l, err := net.Listen("tcp", first.Addr().String()); err == nil {
 		l.Close()
@@ -23,8 +21,6 @@ func TestListenAgainWaitsForTheOldListener(t *testing.T) {
 	}
 	time.AfterFunc(50*time.Millisecond, func() { held.Close() })
 	second, err := Listen(first.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	second.Close()
 }

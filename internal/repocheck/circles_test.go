@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"svcproxy.dev/svcproxy/internal/fatal"
 )
 
 // inFloors are the folders with so many files that a reader needs them in an order: each
@@ -50,9 +52,7 @@ func TestStagesUseLaterOnes(t *testing.T) {
 // The map of the package doc is in the order that is tested.
 func TestStagesInDoc(t *testing.T) {
 	text, err := os.ReadFile("source/file/source.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	var listed []string
 	for _, m := range regexp.MustCompile(`(?m)^//\t([a-z]+) {2,}\w`).FindAllSubmatch(text, -1) {
 		listed = append(listed, string(m[1]))
@@ -165,17 +165,13 @@ func usesOf(t *testing.T, dir string) map[string]map[string]bool {
 func parseDir(t *testing.T, set *token.FileSet, dir string) (files []*ast.File) {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join(dir, "*.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for _, path := range paths {
 		if strings.HasSuffix(path, "_test.go") {
 			continue
 		}
 		f, err := parser.ParseFile(set, path, nil, parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		files = append(files, f)
 	}
 	return files

@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"svcproxy.dev/svcproxy/internal/fatal"
 )
 
 var (
@@ -55,9 +57,7 @@ func TestDocsConfigIsMarked(t *testing.T) {
 	}
 	for _, name := range pages(t) {
 		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		if m := regexp.MustCompile(`(?m)^    \[\[services\]\]`).Find(fence.ReplaceAll(text, nil)); m != nil {
 			t.Errorf("%s: a file that is indented, in place of marked as TOML", name)
 		}
@@ -69,9 +69,7 @@ func eachBlock(t *testing.T, f func(page, language, text string)) {
 	t.Helper()
 	for _, name := range pages(t) {
 		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		for _, m := range fence.FindAllSubmatch(text, -1) {
 			f(name, string(m[1]), string(m[2]))
 		}

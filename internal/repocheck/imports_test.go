@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"svcproxy.dev/svcproxy/internal/fatal"
 )
 
 // forbidden says which rooms must not know which: imports go one way, from cmd
@@ -103,9 +105,7 @@ func TestImportsGoOneWay(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 }
 
 // Packages that the program itself must use, as the project was founded on them: docs/dependencies.md says for what.
@@ -117,9 +117,7 @@ var founding = []string{
 func TestProgramUsesFoundingPackages(t *testing.T) {
 	const format = `{{if .Module}}{{if .Module.Main}}{{join .Imports "\n"}}{{end}}{{end}}`
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", format, "./cmd/svcproxy").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	used := strings.Fields(string(out))
 	for _, pkg := range founding {
 		if !slices.Contains(used, pkg) {
@@ -136,15 +134,11 @@ func hasModule(dir string) bool {
 
 func imports(t *testing.T, path string) []string {
 	f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	var out []string
 	for _, spec := range f.Imports {
 		p, err := strconv.Unquote(spec.Path.Value)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		out = append(out, p)
 	}
 	return out

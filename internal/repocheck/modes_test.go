@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/internal/fatal"
 )
 
 // namesOfOtherThings are files that write the name of a mode and mean another thing.
@@ -50,9 +51,7 @@ func TestModesAreNamedOnce(t *testing.T) {
 			}
 			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 	}
 }
 
@@ -71,9 +70,7 @@ func modeVariable(t *testing.T, path string) (name string) {
 
 func parsed(t *testing.T, path string) *ast.File {
 	f, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return f
 }
 
@@ -82,9 +79,7 @@ func literals(t *testing.T, path string) (all []string) {
 	ast.Inspect(parsed(t, path), func(n ast.Node) bool {
 		if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
 			text, err := strconv.Unquote(lit.Value)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			all = append(all, text)
 		}
 		return true

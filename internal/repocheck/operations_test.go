@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"svcproxy.dev/svcproxy/internal/fatal"
 )
 
 // elsewhere are the files that log what others have said, and where that is checked
@@ -65,9 +67,7 @@ func warnings(t *testing.T) map[string]token.Position {
 			}
 			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 	}
 	return found
 }
@@ -169,13 +169,9 @@ var (
 // that is not said any more.
 func TestOperationsExplainsEveryWarning(t *testing.T) {
 	page, err := os.ReadFile("docs/operations.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	rules, err := os.ReadFile("configs/monitoring/svcproxy.rules.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	logged := map[string]string{}
 	for text, pos := range warnings(t) {
 		logged[text] = pos.String()

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"svcproxy.dev/svcproxy/internal/fatal"
 )
 
 // A name that Go has already, such as any, max or make, is not taken for another thing:
@@ -36,9 +38,7 @@ func TestPredeclaredNamesKeepTheirMeaning(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if read < 500 {
 		t.Errorf("only %d files", read)
 	}
@@ -73,9 +73,7 @@ func copy(append int) (real int) {
 func (string box) make() {}
 `
 	f, err := parser.ParseFile(token.NewFileSet(), "p.go", text, parser.SkipObjectResolution)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	var got []string
 	for _, id := range shadows(f) {
 		got = append(got, id.Name)

@@ -11,14 +11,14 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"svcproxy.dev/svcproxy/internal/fatal"
 )
 
 // The commands of README's first service do what they say, under another name.
 func TestReadmeFirstService(t *testing.T) {
 	text, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	m := regexp.MustCompile("(?ms)^```sh\n(.*?)^```$").FindSubmatch(text)
 	if m == nil {
 		t.Fatal("README has no commands of a first service")

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/read"
 )
@@ -21,9 +22,7 @@ func TestReadmeSnippets(t *testing.T) {
 	found := 0
 	for _, name := range pages(t) {
 		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		for _, m := range snippet.FindAllSubmatch(text, -1) {
 			found++
 			for _, f := range parseSnippet(filepath.Base(name)+"."+string(m[1]), m[2]) {
@@ -43,9 +42,7 @@ var link = regexp.MustCompile(`\]\(([^)#:]+)\)`)
 func TestLinksLeadSomewhere(t *testing.T) {
 	for _, name := range pages(t) {
 		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		for _, m := range link.FindAllSubmatch(text, -1) {
 			if _, err := os.Stat(filepath.Join(filepath.Dir(name), string(m[1]))); err != nil {
 				t.Errorf("%s: %v", name, err)
@@ -57,15 +54,11 @@ func TestLinksLeadSomewhere(t *testing.T) {
 // The layout that README shows has each folder of the rooms that code is in.
 func TestReadmeLayout(t *testing.T) {
 	text, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	_, layout, _ := strings.Cut(string(text), "## How the code is laid out")
 	for _, room := range []string{"cmd/internal", "internal", "netutil", "proxier", "source", "test"} {
 		entries, err := os.ReadDir(room)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		for _, e := range entries {
 			if e.IsDir() && e.Name() != "testdata" && e.Name() != "internal" && !regexp.MustCompile(`\b`+e.Name()+`\b`).MatchString(layout) {
 				t.Errorf("README.md says nothing of %s/%s", room, e.Name())
@@ -100,9 +93,7 @@ func parseSnippet(name string, text []byte) []source.Fault {
 // What README says of the commands is what --help says: the same names.
 func TestReadmeCommands(t *testing.T) {
 	text, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	bin := filepath.Join(t.TempDir(), "svcproxy")
 	build := exec.Command("go", "build", "-buildvcs=false", "-o", bin, "./cmd/svcproxy")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as make build, which the race detector's environment differs from
@@ -110,9 +101,7 @@ func TestReadmeCommands(t *testing.T) {
 		t.Fatalf("building: %v\n%s", err, out)
 	}
 	help, err := exec.Command(bin, "--help").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	var commands []string
 	for _, m := range regexp.MustCompile(`(?m)^  ([a-z]+) +[A-Z]`).FindAllSubmatch(help, -1) {
 		if name := string(m[1]); name != "help" {
@@ -137,9 +126,7 @@ func TestReadmeCommands(t *testing.T) {
 // README opens with two commands: one that shows svcproxy at work, and one that runs all tests, which is what CI does.
 func TestReadmeOpening(t *testing.T) {
 	text, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	opening, _, _ := strings.Cut(string(text), "\n## ")
 	var commands []string
 	for _, m := range regexp.MustCompile(`(?m)^    (\S+)$`).FindAllStringSubmatch(opening, -1) {

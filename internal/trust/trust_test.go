@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/internal/fatal"
 )
 
 // tree has /real/file, and a link to it in /links. Nobody but the user of the test can change any of them.
@@ -26,9 +28,7 @@ func tree(t *testing.T) (root string) {
 
 func try(t *testing.T, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 }
 
 func TestWriterNamesWhoCanChangeAPath(t *testing.T) {

@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"svcproxy.dev/svcproxy/internal/fatal"
 )
 
 // kept is a message that people's searches of logs rely on, and so the lab's.
@@ -140,9 +142,7 @@ func TestWording(t *testing.T) {
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		for _, f := range v.faults(path, string(text)) {
 			t.Error(f)
 		}
@@ -172,9 +172,7 @@ func files(t *testing.T) (paths []string) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if len(paths) < 100 {
 		t.Fatalf("only %d files", len(paths))
 	}

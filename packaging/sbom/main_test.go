@@ -11,22 +11,18 @@ import (
 	"testing"
 
 	cdx "github.com/CycloneDX/cyclonedx-go"
+
+	"svcproxy.dev/svcproxy/internal/fatal"
 )
 
 // bom returns the bill of materials of this test, as a reader of the format has it.
 func bom(t *testing.T, epoch string) (text string, b cdx.BOM) {
 	t.Helper()
 	program, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	var out bytes.Buffer
-	if err := write(&out, program, "v1.2.3", epoch); err != nil {
-		t.Fatal(err)
-	}
-	if err := cdx.NewBOMDecoder(bytes.NewReader(out.Bytes()), cdx.BOMFileFormatJSON).Decode(&b); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, write(&out, program, "v1.2.3", epoch))
+	fatal.If(t, cdx.NewBOMDecoder(bytes.NewReader(out.Bytes()), cdx.BOMFileFormatJSON).Decode(&b))
 	return out.String(), b
 }
 
@@ -81,9 +77,7 @@ func TestFaultsOfBills(t *testing.T) {
 		t.Errorf("of a file that is no program: %v", err)
 	}
 	program, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if err := write(&bytes.Buffer{}, program, "v1", "today"); err == nil || !strings.Contains(err.Error(), "SOURCE_DATE_EPOCH") {
 		t.Errorf("with a time that is none: %v", err)
 	}

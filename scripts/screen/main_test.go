@@ -5,14 +5,14 @@ import (
 	"io"
 	"strings"
 	"testing"
+
+	"svcproxy.dev/svcproxy/internal/fatal"
 )
 
 func TestDrawScreen(t *testing.T) {
 	long := "  PROBLEM " + strings.Repeat("word ", 40)
 	var out strings.Builder
-	if err := draw(strings.NewReader("$ cat <a> & b\n\n"+long+"\n"), &out, `a "title"`); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, draw(strings.NewReader("$ cat <a> & b\n\n"+long+"\n"), &out, `a "title"`))
 	var lines []string
 	for dec := xml.NewDecoder(strings.NewReader(out.String())); ; {
 		tok, err := dec.Token()
