@@ -7,6 +7,8 @@ import (
 	"time"
 
 	packet "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+
+	"svcproxy.dev/svcproxy/internal/fatal"
 )
 
 // routerHold is the hold time of a router that is impatient, shorter than GoBGP takes no connection for.
@@ -44,9 +46,7 @@ func TestLostAfterCollision(t *testing.T) {
 func freePort(t *testing.T) int {
 	t.Helper()
 	ln, err := net.Listen("tcp4", ":0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer ln.Close()
 	return ln.Addr().(*net.TCPAddr).Port
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/bgp"
 )
 
@@ -64,9 +65,7 @@ func TestParseCommunity(t *testing.T) {
 
 func TestSetRoutesFaults(t *testing.T) {
 	s, err := bgp.New(config(bgp.Peer{Address: loopback, AS: routerAS}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for want, routes := range map[string][]bgp.Route{
 		"without host bits":                   {route("192.0.2.1/24")},
 		"not an address that a router":        {route("127.0.0.1/32")},
@@ -83,9 +82,7 @@ func TestSetRoutesFaults(t *testing.T) {
 func TestNextHopAddress(t *testing.T) {
 	addr := func(s string, flags int, scope int) netlink.Addr {
 		a, err := netlink.ParseAddr(s)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		a.Flags, a.Scope = flags, scope
 		return *a
 	}

@@ -10,6 +10,7 @@ import (
 	packet "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 	"github.com/vishvananda/netlink"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/bgp"
 )
 
@@ -38,9 +39,7 @@ func withListing(t *testing.T, l *listing, log *lines) (*bgp.Speaker, *conn) {
 	cfg := config(r.peer())
 	cfg.Log = slog.New(slog.NewTextHandler(log, nil))
 	s, err := bgp.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	s.SetListAddrs(l.list)
 	runs(t, s)
 	set(t, s, route("2001:db8:5::1/128"))

@@ -7,6 +7,7 @@ import (
 
 	packet "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/netutil/bgp"
 )
@@ -122,9 +123,7 @@ func TestSetPeersWithoutPassword(t *testing.T) {
 	signed := newRouter(t).peer()
 	signed.Password = "s3cret"
 	s, err := bgp.New(config(signed))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	other := signed
 	other.Password = "other"
 	setPeers(t, s, true, other)

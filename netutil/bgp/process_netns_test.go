@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/bgp"
 )
 
@@ -76,9 +77,7 @@ type speaker struct {
 func startSpeaker(t *testing.T, ns string, st settings) *speaker {
 	t.Helper()
 	b, err := json.Marshal(st)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	cmd := exec.Command("ip", "netns", "exec", ns, os.Args[0])
 	cmd.Env = append(os.Environ(), speakerEnv+"="+string(b))
 	cmd.Stderr = os.Stderr
@@ -87,9 +86,7 @@ func startSpeaker(t *testing.T, ns string, st settings) *speaker {
 		t.Fatal(err)
 	}
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	s.out = bufio.NewReader(out)
 	start(t, cmd)
 	return s
@@ -98,9 +95,7 @@ func startSpeaker(t *testing.T, ns string, st settings) *speaker {
 // start starts a process that ends with the test.
 func start(t *testing.T, cmd *exec.Cmd) {
 	t.Helper()
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill() // may have ended
 		_ = cmd.Wait()

@@ -11,6 +11,7 @@ import (
 
 	packet "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/bgp"
 )
 
@@ -101,9 +102,7 @@ func heap() uint64 {
 func hostRoute(t *testing.T, i int) packet.PathNLRI {
 	t.Helper()
 	nlri, err := packet.NewIPAddrPrefix(netip.PrefixFrom(netip.AddrFrom4([4]byte{11, byte(i >> 16), byte(i >> 8), byte(i)}), 32))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return packet.PathNLRI{NLRI: nlri}
 }
 
@@ -140,9 +139,7 @@ func TestReceivedIsBounded(t *testing.T) {
 	cfg := config(r.peer())
 	cfg.HoldTime = time.Hour // this router sends no keepalives
 	s, err := bgp.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	const most = 1000
 	s.SetMostReceived(most)
 	runs(t, s)
@@ -157,9 +154,7 @@ func TestReceivedIsBounded(t *testing.T) {
 		c.write(update(t, list))
 		hop := netip.MustParseAddr("2001:db8::1")
 		v6, err := packet.NewPathAttributeMpReachNLRI(packet.RF_IPv6_UC, hostRoutes6(t, from, n), hop)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		c.write(packet.NewBGPUpdateMessage(nil, []packet.PathAttributeInterface{
 			packet.NewPathAttributeOrigin(0), v6,
 			packet.NewPathAttributeAsPath([]packet.AsPathParamInterface{packet.NewAs4PathParam(2, []uint32{routerAS})}),
@@ -188,9 +183,7 @@ func hostRoutes6(t *testing.T, from, n int) (list []packet.PathNLRI) {
 	t.Helper()
 	for i := range n {
 		nlri, err := packet.NewIPAddrPrefix(netip.PrefixFrom(netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 14: byte((from + i) >> 8), 15: byte(from + i)}), 128))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		list = append(list, packet.PathNLRI{NLRI: nlri})
 	}
 	return list

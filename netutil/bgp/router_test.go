@@ -12,6 +12,7 @@ import (
 
 	packet "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/netutil/bgp"
 )
@@ -40,9 +41,7 @@ func newRouter(t *testing.T) *router { t.Helper(); return newRouterAt(t, loopbac
 func newRouterAt(t *testing.T, addr netip.Addr) *router {
 	t.Helper()
 	ln, err := net.Listen("tcp4", netip.AddrPortFrom(addr, 0).String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { ln.Close() })
 	return &router{t, ln, routerAS}
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/internal/routertest"
 	"svcproxy.dev/svcproxy/netutil/bgp"
@@ -84,14 +85,10 @@ func startDaemon(t *testing.T, d daemon, ns, peer, password string) *routertest.
 		return cmd.Start()
 	}
 	dir, err := os.MkdirTemp("", "bgpr") // not t.TempDir, for names of sockets
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	r, err := d.start(in, dir, peer, password)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() {
 		if err := r.Close(); err != nil {
 			t.Error(err)
@@ -224,9 +221,7 @@ func TestTTLSecurity(t *testing.T) {
 func testTTLSecurity(t *testing.T, name, router, host string) {
 	rns, hns := link(t, "ttl"+name)
 	r := startDaemon(t, daemons[0], rns, host, "")
-	if err := r.Configure(fmt.Sprintf("router bgp 64500\n neighbor %s ttl-security hops 1\n", host)); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, r.Configure(fmt.Sprintf("router bgp 64500\n neighbor %s ttl-security hops 1\n", host)))
 	s := startSpeaker(t, hns, settings{AS: ourAS, ListenPort: -1, Peers: []bgp.Peer{{
 		Address: netip.MustParseAddr(router), AS: routerAS, TTLSecurity: true,
 	}}})

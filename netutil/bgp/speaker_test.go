@@ -13,6 +13,7 @@ import (
 
 	packet "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/netutil/bgp"
 )
@@ -29,9 +30,7 @@ func config(peers ...bgp.Peer) bgp.Config {
 func run(t *testing.T, cfg bgp.Config) *bgp.Speaker {
 	t.Helper()
 	s, err := bgp.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	runs(t, s)
 	return s
 }
@@ -50,9 +49,7 @@ func runs(t *testing.T, s *bgp.Speaker) {
 
 func set(t *testing.T, s *bgp.Speaker, routes ...bgp.Route) {
 	t.Helper()
-	if err := s.SetRoutes(routes); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, s.SetRoutes(routes))
 }
 
 func route(prefix string) bgp.Route { return bgp.Route{Prefix: netip.MustParsePrefix(prefix)} }
@@ -153,9 +150,7 @@ func TestGracefulRestartPreservesRoutes(t *testing.T) {
 	cfg := config(r.peer())
 	cfg.GracefulRestart = 100 * time.Second
 	s := run(t, cfg)
-	if err := r.ln.(*net.TCPListener).SetDeadline(time.Now().Add(3 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, r.ln.(*net.TCPListener).SetDeadline(time.Now().Add(3*time.Second)))
 	if c, err := r.ln.Accept(); err == nil {
 		c.Close()
 		t.Fatal("the session was opened before the first set")
@@ -227,9 +222,7 @@ func TestStopWithdrawsRoutes(t *testing.T) {
 func TestStopWhileOpening(t *testing.T) {
 	first, second := newRouter(t), newRouterAt(t, netip.MustParseAddr("127.0.0.2"))
 	s, err := bgp.New(config(first.peer(), second.peer()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	s.SetSettle(time.Minute)
 	runs(t, s)
 	set(t, s, route("198.51.100.1/32"))
@@ -272,9 +265,7 @@ func TestReceivedRoutesAreRefused(t *testing.T) {
 func announcement(t *testing.T, prefix string) *packet.BGPMessage {
 	t.Helper()
 	nlri, err := packet.NewIPAddrPrefix(netip.MustParsePrefix(prefix))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return update(t, []packet.PathNLRI{{NLRI: nlri}})
 }
 
@@ -282,9 +273,7 @@ func announcement(t *testing.T, prefix string) *packet.BGPMessage {
 func update(t *testing.T, list []packet.PathNLRI) *packet.BGPMessage {
 	t.Helper()
 	hop, err := packet.NewPathAttributeNextHop(netip.MustParseAddr("203.0.113.254"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	attrs := []packet.PathAttributeInterface{
 		packet.NewPathAttributeOrigin(0), hop,
 		packet.NewPathAttributeAsPath([]packet.AsPathParamInterface{packet.NewAs4PathParam(2, []uint32{routerAS})}),
@@ -352,16 +341,12 @@ func TestStateNamesWhyThereIsNoSession(t *testing.T) {
 // A port that is taken is the error of Run, and nothing is left.
 func TestTakenPortEndsRun(t *testing.T) {
 	ln, err := net.Listen("tcp4", ":0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer ln.Close()
 	cfg := config(bgp.Peer{Address: loopback, AS: routerAS})
 	cfg.ListenPort = ln.Addr().(*net.TCPAddr).Port
 	s, err := bgp.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if err := s.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "address already in use") {
 		t.Errorf("got %v; want that the port is taken", err)
 	}
@@ -374,9 +359,7 @@ func TestTroubleIsLoggedOnce(t *testing.T) {
 	cfg := config(bgp.Peer{Address: loopback, AS: routerAS})
 	cfg.Log = slog.New(slog.NewTextHandler(&out, nil))
 	s, err := bgp.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	one, other := errors.New("one"), errors.New("other")
 	for _, err := range []error{nil, one, one, one, other, nil, nil, one} {
 		s.LogTrouble(err)
@@ -407,9 +390,7 @@ func TestContextEndsTheSpeaker(t *testing.T) {
 		}
 	}
 	s, err := bgp.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	set(t, s)
 	ended := make(chan error)
 	go func() { ended <- s.Run(ctx) }()
@@ -433,9 +414,7 @@ func TestContextEndsTheSpeaker(t *testing.T) {
 func TestSilentRouterIsNamed(t *testing.T) {
 	r := newRouter(t)
 	s, err := bgp.New(config(r.peer()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	s.SetOpenPatience(50 * time.Millisecond)
 	runs(t, s)
 	set(t, s)

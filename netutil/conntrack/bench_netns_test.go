@@ -12,6 +12,7 @@ import (
 	timo "github.com/ti-mo/conntrack"
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/conntrack"
 )
 
@@ -59,17 +60,13 @@ var benchThread int
 func fill(b *testing.B) {
 	benchThread = unix.Gettid()
 	c, err := timo.Dial(nil)
-	if err != nil {
-		b.Fatal(err)
-	}
+	fatal.If(b, err)
 	defer c.Close()
 	for i := range benchFlows {
 		f := timo.NewFlow(unix.IPPROTO_UDP, 0,
 			netip.AddrFrom4([4]byte{172, 16, byte(i / 50_000), 1}), netip.AddrFrom4([4]byte{10, 96, 0, byte(i % benchServices)}),
 			uint16(1024+i%50_000), 53, 3600, 0)
-		if err := c.Create(f); err != nil {
-			b.Fatal(err)
-		}
+		fatal.If(b, c.Create(f))
 	}
 	runtime.GC()
 }
@@ -94,9 +91,7 @@ func BenchmarkTranslated(b *testing.B) {
 		err := conntrack.List(b.Context(), false, conntrack.Filter{Translated: true}, func(c *conntrack.Connection) error {
 			return fmt.Errorf("%v is translated", c)
 		})
-		if err != nil {
-			b.Fatal(err)
-		}
+		fatal.If(b, err)
 	}
 	b.ReportMetric(float64((processorTime()-before).Microseconds())/1000/float64(b.N), "ms-cpu/op")
 }

@@ -20,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/conntrack"
 )
 
@@ -30,9 +31,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func namespace(t testing.TB, commands string) {
 	t.Helper()
 	runtime.LockOSThread()
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, unix.Unshare(unix.CLONE_NEWNET))
 	for line := range strings.Lines(commands) {
 		args := strings.Fields(line)
 		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
@@ -46,22 +45,16 @@ func enter(t testing.TB, thread int) {
 	t.Helper()
 	runtime.LockOSThread()
 	f, err := os.Open(fmt.Sprintf("/proc/self/task/%d/ns/net", thread))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer f.Close()
-	if err := unix.Setns(int(f.Fd()), unix.CLONE_NEWNET); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, unix.Setns(int(f.Fd()), unix.CLONE_NEWNET))
 }
 
 // dial sends one datagram and returns where from and a function that sends another.
 func dial(t *testing.T, network, to string) netip.AddrPort {
 	t.Helper()
 	c, err := net.Dial(network, to)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { c.Close() })
 	if network[:3] == "udp" {
 		if _, err := c.Write([]byte("x")); err != nil {
@@ -104,9 +97,7 @@ iptables -w -t nat -A OUTPUT -d 10.96.0.1 -p udp --dport 55 -j DNAT --to-destina
 ip6tables -w -t nat -A OUTPUT -p udp --dport 53 -j DNAT --to-destination [::1]:5353
 `)
 	tcp, err := net.Listen("tcp", "127.0.0.1:5353") // same address and port, another protocol
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer tcp.Close()
 	dial(t, "tcp", "127.0.0.1:5353")
 
@@ -236,9 +227,7 @@ ip6tables -w -t nat -A OUTPUT -d fd00::1 -p tcp --dport 81 -j DNAT --to-destinat
 	far := []netip.AddrPort{at("10.9.0.1:1"), at("10.9.0.2:1"), at("10.9.0.3:1"), at("10.9.0.4:1")}
 	for _, on := range []string{"127.0.0.1:8080", "127.0.0.1:8081", "[::1]:8080", "[::1]:8081"} {
 		l, err := net.Listen("tcp", on)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		defer l.Close()
 	}
 	space := unix.Gettid()
@@ -287,18 +276,14 @@ func TestPruneMany(t *testing.T) {
 	namespace(t, "ip link set lo up")
 	const many, foreign = 1000, 250
 	c, err := timo.Dial(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer c.Close()
 	vip := netip.MustParseAddr("10.96.0.1")
 	at := func(i int) timo.Flow {
 		return timo.NewFlow(unix.IPPROTO_UDP, 0, netip.MustParseAddr("192.0.2.1"), vip, uint16(1024+i), 53, 300, 0)
 	}
 	for i := range many {
-		if err := c.Create(at(i)); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, c.Create(at(i)))
 	}
 	judged := 0
 	q := conntrack.Query{To: []netip.AddrPort{netip.AddrPortFrom(vip, 53)}}
@@ -322,9 +307,7 @@ func TestPruneMany(t *testing.T) {
 func TestPruneReplaced(t *testing.T) {
 	namespace(t, "ip link set lo up")
 	c, err := timo.Dial(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer c.Close()
 	const most = 1000
 	sameID := 0
@@ -332,13 +315,9 @@ func TestPruneReplaced(t *testing.T) {
 		f := timo.NewFlow(unix.IPPROTO_UDP, 0, netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("10.96.0.1"), 1024, 53, 300, 0)
 		replace := func(server string) timo.Flow {
 			f.TupleReply.IP.SourceAddress = netip.MustParseAddr(server)
-			if err := c.Create(f); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, c.Create(f))
 			got, err := c.Get(f)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			return got
 		}
 		before := replace("192.0.2.11")
@@ -346,9 +325,7 @@ func TestPruneReplaced(t *testing.T) {
 			if got.Reply.Addr() != before.TupleReply.IP.SourceAddress {
 				return conntrack.Keep
 			}
-			if err := c.Delete(f); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, c.Delete(f))
 			if replace("192.0.2.12").ID == before.ID {
 				sameID++
 			}

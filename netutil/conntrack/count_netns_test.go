@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/echotest"
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/netutil/conntrack"
 )
@@ -55,9 +56,7 @@ func (s *tally) add(e conntrack.Event) {
 func follow(t *testing.T) *tally {
 	t.Helper()
 	f, err := conntrack.Follow(true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	s := &tally{begun: map[conntrack.Connection]int{}, bytes: map[conntrack.Connection]uint64{}}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
@@ -77,9 +76,7 @@ func follow(t *testing.T) *tally {
 func serveTCP(t *testing.T) uint16 {
 	t.Helper()
 	l, err := net.Listen("tcp", "192.0.2.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	var servers echotest.Servers
 	t.Cleanup(servers.Close)
 	servers.Accept(l, echotest.Echo)
@@ -93,9 +90,7 @@ func until(t *testing.T, check func() error) {
 	for start := time.Now(); err != nil && !pace.Over(start, 5*time.Second); err = check() {
 		time.Sleep(5 * time.Millisecond)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 }
 
 // translated returns all translated connections, with those that go on.
@@ -110,9 +105,7 @@ func translated(t *testing.T, ipv6 bool) (all, alive map[conntrack.Connection]in
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return all, alive, bytes
 }
 
@@ -125,9 +118,7 @@ func TestFollowAndTranslated(t *testing.T) {
 	var held []net.Conn
 	for range 5 {
 		c, err := net.Dial("tcp", service)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		defer c.Close()
 		held = append(held, c)
 	}

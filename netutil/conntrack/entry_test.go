@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/internal/nlmsg"
 )
 
@@ -20,9 +21,7 @@ func TestFilterAndEntryAgree(t *testing.T) {
 	} {
 		attrs := encode(tt.filter.encode()...)
 		var e entry
-		if err := e.decode(append([]byte{unix.AF_INET, 0, 0, 0}, attrs...)); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, e.decode(append([]byte{unix.AF_INET, 0, 0, 0}, attrs...)))
 		if !tt.filter.selects(&e.Connection) || e.Protocol != unix.IPPROTO_UDP || e.Src.String() != tt.src || e.Src.Port() != 53 {
 			t.Errorf("%+v: decoded %+v", tt.filter, e.Connection)
 		}

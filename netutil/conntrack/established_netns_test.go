@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/conntrack"
 )
 
@@ -18,17 +19,13 @@ ip route add 10.96.0.0/24 dev lo src 127.0.0.1
 iptables -w -t nat -A OUTPUT -d 10.96.0.1 -p tcp --dport 80 -j DNAT --to-destination 127.0.0.1:8080
 `)
 	l, err := net.Listen("tcp", "127.0.0.1:8080")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer l.Close()
 	for range 2 {
 		dial(t, "tcp", "10.96.0.1:80")
 	}
 	ended, err := net.Dial("tcp", "10.96.0.1:80")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if err := ended.Close(); err != nil { // FIN_WAIT
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"testing"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/conntrack"
 )
 
@@ -20,9 +21,7 @@ iptables -w -t nat -A OUTPUT -d 10.96.0.1 -p tcp --dport 53 -j DNAT --to-destina
 ip6tables -w -t nat -A OUTPUT -p udp --dport 53 -j DNAT --to-destination [::1]:5353
 `)
 	tcp, err := net.Listen("tcp", "127.0.0.1:5353")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer tcp.Close()
 	udp, other, six := dial(t, "udp", "10.96.0.1:53"), dial(t, "tcp", "10.96.0.1:53"), dial(t, "udp6", "[::1]:53")
 	dial(t, "udp", "10.96.0.2:53")

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/conntrack"
 )
 
@@ -18,9 +19,7 @@ import (
 func marks(t *testing.T, family string) map[string]string {
 	t.Helper()
 	out, err := exec.Command("conntrack", "-L", "-f", family).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	found := map[string]string{}
 	for line := range strings.Lines(string(out)) {
 		_, rest, _ := strings.Cut(line, "dst=")

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"testing"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/conntrack"
 )
 
@@ -27,9 +28,7 @@ ip6tables -w -t nat -A OUTPUT -d fd00:96::1 -p tcp --dport 80 -j DNAT --to-desti
 	accepted := make(chan net.Conn, 10)
 	for _, at := range []string{"127.0.0.1:8080", "127.0.0.2:8080", "[::1]:8080"} {
 		l, err := net.Listen("tcp", at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		defer l.Close()
 		go func() {
 			for c, err := l.Accept(); err == nil; c, err = l.Accept() {
@@ -39,9 +38,7 @@ ip6tables -w -t nat -A OUTPUT -d fd00:96::1 -p tcp --dport 80 -j DNAT --to-desti
 	}
 	connect := func(at string) (here, there net.Conn) {
 		c, err := net.Dial("tcp", at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		there = <-accepted
 		t.Cleanup(func() { c.Close(); there.Close() })
 		return c, there
@@ -49,9 +46,7 @@ ip6tables -w -t nat -A OUTPUT -d fd00:96::1 -p tcp --dport 80 -j DNAT --to-desti
 	half, _ := connect("10.96.0.1:80")
 	over, overThere := connect("10.96.0.1:80")
 	for _, c := range []net.Conn{half, overThere, over} {
-		if err := c.Close(); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, c.Close())
 	}
 	connect("10.96.0.1:80")
 	connect("10.96.0.1:81")

@@ -6,6 +6,7 @@ import (
 	"net"
 	"testing"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/conntrack"
 )
 
@@ -20,9 +21,7 @@ nft add rule ip nat postrouting meta l4proto { tcp, udp } masquerade to :2001-20
 	}{{10, 0}, {20, 20}} {
 		for range tt.flows {
 			c, err := net.Dial("udp", "10.96.0.1:53")
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			defer c.Close()
 			_, _ = c.Write([]byte("x")) // EPERM where it is dropped
 		}

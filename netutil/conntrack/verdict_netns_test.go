@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/netutil/conntrack"
 )
@@ -42,9 +43,7 @@ ip6tables -w -t nat -A POSTROUTING -p udp --dport 5353:5354 -j SNAT --to-source 
 func listenTCP(t *testing.T, at string) (accepted chan *net.TCPConn) {
 	t.Helper()
 	l, err := net.Listen("tcp", at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { l.Close() })
 	accepted = make(chan *net.TCPConn, 9)
 	go func() {
@@ -69,9 +68,7 @@ func connect(t *testing.T, port int, servers ...chan *net.TCPConn) (client *net.
 		},
 	}
 	c, err := d.Dial("tcp", "10.96.0.1:80")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	client = c.(*net.TCPConn)
 	select {
 	case server = <-servers[0]:
@@ -101,9 +98,7 @@ func TestReopenBalancesAgain(t *testing.T) {
 		}
 		exchange(t, client, server)
 		if tt.halfClosed {
-			if err := server.CloseWrite(); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, server.CloseWrite())
 		}
 		exchange(t, client, server)
 		server.SetLinger(0)
@@ -158,17 +153,13 @@ func move(t *testing.T, service string, at ...string) {
 	servers, ipv6 := [2]net.PacketConn{}, at[0][0] == '['
 	for i, at := range at {
 		s, err := net.ListenPacket("udp", at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		defer s.Close()
 		servers[i] = s
 	}
 	translate(t, "udp", at[0])
 	c, err := net.Dial("udp", service)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer c.Close()
 	send := func(what string) {
 		t.Helper()

@@ -9,6 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 )
 
@@ -35,23 +36,15 @@ func BenchmarkAdd(b *testing.B) {
 		b.Run(way, func(b *testing.B) {
 			netnstest.Enter(b)
 			c, err := Dial()
-			if err != nil {
-				b.Fatal(err)
-			}
+			fatal.If(b, err)
 			defer c.Close()
-			if err := c.Create(b.Context(), Set{name, HashIPPort, false, count}); err != nil {
-				b.Fatal(err)
-			}
+			fatal.If(b, c.Create(b.Context(), Set{name, HashIPPort, false, count}))
 			b.ReportAllocs()
 			for b.Loop() {
 				b.StopTimer()
-				if err := c.Flush(b.Context(), name); err != nil {
-					b.Fatal(err)
-				}
+				fatal.If(b, c.Flush(b.Context(), name))
 				b.StartTimer()
-				if err := add(c, b); err != nil {
-					b.Fatal(err)
-				}
+				fatal.If(b, add(c, b))
 			}
 		})
 	}

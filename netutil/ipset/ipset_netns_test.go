@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 )
 
@@ -24,9 +25,7 @@ func enterNamespace(t *testing.T) {
 func dial(t *testing.T) *Conn {
 	t.Helper()
 	c, err := Dial()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -58,19 +57,13 @@ func TestSetsHoldWhatWasAdded(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(string(tt.set.Type)+fmt.Sprint(tt.set.IPv6), func(t *testing.T) {
-			if err := c.Create(ctx, tt.set); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, c.Create(ctx, tt.set))
 			for range 2 { // adding twice is no error
-				if err := c.Add(ctx, tt.set.Name, tt.entries); err != nil {
-					t.Fatal(err)
-				}
+				fatal.If(t, c.Add(ctx, tt.set.Name, tt.entries))
 			}
 			checkSet(t, c, tt.set, tt.entries)
 			for range 2 {
-				if err := c.Delete(ctx, tt.set.Name, tt.entries[:1]); err != nil {
-					t.Fatal(err)
-				}
+				fatal.If(t, c.Delete(ctx, tt.set.Name, tt.entries[:1]))
 			}
 			checkSet(t, c, tt.set, tt.entries[1:])
 		})
@@ -85,9 +78,7 @@ func TestSetsHoldWhatWasAdded(t *testing.T) {
 func checkSet(t *testing.T, c *Conn, set Set, entries []Entry) {
 	t.Helper()
 	l, err := c.List(context.Background(), set.Name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if l.Set != set || l.HasTimeout {
 		t.Errorf("set: got %+v, want %+v", l, set)
 	}
@@ -127,12 +118,8 @@ func TestManyMembersAreWrittenAtOnce(t *testing.T) {
 		a := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
 		entries[i] = Entry{Addr: a, Protocol: 6, Port: 80, Net: netip.PrefixFrom(a, 32)}
 	}
-	if err := c.Create(ctx, Set{"SVCP-M", HashIPPortIP, false, n}); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Add(ctx, "SVCP-M", entries); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, c.Create(ctx, Set{"SVCP-M", HashIPPortIP, false, n}))
+	fatal.If(t, c.Add(ctx, "SVCP-M", entries))
 	l, err := c.List(ctx, "SVCP-M")
 	if err != nil || len(l.Entries) != n {
 		t.Fatalf("listed %d members of %d: %v", len(l.Entries), n, err)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 )
 
@@ -23,9 +24,7 @@ func ip(t *testing.T, lines ...string) {
 func read(t *testing.T) map[string]*device {
 	t.Helper()
 	h, err := readHost()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	byName := map[string]*device{}
 	for _, d := range h.devices {
 		byName[d.name] = d

@@ -18,6 +18,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/netutil/l2"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
@@ -90,7 +91,7 @@ func rooms(t *testing.T, hosts int) (neighbour *room, list []*room) {
 	t.Helper()
 	netnstest.Enter(t)
 	here, err := netns.Get()
-	check(t, err)
+	fatal.If(t, err)
 	t.Cleanup(func() { here.Close() })
 	neighbour = &room{t: t, ns: here}
 	neighbour.ip("link add br0 type bridge", "link set br0 up",
@@ -104,25 +105,18 @@ func rooms(t *testing.T, hosts int) (neighbour *room, list []*room) {
 func host(t *testing.T, neighbour *room, i int) *room {
 	t.Helper()
 	ns, err := netns.New() // and in it
-	check(t, err)
+	fatal.If(t, err)
 	t.Cleanup(func() { ns.Close() })
-	check(t, netns.Set(neighbour.ns))
+	fatal.If(t, netns.Set(neighbour.ns))
 	port := fmt.Sprint("port", i)
 	neighbour.ip("link add "+port+" type veth peer name eth0", "link set "+port+" master br0 up")
 	l, err := netlink.LinkByName("eth0")
-	check(t, err)
-	check(t, netlink.LinkSetNsFd(l, int(ns)))
+	fatal.If(t, err)
+	fatal.If(t, netlink.LinkSetNsFd(l, int(ns)))
 	r := &room{t: t, ns: ns, mac: l.Attrs().HardwareAddr.String()}
 	r.ip("link set lo up", "link set eth0 up", fmt.Sprintf("address add 192.0.2.%d/24 dev eth0", i+2),
 		fmt.Sprintf("address add 2001:db8::%d/64 dev eth0 nodad", i+2))
 	return r
-}
-
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // entry returns what the neighbour knows of an address.

@@ -4,22 +4,18 @@ import (
 	"encoding/hex"
 	"net/netip"
 	"testing"
+
+	"svcproxy.dev/svcproxy/internal/fatal"
 )
 
 func TestPackets(t *testing.T) {
 	mac := []byte{2, 0, 0, 0, 0, 9}
 	arps, err := gratuitousARP(mac, netip.MustParseAddr("192.0.2.10"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	plain, err := advertisement(mac, netip.MustParseAddr("2001:db8::10"), false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	router, err := advertisement(mac, netip.MustParseAddr("2001:db8::10"), true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for _, tt := range []struct {
 		name string
 		got  []byte

@@ -6,6 +6,7 @@ import (
 	"os"
 	"testing"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 )
 
@@ -13,9 +14,7 @@ import (
 func TestProbeReportsWhetherThereAreDummyDevices(t *testing.T) {
 	netnstest.Enter(t)
 	d, err := OpenDummy()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer d.Close()
 	probed, made := d.Probe(), d.Make()
 	if (probed == nil) != (made == nil) {

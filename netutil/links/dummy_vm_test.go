@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 )
 
@@ -16,16 +17,9 @@ func openDummy(t *testing.T) *Dummy {
 	t.Helper()
 	netnstest.Enter(t)
 	d, err := OpenDummy()
-	must(t, err)
+	fatal.If(t, err)
 	t.Cleanup(d.Close)
 	return d
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 func ip(t *testing.T, args string) string {
@@ -40,7 +34,7 @@ func ip(t *testing.T, args string) string {
 func wantAddrs(t *testing.T, d *Dummy, v6 bool, want ...string) {
 	t.Helper()
 	list, err := d.Addrs(v6)
-	must(t, err)
+	fatal.If(t, err)
 	var got []string
 	for _, a := range list {
 		got = append(got, a.String())
@@ -55,16 +49,16 @@ func TestDummyHoldsAddresses(t *testing.T) {
 	if there, err := d.Find(); there || err != nil {
 		t.Fatalf("there before it was made: %v, %v", there, err)
 	}
-	must(t, d.Remove())
+	fatal.If(t, d.Remove())
 	wantAddrs(t, d, false)
-	must(t, d.Probe())
+	fatal.If(t, d.Probe())
 	if links := ip(t, "-o link"); strings.Count(links, "\n") != 1 {
 		t.Errorf("a probe left devices:\n%s", links)
 	}
-	must(t, d.Make())
-	must(t, d.Make())
+	fatal.If(t, d.Make())
+	fatal.If(t, d.Make())
 	for _, a := range []string{"10.96.0.10", "10.96.0.11", "fd00:96::10", "fd00:96::10"} {
-		must(t, d.Bind(netip.MustParseAddr(a)))
+		fatal.If(t, d.Bind(netip.MustParseAddr(a)))
 	}
 	wantAddrs(t, d, false, "10.96.0.10", "10.96.0.11")
 	wantAddrs(t, d, true, "fd00:96::10")
@@ -80,12 +74,12 @@ func TestDummyHoldsAddresses(t *testing.T) {
 			t.Errorf("ip %s: %s", args, out)
 		}
 	}
-	must(t, d.Unbind(netip.MustParseAddr("10.96.0.10")))
-	must(t, d.Unbind(netip.MustParseAddr("10.96.0.10")))
-	must(t, d.Unbind(netip.MustParseAddr("fd00:96::10")))
+	fatal.If(t, d.Unbind(netip.MustParseAddr("10.96.0.10")))
+	fatal.If(t, d.Unbind(netip.MustParseAddr("10.96.0.10")))
+	fatal.If(t, d.Unbind(netip.MustParseAddr("fd00:96::10")))
 	wantAddrs(t, d, false, "10.96.0.11")
 	wantAddrs(t, d, true)
-	must(t, d.Remove())
+	fatal.If(t, d.Remove())
 	if there, err := d.Find(); there || err != nil {
 		t.Errorf("there after it was removed: %v, %v", there, err)
 	}
@@ -94,13 +88,13 @@ func TestDummyHoldsAddresses(t *testing.T) {
 // Who removes the device takes our knowledge of it too.
 func TestDummyIsFoundAgain(t *testing.T) {
 	d := openDummy(t)
-	must(t, d.Make())
+	fatal.If(t, d.Make())
 	ip(t, "link del svcproxy0")
 	if err := d.Bind(netip.MustParseAddr("10.96.0.10")); err == nil {
 		t.Error("no error without the device")
 	}
-	must(t, d.Make())
-	must(t, d.Bind(netip.MustParseAddr("10.96.0.10")))
+	fatal.If(t, d.Make())
+	fatal.If(t, d.Bind(netip.MustParseAddr("10.96.0.10")))
 	wantAddrs(t, d, false, "10.96.0.10")
 }
 

@@ -19,6 +19,8 @@ import (
 	"github.com/vishvananda/netns"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/internal/fatal"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -28,62 +30,53 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func namespace(t *testing.T) {
 	t.Helper()
 	runtime.LockOSThread()
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, unix.Unshare(unix.CLONE_NEWNET))
 	up(t, "lo")
-}
-
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // bridge makes an interface with an index. It is down. (Not every kernel has dummy devices.)
 func bridge(t *testing.T, name string, index int) {
 	t.Helper()
-	check(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name, Index: index}}))
+	fatal.If(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name, Index: index}}))
 }
 
 func up(t *testing.T, name string) {
 	t.Helper()
 	l, err := netlink.LinkByName(name)
-	check(t, err)
-	check(t, netlink.LinkSetUp(l))
+	fatal.If(t, err)
+	fatal.If(t, netlink.LinkSetUp(l))
 }
 
 // add gives an interface an address without duplicate address detection.
 func add(t *testing.T, name, cidr string, scope int) {
 	t.Helper()
 	l, err := netlink.LinkByName(name)
-	check(t, err)
+	fatal.If(t, err)
 	a, err := netlink.ParseAddr(cidr)
-	check(t, err)
+	fatal.If(t, err)
 	a.Scope, a.Flags = scope, unix.IFA_F_NODAD
-	check(t, netlink.AddrAdd(l, a))
+	fatal.If(t, netlink.AddrAdd(l, a))
 }
 
 // route adds a default route; without an interface it is an unreachable one.
 func route(t *testing.T, family int, name string, metric int) {
 	t.Helper()
 	_, dst, err := net.ParseCIDR(map[int]string{unix.AF_INET: "0.0.0.0/0", unix.AF_INET6: "::/0"}[family])
-	check(t, err)
+	fatal.If(t, err)
 	r := &netlink.Route{Family: family, Dst: dst, Priority: metric, Type: unix.RTN_UNREACHABLE}
 	if name != "" {
 		l, err := netlink.LinkByName(name)
-		check(t, err)
+		fatal.If(t, err)
 		r.LinkIndex, r.Type = l.Attrs().Index, unix.RTN_UNICAST
 	}
-	check(t, netlink.RouteAdd(r))
+	fatal.If(t, netlink.RouteAdd(r))
 }
 
 // describe writes addresses one a line, without the random link-local ones of IPv6.
 func describe(t *testing.T) string {
 	t.Helper()
 	addrs, err := Addrs()
-	check(t, err)
+	fatal.If(t, err)
 	var b strings.Builder
 	for _, a := range addrs {
 		if a.Is6() && a.IsLinkLocalUnicast() {
@@ -170,7 +163,7 @@ func TestAddrsMultipath(t *testing.T) {
 		hops = append(hops, &netlink.NexthopInfo{LinkIndex: 20 - i})
 	}
 	_, dst, _ := net.ParseCIDR("0.0.0.0/0")
-	check(t, netlink.RouteAdd(&netlink.Route{Dst: dst, MultiPath: hops}))
+	fatal.If(t, netlink.RouteAdd(&netlink.Route{Dst: dst, MultiPath: hops}))
 	expect(t, "with two next hops", `1 lo 127.0.0.1 host up loopback
 1 lo ::1 host up loopback
 19 eth0 192.0.2.2 global up
@@ -181,12 +174,12 @@ func TestAddrsMultipath(t *testing.T) {
 func TestWatchReportsChanges(t *testing.T) {
 	namespace(t)
 	// A link-local address would change by itself, when it has been found to be nobody else's.
-	check(t, os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("1"), 0o644))
+	fatal.If(t, os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("1"), 0o644))
 	ns, err := netns.Get()
-	check(t, err)
+	fatal.If(t, err)
 	defer ns.Close()
 	h, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE) // for the other thread
-	check(t, err)
+	fatal.If(t, err)
 	defer h.Close()
 	bridge(t, "eth0", 10)
 	up(t, "eth0")
@@ -284,8 +277,8 @@ func TestIndexIgnoresOtherNames(t *testing.T) {
 	namespace(t)
 	bridge(t, "br-a", 7)
 	l, err := netlink.LinkByName("br-a")
-	check(t, err)
-	check(t, netlink.LinkAddAltName(l, "other"))
+	fatal.If(t, err)
+	fatal.If(t, netlink.LinkAddAltName(l, "other"))
 	for name, want := range map[string]int{"br-a": 7, "other": 0, "br": 0} {
 		if got, err := Index(name); got != want || err != nil {
 			t.Errorf("%s: %d, %v; want %d", name, got, err, want)

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"testing"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 )
 
@@ -16,24 +17,15 @@ const manyServers = 10_000
 func fill(b *testing.B) *Conn {
 	b.Helper()
 	netnstest.Enter(b)
-	must(b, exec.Command("ip", "link", "set", "lo", "up").Run())
+	fatal.If(b, exec.Command("ip", "link", "set", "lo", "up").Run())
 	c, err := Dial(b.Context())
-	if err != nil {
-		b.Fatal(err)
-	}
+	fatal.If(b, err)
 	b.Cleanup(func() { c.Close() })
 	for i := range manyServers {
-		must(b, c.AddServer(b.Context(), Server{Key: someKey(i), Scheduler: "wrr"}))
-		must(b, c.AddDestination(b.Context(), someKey(i), Destination{AddrPort: first, Weight: 1}))
+		fatal.If(b, c.AddServer(b.Context(), Server{Key: someKey(i), Scheduler: "wrr"}))
+		fatal.If(b, c.AddDestination(b.Context(), someKey(i), Destination{AddrPort: first, Weight: 1}))
 	}
 	return c
-}
-
-func must(b *testing.B, err error) {
-	b.Helper()
-	if err != nil {
-		b.Fatal(err)
-	}
 }
 
 // What it takes to read all, and to change one, of 10,000 virtual servers.
@@ -43,7 +35,7 @@ func BenchmarkManyServers(b *testing.B) {
 		b.ReportAllocs()
 		for range b.N {
 			list, err := c.Servers(b.Context(), false, noKeys)
-			must(b, err)
+			fatal.If(b, err)
 			if len(list) != manyServers {
 				b.Fatal(len(list))
 			}
@@ -53,25 +45,25 @@ func BenchmarkManyServers(b *testing.B) {
 		b.ReportAllocs()
 		for range b.N {
 			list, err := c.Servers(b.Context(), false, noKeys)
-			must(b, err)
+			fatal.If(b, err)
 			for key := range list {
 				_, err := c.Destinations(b.Context(), key)
-				must(b, err)
+				fatal.If(b, err)
 			}
 		}
 	})
 	b.Run("change", func(b *testing.B) {
 		b.ReportAllocs()
 		for i := range b.N {
-			must(b, c.UpdateDestination(b.Context(), someKey(i%manyServers), Destination{AddrPort: first, Weight: uint32(1 + i%7)}))
+			fatal.If(b, c.UpdateDestination(b.Context(), someKey(i%manyServers), Destination{AddrPort: first, Weight: uint32(1 + i%7)}))
 		}
 	})
 	b.Run("add and remove", func(b *testing.B) {
 		b.ReportAllocs()
 		d := Destination{AddrPort: netip.AddrPortFrom(first.Addr().Next(), first.Port()), Weight: 1}
 		for n := range b.N {
-			must(b, c.AddDestination(b.Context(), someKey(n%manyServers), d))
-			must(b, c.DeleteDestination(b.Context(), someKey(n%manyServers), d.AddrPort))
+			fatal.If(b, c.AddDestination(b.Context(), someKey(n%manyServers), d))
+			fatal.If(b, c.DeleteDestination(b.Context(), someKey(n%manyServers), d.AddrPort))
 		}
 	})
 }

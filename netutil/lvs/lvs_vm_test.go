@@ -20,6 +20,7 @@ import (
 	"github.com/moby/ipvs"
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/internal/nlmsg"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 )
@@ -44,16 +45,9 @@ func dial(t *testing.T) *Conn {
 	netnstest.Enter(t)
 	run(t, "ip link set lo up") // without any route the kernel knows no unicast address
 	c, err := Dial(t.Context())
-	check(t, err)
-	t.Cleanup(func() { check(t, c.Close()) })
+	fatal.If(t, err)
+	t.Cleanup(func() { fatal.If(t, c.Close()) })
 	return c
-}
-
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 func run(t *testing.T, command string) string {
@@ -75,11 +69,11 @@ type listing struct {
 func list(t *testing.T, c *Conn, v6 bool) map[Key]listing {
 	t.Helper()
 	servers, err := c.Servers(t.Context(), v6, noKeys)
-	check(t, err)
+	fatal.If(t, err)
 	l := map[Key]listing{}
 	for key, s := range servers {
 		dests, err := c.Destinations(t.Context(), key)
-		check(t, err)
+		fatal.If(t, err)
 		l[key] = listing{s, dests}
 	}
 	return l
@@ -105,11 +99,11 @@ func TestServersAreListedAsTheyWereMade(t *testing.T) {
 		{Key: ntp, Scheduler: "sh", Flags: FallBack, Persistence: 7, OnePacket: true},
 	}
 	for _, s := range servers {
-		check(t, c.AddServer(t.Context(), s))
+		fatal.If(t, c.AddServer(t.Context(), s))
 	}
-	check(t, c.AddDestination(t.Context(), web, Destination{AddrPort: first, Weight: 65535}))
+	fatal.If(t, c.AddDestination(t.Context(), web, Destination{AddrPort: first, Weight: 65535}))
 	limited := Destination{AddrPort: first6, Weight: 0, Limits: Limits{Upper: 1<<31 - 1, Lower: 10}}
-	check(t, c.AddDestination(t.Context(), web6, limited))
+	fatal.If(t, c.AddDestination(t.Context(), web6, limited))
 
 	wantList(t, c, false, map[Key]listing{
 		web: {servers[0], []Destination{{AddrPort: first, Weight: 65535}}},
@@ -126,12 +120,12 @@ func TestServersAreListedAsTheyWereMade(t *testing.T) {
 func TestChangesAndRemovals(t *testing.T) {
 	c := dial(t)
 	ctx := t.Context()
-	check(t, c.AddServer(ctx, Server{Key: web, Scheduler: "wrr"}))
-	check(t, c.AddDestination(ctx, web, Destination{AddrPort: first, Weight: 1}))
+	fatal.If(t, c.AddServer(ctx, Server{Key: web, Scheduler: "wrr"}))
+	fatal.If(t, c.AddDestination(ctx, web, Destination{AddrPort: first, Weight: 1}))
 
 	changed := Server{Key: web, Scheduler: "sh", Persistence: 60}
-	check(t, c.UpdateServer(ctx, changed))
-	check(t, c.UpdateDestination(ctx, web, Destination{AddrPort: first, Weight: 7}))
+	fatal.If(t, c.UpdateServer(ctx, changed))
+	fatal.If(t, c.UpdateDestination(ctx, web, Destination{AddrPort: first, Weight: 7}))
 	wantList(t, c, false, map[Key]listing{web: {changed, []Destination{{AddrPort: first, Weight: 7}}}})
 
 	for key, want := range map[Key]bool{web: true, web6: false, dns: false} {
@@ -139,12 +133,12 @@ func TestChangesAndRemovals(t *testing.T) {
 			t.Errorf("Has(%v) gave %v, %v", key, got, err)
 		}
 	}
-	check(t, c.DeleteDestination(ctx, web, first))
-	check(t, c.DeleteDestination(ctx, web, first)) // gone already
+	fatal.If(t, c.DeleteDestination(ctx, web, first))
+	fatal.If(t, c.DeleteDestination(ctx, web, first)) // gone already
 	wantList(t, c, false, map[Key]listing{web: {changed, []Destination{}}})
-	check(t, c.DeleteServer(ctx, web))
-	check(t, c.DeleteServer(ctx, web))
-	check(t, c.DeleteDestination(ctx, web, first))
+	fatal.If(t, c.DeleteServer(ctx, web))
+	fatal.If(t, c.DeleteServer(ctx, web))
+	fatal.If(t, c.DeleteDestination(ctx, web, first))
 	wantList(t, c, false, map[Key]listing{})
 }
 
@@ -156,7 +150,7 @@ func someKey(i int) Key {
 func addServers(t *testing.T, c *Conn, n int) {
 	t.Helper()
 	for i := range n {
-		check(t, c.AddServer(t.Context(), Server{Key: someKey(i), Scheduler: "rr"}))
+		fatal.If(t, c.AddServer(t.Context(), Server{Key: someKey(i), Scheduler: "rr"}))
 	}
 }
 
@@ -193,18 +187,18 @@ func tear(t *testing.T, c *Conn, servers, others int) (torn int) {
 		other := dial(t)
 		addServers(t, other, others)
 		nl, err := netlink.Dial(unix.NETLINK_GENERIC, nil)
-		check(t, err)
+		fatal.If(t, err)
 		defer nl.Close()
 		_, err = nl.Send(netlink.Message{ // has the kernel make the first piece
 			Header: netlink.Header{Type: netlink.HeaderType(family.id), Flags: netlink.Request | netlink.Dump},
 			Data:   []byte{cmdGetServer, 1, 0, 0},
 		})
-		check(t, err)
+		fatal.If(t, err)
 		for i := range others {
-			check(t, other.DeleteServer(t.Context(), someKey(i)))
+			fatal.If(t, other.DeleteServer(t.Context(), someKey(i)))
 		}
 		replies, err := nl.Receive()
-		check(t, err)
+		fatal.If(t, err)
 		list := map[Key]Server{}
 		for _, m := range replies {
 			a := nlmsg.Find(m.Data[unix.GENL_HDRLEN:], attrServer, serverAddr)
@@ -212,7 +206,7 @@ func tear(t *testing.T, c *Conn, servers, others int) (torn int) {
 			list[k] = Server{Key: k}
 		}
 		torn = servers - len(list)
-		check(t, c.complete(t.Context(), list, false, eachKey(servers+1)))
+		fatal.If(t, c.complete(t.Context(), list, false, eachKey(servers+1)))
 		if len(list) != servers {
 			t.Errorf("%d of %d servers are found", len(list), servers)
 		}
@@ -242,7 +236,7 @@ func TestListsAreWholeWhileOthersChange(t *testing.T) {
 		torn := 0
 		for range lists {
 			list, err := c.Servers(t.Context(), false, noKeys)
-			check(t, err)
+			fatal.If(t, err)
 			if len(list) != servers {
 				torn++
 			}
@@ -260,8 +254,8 @@ func TestListsAreWholeWhileOthersChange(t *testing.T) {
 func TestRefusalsHaveNames(t *testing.T) {
 	c := dial(t)
 	ctx := t.Context()
-	check(t, c.AddServer(ctx, Server{Key: web, Scheduler: "wrr"}))
-	check(t, c.AddDestination(ctx, web, Destination{AddrPort: first, Weight: 1}))
+	fatal.If(t, c.AddServer(ctx, Server{Key: web, Scheduler: "wrr"}))
+	fatal.If(t, c.AddDestination(ctx, web, Destination{AddrPort: first, Weight: 1}))
 	tests := []struct {
 		what string
 		err  error
@@ -301,9 +295,9 @@ func TestUnknownSettingsOfOthersAreRepaired(t *testing.T) {
 	if d := got[web].Destinations[0]; d.ForeignOptions || d.Weight != 65537&(1<<16-1) { // the library cuts it
 		t.Errorf("weight 65537 was read as %+v", d)
 	}
-	check(t, c.UpdateServer(t.Context(), Server{Key: web, Scheduler: "wrr", Persistence: 60}))
-	check(t, c.UpdateServer(t.Context(), Server{Key: dns, Scheduler: "wrr"}))
-	check(t, c.UpdateDestination(t.Context(), dns, Destination{AddrPort: netip.MustParseAddrPort("192.168.10.11:53"), Weight: 1}))
+	fatal.If(t, c.UpdateServer(t.Context(), Server{Key: web, Scheduler: "wrr", Persistence: 60}))
+	fatal.If(t, c.UpdateServer(t.Context(), Server{Key: dns, Scheduler: "wrr"}))
+	fatal.If(t, c.UpdateDestination(t.Context(), dns, Destination{AddrPort: netip.MustParseAddrPort("192.168.10.11:53"), Weight: 1}))
 	got = list(t, c, false)
 	if got[web].ForeignOptions || got[dns].ForeignOptions || got[dns].Destinations[0].ForeignOptions {
 		t.Errorf("after updates %+v", got)
@@ -313,10 +307,10 @@ func TestUnknownSettingsOfOthersAreRepaired(t *testing.T) {
 func TestTimeoutsOfZeroStay(t *testing.T) {
 	c := dial(t)
 	before, err := c.Timeouts(t.Context())
-	check(t, err)
-	check(t, c.SetTimeouts(t.Context(), Timeouts{TCP: 1000 * time.Second, UDP: 1500 * time.Millisecond}))
+	fatal.If(t, err)
+	fatal.If(t, c.SetTimeouts(t.Context(), Timeouts{TCP: 1000 * time.Second, UDP: 1500 * time.Millisecond}))
 	got, err := c.Timeouts(t.Context())
-	check(t, err)
+	fatal.If(t, err)
 	if want := (Timeouts{TCP: 1000 * time.Second, TCPFin: before.TCPFin, UDP: 2 * time.Second}); got != want {
 		t.Errorf("timeouts are %v, want %v", got, want)
 	}
@@ -335,7 +329,7 @@ func TestAfterADeadline(t *testing.T) {
 	if !errors.Is(err, context.DeadlineExceeded) || c.handle != nil {
 		t.Fatalf("got %v, connection %v", err, c.handle)
 	}
-	check(t, c.AddServer(t.Context(), Server{Key: web, Scheduler: "wrr"}))
+	fatal.If(t, c.AddServer(t.Context(), Server{Key: web, Scheduler: "wrr"}))
 	gone, stop := context.WithCancel(t.Context())
 	stop()
 	if err := c.DeleteServer(gone, web); !errors.Is(err, context.Canceled) {
@@ -356,15 +350,15 @@ func TestForwardingIsReadAsWritten(t *testing.T) {
 		key Key
 		at  netip.AddrPort
 	}{{web, first}, {web6, first6}} {
-		check(t, c.AddServer(t.Context(), Server{Key: tt.key, Scheduler: "wrr"}))
-		check(t, c.AddDestination(t.Context(), tt.key, Destination{AddrPort: tt.at, Weight: 1}))
+		fatal.If(t, c.AddServer(t.Context(), Server{Key: tt.key, Scheduler: "wrr"}))
+		fatal.If(t, c.AddDestination(t.Context(), tt.key, Destination{AddrPort: tt.at, Weight: 1}))
 		for _, way := range []Forwarding{
 			{Method: Direct}, {Method: Tunnel}, {Method: Tunnel, Type: GUE, Port: 6080}, {Method: Tunnel, Type: GRE}, {},
 		} {
 			want := Destination{AddrPort: tt.at, Weight: 7, Forwarding: way}
-			check(t, c.UpdateDestination(t.Context(), tt.key, want))
+			fatal.If(t, c.UpdateDestination(t.Context(), tt.key, want))
 			got, err := c.Destinations(t.Context(), tt.key)
-			check(t, err)
+			fatal.If(t, err)
 			if diff := cmp.Diff([]Destination{want}, got, compareAddrs); diff != "" {
 				t.Errorf("listed (-want +got):\n%s", diff)
 			}
@@ -379,13 +373,13 @@ func TestForwardingIsReadAsWritten(t *testing.T) {
 // The flag of one packet and thresholds come and go by updates, and those of ipvsadm are read.
 func TestOnePacketAndLimits(t *testing.T) {
 	c := dial(t)
-	check(t, c.AddServer(t.Context(), Server{Key: dns, Scheduler: "wrr"}))
-	check(t, c.AddDestination(t.Context(), dns, Destination{AddrPort: first, Weight: 1}))
+	fatal.If(t, c.AddServer(t.Context(), Server{Key: dns, Scheduler: "wrr"}))
+	fatal.If(t, c.AddDestination(t.Context(), dns, Destination{AddrPort: first, Weight: 1}))
 	for _, limits := range []Limits{{Upper: 100, Lower: 10}, {Upper: 7}, {}} {
 		server := Server{Key: dns, Scheduler: "wrr", OnePacket: limits.Lower > 0}
 		dest := Destination{AddrPort: first, Weight: 1, Limits: limits}
-		check(t, c.UpdateServer(t.Context(), server))
-		check(t, c.UpdateDestination(t.Context(), dns, dest))
+		fatal.If(t, c.UpdateServer(t.Context(), server))
+		fatal.If(t, c.UpdateDestination(t.Context(), dns, dest))
 		wantList(t, c, false, map[Key]listing{dns: {server, []Destination{dest}}})
 		want := fmt.Sprintf("%s %d %d 0 0", first, limits.Upper, limits.Lower)
 		if said := strings.Join(strings.Fields(run(t, "ipvsadm -L -n --thresholds")), " "); !strings.Contains(said, want) || strings.Contains(said, " ops ") != server.OnePacket {
@@ -402,10 +396,10 @@ func TestOnePacketAndLimits(t *testing.T) {
 // What ipvsadm says is what we meant.
 func TestIpvsadmAgrees(t *testing.T) {
 	c := dial(t)
-	check(t, c.AddServer(t.Context(), Server{Key: web, Scheduler: "wlc", Persistence: 30}))
-	check(t, c.AddDestination(t.Context(), web, Destination{AddrPort: first, Weight: 3}))
-	check(t, c.AddServer(t.Context(), Server{Key: web6, Scheduler: "wrr"}))
-	check(t, c.AddDestination(t.Context(), web6, Destination{AddrPort: first6, Weight: 1}))
+	fatal.If(t, c.AddServer(t.Context(), Server{Key: web, Scheduler: "wlc", Persistence: 30}))
+	fatal.If(t, c.AddDestination(t.Context(), web, Destination{AddrPort: first, Weight: 3}))
+	fatal.If(t, c.AddServer(t.Context(), Server{Key: web6, Scheduler: "wrr"}))
+	fatal.If(t, c.AddDestination(t.Context(), web6, Destination{AddrPort: first6, Weight: 1}))
 	got := strings.Split(strings.TrimSpace(run(t, "ipvsadm -S -n")), "\n")
 	slices.Sort(got)
 	want := []string{
@@ -422,11 +416,11 @@ func TestIpvsadmAgrees(t *testing.T) {
 // Counters are those of each destination; a server that does not exist has none.
 func TestCountersOfEachDestination(t *testing.T) {
 	c := dial(t)
-	check(t, c.AddServer(t.Context(), Server{Key: web, Scheduler: "wrr"}))
-	check(t, c.AddDestination(t.Context(), web, Destination{AddrPort: first, Weight: 1}))
+	fatal.If(t, c.AddServer(t.Context(), Server{Key: web, Scheduler: "wrr"}))
+	fatal.If(t, c.AddDestination(t.Context(), web, Destination{AddrPort: first, Weight: 1}))
 	for key, want := range map[Key][]Counters{web: {{AddrPort: first}}, dns: {}} {
 		got, err := c.Counters(t.Context(), key)
-		check(t, err)
+		fatal.If(t, err)
 		if diff := cmp.Diff(want, got, compareAddrs); diff != "" {
 			t.Errorf("%v (-want +got):\n%s", key, diff)
 		}

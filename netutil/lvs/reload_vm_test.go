@@ -9,6 +9,8 @@ import (
 	"os/exec"
 	"testing"
 	"time"
+
+	"svcproxy.dev/svcproxy/internal/fatal"
 )
 
 // reloading is set for a process that unloads the module, after which it can do nothing else.
@@ -32,11 +34,11 @@ func TestMain(m *testing.M) {
 // If the module is removed and loaded again, every message says so from then on: this process cannot reach the new one.
 func TestModuleIsLoadedAgain(t *testing.T) {
 	if os.Getenv(reloading) == "" {
-		check(t, reloaded)
+		fatal.If(t, reloaded)
 		return
 	}
 	c, other := dial(t), &Conn{}
-	t.Cleanup(func() { check(t, other.Close()) })
+	t.Cleanup(func() { fatal.If(t, other.Close()) })
 	addServers(t, c, 1)
 	reload(t)
 	for range 2 {

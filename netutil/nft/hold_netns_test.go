@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/pace"
 )
 
@@ -34,9 +35,7 @@ func mustScript(t *testing.T, lines string) {
 func hookTables(t *testing.T, c *Conn) (list []OwnedTable) {
 	t.Helper()
 	list, err := c.TablesNamed(HooksTable)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return list
 }
 
@@ -50,26 +49,18 @@ func TestHeldConnectionOutlivesAFlush(t *testing.T) {
 		}
 	}
 	server, err := net.Listen("tcp", "127.0.0.1:8080")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer server.Close()
 	h := NewHolder(unix.NFPROTO_IPV4)
 	defer h.Release()
-	if err := h.Hold(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, h.Hold())
 	mustScript(t, "add table ip test; add chain ip test out { type nat hook output priority -100; }; "+
 		"add rule ip test out ip daddr 192.0.2.1 tcp dport 80 dnat to 127.0.0.1:8080")
 	client, err := net.DialTimeout("tcp", "192.0.2.1:80", pace.Scale(10*time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer client.Close()
 	answer, err := server.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer answer.Close()
 	mustScript(t, "flush ruleset")
 	if there, _, err := c.Lookup(Table{unix.NFPROTO_IPV4, "test"}); there || err != nil {
@@ -99,9 +90,7 @@ func TestHoldIsShared(t *testing.T) {
 	a, b := NewHolder(unix.NFPROTO_IPV4), NewHolder(unix.NFPROTO_IPV4)
 	for range 2 {
 		for _, h := range []*Holder{a, b} {
-			if err := h.Hold(); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, h.Hold())
 		}
 	}
 	for _, h := range []*Holder{a, a} {
@@ -129,9 +118,7 @@ func TestRemoveHooksSparesOwnedTables(t *testing.T) {
 	mustScript(t, "add table ip6 "+HooksTable)
 	h := NewHolder(unix.NFPROTO_IPV4)
 	defer h.Release()
-	if err := h.Hold(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, h.Hold())
 	for _, want := range []bool{true, false} {
 		for _, family := range []byte{unix.NFPROTO_IPV4, unix.NFPROTO_IPV6} {
 			got, err := RemoveHooks(family)

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/pace"
 )
 
@@ -31,27 +32,19 @@ func TestKeptConnectionOutlivesItsRules(t *testing.T) {
 	run("ip link set lo up")
 	run("ip route add 192.0.2.1 dev lo src 127.0.0.1")
 	server, err := net.Listen("tcp", "127.0.0.1:8080")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer server.Close()
 	table := Table{unix.NFPROTO_IPV4, "keep"}
 	for range 2 { // it may be there already
-		if err := Keep(table, "a comment"); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, Keep(table, "a comment"))
 	}
 	run("nft add table ip test; add chain ip test out { type nat hook output priority -100; }; " +
 		"add rule ip test out ip daddr 192.0.2.1 tcp dport 80 dnat to 127.0.0.1:8080")
 	client, err := net.DialTimeout("tcp", "192.0.2.1:80", pace.Scale(10*time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer client.Close()
 	answer, err := server.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer answer.Close()
 	run("nft delete table ip test")
 	if exists, _, err := c.Lookup(Table{unix.NFPROTO_IPV4, "test"}); exists || err != nil {

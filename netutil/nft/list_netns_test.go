@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 )
 
@@ -40,9 +41,7 @@ func TestListingIsWhole(t *testing.T) {
 		add(b, groups[1])
 	})
 	// A listener makes commits take longer.
-	if err := unix.SetsockoptInt(another(t).fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, unix.NFNLGRP_NFTABLES); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, unix.SetsockoptInt(another(t).fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, unix.NFNLGRP_NFTABLES))
 	var over atomic.Bool
 	var wg sync.WaitGroup
 	wg.Go(netnstest.Here(t, func() {
@@ -71,9 +70,7 @@ func TestListingIsWhole(t *testing.T) {
 		if errors.Is(err, ErrChanged) {
 			continue
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		whole++
 		if n := len(names); n != 2000 {
 			t.Errorf("listing %d has %d chains, want 2000", whole, n)
@@ -92,9 +89,7 @@ func TestListingIsOfGeneration(t *testing.T) {
 		b.AddChain(&Chain{Name: "a"})
 	})
 	g, err := c.FinishedGeneration()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	list := func() (n int, err error) {
 		err = c.dumpOf(g, table, unix.NFT_MSG_GETCHAIN, func(message) { n++ })
 		return n, err

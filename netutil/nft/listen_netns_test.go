@@ -10,15 +10,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/pace"
 )
 
 // heard starts a monitor and returns what it tells of.
 func heard(t *testing.T, m *Monitor, err error) <-chan Event {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	listening, events, ended := make(chan struct{}), make(chan Event, 100), make(chan error, 1)
 	go func() { ended <- m.Watch(ctx, func() { close(listening) }, func(e Event) { events <- e }) }()
@@ -83,9 +82,7 @@ func TestScratchChainsAreNoEvent(t *testing.T) {
 	})
 	events := heard(t, m, err)
 	rule, err := NewRule(table.Family, "OUR-PROBE")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	commit(t, c, func(b *Batch) { b.AddTable("") })
 	commit(t, c, func(b *Batch) { b.AddChain(&Chain{Name: "OUR-PROBE-1"}); b.AddRule("OUR-PROBE-1", rule) })
 	commit(t, c, func(b *Batch) { b.FlushChain("OUR-PROBE-1"); b.DeleteChain("OUR-PROBE-1") })

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 )
@@ -26,9 +27,7 @@ func dial(t *testing.T) *Conn {
 func another(t *testing.T) *Conn {
 	t.Helper()
 	c, err := Dial()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -39,9 +38,7 @@ func commit(t *testing.T, c *Conn, fill func(*Batch)) {
 	t.Helper()
 	b := NewBatch(table)
 	fill(b)
-	if err := c.Commit(b); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, c.Commit(b))
 }
 
 func numbered(n uint32) Element {
@@ -78,9 +75,7 @@ func TestElementsBeyondOneMessage(t *testing.T) {
 	}
 	// The kernel may still be growing the set, see Elements.
 	for start := time.Now(); len(seen) < count && !pace.Over(start, 5*time.Second); {
-		if err := list(); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, list())
 	}
 	if len(seen) != count {
 		t.Errorf("got %d elements, want %d", len(seen), count)
@@ -112,9 +107,7 @@ func TestGetLeavesOutMissingObjects(t *testing.T) {
 		}
 		found[i] = true
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for i := range count {
 		if found[i] != there(uint32(i)) {
 			t.Errorf("element %d: found %v, is there %v", i, found[i], there(uint32(i)))
@@ -165,9 +158,7 @@ func TestMonitorHearsOthersOnly(t *testing.T) {
 	own := dial(t)
 	other := another(t)
 	m, err := NewMonitor(table, own)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer m.Close()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -178,9 +169,7 @@ func TestMonitorHearsOthersOnly(t *testing.T) {
 	for _, t6 := range []Table{{unix.NFPROTO_IPV6, "test"}, {unix.NFPROTO_IPV4, "testing"}} {
 		b := NewBatch(t6)
 		b.AddTable("")
-		if err := other.Commit(b); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, other.Commit(b))
 	}
 	commit(t, other, func(b *Batch) { b.AddSet(doubles) })
 	select {
@@ -221,9 +210,7 @@ func TestMonitorHearsOthersOnly(t *testing.T) {
 func TestErrorTellsRefusedFlows(t *testing.T) {
 	c := dial(t)
 	rule, err := NewRule(table.Family, "", FlowOffload("flows"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for name, tt := range map[string]struct {
 		fill func(*Batch)
 		want bool

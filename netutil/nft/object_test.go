@@ -7,15 +7,14 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/internal/nlmsg"
 )
 
 func ruleOf(t *testing.T, comment string, exprs ...expr.Any) Rule {
 	t.Helper()
 	r, err := NewRule(unix.NFPROTO_IPV4, comment, exprs...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return r
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/internal/nlmsg"
 	"svcproxy.dev/svcproxy/netutil/nft"
 )
@@ -45,9 +46,7 @@ func raw(t *testing.T, list ...expr.Any) (all []nft.Expression) {
 	t.Helper()
 	for _, e := range list {
 		b, err := expr.Marshal(unix.NFPROTO_IPV4, e)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		all = append(all, nft.Expression{Name: nlmsg.String(nlmsg.Find(b, unix.NFTA_EXPR_NAME)), Data: nlmsg.Find(b, unix.NFTA_EXPR_DATA)})
 	}
 	return all
@@ -145,9 +144,7 @@ func TestVerdicts(t *testing.T) {
 		e.Uint32(unix.NFTA_VERDICT_CODE, uint32(tt.kind))
 		e.String(unix.NFTA_VERDICT_CHAIN, "c")
 		data, err := e.Encode()
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		if got, text := verdictIn(data); got != tt.want || text != tt.text {
 			t.Errorf("%d: verdict %+v, %q, want %+v, %q", tt.kind, got, text, tt.want, tt.text)
 		}

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/netutil/nft"
 )
@@ -17,9 +18,7 @@ import (
 func committing(t *testing.T) func() {
 	t.Helper()
 	conn, err := nft.Dial()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { conn.Close() })
 	b := nft.NewBatch(nft.Table{Family: unix.NFPROTO_IPV4, Name: "other"})
 	there := false

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+
+	"svcproxy.dev/svcproxy/internal/fatal"
 )
 
 // String is for messages of tests.
@@ -107,9 +109,7 @@ func newTestReader(skip string, left int) *saveReader {
 func TestWalk(t *testing.T) {
 	r := newTestReader("SVCP-", 100)
 	for line := range strings.SplitSeq(saved, "\n") {
-		if err := r.line([]byte(line)); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, r.line([]byte(line)))
 	}
 	forward := r.bases[1]
 	tests := []struct {
@@ -200,9 +200,7 @@ func TestSortByHookAndPriority(t *testing.T) {
 func TestBudgetLimitsRules(t *testing.T) {
 	r := newTestReader("", 2)
 	for _, line := range []string{"*filter", ":FORWARD ACCEPT [0:0]", "-A FORWARD -j DROP", "-A FORWARD -j DROP", "-A FORWARD -j DROP"} {
-		if err := r.line([]byte(line)); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, r.line([]byte(line)))
 	}
 	if n := len(r.tables["filter"]["FORWARD"]); n != 2 || *r.left >= 0 {
 		t.Errorf("%d rules were read, %d left of the budget", n, *r.left)

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/internal/fatal"
 )
 
 // listen opens a socket, and returns what it is to be seen as.
@@ -18,16 +20,12 @@ func listen(t *testing.T, network, address string) Listener {
 	var lc net.ListenConfig
 	if network[:3] == "udp" {
 		c, err := lc.ListenPacket(t.Context(), network, address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		t.Cleanup(func() { c.Close() })
 		return Listener{Protocol: unix.IPPROTO_UDP, AddrPort: unmapped(c.LocalAddr().(*net.UDPAddr).AddrPort()), Own: true}
 	}
 	l, err := lc.Listen(t.Context(), network, address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { l.Close() })
 	return Listener{Protocol: unix.IPPROTO_TCP, AddrPort: unmapped(l.Addr().(*net.TCPAddr).AddrPort()), Own: true}
 }
@@ -42,14 +40,10 @@ func TestListenersOfThisHost(t *testing.T) {
 		listen(t, "udp4", "0.0.0.0:0"), listen(t, "udp6", "[::1]:0"),
 	}
 	connected, err := new(net.Dialer).DialContext(t.Context(), "udp", want[4].String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer connected.Close()
 	got, err := Listeners()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for _, w := range want {
 		if !slices.Contains(got, w) {
 			t.Errorf("no %+v among %+v", w, got)
@@ -65,19 +59,13 @@ func TestListenersOfThisHost(t *testing.T) {
 // A socket that another process has is not ours.
 func TestListenerOfAnother(t *testing.T) {
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	f, err := l.(*net.TCPListener).File()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	child := exec.CommandContext(ctx, "sleep", "600")
 	child.ExtraFiles = []*os.File{f}
-	if err := child.Start(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, child.Start())
 	t.Cleanup(func() { cancel(); _ = child.Wait() })
 	want := Listener{Protocol: unix.IPPROTO_TCP, AddrPort: l.Addr().(*net.TCPAddr).AddrPort()}
 	l.Close()

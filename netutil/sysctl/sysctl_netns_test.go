@@ -8,19 +8,16 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/sysctl"
 )
 
 func TestSet(t *testing.T) {
 	// Not unlocked: the thread ends with its namespace when the test does.
 	runtime.LockOSThread()
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, unix.Unshare(unix.CLONE_NEWNET))
 	for _, v := range []string{"1", "0", "1"} {
-		if err := sysctl.Set("net/ipv4/ip_forward", v); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, sysctl.Set("net/ipv4/ip_forward", v))
 		if got, err := sysctl.Get("net/ipv4/ip_forward"); got != v || err != nil {
 			t.Errorf("after Set %s: Get = %q, %v", v, got, err)
 		}

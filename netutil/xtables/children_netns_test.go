@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"testing"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/netutil/nft"
 )
@@ -18,9 +19,7 @@ func TestCommitsOfRestore(t *testing.T) {
 	now := func() uint32 {
 		t.Helper()
 		g, err := nft.CurrentGeneration()
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		return g
 	}
 	others := func() uint32 {
@@ -31,16 +30,12 @@ func TestCommitsOfRestore(t *testing.T) {
 		return now()
 	}
 	tool := &Tool{Variant: NFT}
-	if err := tool.find(tool.String()); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, tool.find(tool.String()))
 	var s Script
 	s.Set("nat", "SVCP-A", []byte("-A SVCP-A -j RETURN\n"))
 	s.Set("filter", "SVCP-B", []byte("-A SVCP-B -j RETURN\n"))
 	before := others()
-	if err := tool.Restore(context.Background(), &s); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, tool.Restore(context.Background(), &s))
 	ours, after := now(), others()
 	children.Lock()
 	pid := children.last[(children.next-1)%len(children.last)].pid

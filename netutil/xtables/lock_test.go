@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/pace"
 )
 
@@ -22,13 +23,9 @@ func holdLock(t *testing.T) (path string, pid int) {
 	path = filepath.Join(t.TempDir(), "xtables.lock")
 	t.Setenv("XTABLES_LOCKFILE", path)
 	f, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { f.Close() })
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, unix.Flock(int(f.Fd()), unix.LOCK_EX))
 	return path, os.Getpid()
 }
 
@@ -36,15 +33,11 @@ func holdLock(t *testing.T) (path string, pid int) {
 func TestLockHolderIsNamed(t *testing.T) {
 	path, held := holdLock(t)
 	sleep, err := exec.LookPath("sleep")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	waits := sleep + " 100 & wait"
 	programs(t, map[string]string{"waits": `[ "$1 $2" = "-w 60" ] || exit 0; ` + waits, "waits-save": ":", "waits-restore": waits})
 	tool := &Tool{Variant: Legacy}
-	if err := tool.find("waits"); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, tool.find("waits"))
 	var s Script
 	s.Set("nat", "SVCP-A", nil)
 	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
@@ -66,9 +59,7 @@ func TestLockHolderIsNamed(t *testing.T) {
 func TestProbeDoesNotWaitForever(t *testing.T) {
 	path, held := holdLock(t)
 	sleep, err := exec.LookPath("sleep")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	// As iptables does: it waits for the lock for as many seconds as the last argument says.
 	iptables := `[ "$1" = --version ] && { echo "iptables v1.8.9 (legacy)"; exit; }
 for last; do :; done
@@ -77,9 +68,7 @@ echo "Another app is currently holding the xtables lock. Stopped waiting after $
 exit 4`
 	programs(t, map[string]string{"locked": iptables, "locked-save": ":", "locked-restore": iptables})
 	tool := &Tool{Variant: Legacy}
-	if err := tool.find("locked"); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, tool.find("locked"))
 	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 	defer cancel()
 	feature := []Feature{{Name: "tcp", Table: "nat", Words: []string{"-p", "tcp"}}}
@@ -107,9 +96,7 @@ func TestProbeStartsFewPrograms(t *testing.T) {
 	note := "echo ${0##*/} $1 >>" + log + "\n"
 	programs(t, map[string]string{"known": note + version, "known-save": note, "known-restore": note})
 	tool := &Tool{Variant: Legacy}
-	if err := tool.find("known"); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, tool.find("known"))
 	features := []Feature{{"tcp", "nat", []string{"-p", "tcp"}}, {"udp", "filter", []string{"-p", "udp"}}}
 	if missing, err := tool.Probe(t.Context(), "SVCP-PROBE", features, features); err != nil || len(missing) > 0 {
 		t.Fatalf("missing %q, error %v", missing, err)
@@ -122,9 +109,7 @@ func TestProbeStartsFewPrograms(t *testing.T) {
 
 func TestHolderOf(t *testing.T) {
 	var st unix.Stat_t
-	if err := unix.Stat(os.DevNull, &st); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, unix.Stat(os.DevNull, &st))
 	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
 	for _, tt := range []struct {
 		locks string

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/nft"
 )
 
@@ -55,9 +56,7 @@ func TestForeignRulesAheadAreBounded(t *testing.T) {
 			text += "-A FORWARD " + r + "\n"
 		}
 		tables, err := parse(strings.NewReader(text+"COMMIT\n"), "SVCP-")
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		got := [][]string{tables["filter"].Ahead["FORWARD"], tables["filter"].AheadOfUser["FORWARD"]}
 		if diff := cmp.Diff([][]string{tt.ahead, tt.beforeUser}, got); diff != "" {
 			t.Errorf("%s: ahead, and ahead of %s (-want +got):\n%s", tt.rules, UserChain, diff)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 )
 
@@ -28,9 +29,7 @@ func TestProbe(t *testing.T) {
 	for _, variant := range []Variant{NFT, Legacy} {
 		netnstest.Enter(t)
 		tool := &Tool{Variant: variant}
-		if err := tool.find(tool.String()); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, tool.find(tool.String()))
 		for _, tt := range tests {
 			missing, err := tool.Probe(t.Context(), "SVCP-PROBE", tt.features, tt.features)
 			if err != nil {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 )
 
@@ -16,9 +17,7 @@ func TestRestoreNoticesThatNothingWasWritten(t *testing.T) {
 	netnstest.Enter(t)
 	for _, v6 := range []bool{false, true} {
 		tool := &Tool{Variant: NFT, IPv6: v6}
-		if err := tool.find(tool.String()); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, tool.find(tool.String()))
 		restore := func(build func(s *Script)) error {
 			var s Script
 			build(&s)
@@ -33,9 +32,7 @@ func TestRestoreNoticesThatNothingWasWritten(t *testing.T) {
 			}
 		}
 		idle := filepath.Join(t.TempDir(), "restore")
-		if err := os.WriteFile(idle, []byte("#!/bin/sh\nexec cat >/dev/null\n"), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(idle, []byte("#!/bin/sh\nexec cat >/dev/null\n"), 0o755))
 		tool.restore = idle
 		if err := restore(set); !errors.Is(err, ErrNothingWritten) {
 			t.Errorf("%s by a program that does nothing: %v", tool, err)

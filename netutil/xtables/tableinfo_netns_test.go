@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"testing"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 )
 
@@ -14,15 +15,11 @@ func TestShapeOf(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		netnstest.Enter(t)
 		tool := &Tool{Variant: Legacy, IPv6: v6}
-		if err := tool.find(tool.String()); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, tool.find(tool.String()))
 		shape := func() TableInfo {
 			t.Helper()
 			s, err := tool.ReadInfo("nat")
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			return s
 		}
 		iptables := func(args ...string) {
@@ -41,9 +38,7 @@ func TestShapeOf(t *testing.T) {
 		content := func() Sum {
 			t.Helper()
 			sum, err := tool.ReadSum("nat")
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			return sum
 		}
 		held := content()

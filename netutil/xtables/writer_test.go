@@ -5,6 +5,8 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"svcproxy.dev/svcproxy/internal/fatal"
 )
 
 // A writer that hangs loses the lock, and its end takes the lock from nobody.
@@ -15,9 +17,7 @@ func TestWriterThatHangs(t *testing.T) {
 		t.Helper()
 		writerPatience = patience
 		unlock, err := tool.LockWriter(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		return unlock
 	}
 	ended, end := context.WithCancel(t.Context())

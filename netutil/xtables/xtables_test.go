@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/pace"
 )
 
@@ -47,9 +48,7 @@ COMMIT
 
 func TestParse(t *testing.T) {
 	got, err := parse(strings.NewReader(saved), "SVCP-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	want := map[string]*Table{
 		"nat": {
 			Chains: map[string]Sum{
@@ -166,9 +165,7 @@ func programs(t *testing.T, scripts map[string]string) {
 	t.Helper()
 	dir := t.TempDir()
 	for name, text := range scripts {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+text+"\n"), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+text+"\n"), 0o755))
 	}
 	t.Setenv("PATH", dir)
 }
@@ -209,9 +206,7 @@ func TestChooseVariant(t *testing.T) {
 				other + "-save": tt.other, other + "-restore": none,
 			})
 			c, err := Choose(context.Background(), false, readOurs)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			if c.Use.String() != tt.use || len(c.Stale) != tt.others {
 				t.Errorf("got %s and %v, want %s and %d others", c.Use, c.Stale, tt.use, tt.others)
 			}
@@ -253,14 +248,10 @@ func TestErrorWithoutPrograms(t *testing.T) {
 // A program that hangs, and its children, end with the context.
 func TestContextEndsPrograms(t *testing.T) {
 	sleep, err := exec.LookPath("sleep")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	programs(t, map[string]string{"hangs-save": sleep + " 100 & wait", "hangs-restore": sleep + " 100 & wait"})
 	tool := &Tool{}
-	if err := tool.find("hangs"); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, tool.find("hangs"))
 	var s Script
 	s.Set("nat", "SVCP-A", nil)
 	for name, use := range map[string]func(context.Context) error{
@@ -280,9 +271,7 @@ func TestContextEndsPrograms(t *testing.T) {
 func TestProgramErrors(t *testing.T) {
 	programs(t, map[string]string{"odd-save": "echo nonsense; exec yes", "odd-restore": "echo 'line 2 failed' >&2; exit 1"})
 	tool := &Tool{}
-	if err := tool.find("odd"); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, tool.find("odd"))
 	_, err := tool.ReadAll(context.Background(), "SVCP-")
 	if err == nil || !strings.Contains(err.Error(), `unexpected line outside of a table: "nonsense"`) {
 		t.Errorf("save: got %v", err)

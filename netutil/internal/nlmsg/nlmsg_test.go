@@ -7,6 +7,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/internal/nlmsg"
 )
 
@@ -19,9 +20,7 @@ func encoded(t testing.TB) []byte {
 		return nil
 	})
 	b, err := e.Encode()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return b
 }
 
