@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -109,9 +110,7 @@ func TestPrintable(t *testing.T) {
 func TestWordOfLaterVersion(t *testing.T) {
 	var s source.Service
 	text := `{"InternalTrafficPolicy": 9, "Masquerade": 9, "TrafficDistribution": 9, "HashOn": 9, "Forward": {"Method": 9, "Tunnel": 9}, "CloseConnections": 9}`
-	if err := json.Unmarshal([]byte(text), &s); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, json.Unmarshal([]byte(text), &s))
 	got := []string{
 		s.InternalTrafficPolicy.String(), s.Masquerade.String(), s.TrafficDistribution.String(), s.HashOn.String(),
 		s.Forward.Method.String(), s.Forward.Tunnel.String(), s.CloseConnections.String(),

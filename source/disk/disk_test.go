@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"svcproxy.dev/svcproxy/internal/fatal"
 )
 
 // A file is replaced whole, or not at all, and no draft is left.
@@ -22,20 +24,14 @@ func TestReplaceIsAtomic(t *testing.T) {
 			t.Errorf("the draft is there: %v", err)
 		}
 	}
-	if err := os.WriteFile(draft, []byte("left by a program that was killed"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(draft, []byte("left by a program that was killed"), 0o600))
 	for _, synced := range []bool{true, false} {
 		for _, text := range []string{"one", "three", ""} {
-			if err := Replace(path, draft, synced, Bytes([]byte(text))); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, Replace(path, draft, synced, Bytes([]byte(text))))
 			holds(text)
 		}
 	}
-	if err := Replace(path, draft, true, Bytes([]byte("old"))); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, Replace(path, draft, true, Bytes([]byte("old"))))
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v, %v", info.Mode(), err)
 	}

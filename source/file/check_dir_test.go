@@ -14,16 +14,10 @@ func TestCheckDir(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"web.toml", "db.json", "svcproxy.toml", "web.conf", "web.yaml", "web.TOML", "README",
 		".hidden", "web.toml~", "web.toml.swp", "web.toml.bak", "web.toml.dpkg-old", "web.toml.rpmnew", "web.toml.orig", "bgp.secret", "open.toml"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte("services = []\n"), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.WriteFile(filepath.Join(dir, name), []byte("services = []\n"), 0o644))
 	}
-	if err := os.Mkdir(filepath.Join(dir, "sub.toml"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(filepath.Join(dir, "open.toml"), 0o666); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.Mkdir(filepath.Join(dir, "sub.toml"), 0o755))
+	check(t, os.Chmod(filepath.Join(dir, "open.toml"), 0o666))
 	var got []string
 	for _, f := range CheckDir(dir, nil) {
 		if !f.Warning {
@@ -36,9 +30,7 @@ func TestCheckDir(t *testing.T) {
 	if all := strings.Join(got, "; "); all != want {
 		t.Errorf("got  %s\nwant %s", all, want)
 	}
-	if err := os.Chmod(dir, 0o777); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.Chmod(dir, 0o777))
 	if got := CheckDir(dir, nil); len(got) == 0 || got[0].Pos.File != dir {
 		t.Errorf("a directory that everybody may write: %v", got)
 	}

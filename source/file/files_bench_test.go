@@ -15,6 +15,7 @@ import (
 	"github.com/BurntSushi/toml"
 	"golang.org/x/sync/errgroup"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/file"
 )
@@ -25,9 +26,7 @@ func manyFiles(t *testing.T, n int) string {
 	for i := range n {
 		text := fmt.Sprintf("[[services]]\nname = \"s%d\"\nvips = [\"10.%d.%d.%d\"]\nports = [{ name = \"http\", port = 80, target_port = 8080 }]\nendpoints = [\"192.168.10.11\", \"192.168.10.12\"]\n",
 			i, 96+i/65536, i/256%256, i%256)
-		if err := os.WriteFile(fmt.Sprintf("%s/s%05d.toml", dir, i), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(fmt.Sprintf("%s/s%05d.toml", dir, i), []byte(text), 0o600))
 	}
 	return dir
 }
@@ -35,9 +34,7 @@ func manyFiles(t *testing.T, n int) string {
 // plain reads and decodes all files on all cores, and does no more.
 func plain(t *testing.T, dir string) {
 	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	var g errgroup.Group
 	g.SetLimit(runtime.GOMAXPROCS(0))
 	for _, e := range entries {
@@ -51,9 +48,7 @@ func plain(t *testing.T, dir string) {
 			return err
 		})
 	}
-	if err := g.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, g.Wait())
 }
 
 // A start is a sink that accepts everything, and ends a run once all files have
@@ -74,9 +69,7 @@ func run(t *testing.T, dir, stateDir string) time.Duration {
 	ctx, cancel := context.WithCancel(t.Context())
 	begin := time.Now()
 	src := file.New(file.Options{Dir: dir, StateDir: stateDir})
-	if err := src.Run(ctx, start{src, cancel}); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, src.Run(ctx, start{src, cancel}))
 	return time.Since(begin)
 }
 

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/logtest"
 	"svcproxy.dev/svcproxy/source/file"
 	"svcproxy.dev/svcproxy/source/read"
@@ -48,20 +49,12 @@ func TestForeignLinkIsNotQuoted(t *testing.T) {
 func faultsOfLink(t *testing.T, owner int, link, text, service string) string {
 	dir, far := t.TempDir(), t.TempDir()
 	for path, text := range map[string]string{far + "/far": text, dir + "/web.toml": service} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(path, []byte(text), 0o600))
 	}
-	if err := os.Symlink(far+"/far", dir+"/"+link); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Lchown(dir+"/"+link, owner, 0); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Symlink(far+"/far", dir+"/"+link))
+	fatal.If(t, os.Lchown(dir+"/"+link, owner, 0))
 	files, err := read.Rules{}.ReadDir(dir, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	var once, kept strings.Builder
 	for _, f := range append(files, read.Rules{}.ReadFile(dir+"/web.toml"), read.Rules{}.ReadFile(dir+"/"+link)) {
 		fmt.Fprintln(&once, f.Faults)

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/file"
 )
@@ -27,9 +28,7 @@ func opened(t *testing.T, fd int) (names []string) {
 			return names
 		}
 		n, err := unix.Read(fd, buf)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		for off := 0; off < n; {
 			ev := (*unix.InotifyEvent)(unsafe.Pointer(&buf[off]))
 			name := buf[off+unix.SizeofInotifyEvent : off+unix.SizeofInotifyEvent+int(ev.Len)]
@@ -55,12 +54,8 @@ func TestReadsWhatChanged(t *testing.T) {
 	dir := t.TempDir()
 	write := func(i int, port uint16) {
 		text := fmt.Sprintf("[[services]]\nname = 's%d'\nvips = ['10.96.0.%d']\nports = [{ port = %d }]\n", i, i+1, port)
-		if err := os.WriteFile(fmt.Sprintf("%s/.new", dir), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(dir+"/.new", fmt.Sprintf("%s/s%d.toml", dir, i)); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(fmt.Sprintf("%s/.new", dir), []byte(text), 0o600))
+		fatal.If(t, os.Rename(dir+"/.new", fmt.Sprintf("%s/s%d.toml", dir, i)))
 	}
 	for i := range 100 {
 		write(i, 80)
@@ -73,9 +68,7 @@ func TestReadsWhatChanged(t *testing.T) {
 	defer func() { cancel(); <-done }()
 
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer unix.Close(fd)
 	if _, err := unix.InotifyAddWatch(fd, dir, unix.IN_OPEN); err != nil {
 		t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/source/read"
 )
 
@@ -34,9 +35,7 @@ func TestPutWhileWriting(t *testing.T) {
 		taken := st.next()
 		put("c")
 		put(first)
-		if err := st.write(taken); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, st.write(taken))
 		st.settle()
 		if why := st.WriteError(); why != "" || !st.OnDisk() {
 			t.Errorf("%q: %s, pending %v", first, why, slices.Collect(maps.Keys(st.pending)))

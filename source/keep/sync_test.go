@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/source/read"
 )
 
@@ -26,9 +27,7 @@ func (st *Store) settle() {
 // checked fails the test if there is an error.
 func checked(t testing.TB, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 }
 
 // A slowStore is one whose disk answers when the test says so.

@@ -11,6 +11,8 @@ import (
 
 	core "k8s.io/api/core/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"svcproxy.dev/svcproxy/internal/fatal"
 )
 
 // wiped has an API server forget all objects, as one whose database is new, or only those of one kind.
@@ -88,9 +90,7 @@ func TestRemovalsOfAListAreHeld(t *testing.T) {
 				a.streams = streams
 				ran(t, keeping(t, a, dir), full)
 				kept, err := os.ReadFile(filepath.Join(dir, lastKnownName))
-				if err != nil {
-					t.Fatal(err)
-				}
+				fatal.If(t, err)
 				r := run(t, keeping(t, a, dir))
 				r.wants(full)
 				a.stop()

@@ -15,6 +15,7 @@ import (
 	core "k8s.io/api/core/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/remote"
 )
@@ -41,9 +42,7 @@ func ran(t *testing.T, o Options, want string) {
 	r.wants(want)
 	r.eventually("synced", func() bool { return r.src.Status().Synced })
 	cancel()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, <-done)
 	r.eventually("kept", func() bool {
 		now, err := os.Stat(kept)
 		return err == nil && (before == nil || !now.ModTime().Equal(before.ModTime()))
@@ -96,13 +95,9 @@ func TestLastKnownServiceCIDRs(t *testing.T) {
 	c.ranges.listed = true
 	c.flush(time.Now())
 	h, services := c.lastKnown()
-	if err := remote.Save(c.src.lastKnownPath(), h, services); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, remote.Save(c.src.lastKnownPath(), h, services))
 	known, services, err := c.src.recall()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	rec := &record{now: map[string]*source.Service{}}
 	var told []netip.Prefix
 	is := func(when string, want ...string) {
@@ -197,9 +192,7 @@ func TestLastKnownUnusable(t *testing.T) {
 	a := startAPIServer(t, svc("a", "10.96.0.1"))
 	ran(t, keeping(t, a, dir), "default/a")
 	whole, err := os.ReadFile(filepath.Join(dir, lastKnownName))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	a.stop()
 	elsewhere := func(o *Options) { o.APIServer = "http://127.0.0.1:1" }
 	tests := []struct {
@@ -224,9 +217,7 @@ func TestLastKnownUnusable(t *testing.T) {
 				t.Parallel()
 				dir := t.TempDir()
 				if tt.text != nil {
-					if err := os.WriteFile(filepath.Join(dir, lastKnownName), tt.text, 0o600); err != nil {
-						t.Fatal(err)
-					}
+					fatal.If(t, os.WriteFile(filepath.Join(dir, lastKnownName), tt.text, 0o600))
 				}
 				o := keeping(t, a, dir)
 				o.Beside = beside
@@ -277,9 +268,7 @@ func TestLastKnownDrafts(t *testing.T) {
 	dir := t.TempDir()
 	a := startAPIServer(t, svc("a", "10.96.0.1"))
 	draft := filepath.Join(dir, lastKnownName+".new")
-	if err := os.WriteFile(draft, []byte("half"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(draft, []byte("half"), 0o600))
 	ran(t, keeping(t, a, dir), "default/a")
 	if _, err := os.Stat(draft); !os.IsNotExist(err) {
 		t.Errorf("the draft is still there: %v", err)
@@ -323,13 +312,9 @@ func TestLastKnownSaysTheSame(t *testing.T) {
 	merged, _ := merge(s.Service, []*slice{parseSlice(of, newWords())})
 	merged.Endpoints[0].Hints = &source.Hints{Nodes: []string{"n"}, Zones: []string{"z"}}
 	path := filepath.Join(t.TempDir(), lastKnownName)
-	if err := remote.Save(path, new(lastKnown), []remote.Handed{{Since: 7, Service: merged}}); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, remote.Save(path, new(lastKnown), []remote.Handed{{Since: 7, Service: merged}}))
 	back, err := remote.Load(path, new(lastKnown))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if len(back) != 1 || back[0].Since != 7 || !back[0].Service.Equal(merged) {
 		t.Errorf("\n got %+v\nwant %+v", back, merged)
 	}

@@ -10,6 +10,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -72,28 +73,20 @@ func TestFinishedSessionHandsOnNothing(t *testing.T) {
 			sliceStore(ctx, steps).Replace([]any{eps("a-1", "a", "10.0.0.1")}, "1"),
 			nodeStore(ctx, steps, "here").Replace(nil, "1"),
 		} {
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 		}
 	}
 	old, end := context.WithCancel(t.Context())
 	begin(old, steps, "one")
 	first := serviceStore(old, steps)
-	if err := first.Replace([]any{svc("a", "10.96.0.1")}, "1"); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, first.Replace([]any{svc("a", "10.96.0.1")}, "1"))
 	list(old)
 	do()
-	if err := first.Add(svc("late", "10.96.0.9")); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, first.Add(svc("late", "10.96.0.9")))
 	end()
 	begin(t.Context(), steps, "one")
 	second := serviceStore(t.Context(), steps)
-	if err := second.Replace([]any{svc("a", "10.96.0.1"), svc("b", "10.96.0.2")}, "1"); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, second.Replace([]any{svc("a", "10.96.0.1"), svc("b", "10.96.0.2")}, "1"))
 	do()
 	if got := rec.look(); got != "default/a 10.0.0.1" {
 		t.Errorf("handed on %q before all was listed", got)

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"svcproxy.dev/svcproxy/internal/fatal"
 )
 
 // A network is all there is between a client and an API server. While it is
@@ -25,9 +27,7 @@ type network struct {
 
 func newNetwork(t *testing.T) *network {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	n := &network{Listener: l}
 	t.Cleanup(n.wg.Wait)
 	t.Cleanup(func() { l.Close() })
@@ -89,12 +89,8 @@ func TestSilentNetworkIsNoticed(t *testing.T) {
 	a.start()
 	dir := t.TempDir()
 	config := filepath.Join(dir, "config")
-	if err := os.WriteFile(filepath.Join(dir, "ca.pem"), ca, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(config, fmt.Appendf(nil, kubeconfigText, n.Addr(), "one"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(filepath.Join(dir, "ca.pem"), ca, 0o600))
+	fatal.If(t, os.WriteFile(config, fmt.Appendf(nil, kubeconfigText, n.Addr(), "one"), 0o600))
 	r := run(t, Options{Kubeconfig: config, NodeName: "here"})
 	r.wants("default/a")
 	r.connected(true)

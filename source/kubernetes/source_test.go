@@ -17,6 +17,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/remote"
@@ -168,9 +169,7 @@ func TestChangedIdentityIsReadAgain(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	write := func(name string, text []byte) {
-		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(filepath.Join(dir, name), text, 0o600))
 	}
 	a := startAPIServer(t, svc("a", "10.96.0.1"))
 	cert, ca := authority(t, a.addr)
@@ -216,9 +215,7 @@ func TestTokenFileChanges(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) {
 		t.Helper()
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	a := startAPIServer(t, svc("a", "10.96.0.1"))
 	cert, ca := authority(t, a.addr)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/BurntSushi/toml"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/source/read"
 )
 
@@ -68,9 +69,7 @@ func manyServicesJSON(b *testing.B, services int) string {
 		b.Fatal(err)
 	}
 	text, err := json.MarshalIndent(tree, "", "  ")
-	if err != nil {
-		b.Fatal(err)
-	}
+	fatal.If(b, err)
 	return string(text)
 }
 

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -36,17 +37,17 @@ func TestReadDir(t *testing.T) {
 	write(t, dir+"/svcproxy.toml", "s 1\n")
 	write(t, dir+"/large.toml", strings.Repeat("a 1\n", maxSize/4)+"x")
 	write(t, dir+"/largest.toml", "big 1"+strings.Repeat(" ", maxSize-5))
-	check(t, syscall.Mkfifo(dir+"/fifo.toml", 0o644))
-	check(t, syscall.Mknod(dir+"/socket.toml", syscall.S_IFSOCK|0o644, 0))
-	check(t, os.Symlink("/dev/zero", dir+"/device.toml"))
-	check(t, os.Symlink("nowhere", dir+"/dangling.toml"))
-	check(t, os.Symlink("loop.toml", dir+"/loop.toml"))
-	check(t, os.Symlink(dir, dir+"/dir.toml"))
-	check(t, os.Mkdir(dir+"/sub.toml", 0o755))
-	check(t, os.Symlink("b.toml", dir+"/link.toml"))
+	fatal.If(t, syscall.Mkfifo(dir+"/fifo.toml", 0o644))
+	fatal.If(t, syscall.Mknod(dir+"/socket.toml", syscall.S_IFSOCK|0o644, 0))
+	fatal.If(t, os.Symlink("/dev/zero", dir+"/device.toml"))
+	fatal.If(t, os.Symlink("nowhere", dir+"/dangling.toml"))
+	fatal.If(t, os.Symlink("loop.toml", dir+"/loop.toml"))
+	fatal.If(t, os.Symlink(dir, dir+"/dir.toml"))
+	fatal.If(t, os.Mkdir(dir+"/sub.toml", 0o755))
+	fatal.If(t, os.Symlink("b.toml", dir+"/link.toml"))
 
 	files, err := Rules{Limits: Limits{FileSize: maxSize}}.readDir(dir, nil, parseWords)
-	check(t, err)
+	fatal.If(t, err)
 	var got []string
 	for _, f := range files {
 		line := strings.TrimPrefix(f.Path, dir+"/") + fmt.Sprintf(" %d", len(f.Services))

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/decode"
 	"svcproxy.dev/svcproxy/source/read"
@@ -50,9 +51,7 @@ var caseText = regexp.MustCompile(`(?s)^(\S[^\n]*\.(?:toml|json))\n(.*?)(--(?: q
 func badInputs(t *testing.T) []badInput {
 	t.Helper()
 	data, err := os.ReadFile(faultsFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	var cases []badInput
 	for _, part := range strings.Split("\n"+string(data), "\n== ")[1:] {
 		part = strings.TrimSuffix(part, "\n") + "\n"
@@ -126,9 +125,7 @@ func TestBadInputs(t *testing.T) {
 		out = append(out, in.String())
 	}
 	if *update {
-		if err := os.WriteFile(faultsFile, []byte(strings.Join(out, "\n")), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(faultsFile, []byte(strings.Join(out, "\n")), 0o644))
 	}
 }
 
@@ -148,9 +145,7 @@ func TestSameFaultsInJSON(t *testing.T) {
 			continue
 		}
 		text, err := json.Marshal(doc.Root)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		tried++
 		got, want := words(faultsOf("x.json", string(text))), words(in.want)
 		if !slices.Equal(got, want) {
@@ -196,9 +191,7 @@ var elsewhere = map[string]string{
 // A message that is new or has changed needs a case in testdata/faults.txt.
 func TestEveryMessageHasACase(t *testing.T) {
 	data, err := os.ReadFile(faultsFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	used := 0
 	for _, path := range []string{"rules.go", "parse.go", "chunks.go", "defaults.go", "health.go", "hints.go", "list.go", "ports.go", "schema.go", "service.go", "warn.go", "../validate.go", "../validator.go", "../validate_health.go", "../validate_traffic.go", "../decode/doc.go", "../decode/address.go", "../decode/guess.go", "../decode/kinds.go", "../decode/reader.go", "../decode/parse.go", "../decode/scan.go", "../decode/size.go", "../decode/table.go"} {
 		for _, words := range messagesOf(t, path) {
@@ -226,9 +219,7 @@ var (
 func messagesOf(t *testing.T, path string) (pieces []string) {
 	t.Helper()
 	code, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for _, quoted := range literal.FindAllString(comment.ReplaceAllString(string(code), ""), -1) {
 		text, err := strconv.Unquote(quoted)
 		if err != nil {

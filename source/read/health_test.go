@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/decode"
 )
@@ -22,9 +23,7 @@ func inBoth(t *testing.T, text string, do func(t *testing.T, path string, data [
 		t.Fatal(faults)
 	}
 	asJSON, err := json.Marshal(doc.Root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Run("TOML", func(t *testing.T) { do(t, "a.toml", []byte(text)) })
 	t.Run("JSON", func(t *testing.T) { do(t, "a.json", asJSON) })
 }

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"svcproxy.dev/svcproxy/internal/fatal"
 )
 
 const withProgram = "[[services]]\nname = \"a\"\nvips = [\"10.96.0.1\"]\nports = [{ port = 80 }]\nendpoints = [\"10.1.1.1\"]\n" +
@@ -32,8 +34,8 @@ func TestProgramsOfOthers(t *testing.T) {
 		} {
 			dir := aDir(t)
 			write(t, dir+"/a.toml", text)
-			check(t, os.Chmod(dir+"/a.toml", tt.file))
-			check(t, os.Chmod(dir, tt.ofDir))
+			fatal.If(t, os.Chmod(dir+"/a.toml", tt.file))
+			fatal.If(t, os.Chmod(dir, tt.ofDir))
 			f := guarding.ReadFile(dir + "/a.toml")
 			want, got := tt.want, ""
 			if what == "by defaults" {
@@ -56,7 +58,7 @@ func TestProgramsOfOthers(t *testing.T) {
 func aDir(t *testing.T) string {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
-	check(t, err)
+	fatal.If(t, err)
 	return dir
 }
 
@@ -64,7 +66,7 @@ func aDir(t *testing.T) string {
 func TestWarnsOfPrograms(t *testing.T) {
 	dir := aDir(t)
 	write(t, dir+"/program", "")
-	check(t, os.Chmod(dir+"/program", 0o777))
+	fatal.If(t, os.Chmod(dir+"/program", 0o777))
 	write(t, dir+"/a.toml", strings.Replace(withProgram, "/bin/true", dir+"/program", 1))
 	const cannot = ":6:43: warning: svcproxy cannot run this program on this host: "
 	for _, want := range []string{
@@ -81,12 +83,5 @@ func TestWarnsOfPrograms(t *testing.T) {
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	check(t, os.WriteFile(path, []byte(text), 0o600))
-}
-
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(path, []byte(text), 0o600))
 }

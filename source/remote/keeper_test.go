@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"svcproxy.dev/svcproxy/internal/fatal"
 )
 
 // A failure shortens the wait, and never makes it longer.
@@ -46,9 +48,7 @@ func TestKeeperWarnsOnce(t *testing.T) {
 	}
 	put := func(err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 	}
 	said("no directory", 1)
 	put(os.WriteFile(dir, nil, 0o600))
@@ -107,9 +107,7 @@ func TestKeeperTriesAgain(t *testing.T) {
 		if at, some := k.Due(); !some || !at.After(time.Now()) {
 			t.Errorf("while it cannot be written: due %v at %v", some, at)
 		}
-		if err := os.Mkdir(dir, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.Mkdir(dir, 0o700))
 		saves(2)
 		if _, err := os.Stat(k.path); err != nil {
 			t.Error(err)

@@ -14,6 +14,8 @@ import (
 	"github.com/fsnotify/fsnotify"
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/internal/fatal"
 )
 
 func TestWarnRemote(t *testing.T) {
@@ -44,13 +46,13 @@ func TestWarnRemote(t *testing.T) {
 
 func TestTracerOfEvents(t *testing.T) {
 	root, err := filepath.EvalSymlinks(t.TempDir())
-	check(t, err)
-	check(t, os.MkdirAll(root+"/real/deep", 0o755))
-	check(t, os.WriteFile(root+"/real/deep/file", nil, 0o600))
-	check(t, os.Symlink("real", root+"/rel"))
-	check(t, os.Symlink(root+"/rel/deep", root+"/abs"))
-	check(t, os.Symlink("deep/../../abs/file", root+"/real/dots"))
-	check(t, os.Symlink("loop", root+"/loop"))
+	fatal.If(t, err)
+	fatal.If(t, os.MkdirAll(root+"/real/deep", 0o755))
+	fatal.If(t, os.WriteFile(root+"/real/deep/file", nil, 0o600))
+	fatal.If(t, os.Symlink("real", root+"/rel"))
+	fatal.If(t, os.Symlink(root+"/rel/deep", root+"/abs"))
+	fatal.If(t, os.Symlink("deep/../../abs/file", root+"/real/dots"))
+	fatal.If(t, os.Symlink("loop", root+"/loop"))
 
 	tests := []struct {
 		path, leads string
@@ -80,19 +82,19 @@ func TestTracerOfEvents(t *testing.T) {
 // A watcher watches what its links need, whichever of them change.
 func TestFollowWatchesWhatLinksNeed(t *testing.T) {
 	root, err := filepath.EvalSymlinks(t.TempDir())
-	check(t, err)
+	fatal.If(t, err)
 	for _, d := range []string{"/etc", "/one", "/two", "/three"} {
-		check(t, os.Mkdir(root+d, 0o755))
+		fatal.If(t, os.Mkdir(root+d, 0o755))
 	}
 	w, err := New(root + "/etc")
-	check(t, err)
+	fatal.If(t, err)
 	defer w.Close()
 	isLink := func(name string) bool { _, err := os.Readlink(root + "/etc/" + name); return err == nil }
 	wants := func(names string, dirs ...string) {
 		t.Helper()
-		check(t, w.WatchLinks(strings.Fields(names), isLink))
+		fatal.If(t, w.WatchLinks(strings.Fields(names), isLink))
 		needed, meaning := w.needed, w.linksOver
-		check(t, w.WatchAll(slices.DeleteFunc([]string{"a", "b", "c"}, func(name string) bool { return !isLink(name) })))
+		fatal.If(t, w.WatchAll(slices.DeleteFunc([]string{"a", "b", "c"}, func(name string) bool { return !isLink(name) })))
 		if diff := cmp.Diff(w.needed, needed) + cmp.Diff(w.linksOver, meaning); diff != "" {
 			t.Errorf("of all links, and of %s (-want +got):\n%s", names, diff)
 		}
@@ -105,31 +107,24 @@ func TestFollowWatchesWhatLinksNeed(t *testing.T) {
 			t.Errorf("watches %q; want %q", got, want)
 		}
 	}
-	check(t, w.WatchAll(nil))
+	fatal.If(t, w.WatchAll(nil))
 	wants("")
-	check(t, os.Symlink("../one/a", root+"/etc/a"))
-	check(t, os.Symlink("../one/b", root+"/etc/b"))
-	check(t, os.Symlink("c", root+"/etc/c")) // leads to itself
+	fatal.If(t, os.Symlink("../one/a", root+"/etc/a"))
+	fatal.If(t, os.Symlink("../one/b", root+"/etc/b"))
+	fatal.If(t, os.Symlink("c", root+"/etc/c")) // leads to itself
 	wants("a b c", "/one")
-	check(t, os.Remove(root+"/etc/a"))
-	check(t, os.Symlink("../two/a", root+"/etc/a"))
+	fatal.If(t, os.Remove(root+"/etc/a"))
+	fatal.If(t, os.Symlink("../two/a", root+"/etc/a"))
 	wants("a", "/one", "/two")
 	if a := w.Classify(fsnotify.Event{Name: root + "/two/a"}); len(a.Links) != 1 || !a.Links["a"] || a.All {
 		t.Errorf("what a leads to is about %v", a)
 	}
-	check(t, os.Remove(root+"/etc/b"))
-	check(t, os.Remove(root+"/etc/c"))
+	fatal.If(t, os.Remove(root+"/etc/b"))
+	fatal.If(t, os.Remove(root+"/etc/c"))
 	wants("b c", "/two")
-	check(t, os.Remove(root+"/etc/a"))
+	fatal.If(t, os.Remove(root+"/etc/a"))
 	wants("a")
 	if a := w.Classify(fsnotify.Event{Name: root + "/two/a"}); len(a.Links) != 0 {
 		t.Errorf("what a led to is about %v", a)
-	}
-}
-
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }
