@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/proxier/nftables"
 	"svcproxy.dev/svcproxy/proxier/nftables/nfttest"
@@ -30,9 +31,7 @@ func TestGoldenIsListed(t *testing.T) {
 	for _, path := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(path), ".txtar"), func(t *testing.T) {
 			ar, err := txtar.ParseFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			services, node := parse(t, ar)
 			netnstest.Enter(t)
 			for _, fam := range []policy.Family{policy.IPv4, policy.IPv6} {
@@ -74,18 +73,12 @@ func sorted(all map[string][]string) map[string][]string {
 func listed(t *testing.T, st *policy.State) map[string][]string {
 	t.Helper()
 	b, err := nftables.New(context.Background(), st.Family, nftables.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer b.Close()
-	if err := b.Sync(context.Background(), st, nil); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, b.Sync(context.Background(), st, nil))
 	family := map[policy.Family]string{policy.IPv4: "ip", policy.IPv6: "ip6"}[st.Family]
 	out, err := exec.Command("nft", "list", "table", family, "svcproxy").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	all := map[string][]string{}
 	for _, object := range objects.FindAllStringSubmatch(string(out), -1) {
 		kind, name, body := object[1], object[2], object[3]

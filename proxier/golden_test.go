@@ -17,6 +17,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/proxier/filter/layout"
 	"svcproxy.dev/svcproxy/proxier/ipvs"
 	"svcproxy.dev/svcproxy/proxier/nftables/nfttest"
@@ -43,9 +44,7 @@ func TestGolden(t *testing.T) {
 
 func golden(t *testing.T, path string) {
 	ar, err := txtar.ParseFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	services, node := parse(t, ar)
 	got := map[string]string{
 		"want.iptables":  rules(t, layout.NewRules, policy.IPv4, node, services),
@@ -94,9 +93,7 @@ func parse(t *testing.T, ar *txtar.Archive) ([]*source.Service, *policy.Node) {
 func rules(t *testing.T, newRules func(policy.Family) *layout.Rules, fam policy.Family, node *policy.Node, services []*source.Service) string {
 	st := policy.NewState(fam, node, services)
 	r := newRules(fam)
-	if err := r.Reset(st); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, r.Reset(st))
 	constant := constantChains(t, newRules, fam)
 	chains := map[string]string{}
 	r.Chains(func(_, chain string, rules []byte) {
@@ -150,9 +147,7 @@ var hashedSlots = regexp.MustCompile(`^add element \S+ svcproxy \S*maglev-ip\S*-
 func constantChains(t *testing.T, newRules func(policy.Family) *layout.Rules, fam policy.Family) map[string]string {
 	own := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
 	r := newRules(fam)
-	if err := r.Reset(policy.NewState(fam, &policy.Node{NodePortAddrs: own, MarkBit: configs.Default().MasqueradeBit}, nil)); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, r.Reset(policy.NewState(fam, &policy.Node{NodePortAddrs: own, MarkBit: configs.Default().MasqueradeBit}, nil)))
 	chains := map[string]string{}
 	r.Chains(func(_, chain string, rules []byte) { chains[chain] = string(rules) })
 	return chains
@@ -183,7 +178,5 @@ func rewrite(t *testing.T, path string, ar *txtar.Archive, got map[string]string
 	for _, name := range slices.Sorted(maps.Keys(got)) {
 		ar.Files = append(ar.Files, txtar.File{Name: name, Data: []byte(got[name])})
 	}
-	if err := os.WriteFile(path, txtar.Format(ar), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(path, txtar.Format(ar), 0o644))
 }

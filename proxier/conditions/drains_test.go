@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -21,17 +22,13 @@ var began = time.Date(2026, 11, 22, 21, 0, 0, 0, time.UTC)
 func target(t *testing.T, text string) DrainTarget {
 	t.Helper()
 	d, err := ParseDrainTarget(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return d
 }
 
 func set(t *testing.T, d *Drains, text string, why policy.Drain) {
 	t.Helper()
-	if err := d.Set(target(t, text), why); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, d.Set(target(t, text), why))
 }
 
 func TestParseDrainTarget(t *testing.T) {
@@ -129,18 +126,14 @@ func TestDrainsJSON(t *testing.T) {
 	set(t, &d, "192.168.10.12", policy.Drain{Reason: "disk \x1b[2J\n", By: "anna", At: began, Until: began.Add(time.Hour)})
 	set(t, &d, "node", policy.Drain{By: "anna", At: began})
 	data, err := json.Marshal(&d)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	want := `[{"target":"node","by":"anna","since":"2026-11-22T21:00:00Z"},` +
 		`{"target":"192.168.10.12","reason":"disk \\x1b[2J\\n","by":"anna","since":"2026-11-22T21:00:00Z","until":"2026-11-22T22:00:00Z"},` +
 		`{"target":"prod/db/fd00::12","by":"root","since":"2026-11-22T21:00:00Z"}]`
 	if string(data) != want {
 		t.Errorf("got  %s\nwant %s", data, want)
 	}
-	if err := readDrains(&read, string(data)); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, readDrains(&read, string(data)))
 	if diff := cmp.Diff(d.List(), read.List(), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 		t.Errorf("read again (-written +read):\n%s", diff)
 	}
@@ -170,9 +163,7 @@ func TestDrainsBound(t *testing.T) {
 	for range MaxDrains {
 		a = a.Next()
 		list = append(list, Drained{Target: DrainTarget{Addr: a}})
-		if err := d.Set(DrainTarget{Addr: a}, policy.Drain{}); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, d.Set(DrainTarget{Addr: a}, policy.Drain{}))
 	}
 	if err := d.Set(DrainTarget{Addr: a}, policy.Drain{Reason: "again"}); err != nil {
 		t.Error(err)
@@ -181,9 +172,7 @@ func TestDrainsBound(t *testing.T) {
 		t.Errorf("one more: %v, want %v", err, ErrTooManyDrains)
 	}
 	data, err := json.Marshal(append(list, Drained{Target: DrainTarget{Addr: a.Next()}}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if err := readDrains(new(Drains), string(data)); !errors.Is(err, ErrTooManyDrains) {
 		t.Errorf("one more in the file: %v, want %v", err, ErrTooManyDrains)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/logtest"
 	"svcproxy.dev/svcproxy/proxier/healthcheck"
 	"svcproxy.dev/svcproxy/proxier/loop"
@@ -233,9 +234,7 @@ func TestDetailsOfEndpoints(t *testing.T) {
 		h.set(svc, source.CheckPassed, two)
 		failed := time.Now()
 		h.told()
-		if err := h.Drain(DrainTarget{Addr: netip.MustParseAddr(three)}, policy.Drain{By: "root"}); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, h.Drain(DrainTarget{Addr: netip.MustParseAddr(three)}, policy.Drain{By: "root"}))
 		d := h.Details(svc.Key)
 		at := func(i int) policy.Detail { return d[svc.EndpointAt(&svc.Endpoints[i])] }
 		if at(0).Error != "refused" || !at(0).Since.Equal(failed) {

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -63,9 +64,7 @@ func TestSettledAfterOthersHadTimeToFail(t *testing.T) {
 			h.told()
 			is("the first is back", tt.back)
 			time.Sleep(time.Second)
-			if err := h.save(true); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, h.save(true))
 			h = h.restart()
 			h.Use(svc.Key, svc)
 			time.Sleep(2 * time.Second)

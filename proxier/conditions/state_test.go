@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/proxier/healthcheck"
 	"svcproxy.dev/svcproxy/proxier/policy"
@@ -118,9 +119,7 @@ func TestKillLosesOneSecondAtMost(t *testing.T) {
 			synctest.Wait()
 			past = append(past, h.known(svc))
 			text, err := os.ReadFile(filepath.Join(h.dir, StateName))
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			if string(text) != last {
 				versions, last = versions+1, string(text)
 			}
@@ -197,9 +196,7 @@ func TestDrainOfWrongClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := run(t, t.TempDir())
 		target, ahead := DrainTarget{Addr: netip.MustParseAddr(one)}, time.Now().AddDate(10, 0, 0)
-		if err := h.Drain(target, policy.Drain{At: ahead, Until: ahead.Add(time.Hour)}); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, h.Drain(target, policy.Drain{At: ahead, Until: ahead.Add(time.Hour)}))
 		h = h.restart()
 		if left := time.Until(h.Drains().Get(target).Until); left > time.Hour {
 			t.Errorf("it lasts for %v", left)
@@ -222,9 +219,7 @@ func TestDrainIsOverdue(t *testing.T) {
 		h.Use(plain.Key, plain)
 		h.Use(slow.Key, slow)
 		time.Sleep(time.Minute) // until the Keeper has nothing to do
-		if err := h.Drain(DrainTarget{Addr: netip.MustParseAddr(one)}, policy.Drain{Until: time.Now().Add(time.Minute)}); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, h.Drain(DrainTarget{Addr: netip.MustParseAddr(one)}, policy.Drain{Until: time.Now().Add(time.Minute)}))
 		time.Sleep(time.Minute - 3*batchTime)
 		h.told()
 		h.want(plain, "1 drained, 2")
@@ -248,9 +243,7 @@ func TestStateThatCannotBeWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := run(t, t.TempDir())
 		file := filepath.Join(h.dir, StateName)
-		if err := os.MkdirAll(filepath.Join(file, "in the way"), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.MkdirAll(filepath.Join(file, "in the way"), 0o755))
 		svc := build("a", []string{one, two}, probed)
 		h.Use(svc.Key, svc)
 		for _, state := range []source.CheckResult{source.CheckFailed, source.CheckPassed, source.CheckFailed} {
@@ -276,9 +269,7 @@ func TestStateThatCannotBeWritten(t *testing.T) {
 			}
 		}
 		time.Sleep(time.Minute) // what Drain left to be done is done
-		if err := os.RemoveAll(file); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.RemoveAll(file))
 		if had, err := h.Undrain(ended); had || err != nil {
 			t.Errorf("the end of a drain is not kept when it can be: %t, %v", had, err)
 		}
@@ -312,9 +303,7 @@ func TestMissingStateIsReported(t *testing.T) {
 		h.drain(target)
 		h.stop()
 		remove := func() {
-			if err := os.Remove(filepath.Join(h.dir, StateName)); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, os.Remove(filepath.Join(h.dir, StateName)))
 		}
 		remove()
 		h = h.restart()
@@ -374,9 +363,7 @@ func TestHostileStateDoesNoHarm(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				dir := t.TempDir()
-				if err := os.WriteFile(filepath.Join(dir, StateName), []byte(tt.text), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				fatal.If(t, os.WriteFile(filepath.Join(dir, StateName), []byte(tt.text), 0o600))
 				h := run(t, dir)
 				synctest.Wait()
 				if drained := strings.Contains(tt.known, "drained"); drained != (len(h.killed().Drains().List()) == 1) {
@@ -413,9 +400,7 @@ func TestStateOfAnotherKind(t *testing.T) {
 		{func(path string) error { return os.Symlink(path, path) }, "too many levels of symbolic links"},
 	} {
 		dir, log := t.TempDir(), new(bytes.Buffer)
-		if err := tt.make(filepath.Join(dir, StateName)); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, tt.make(filepath.Join(dir, StateName)))
 		New(Config{StateDir: dir, Log: slog.New(slog.NewTextHandler(log, nil))})
 		if !strings.Contains(log.String(), tt.want) {
 			t.Errorf("the log has %q, want %q", log, tt.want)
@@ -454,14 +439,10 @@ func FuzzState(f *testing.F) {
 	f.Add([]byte(`{"format":1,"drains":[{}]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		dir := t.TempDir()
-		if err := os.WriteFile(filepath.Join(dir, StateName), text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(filepath.Join(dir, StateName), text, 0o600))
 		log := slog.New(slog.DiscardHandler)
 		k := New(Config{StateDir: dir, Log: log})
-		if err := k.save(false); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, k.save(false))
 		again := New(Config{StateDir: dir, Log: log})
 		if len(again.book.former.all) > len(k.book.former.all) || len(again.drains.List()) != len(k.drains.List()) {
 			t.Errorf("%d endpoints and %d drains are now %d and %d", len(k.book.former.all), len(k.drains.List()), len(again.book.former.all), len(again.drains.List()))

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/xtables"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
 	"svcproxy.dev/svcproxy/proxier/policy"
@@ -19,16 +20,10 @@ import (
 func noSockets(t *testing.T, do func()) {
 	t.Helper()
 	var was unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 1, Max: was.Max}); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &was))
+	fatal.If(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 1, Max: was.Max}))
 	defer func() {
-		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &was))
 	}()
 	do()
 }

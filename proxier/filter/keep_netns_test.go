@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 )
@@ -34,18 +35,14 @@ func TestLookBesideCleanupKeepsNothing(t *testing.T) {
 	k, _, _, _ := watched(t)
 	ctx := context.Background()
 	release, err := k.tool.LockWriter(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	command(t, "nft", "delete", "table", "inet", keepTableName+"-4")
 	done := make(chan error)
 	go netnstest.Here(t, func() { _, err := k.Look(ctx); done <- err })()
 	pace.Until(t, "a look", func() bool { return len(k.looking) == 1 })
 	time.Sleep(500 * time.Millisecond) // it comes to its turn, and waits
 	k.mirror.forget()
-	if err := k.keep.removeTable(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, k.keep.removeTable(t.Context()))
 	release()
 	if err := <-done; err != nil {
 		t.Error(err)

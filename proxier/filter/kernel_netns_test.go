@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/netutil/ipset"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
@@ -29,9 +30,7 @@ func TestMembersNeedNoProgram(t *testing.T) {
 	netnstest.Enter(t)
 	ctx := context.Background()
 	k, err := Open(ctx, policy.IPv4)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { k.Close() })
 	w := backendtest.NewWorld(policy.IPv4)
 	r := layout.NewRules(policy.IPv4)
@@ -75,9 +74,7 @@ func watchedBy(t *testing.T, v xtables.Variant) (*Kernel, *layout.Rules, *backen
 	netnstest.Enter(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	k, err := open(ctx, policy.IPv4, &xtables.Choice{Use: toolOf(t, v)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { k.Close() })
 	w := backendtest.NewWorld(policy.IPv4)
 	r := layout.NewRules(policy.IPv4)
@@ -92,9 +89,7 @@ func watchedBy(t *testing.T, v xtables.Variant) (*Kernel, *layout.Rules, *backen
 func toolOf(t *testing.T, v xtables.Variant) *xtables.Tool {
 	t.Helper()
 	tools, err := xtables.Installed(context.Background(), false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for _, tool := range tools {
 		if tool.Variant == v {
 			return tool
@@ -107,16 +102,10 @@ func toolOf(t *testing.T, v xtables.Variant) *xtables.Tool {
 // resync makes the kernel hold what w needs.
 func resync(t *testing.T, k *Kernel, r *layout.Rules, w *backendtest.World) {
 	t.Helper()
-	if err := r.Reset(w.State); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, r.Reset(w.State))
 	held, err := k.Read(context.Background(), r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := k.Resync(context.Background(), held, r, w.State); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
+	fatal.If(t, k.Resync(context.Background(), held, r, w.State))
 }
 
 func command(t *testing.T, name string, args ...string) {
@@ -132,9 +121,7 @@ func TestLooksAreCheap(t *testing.T) {
 	k, r, w, _ := watched(t)
 	ctx := context.Background()
 	web := backendtest.Web(policy.IPv4, 1, 1)
-	if err := k.Apply(ctx, r.Update(w.State, w.Put(web.Key, web)), r); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, k.Apply(ctx, r.Update(w.State, w.Put(web.Key, web)), r))
 	k.tool = &xtables.Tool{Variant: xtables.NFT}
 	for n := 1; n < maxUnread; n++ {
 		if damaged, err := k.Look(ctx); err != nil || damaged {
@@ -174,9 +161,7 @@ func TestRepairOfSetsReadsNoTable(t *testing.T) {
 		t.Fatalf("look: %v, %v", damaged, err)
 	}
 	k.tool = &xtables.Tool{Variant: xtables.NFT}
-	if err := k.Repair(t.Context(), r, w.State); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, k.Repair(t.Context(), r, w.State))
 	if l, err := k.sets.List(t.Context(), "SVCP-REJECT-4"); err != nil || len(l.Entries) != 0 {
 		t.Errorf("SVCP-REJECT-4: got %v, %v", l, err)
 	}
@@ -191,9 +176,7 @@ func TestLookBesideRepair(t *testing.T) {
 	command(t, "iptables-nft", "-t", "nat", "-F")
 	pace.Until(t, "the flush is found", k.Damaged)
 	release, err := k.tool.LockWriter(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	repaired := make(chan error)
 	go netnstest.Here(t, func() { repaired <- k.Repair(t.Context(), r, w.State) })()
 	pace.Until(t, "the repair begins", func() bool { return !k.Damaged() })
@@ -202,9 +185,7 @@ func TestLookBesideRepair(t *testing.T) {
 		t.Errorf("look beside a repair: %v, %v", damaged, err)
 	}
 	release()
-	if err := <-repaired; err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, <-repaired)
 	k.events.dirty.Store(true)
 	if damaged, err := k.Look(t.Context()); err != nil || damaged {
 		t.Errorf("look after a repair: %v, %v", damaged, err)
@@ -315,9 +296,7 @@ func TestWaitingForTurnHoldsUpNobody(t *testing.T) {
 	k, _, _, _ := watched(t)
 	ctx, end := context.WithCancel(context.Background())
 	release, err := k.tool.LockWriter(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	var script xtables.Script
 	script.Set("nat", "SVCP-A", bytes.Repeat([]byte("-A SVCP-A -j RETURN\n"), unmonitoredScript/20+1))
 	restored, unheard := make(chan error, 1), make(chan error, 1)
@@ -347,9 +326,7 @@ func TestLegacyLooksAreCheap(t *testing.T) {
 	ctx := context.Background()
 	legacy := toolOf(t, xtables.Legacy)
 	k, err := open(ctx, policy.IPv4, &xtables.Choice{Use: legacy})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { k.Close() })
 	w, r := backendtest.NewWorld(policy.IPv4), layout.NewRules(policy.IPv4)
 	resync(t, k, r, w)
@@ -386,9 +363,7 @@ func send(t *testing.T, to string) {
 		_, err = conn.Write([]byte("counted"))
 		err = errors.Join(err, conn.Close())
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 }
 
 // A rule in front of ours that comes while a sync compares everything is looked for again after it.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/netutil/xtables"
 	"svcproxy.dev/svcproxy/proxier"
@@ -48,9 +49,7 @@ func TestCleanupReadsAgain(t *testing.T) {
 		t.Run(first, func(t *testing.T) {
 			k, readings := misread(t)
 			readings(first)
-			if err := k.Cleanup(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, k.Cleanup(t.Context()))
 			if left, err := exec.Command(k.Tool() + "-save").Output(); err != nil || strings.Contains(string(left), layout.Prefix) {
 				t.Errorf("%v, left:\n%s", err, left)
 			}
@@ -100,16 +99,12 @@ func misread(t *testing.T) (k *Kernel, readings func(...string)) {
 	netnstest.Enter(t)
 	file := wrapSave(t, layout.MarkMasq, layout.MarkNonLocal)
 	k, err := open(t.Context(), policy.IPv4, &xtables.Choice{Use: toolOf(t, xtables.NFT)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { k.Close() })
 	resync(t, k, layout.NewRules(policy.IPv4), backendtest.NewWorld(policy.IPv4))
 	return k, func(lines ...string) {
 		t.Helper()
-		if err := os.WriteFile(file, []byte(strings.Join(lines, "\n")+"\n"), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(file, []byte(strings.Join(lines, "\n")+"\n"), 0o644))
 	}
 }
 
@@ -124,9 +119,7 @@ func wrapSave(t *testing.T, chain, another string) (readings string) {
 	for _, base := range []string{"iptables", "iptables-nft"} {
 		for _, name := range []string{base, base + "-restore", base + "-save"} {
 			program, err := exec.LookPath(name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			if name != base+"-save" {
 				err = os.Symlink(program, filepath.Join(dir, name))
 			} else {
@@ -145,9 +138,7 @@ lacking*) `+program+` "$@" | grep -ve ':`+chain+` ' -e '-A `+chain+` ' ;;
 esac
 `), 0o755)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 		}
 	}
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
@@ -29,15 +30,11 @@ func TestRangesBeforeForeignAccept(t *testing.T) {
 	client := neighbour(t)
 	const port = 30080
 	server, err := net.ListenPacket("udp", "192.0.2.1:"+strconv.Itoa(port))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { server.Close() })
 
 	k, err := Open(context.Background(), policy.IPv4)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { k.Close() })
 	w := backendtest.NewWorld(policy.IPv4)
 	s := backendtest.Service{Name: "dns", Protocol: source.UDP, Targets: backendtest.Targets(policy.IPv4, 0, 1)}
@@ -55,9 +52,7 @@ func TestRangesBeforeForeignAccept(t *testing.T) {
 		client("192.0.2.8", "outside")
 		client("192.0.2.7", "inside")
 		buf := make([]byte, 100)
-		if err := server.SetReadDeadline(time.Now().Add(pace.Scale(10 * time.Second))); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, server.SetReadDeadline(time.Now().Add(pace.Scale(10*time.Second))))
 		if n, _, err := server.ReadFrom(buf); err != nil || string(buf[:n]) != "inside\n" {
 			t.Errorf("%s: got %q, %v", what, buf[:n], err)
 		}
@@ -74,9 +69,7 @@ func writeUnasked(t *testing.T, k *Kernel, w *backendtest.World) {
 	t.Helper()
 	r := layout.NewIPVSRules(policy.IPv4)
 	h, err := k.ReadFor(t.Context(), r, w.State)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	d := &difference{}
 	d.compareChains(chainsOf(h.Tables), func(emit layout.Emit) {
 		r.Chains(func(table, name string, rules []byte) {
@@ -91,9 +84,7 @@ func writeUnasked(t *testing.T, k *Kernel, w *backendtest.World) {
 	}, referencedIn(h.Tables))
 	d.compareJumps(h.Tables, jumpsOf(r), &k.order)
 	d.compareSets(h.Sets, r.Sets(w.State), false)
-	if err := k.write(t.Context(), d); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, k.write(t.Context(), d))
 }
 
 // neighbour makes a host that sends words over UDP to port 30080 of this one, 192.0.2.1, from 192.0.2.7 and 192.0.2.8.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"testing"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/netutil/xtables"
 	"svcproxy.dev/svcproxy/proxier/filter/layout"
@@ -17,9 +18,7 @@ import (
 func TestManyChainsBesideUnprintable(t *testing.T) {
 	netnstest.Enter(t)
 	k, err := open(t.Context(), policy.IPv4, &xtables.Choice{Use: toolOf(t, xtables.NFT)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { k.Close() })
 	command(t, "iptables-nft", "-t", "nat", "-P", "OUTPUT", "ACCEPT")
 	command(t, "nft", "add rule ip nat OUTPUT ct mark vmap { 7 : accept }")
@@ -32,13 +31,9 @@ func TestManyChainsBesideUnprintable(t *testing.T) {
 		s.Set("nat", name, rules)
 		sums[name] = xtables.SumOf(rules)
 	}
-	if err := k.restore(t.Context(), k.tool, &s); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, k.restore(t.Context(), k.tool, &s))
 	tables, err := readAll(t.Context(), k.tool)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if got := tables["nat"].Chains; len(got) != n {
 		t.Fatalf("read %d chains, wrote %d", len(got), n)
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/netutil/xtables"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
@@ -39,14 +40,10 @@ func TestVariantsShareClients(t *testing.T) {
 	list, client := layout.RecentList(pool, pool.Targets[1]), netip.MustParseAddr("192.0.2.7")
 	for i, choice := range []xtables.Choice{{Use: tools[0]}, {Use: tools[1], Stale: tools[:1]}, {Use: tools[0], Stale: tools[1:]}} {
 		k, err := open(ctx, policy.IPv4, &choice)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		resync(t, k, layout.NewRules(policy.IPv4), w)
 		if i == 0 {
-			if err := os.WriteFile("/proc/thread-self/net/xt_recent/"+list, []byte("+"+client.String()+"\n"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, os.WriteFile("/proc/thread-self/net/xt_recent/"+list, []byte("+"+client.String()+"\n"), 0o600))
 		}
 		for _, former := range choice.Stale {
 			if tab, err := former.Read(ctx, "nat", layout.Prefix); err != nil || len(tab.Chains) > 0 {
@@ -70,9 +67,7 @@ func TestNeedsOfTheMode(t *testing.T) {
 	ctx := context.Background()
 	for _, fam := range []policy.Family{policy.IPv4, policy.IPv6} {
 		k, err := Open(ctx, fam)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		defer k.Close()
 		if err := layout.NewUnsupported(k.Probe, layout.NewRules(fam)).Probe(ctx); err != nil {
 			t.Errorf("iptables mode: %v", err)

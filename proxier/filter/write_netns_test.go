@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/ipset"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/proxier/policy"
@@ -19,9 +20,7 @@ func TestRangesBeforeRestrictions(t *testing.T) {
 	netnstest.Enter(t)
 	ctx := context.Background()
 	k, err := Open(ctx, policy.IPv4)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { k.Close() })
 	e := ipset.Entry{Addr: netip.MustParseAddr("192.0.2.1"), Protocol: uint8(source.TCP), Port: 80}
 	ranged := e
@@ -29,9 +28,7 @@ func TestRangesBeforeRestrictions(t *testing.T) {
 	both := map[string][]ipset.Entry{"SVCP-RANGES-4": {ranged}, "SVCP-FIREWALLED-4": {e}}
 	has := func(set string) bool {
 		l, err := k.sets.List(ctx, set)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		return len(l.Entries) > 0
 	}
 	command(t, "ipset", "create", "SVCP-FIREWALLED-4", "hash:ip,port")

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -16,17 +17,11 @@ import (
 func aProgram(t *testing.T, script string, mode, ofDir os.FileMode) string {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	path := filepath.Join(dir, "check")
-	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(path, []byte("#!/bin/sh\n"+script+"\n"), 0o755))
 	for path, mode := range map[string]os.FileMode{path: mode, dir: ofDir} {
-		if err := os.Chmod(path, mode); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.Chmod(path, mode))
 	}
 	return path
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/disktest"
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -37,9 +38,7 @@ func TestExecOnDeadDisk(t *testing.T) {
 // TestExecAsUser has a program run as a user: with the groups of that one, and no capability, not even one that it could get.
 func TestExecAsUser(t *testing.T) {
 	nobody, err := user.Lookup("nobody")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	const four = "ID ID ID ID"
 	wanted := "exit code 1: Uid: " + strings.ReplaceAll(four, "ID", nobody.Uid) + " Gid: " + strings.ReplaceAll(four, "ID", nobody.Gid) + " Groups:"
 	want(t, "user", says(t, "nobody", "Uid|Gid|Groups"), wanted)
@@ -57,9 +56,7 @@ func TestExecKillsAsUser(t *testing.T) {
 	defer cancel()
 	want(t, "a program that goes on", words(ask(ctx, Question{At: netip.MustParseAddrPort("192.0.2.1:80")}, &check, expressions{}.use(&check), "nobody")), "the program timed out")
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for _, file := range files {
 		text, _ := os.ReadFile(file)
 		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file))); err == nil && string(text) == "sleep\x00"+length+"\x00" && !gone(pid) {
@@ -72,9 +69,7 @@ func TestExecKillsAsUser(t *testing.T) {
 // TestExecOfOtherOwner has a program that another user owns: root does not run it.
 func TestExecOfOtherOwner(t *testing.T) {
 	path := aProgram(t, "exit 0", 0o755, 0o755)
-	if err := os.Chown(path, 65534, 0); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Chown(path, 65534, 0))
 	at := netip.MustParseAddrPort("192.0.2.1:80")
 	want(t, "as root", asked(t, at, source.HealthCheck{Type: source.CheckExec, Command: []string{path}}),
 		"not asked: "+path+" can be changed by its owner, user 65534, who is not root: it does not run as user 0")

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -32,9 +33,7 @@ func TestExec(t *testing.T) {
 		want(t, tt.name, asked(t, at, shell(tt.script)), tt.want)
 	}
 	notOne := filepath.Join(t.TempDir(), "not one")
-	if err := os.WriteFile(notOne, []byte("exit 1"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(notOne, []byte("exit 1"), 0o600))
 	for name, why := range map[string]string{"/nonexistent": "no such file or directory", notOne: "permission denied"} {
 		want(t, name, asked(t, at, source.HealthCheck{Type: source.CheckExec, Command: []string{name}}), "not asked: "+why)
 	}
@@ -60,13 +59,9 @@ func TestExecKillsChildren(t *testing.T) {
 		check.Timeout = pace.Scale(500 * time.Millisecond)
 		want(t, tt.name, asked(t, at, check), tt.want)
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		child, err := strconv.Atoi(strings.TrimSpace(string(text)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		if !gone(child) {
 			t.Errorf("%s: the child %d is still there", tt.name, child)
 			syscall.Kill(child, syscall.SIGKILL)
@@ -95,9 +90,7 @@ func TestExecEndsDespiteAnOpenPipe(t *testing.T) {
 		t.Errorf("the pipe held the probe for %v", took)
 	}
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	child, _ := strconv.Atoi(strings.TrimSpace(string(text)))
 	if child <= 0 {
 		t.Fatalf("child is %q", text)

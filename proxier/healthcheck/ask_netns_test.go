@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"testing"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -19,27 +20,19 @@ func TestPortsInUse(t *testing.T) {
 	if out, err := exec.Command("ip", "link", "set", "lo", "up").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	if err := os.WriteFile("/proc/sys/net/ipv4/ip_local_port_range", []byte("40000 40001"), 0); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile("/proc/sys/net/ipv4/ip_local_port_range", []byte("40000 40001"), 0))
 	from := netip.MustParseAddr("127.0.0.1")
 	other := netip.MustParseAddrPort("127.0.0.1:8001")
 	l, err := net.Listen("tcp4", other.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer l.Close()
 	for range 2 {
 		conn, err := net.Dial("tcp4", other.String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		defer conn.Close()
 	}
 	l, err = net.Listen("tcp4", "127.0.0.1:8003")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer l.Close()
 	at := addrOf(l.Addr())
 	want(t, "no source", asked(t, at, source.HealthCheck{Type: source.CheckTCP}), "")

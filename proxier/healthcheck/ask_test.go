@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -58,9 +59,7 @@ func addrOf(a net.Addr) netip.AddrPort { return netip.MustParseAddrPort(a.String
 // serve calls talk with each connection to an address of a family.
 func serve(t testing.TB, address string, talk func(net.Conn)) netip.AddrPort {
 	l, err := net.Listen("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { l.Close() })
 	go func() {
 		for {
@@ -80,9 +79,7 @@ func serve(t testing.TB, address string, talk func(net.Conn)) netip.AddrPort {
 // closed returns a port of loopback at which nobody listens.
 func closed(t testing.TB) netip.AddrPort {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer l.Close()
 	return addrOf(l.Addr())
 }
@@ -128,22 +125,14 @@ func TestTCPExpectsTheAnswer(t *testing.T) {
 // TestTCPConnectTimesOut asks a port whose queue of connections is full.
 func TestTCPConnectTimesOut(t *testing.T) {
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer syscall.Close(fd)
-	if err := errors.Join(syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), syscall.Listen(fd, 0)); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, errors.Join(syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), syscall.Listen(fd, 0)))
 	name, err := syscall.Getsockname(fd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	at := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(name.(*syscall.SockaddrInet4).Port))
 	conn, err := net.Dial("tcp", at.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer conn.Close()
 	want(t, "full", asked(t, at, source.HealthCheck{Type: source.CheckTCP, Timeout: short}), "connect timed out")
 }
@@ -284,9 +273,7 @@ func TestHTTPSOfOldServers(t *testing.T) {
 // TestMinTLS has servers of one version each, of which all but those of min_tls and later are down.
 func TestMinTLS(t *testing.T) {
 	cert, err := authority.For("shop.example")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for i, version := range []uint16{tls.VersionTLS10, tls.VersionTLS11, tls.VersionTLS12, tls.VersionTLS13} {
 		server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 		server.TLS = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: version, MaxVersion: version}
@@ -325,14 +312,10 @@ func TestMinTLSOfOldSuites(t *testing.T) {
 func ofRSA(t *testing.T) tls.Certificate {
 	t.Helper()
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
@@ -432,9 +415,7 @@ func (w withoutALPN) Clone() credentials.TransportCredentials { return w }
 // serveGRPC returns a server that serves, but not the service shop.
 func serveGRPC(t *testing.T, options ...grpc.ServerOption) (netip.AddrPort, *health.Server) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	states := health.NewServer()
 	states.SetServingStatus("shop", grpc_health_v1.HealthCheckResponse_NOT_SERVING)
 	s := grpc.NewServer(options...)
@@ -468,9 +449,7 @@ func TestUDP(t *testing.T) {
 // serveUDP answers PING and bytes, and nothing else.
 func serveUDP(t *testing.T, address string) netip.AddrPort {
 	conn, err := net.ListenPacket("udp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { conn.Close() })
 	go func() {
 		b := make([]byte, 64)
@@ -492,9 +471,7 @@ func serveUDP(t *testing.T, address string) netip.AddrPort {
 
 func closedUDP(t *testing.T) netip.AddrPort {
 	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer conn.Close()
 	return addrOf(conn.LocalAddr())
 }

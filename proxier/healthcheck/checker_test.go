@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -283,9 +284,7 @@ func (c *Checker) counted(t testing.TB) (n uint64) {
 	all := prometheus.NewRegistry()
 	all.MustRegister(c.Answers())
 	families, err := all.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for _, m := range families[0].GetMetric() {
 		n += m.GetHistogram().GetSampleCount()
 	}

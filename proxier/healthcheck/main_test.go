@@ -11,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	"svcproxy.dev/svcproxy/internal/certtest"
+	"svcproxy.dev/svcproxy/internal/fatal"
 )
 
 // authority signs what servers in tests show. It is the one that this host trusts.
@@ -61,8 +62,6 @@ func trustAuthority(path string) (err error) {
 // certificate returns one for a name.
 func certificate(t testing.TB, name string) tls.Certificate {
 	cert, err := authority.For(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return cert
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -87,8 +88,6 @@ func inUse(t *testing.T) (heap uint64, files int) {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	list, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return m.HeapInuse, len(list)
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/proxier/policy"
@@ -38,9 +39,7 @@ func TestProbesAreAnswered(t *testing.T) {
 				pace.Until(t, "listening", func() bool { return probe("127.0.0.6", addr) == nil })
 				for range crowdSize {
 					c, err := dialer("127.0.0.5").Dial("tcp", addr.String())
-					if err != nil {
-						t.Fatal(err)
-					}
+					fatal.If(t, err)
 					defer c.Close()
 					c.(*net.TCPConn).SetLinger(0) // its port is free again at once
 					_, _ = c.Write([]byte(says))  // it may be closed already

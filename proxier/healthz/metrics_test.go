@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/proxier/healthcheck"
 	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/proxier/policy"
@@ -239,9 +240,7 @@ func all(t *testing.T) map[string][]string {
 		return nil, []AnnounceSession{{Peer: "192.0.2.254"}}
 	})
 	families, err := m.registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	out := map[string][]string{}
 	for _, f := range families {
 		if !strings.HasPrefix(f.GetName(), "svcproxy_") {
@@ -260,9 +259,7 @@ func all(t *testing.T) map[string][]string {
 // kube-proxy has.
 func TestMetricsAreDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../docs/metrics.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	described := map[string]bool{}
 	for line := range strings.Lines(string(text)) {
 		if name, _, ok := strings.Cut(strings.TrimPrefix(line, "| `"), "`"); ok && strings.HasPrefix(line, "| `") && !strings.HasPrefix(name, "Svcproxy") { // no alert
@@ -318,9 +315,7 @@ type sample struct {
 func gathered(t *testing.T, m *Metrics, name string) sample {
 	t.Helper()
 	families, err := m.registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for _, f := range families {
 		if f.GetName() == name {
 			h := f.GetMetric()[0].GetHistogram()

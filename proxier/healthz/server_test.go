@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/proxier/loop"
 	"svcproxy.dev/svcproxy/proxier/policy"
@@ -40,9 +41,7 @@ func serve(t *testing.T, address string, h *Health) *Server {
 func freePort(t *testing.T) uint16 {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer l.Close()
 	return uint16(l.Addr().(*net.TCPAddr).Port)
 }
@@ -56,9 +55,7 @@ func fetch(t *testing.T, c *http.Client, addr netip.AddrPort) (*http.Response, s
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return resp, string(body)
 }
 
@@ -158,9 +155,7 @@ func TestListenersFollow(t *testing.T) {
 
 func TestOccupiedPortIsRetried(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	addr := l.Addr().String()
 	s := serve(t, addr, NewHealth())
 	pace.Until(t, "a warning", func() bool { return len(s.Warnings()) == 1 })
@@ -184,9 +179,7 @@ func TestOccupiedPortIsRetried(t *testing.T) {
 // Who wants to know hears which service's port cannot be bound, once.
 func TestUnboundPortIsReportedOnce(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer taken.Close()
 	port := netip.MustParseAddrPort(taken.Addr().String()).Port()
 	s := NewServer(nil, NewHealth(), slog.New(slog.DiscardHandler))

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
 	"svcproxy.dev/svcproxy/proxier/iptables"
@@ -55,9 +56,7 @@ func benchmarkLoad(b *testing.B, variant string, n int) {
 		for _, s := range steps {
 			delta := s.delta()
 			start := time.Now()
-			if err := backend.Sync(context.Background(), w.State, delta); err != nil {
-				b.Fatal(err)
-			}
+			fatal.If(b, backend.Sync(context.Background(), w.State, delta))
 			b.ReportMetric(float64(time.Since(start).Microseconds())/1000, s.name+"-ms")
 		}
 		besideLook(b, backend, w, n)
@@ -77,9 +76,7 @@ func besideLook(b *testing.B, backend *iptables.Backend, w *backendtest.World, n
 	time.Sleep(20 * time.Millisecond)
 	res := backendtest.Web(policy.IPv4, n/3, 5)
 	start := time.Now()
-	if err := backend.Sync(context.Background(), w.State, w.Put(res.Key, res)); err != nil {
-		b.Fatal(err)
-	}
+	fatal.If(b, backend.Sync(context.Background(), w.State, w.Put(res.Key, res)))
 	b.ReportMetric(float64(time.Since(start).Microseconds())/1000, "beside-look-ms")
 	b.ReportMetric(float64((<-looked).Microseconds())/1000, "look-ms")
 }

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/netutil/nft"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
@@ -107,9 +108,7 @@ func TestBulkBesideWriter(t *testing.T) {
 	stop := disturb(h, 20*time.Millisecond)
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
-	if err := h.Backend.Sync(ctx, h.World.State, nil); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, h.Backend.Sync(ctx, h.World.State, nil))
 	if err := h.Backend.Sync(ctx, h.World.State, nil); err != nil { // which reads all of it
 		t.Errorf("the second full sync: %v", err)
 	}
@@ -129,9 +128,7 @@ func TestBulkBesideWriter(t *testing.T) {
 func disturb(h *host, every time.Duration) (end func()) {
 	h.Helper()
 	conn, err := nft.Dial()
-	if err != nil {
-		h.Fatal(err)
-	}
+	fatal.If(h, err)
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(netnstest.Here(h, func() {
@@ -165,9 +162,7 @@ func TestCleanupAfterAPartOfIt(t *testing.T) {
 	h.World.Put(web.Key, web)
 	h.Sync(nil)
 	restore, err := exec.LookPath("iptables-restore")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	dir := t.TempDir()
 	script := "#!/bin/sh\n" + `case "$*" in *version*) exec ` + restore + ` "$@" ;; esac
 if mkdir "${0%/*}/failed" 2>/dev/null; then
@@ -176,9 +171,7 @@ if mkdir "${0%/*}/failed" 2>/dev/null; then
 fi
 exec ` + restore + ` "$@"
 `
-	if err := os.WriteFile(filepath.Join(dir, "iptables-restore"), []byte(script), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(filepath.Join(dir, "iptables-restore"), []byte(script), 0o755))
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	if err := iptables.Cleanup(t.Context(), h.Family); err != nil {
 		t.Error(err)

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
 	"svcproxy.dev/svcproxy/proxier/filter/layout"
 	"svcproxy.dev/svcproxy/proxier/iptables"
@@ -31,9 +32,7 @@ func TestRememberedClientsAreListed(t *testing.T) {
 			h.Errorf("one that never came: %+v, %v", got, err)
 		}
 		list := "/proc/thread-self/net/xt_recent/" + layout.RecentList(pool, pool.Targets[1])
-		if err := os.WriteFile(list, []byte("+"+client.String()+"\n"), 0o600); err != nil {
-			h.Fatal(err)
-		}
+		fatal.If(h, os.WriteFile(list, []byte("+"+client.String()+"\n"), 0o600))
 		got, err := iptables.Remembered(ctx, pool, client)
 		if err != nil || got == nil || got.Target != pool.Targets[1].AddrPort || got.Left > time.Hour || got.Left < 50*time.Minute {
 			h.Errorf("got %+v, want %s for an hour: %v", got, pool.Targets[1], err)

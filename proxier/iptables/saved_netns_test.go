@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
 	"svcproxy.dev/svcproxy/proxier/policy"
@@ -23,9 +24,7 @@ import (
 func snippet(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/modes.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	m := regexp.MustCompile("`iptables-save \\| (sed -E '[^']+') > rules.v4`").FindSubmatch(text)
 	if m == nil {
 		t.Fatal("docs/modes.md does not say how to leave out our rules")
@@ -98,7 +97,5 @@ func foreignLines(text string) []string {
 
 func write(t *testing.T, file, text string) {
 	t.Helper()
-	if err := os.WriteFile(file, []byte(text), 0o640); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(file, []byte(text), 0o640))
 }

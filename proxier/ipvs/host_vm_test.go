@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"svcproxy.dev/svcproxy/internal/echotest"
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
@@ -54,9 +55,7 @@ func newHost(t testing.TB, fam policy.Family) *host {
 	}
 	netnstest.Enter(t)
 	for _, name := range []string{"conntrack", "expire_nodest_conn", "expire_quiescent_template"} {
-		if err := os.WriteFile("/proc/sys/net/ipv4/vs/"+name, []byte("1"), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile("/proc/sys/net/ipv4/vs/"+name, []byte("1"), 0o644))
 	}
 	h := hostWith(t, fam, Options{StateDir: t.TempDir(), Scheduler: "wrr", DrainTimeout: time.Hour})
 	h.ip("link set lo up")

@@ -13,6 +13,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/lvs"
 	"svcproxy.dev/svcproxy/proxier/bootrecord"
 	"svcproxy.dev/svcproxy/proxier/policy"
@@ -38,9 +39,7 @@ func open(t rapid.TB, dir string, where bootrecord.Scope) *record {
 
 func flush(t rapid.TB, r *record) {
 	t.Helper()
-	if err := r.flush(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, r.flush())
 }
 
 // keys returns n of them.
@@ -98,13 +97,9 @@ func TestRecordsFromElsewhereAreVoid(t *testing.T) {
 		}
 	}
 	text, err := os.ReadFile(r.file.Path())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for _, data := range [][]byte{make([]byte, len(text)), nil, []byte("{\"servers\":[]}"), text[:bytes.IndexByte(text, '\n')]} {
-		if err := os.WriteFile(r.file.Path(), data, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(r.file.Path(), data, 0o600))
 		got := open(t, dir, here)
 		if got.live > 0 {
 			t.Errorf("%q gives %s", data, got.lines())
@@ -122,13 +117,9 @@ func TestCleanupElsewhereLeavesTheRecord(t *testing.T) {
 	r.own(tcp("10.96.0.1:80"))
 	flush(t, r)
 	other := open(t, dir, "boot 1, network namespace cookie 2")
-	if err := other.clear(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, other.clear())
 	wantSame(t, open(t, dir, here), r)
-	if err := r.clear(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, r.clear())
 	if left, _ := filepath.Glob(dir + "/*"); len(left) > 0 {
 		t.Errorf("files left: %v", left)
 	}
@@ -141,21 +132,15 @@ func TestTornWrites(t *testing.T) {
 	r.own(tcp("10.96.0.1:80"))
 	flush(t, r)
 	first, err := os.ReadFile(r.file.Path())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	before := len(first)
 	r.own(tcp("10.96.0.2:8080"))
 	r.disown(tcp("10.96.0.1:80"))
 	flush(t, r)
 	text, err := os.ReadFile(r.file.Path())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for n := before; n <= len(text); n++ {
-		if err := os.WriteFile(r.file.Path(), text[:n], 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(r.file.Path(), text[:n], 0o600))
 		got := open(t, dir, here)
 		lines := bytes.Count(text[before:n], []byte("\n"))
 		if got.owns(tcp("10.96.0.1:80")) != (lines < 2) || got.owns(tcp("10.96.0.2:8080")) != (lines > 0) {
@@ -175,9 +160,7 @@ func TestDamagedLines(t *testing.T) {
 	flush(t, r)
 	bad := []string{"", "own", "own tcp", "own icmp 10.96.0.9:80", "own tcp 10.96.0.9", "gone tcp 10.96.0.1:80 more", "drain tcp 10.96.0.1:80 10.0.0.1:80 yesterday", "\x00\x00"}
 	f, err := os.OpenFile(r.file.Path(), os.O_APPEND|os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	fmt.Fprintf(f, "%s\nown tcp 10.96.0.2:80\n", strings.Join(bad, "\n"))
 	f.Close()
 	got, damaged, err := readRecord(dir, policy.IPv4, here)
@@ -207,9 +190,7 @@ func TestRecordIsAppendedAndCompacted(t *testing.T) {
 	flush(t, r)
 	file := func() os.FileInfo {
 		info, err := os.Stat(r.file.Path())
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		return info
 	}
 	first := file()
@@ -240,9 +221,7 @@ func TestRecordFileIsGone(t *testing.T) {
 		func() error { return os.WriteFile(r.file.Path(), []byte("x\n"), 0o600) },
 		func() error { return os.RemoveAll(dir) },
 	} {
-		if err := damage(); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, damage())
 		r.own(keys(10)[i])
 		flush(t, r)
 		wantSame(t, open(t, dir, here), r)
@@ -260,9 +239,7 @@ func TestUnwritableRecord(t *testing.T) {
 	if err := r.flush(); err == nil {
 		t.Fatal("no error")
 	}
-	if err := os.Remove(dir); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Remove(dir))
 	r.own(tcp("10.96.0.2:80"))
 	flush(t, r)
 	wantSame(t, open(t, dir, here), r)
@@ -279,9 +256,7 @@ func TestUnwritableRecordIsWrittenByTheNextFlush(t *testing.T) {
 	r.own(tcp("10.96.0.1:80"))
 	r.own(tcp("10.96.0.2:80"))
 	flush(t, r)
-	if err := os.Rename(r.file.Path(), r.file.Path()+".moved"); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Rename(r.file.Path(), r.file.Path()+".moved"))
 	if err := os.Mkdir(r.file.Path(), 0o700); err != nil { // nothing can be put in its place
 		t.Fatal(err)
 	}
@@ -291,12 +266,8 @@ func TestUnwritableRecordIsWrittenByTheNextFlush(t *testing.T) {
 			t.Error("no error")
 		}
 	}
-	if err := os.Remove(r.file.Path()); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(r.file.Path()+".moved", r.file.Path()); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Remove(r.file.Path()))
+	fatal.If(t, os.Rename(r.file.Path()+".moved", r.file.Path()))
 	flush(t, r)
 	wantSame(t, open(t, dir, here), r)
 }

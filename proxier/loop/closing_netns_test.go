@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/netutil/challenge"
 	"svcproxy.dev/svcproxy/netutil/conntrack"
@@ -61,9 +62,7 @@ type closingLab struct {
 func newClosingLab(t *testing.T, tool string, masquerade source.Masquerading) *closingLab {
 	t.Helper()
 	l, err := lab.New()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() {
 		if err := l.Close(); err != nil {
 			t.Error(err)
@@ -109,9 +108,7 @@ func (c *closingLab) backend(t *testing.T, fam policy.Family, tool string) (b pr
 		b, err = iptables.New(context.Background(), fam)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return onNode{b, c.Node}
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"pgregory.net/rapid"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/logtest"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/policy"
@@ -245,9 +246,7 @@ func TestPlanOfAGrowingService(t *testing.T) {
 		l.Apply(policytest.Set(large("big", "10.96.0.1")))
 		k.await(t, "big", 20)
 		p, err := l.Plan(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		fam := p.Families[0]
 		if len(fam.Services) != 1 || len(fam.Services[0].New.Frontends) != 100 || len(fam.Services[0].Old.Frontends) < 20 ||
 			len(fam.Services[0].Old.Frontends) > 90 || len(fam.After) != 1 || len(p.Edits) != 1 {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/proxier/policy/policytest"
@@ -53,9 +54,7 @@ func TestPlanSaysWhatIsNotHeld(t *testing.T) {
 		l.Apply(policytest.Set(policytest.File("c", "z 10.96.0.3:80")))
 		synctest.Wait()
 		p, err = l.Plan(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		f := p.Families[0]
 		if diff := cmp.Diff(objects, f.Objects); diff != "" || f.Err != nil {
 			t.Errorf("objects (-want +got):\n%s, error %v", diff, f.Err)
@@ -138,9 +137,7 @@ func TestPlanIsBounded(t *testing.T) {
 				began := time.Now()
 				go tt.disturb(l, k)
 				p, err := l.Plan(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
+				fatal.If(t, err)
 				if f := p.Families[0]; f.Err == nil || f.Err.Error() != tt.want || time.Since(began) != tt.after {
 					t.Errorf("after %v: %v\nwant %s", time.Since(began), f.Err, tt.want)
 				}

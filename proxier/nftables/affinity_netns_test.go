@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
 	"svcproxy.dev/svcproxy/proxier/nftables"
 	"svcproxy.dev/svcproxy/proxier/nftables/nfttest"
@@ -78,14 +79,10 @@ func (h *host) flood(to netip.AddrPort, from, until int) {
 		family = unix.AF_INET6
 	}
 	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		h.Fatal(err)
-	}
+	fatal.If(h, err)
 	defer unix.Close(fd)
 	if h.Family == policy.IPv6 { // IPv4 asks the routes only
-		if err := unix.SetsockoptInt(fd, unix.SOL_IPV6, unix.IPV6_FREEBIND, 1); err != nil {
-			h.Fatal(err)
-		}
+		fatal.If(h, unix.SetsockoptInt(fd, unix.SOL_IPV6, unix.IPV6_FREEBIND, 1))
 	}
 	for i := from; i < until; i++ {
 		// A refusal of a packet before comes as an error of this one.

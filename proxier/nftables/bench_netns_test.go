@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
 	"svcproxy.dev/svcproxy/proxier/policy"
@@ -79,9 +80,7 @@ func BenchmarkSync(b *testing.B) {
 			for name, d := range took {
 				b.ReportMetric(float64(d.Microseconds())/1000, name)
 			}
-			if err := h.Backend.Cleanup(context.Background()); err != nil {
-				b.Fatal(err)
-			}
+			fatal.If(b, h.Backend.Cleanup(context.Background()))
 		})
 	}
 }
@@ -127,9 +126,7 @@ func (h *host) connectP50(to netip.AddrPort, from func(n int) netip.Addr) float6
 		start := time.Now()
 		c, err := d.Dial("tcp", to.String())
 		took = append(took, time.Since(start))
-		if err != nil {
-			h.Fatal(err)
-		}
+		fatal.If(h, err)
 		c.Close()
 	}
 	slices.Sort(took)

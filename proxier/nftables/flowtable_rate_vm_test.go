@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/proxier/nftables"
 	"svcproxy.dev/svcproxy/proxier/policy"
@@ -96,15 +97,11 @@ func (r *router) smallPackets() {
 func busy(t testing.TB) (d time.Duration) {
 	t.Helper()
 	text, err := os.ReadFile("/proc/stat")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	line, _, _ := strings.Cut(string(text), "\n")
 	for i, word := range strings.Fields(line)[1:8] {
 		n, err := strconv.Atoi(word)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		if i != 3 && i != 4 { // idle, and waiting for disks
 			d += time.Duration(n) * 10 * time.Millisecond // USER_HZ is 100
 		}

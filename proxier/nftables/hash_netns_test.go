@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/echotest"
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/maglev"
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
@@ -94,9 +95,7 @@ func (h *host) sendFrom(to netip.AddrPort, port, flows int) []netip.AddrPort {
 		}
 		from := netip.AddrPortFrom(h.address(100+i%clients), uint16(port+i/clients))
 		c, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(from), net.UDPAddrFromAddrPort(to))
-		if err != nil {
-			h.Fatal(err)
-		}
+		fatal.If(h, err)
 		if _, err := c.Write([]byte{1}); err != nil {
 			h.Fatal(err)
 		}
@@ -120,13 +119,9 @@ func (h *host) countSources(targets []policy.Target) *arrivals {
 	h.Cleanup(readers.Wait)
 	for i, t := range targets {
 		c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(t.AddrPort))
-		if err != nil {
-			h.Fatal(err)
-		}
+		fatal.If(h, err)
 		h.Cleanup(func() { c.Close() })
-		if err := c.SetReadBuffer(4 << 20); err != nil {
-			h.Fatal(err)
-		}
+		fatal.If(h, c.SetReadBuffer(4<<20))
 		readers.Go(func() { a.read(c, i) })
 	}
 	return a
@@ -207,9 +202,7 @@ func TestConnectionsAreTakenUp(t *testing.T) {
 		for i := range 40 {
 			from := net.TCPAddrFromAddrPort(netip.AddrPortFrom(h.address(100+i%clients), 0))
 			c, err := echotest.Dial(&net.Dialer{Timeout: 10 * time.Second, LocalAddr: from}, h.at(0).String())
-			if err != nil {
-				h.Fatal(err)
-			}
+			fatal.If(h, err)
 			h.Cleanup(func() { c.Close() })
 			open = append(open, c)
 		}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
 	"svcproxy.dev/svcproxy/proxier/nftables"
@@ -17,9 +18,7 @@ import (
 func (h *host) looks() (differs, read bool) {
 	h.Helper()
 	differs, err := h.Backend.Look(context.Background())
-	if err != nil {
-		h.Fatal(err)
-	}
+	fatal.If(h, err)
 	return differs, h.Backend.Unread() == 0
 }
 

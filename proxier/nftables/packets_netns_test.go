@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/echotest"
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
 	"svcproxy.dev/svcproxy/proxier/policy"
@@ -81,9 +82,7 @@ func (h *host) answer(at netip.AddrPort, number int) {
 	h.Helper()
 	var servers echotest.Servers
 	h.Cleanup(servers.Close)
-	if err := servers.Serve(strconv.Itoa(number), at); err != nil {
-		h.Fatal(err)
-	}
+	fatal.If(h, servers.Serve(strconv.Itoa(number), at))
 }
 
 // ask connects to an address from a client and returns who answered.
@@ -101,9 +100,7 @@ func (h *host) ask(to netip.AddrPort, client int, patience time.Duration) (int, 
 func (h *host) mustAsk(to netip.AddrPort, client int) int {
 	h.Helper()
 	n, err := h.ask(to, client, 10*time.Second)
-	if err != nil {
-		h.Fatal(err)
-	}
+	fatal.If(h, err)
 	return n
 }
 

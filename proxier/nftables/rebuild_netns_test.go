@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
@@ -41,9 +42,7 @@ func (h *host) hold(vip int, endpoint netip.AddrPort) *held {
 	ctx, stop := context.WithCancel(context.Background())
 	c := &held{host: h, ctx: ctx}
 	l, err := net.Listen("tcp", endpoint.String())
-	if err != nil {
-		h.Fatal(err)
-	}
+	fatal.If(h, err)
 	h.Cleanup(func() {
 		stop()
 		l.Close()
@@ -52,14 +51,10 @@ func (h *host) hold(vip int, endpoint netip.AddrPort) *held {
 	for i := range heldCount {
 		d := net.Dialer{Timeout: 10 * time.Second, LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(h.address(100), 0))}
 		client, err := d.Dial("tcp", h.at(vip).String())
-		if err != nil {
-			h.Fatal(err)
-		}
+		fatal.If(h, err)
 		context.AfterFunc(ctx, func() { client.Close() })
 		server, err := l.Accept()
-		if err != nil {
-			h.Fatal(err)
-		}
+		fatal.If(h, err)
 		c.wg.Go(func() { c.send(server) })
 		c.wg.Go(func() {
 			for b := make([]byte, 1); ; c.arrived[i].Add(1) {
@@ -132,9 +127,7 @@ func survival(t *testing.T, script string, repair func(*host)) {
 	everywhere(t, func(h *host) {
 		h.World.Host.LocalCIDRs, h.World.Host.LocalInterfaces = nil, nil
 		nft(h, "flush ruleset")
-		if err := h.Backend.WithoutHooks(); err != nil {
-			h.Fatal(err)
-		}
+		fatal.If(h, h.Backend.WithoutHooks())
 		h.enter(1)
 		for i := range 300 {
 			res := backendtest.Web(h.Family, 100+i, 10)

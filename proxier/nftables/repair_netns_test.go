@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/pace"
 	nfnetlink "svcproxy.dev/svcproxy/netutil/nft"
 	"svcproxy.dev/svcproxy/proxier"
@@ -135,9 +136,7 @@ func (h *host) keepHooks() {
 		family = unix.NFPROTO_IPV6
 	}
 	holder := nfnetlink.NewHolder(family)
-	if err := holder.Hold(); err != nil {
-		h.Fatal(err)
-	}
+	fatal.If(h, holder.Hold())
 	h.Cleanup(func() {
 		if err := holder.Release(); err != nil {
 			h.Error(err)
@@ -148,14 +147,10 @@ func (h *host) keepHooks() {
 func generation(h *host) uint32 {
 	h.Helper()
 	c, err := nfnetlink.Dial()
-	if err != nil {
-		h.Fatal(err)
-	}
+	fatal.If(h, err)
 	defer c.Close()
 	g, err := c.Generation()
-	if err != nil {
-		h.Fatal(err)
-	}
+	fatal.If(h, err)
 	return g.ID
 }
 

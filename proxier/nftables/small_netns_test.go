@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
@@ -80,22 +81,16 @@ func smallBuffers(t *testing.T) {
 func shrink(t *testing.T) {
 	const standard = 212_992
 	list, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	shrunk := 0
 	for _, e := range list {
 		fd, err := strconv.Atoi(e.Name())
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		if domain, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN); err != nil || domain != unix.AF_NETLINK {
 			continue
 		}
 		for _, buffer := range []int{unix.SO_SNDBUF, unix.SO_RCVBUF} {
-			if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, buffer, standard); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, unix.SetsockoptInt(fd, unix.SOL_SOCKET, buffer, standard))
 		}
 		shrunk++
 	}

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/proxier/policy/policytest"
 	"svcproxy.dev/svcproxy/source"
@@ -45,8 +46,6 @@ func TestResolveLarge(t *testing.T) {
 func processorTime(t *testing.T) time.Duration {
 	t.Helper()
 	var u unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, unix.Getrusage(unix.RUSAGE_SELF, &u))
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/proxier/flows/flowstest"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/proxier/policy/policytest"
@@ -24,9 +25,7 @@ func TestPlanCounts(t *testing.T) {
 	}}
 	p := ComparePlan(before, after, policytest.Node(), false)
 	list := p.Consequences()
-	if err := p.Count(t.Context(), conntrack, nil, list); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, p.Count(t.Context(), conntrack, nil, list))
 	want := []Consequence{{
 		Service: "default/dns", Protocol: "udp", Effect: FlowsRemoved, Frontends: []string{"10.96.0.1:53/udp"},
 		Endpoints: []netip.AddrPort{at("192.0.2.11:53")}, Connections: new(2),

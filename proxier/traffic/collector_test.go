@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/proxier/report"
@@ -127,9 +128,7 @@ func collectFrom(t *testing.T, k *fakeKernel, families func() []report.Family, t
 func (r *rig) report() Report {
 	r.Helper()
 	got, err := r.Report(r.Context(), Query{}, time.Second)
-	if err != nil {
-		r.Fatal(err)
-	}
+	fatal.If(r, err)
 	return got
 }
 
@@ -364,9 +363,7 @@ func TestCountedIsPartOfStatus(t *testing.T) {
 		r.begins(6)
 		time.Sleep(metricAge + time.Second)
 		counted, err := r.Counted(r.Context(), q)
-		if err != nil {
-			r.Fatal(err)
-		}
+		fatal.If(r, err)
 		status := func(name string, endpoint netip.AddrPort) report.ServiceStatus {
 			return report.ServiceStatus{Namespace: "default", Name: name, Endpoints: []report.EndpointStatus{{Address: endpoint.Addr().String()}}}
 		}

@@ -10,6 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/ipset"
 	"svcproxy.dev/svcproxy/netutil/xtables"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
@@ -240,9 +241,7 @@ func TestFrontendsWaitForTheirGuards(t *testing.T) {
 	for _, res := range []*policy.Resolved{restricted, masqueraded, plain} {
 		w.Put(res.Key, res)
 	}
-	if err := r.Reset(w.State); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, r.Reset(w.State))
 	passed := map[string]*xtables.Table{"nat": xtables.NewTable(), "filter": xtables.NewTable()}
 	passed["filter"].Jumps["INPUT"] = []string{"-j " + Filter}
 	passed["nat"].Jumps["PREROUTING"] = []string{"-j " + masqueradeChain}
@@ -328,9 +327,7 @@ func changeGuarded(t *testing.T, change func(*policy.Frontend), leaves bool) (la
 	leaving := map[ipset.Entry]bool{entryOf(before.Frontends[0]): leaves}
 	w.Put(before.Key, before)
 	r, fresh := NewIPVSRules(policy.IPv4), NewIPVSRules(policy.IPv4)
-	if err := r.Reset(w.State); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, r.Reset(w.State))
 	actual := heldBy(r, w.State)
 	if change == nil {
 		after = nil
@@ -338,9 +335,7 @@ func changeGuarded(t *testing.T, change func(*policy.Frontend), leaves bool) (la
 		change(after.Frontends[0])
 	}
 	ch := r.Update(w.State, w.Put(before.Key, after))
-	if err := fresh.Reset(w.State); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, fresh.Reset(w.State))
 	guards, names := r.TakeGuards(ch, leaving), func(ch *Changes) []string { return slices.Sorted(maps.Keys(ch.Lost)) }
 	return names(guards), names(ch), names(fresh.Guards(actual, leaving))
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/ipset"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
 	"svcproxy.dev/svcproxy/proxier/policy"
@@ -23,9 +24,7 @@ func render(t *testing.T, w *backendtest.World, res *policy.Resolved) map[string
 	t.Helper()
 	w.Put(res.Key, res)
 	r := NewRules(w.Family)
-	if err := r.Reset(w.State); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, r.Reset(w.State))
 	return pictureOf(r, w.State).chains
 }
 
@@ -61,9 +60,7 @@ func TestMarkChains(t *testing.T) {
 	r := NewRules(policy.IPv4)
 	w := backendtest.NewWorld(policy.IPv4)
 	w.Host.MarkBit = 0
-	if err := r.Reset(w.State); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, r.Reset(w.State))
 	chains := pictureOf(r, w.State).chains
 	check(t, chains, MarkNonLocal, `-A SVCP-MARK-NONLOCAL -s 10.244.0.0/16 -j RETURN
 -A SVCP-MARK-NONLOCAL -i pod+ -j RETURN
@@ -85,9 +82,7 @@ func TestIPVSMasquerades(t *testing.T) {
 	rules := map[string]*Rules{"ipvs": NewIPVSRules(policy.IPv4), "iptables": NewRules(policy.IPv4), "from ipvs to iptables": NewRules(policy.IPv4)}
 	rules["from ipvs to iptables"].Observe(&Actual{Sets: map[string]*ipset.Listing{"SVCP-SERVED-4": {}}})
 	for name, r := range rules {
-		if err := r.Reset(w.State); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, r.Reset(w.State))
 		text := pictureOf(r, w.State).chains[Postrouting]
 		if strings.Contains(text, "-m conntrack ! --ctstate DNAT -m ipvs ! --ipvs -j RETURN\n") != (name != "iptables") {
 			t.Errorf("%s:\n%s", name, text)
@@ -99,9 +94,7 @@ func TestIPVSMasquerades(t *testing.T) {
 func TestLastConnectionsOfIPVSAreMarked(t *testing.T) {
 	r := NewRules(policy.IPv4)
 	w := backendtest.NewWorld(policy.IPv4)
-	if err := r.Reset(w.State); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, r.Reset(w.State))
 	if text := pictureOf(r, w.State).chains[Filter]; strings.Contains(text, "ipvs") {
 		t.Errorf("a host that never had ipvs mode:\n%s", text)
 	}
@@ -217,9 +210,7 @@ func shares(t *testing.T, chains map[string]string, name string, p float64, got 
 		for i, w := range words {
 			if w == "--probability" {
 				f, err := strconv.ParseFloat(words[i+1], 64)
-				if err != nil {
-					t.Fatal(err)
-				}
+				fatal.If(t, err)
 				hit = p * f
 			}
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"pgregory.net/rapid"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/ipset"
 	"svcproxy.dev/svcproxy/netutil/xtables"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
@@ -174,18 +175,14 @@ func checkChains(t interface{ Fatalf(string, ...any) }, chains map[string]string
 func TestDeepTreeIsCutOff(t *testing.T) {
 	w := backendtest.NewWorld(policy.IPv6)
 	r := NewRules(policy.IPv6)
-	if err := r.Reset(w.State); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, r.Reset(w.State))
 	got := pictureOf(r, w.State)
 	deepest := 0
 	step := func(n int, res *policy.Resolved) {
 		key := source.Key{Namespace: "default", Name: fmt.Sprintf("web-%d", n)}
 		got.apply(r, r.Update(w.State, w.Put(key, res)))
 		fresh := NewRules(policy.IPv6)
-		if err := fresh.Reset(w.State); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, fresh.Reset(w.State))
 		if diff := cmp.Diff(pictureOf(fresh, w.State).chains, got.chains); diff != "" {
 			t.Fatalf("step %d (-reset +deltas):\n%s", n, diff)
 		}
@@ -223,9 +220,7 @@ func TestChangesAreSmall(t *testing.T) {
 		w.Put(res.Key, res)
 	}
 	r := NewRules(policy.IPv4)
-	if err := r.Reset(w.State); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, r.Reset(w.State))
 	fewer := backendtest.Web(policy.IPv4, 2500, 1)
 	ch := r.Update(w.State, w.Put(fewer.Key, fewer))
 	if names := maps.Keys(ch.Chains); len(ch.Chains) != 1 {
