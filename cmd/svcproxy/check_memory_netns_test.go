@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/pace"
 )
 
@@ -62,9 +63,7 @@ func peakOf(t *testing.T, dir string) (said string, peak int) {
 	var stderr strings.Builder
 	cmd := command(t, dir, "check")
 	cmd.Stderr = &stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, cmd.Start())
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)

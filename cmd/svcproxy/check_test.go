@@ -14,6 +14,7 @@ import (
 
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -22,21 +23,13 @@ import (
 func terminal(t *testing.T) (master, tty *os.File) {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { master.Close() })
-	if err := unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0))
 	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	tty, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { tty.Close() })
 	return master, tty
 }
@@ -86,13 +79,9 @@ func TestCheckStandardInput(t *testing.T) {
 	for name, text := range map[string]string{"TOML": misspelt, "JSON": `{"services": [{"name": "a", "vip": [], "ports": [{"port": 80, "protocol": "tpc"}]}]}`} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(dir, "stdin")
-			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, os.WriteFile(path, []byte(text), 0o600))
 			f, err := os.Open(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			defer f.Close()
 			defer func(was *os.File) { os.Stdin = was }(os.Stdin)
 			os.Stdin = f

@@ -4,22 +4,20 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"svcproxy.dev/svcproxy/internal/fatal"
 )
 
 // Lines of keepalived that are of one host are those of this one, unless another one is named.
 func TestConvertForThisHost(t *testing.T) {
 	host, err := os.Hostname()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	host, _, _ = strings.Cut(host, ".")
 	server := "virtual_server $VIP 80 {\n protocol TCP\n real_server 10.0.0.1 80 {\n }\n}\n"
 	text := "@" + host + " $VIP=192.0.2.1\n@^" + host + " $VIP=192.0.2.2\n" + server
 	dir := etc(t, nil)
 	t.Chdir(dir)
-	if err := os.WriteFile("in", []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile("in", []byte(text), 0o644))
 	for id, want := range map[string]string{"": "192.0.2.1", "another.host": "192.0.2.2"} {
 		args := []string{"convert", "keepalived", "in"}
 		if id != "" {

@@ -4,6 +4,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"svcproxy.dev/svcproxy/internal/fatal"
 )
 
 // A file for ipvs mode is refused by a daemon in another one, which convert says unless the settings have that mode.
@@ -17,9 +19,7 @@ func TestConvertSaysToSetIPVSMode(t *testing.T) {
 	} {
 		dir := etc(t, map[string]string{"svcproxy.toml": tt.settings})
 		t.Chdir(dir)
-		if err := os.WriteFile("in", []byte(saved), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile("in", []byte(saved), 0o644))
 		code, _, stderr := call(t, dir, "convert", "ipvsadm", "in", "--mode", tt.mode)
 		if said := strings.Contains(stderr, note); said != tt.said || code != 0 {
 			t.Errorf("%q, --mode %s: exit %d, said %v: %s", tt.settings, tt.mode, code, said, stderr)

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"svcproxy.dev/svcproxy/internal/fatal"
 )
 
 const saved = "-A -t 192.0.2.10:80 -s wlc\n-a -t 192.0.2.10:80 -r 10.0.0.1:80 -m -w 1\n"
@@ -36,9 +38,7 @@ func TestConvertExitCodes(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := etc(t, nil)
 			t.Chdir(dir)
-			if err := os.WriteFile("in", []byte(tt.text), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, os.WriteFile("in", []byte(tt.text), 0o644))
 			code, _, stderr := call(t, dir, append([]string{"convert"}, tt.args...)...)
 			if code != tt.code || !strings.HasPrefix(stderr, tt.stderr) {
 				t.Errorf("exit %d: %s\nwant %d: %s", code, stderr, tt.code, tt.stderr)
@@ -53,16 +53,12 @@ func TestConvertPassesCheck(t *testing.T) {
 		dir := etc(t, nil)
 		t.Chdir(dir)
 		text := saved + "-A -t 192.0.2.11:80 -s rr\n-a -t 192.0.2.11:80 -r 10.0.0.1:80 -g -w 1\n"
-		if err := os.WriteFile("in", []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile("in", []byte(text), 0o644))
 		code, out, stderr := call(t, dir, "convert", "ipvsadm", "in", "--mode", mode)
 		if code != 0 {
 			t.Fatalf("%s: exit %d: %s", mode, code, stderr)
 		}
-		if err := os.WriteFile(filepath.Join("etc", "a.toml"), []byte(out), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(filepath.Join("etc", "a.toml"), []byte(out), 0o644))
 		if code, _, stderr := call(t, dir, "check", "--mode", mode); code != 0 {
 			t.Errorf("%s: exit %d: %s\nof\n%s", mode, code, stderr, out)
 		}
@@ -78,9 +74,7 @@ func TestConvertPrintsNothingToApply(t *testing.T) {
 	for _, text := range []string{"", "virtual_server fwmark 1 {\n real_server 10.0.0.1 80 {\n }\n}\n"} {
 		dir := etc(t, nil)
 		t.Chdir(dir)
-		if err := os.WriteFile("in", []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile("in", []byte(text), 0o644))
 		code, out, _ := call(t, dir, "convert", "keepalived", "in")
 		if code != 1 || strings.Trim(out, "\n") == "" {
 			t.Errorf("exit %d: %s", code, out)
@@ -90,9 +84,7 @@ func TestConvertPrintsNothingToApply(t *testing.T) {
 				t.Errorf("%q is no comment", line)
 			}
 		}
-		if err := os.WriteFile(filepath.Join("etc", "a.toml"), []byte(out), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(filepath.Join("etc", "a.toml"), []byte(out), 0o644))
 		if code, _, stderr := call(t, dir, "check"); code != 1 {
 			t.Errorf("check: exit %d: %s\nof\n%s", code, stderr, out)
 		}

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"svcproxy.dev/svcproxy/internal/fatal"
 )
 
 var (
@@ -41,15 +43,11 @@ func commandsOf(page string) (list []string) {
 // flags with such values, and takes as many arguments. Nothing is run.
 func TestDocsCommands(t *testing.T) {
 	paths, err := filepath.Glob("../../docs/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	found := 0
 	for _, path := range append(paths, "../../README.md") {
 		page, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		for _, text := range commandsOf(string(page)) {
 			found++
 			if why := refused(text); why != "" {

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
@@ -35,15 +36,11 @@ type drainHost struct {
 func (h *drainHost) connect(to string) (here, there net.Conn, at netip.Addr) {
 	h.Helper()
 	here, err := net.DialTimeout("tcp", to, pace.Scale(10*time.Second))
-	if err != nil {
-		h.Fatal(err)
-	}
+	fatal.If(h, err)
 	_ = here.SetDeadline(time.Now().Add(pace.Scale(10 * time.Second)))
 	var name [64]byte
 	n, err := here.Read(name[:]) // the endpoint says who it is
-	if err != nil {
-		h.Fatal(err)
-	}
+	fatal.If(h, err)
 	at = netip.MustParseAddr(string(name[:n]))
 	return here, <-h.arrived[at], at
 }
@@ -53,9 +50,7 @@ func (h *drainHost) serve(addr string) {
 	h.Helper()
 	at := netip.MustParseAddr(addr)
 	l, err := net.Listen("tcp", netip.AddrPortFrom(at, 8080).String())
-	if err != nil {
-		h.Fatal(err)
-	}
+	fatal.If(h, err)
 	h.Cleanup(func() { l.Close() })
 	arrived := make(chan net.Conn, 1)
 	h.arrived[at] = arrived
@@ -115,21 +110,15 @@ func (h *drainHost) healthz() (int, string) {
 		time.Sleep(10 * time.Millisecond)
 		conn, err = net.Dial("tcp", "127.0.0.1:10256")
 	}
-	if err != nil {
-		h.Fatal(err)
-	}
+	fatal.If(h, err)
 	defer conn.Close()
 	if _, err := io.WriteString(conn, "GET /healthz HTTP/1.0\r\n\r\n"); err != nil {
 		h.Fatal(err)
 	}
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	if err != nil {
-		h.Fatal(err)
-	}
+	fatal.If(h, err)
 	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		h.Fatal(err)
-	}
+	fatal.If(h, err)
 	return resp.StatusCode, string(body)
 }
 
@@ -166,12 +155,8 @@ func TestDrainMovesNewConnectionsAway(t *testing.T) {
 	waiting := command(t, h.dir, "drain", "192.0.2.12", "--reason", "new disk", "--wait")
 	waiting.Stderr = t.Output()
 	out, err := waiting.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := waiting.Start(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
+	fatal.If(t, waiting.Start())
 	lines := bufio.NewReader(out)
 	line := func(want string) {
 		t.Helper()

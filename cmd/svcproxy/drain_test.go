@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/cmd/internal/control"
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/proxier/conditions"
 )
 
@@ -108,9 +109,7 @@ func TestDrainWaitFollowsTheDaemon(t *testing.T) {
 func drainTarget(t *testing.T) conditions.DrainTarget {
 	t.Helper()
 	target, err := conditions.ParseDrainTarget("192.0.2.12")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return target
 }
 

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/internal/fatal"
 )
 
 // run does what args say and returns the exit code.
@@ -29,13 +30,9 @@ func call(t *testing.T, dir string, args ...string) (code int, stdout, stderr st
 func etc(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.Mkdir(filepath.Join(dir, "etc"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Mkdir(filepath.Join(dir, "etc"), 0o755))
 	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(dir, "etc", name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(filepath.Join(dir, "etc", name), []byte(text), 0o644))
 	}
 	return dir
 }
@@ -126,9 +123,7 @@ func TestInitUsesLastGood(t *testing.T) {
 	if _, err := p.settingsOrLastGood(&flags); err == nil {
 		t.Error("no error, and nothing good")
 	}
-	if err := os.WriteFile(filepath.Join(dir, "svcproxy.toml"), []byte("zone = \"good\"\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(filepath.Join(dir, "svcproxy.toml"), []byte("zone = \"good\"\n"), 0o644))
 	if s, err := p.settingsOrLastGood(&flags); err != nil || s.Zone != "good" || !strings.Contains(stderr.String(), "using the last good settings") {
 		t.Errorf("zone %q, %v, said %s", s.Zone, err, stderr.String())
 	}

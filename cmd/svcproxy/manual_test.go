@@ -11,6 +11,7 @@ import (
 
 	"svcproxy.dev/svcproxy/cmd/internal/manual"
 	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/source/decode"
 	"svcproxy.dev/svcproxy/source/read"
 )
@@ -19,20 +20,14 @@ import (
 func writeManual(t *testing.T) map[string]string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := manual.Write(dir, (&program{}).command(), os.DirFS("../..")); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, manual.Write(dir, (&program{}).command(), os.DirFS("../..")))
 	files := map[string]string{}
 	for _, pattern := range []string{"man/*/*", "completions/*/*", "index.html"} {
 		paths, err := filepath.Glob(filepath.Join(dir, pattern))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		for _, path := range paths {
 			text, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			files[strings.TrimPrefix(path, dir+"/")] = strings.NewReplacer(`\fB`, "", `\fI`, "", `\fP`, "", `\fR`, "", `\`, "").Replace(string(text))
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
@@ -51,12 +52,8 @@ func (h *planHost) says(code int, stderr string, lines ...string) {
 func (h *planHost) write(name, text string) {
 	h.Helper()
 	path := filepath.Join(h.dir, "etc", name)
-	if err := os.WriteFile(path+".tmp", []byte(text), 0o644); err != nil {
-		h.Fatal(err)
-	}
-	if err := os.Rename(path+".tmp", path); err != nil {
-		h.Fatal(err)
-	}
+	fatal.If(h, os.WriteFile(path+".tmp", []byte(text), 0o644))
+	fatal.If(h, os.Rename(path+".tmp", path))
 }
 
 // rules returns all that the kernel holds.
@@ -136,9 +133,7 @@ func (h *planHost) daemon() (stop func()) {
 	h.Helper()
 	cmd := command(h.T, h.dir, "run")
 	cmd.Stderr = h.Output()
-	if err := cmd.Start(); err != nil {
-		h.Fatal(err)
-	}
+	fatal.If(h, cmd.Start())
 	h.untilAnswering()
 	return func() {
 		_ = cmd.Process.Signal(unix.SIGTERM)
@@ -167,12 +162,8 @@ func (h *planHost) untilAnswering() {
 func (h *planHost) connect(endpoint, to netip.AddrPort) (closeAll func()) {
 	h.Helper()
 	l, err := net.Listen("tcp", endpoint.String())
-	if err != nil {
-		h.Fatal(err)
-	}
+	fatal.If(h, err)
 	conn, err := net.DialTimeout("tcp", to.String(), pace.Scale(10*time.Second))
-	if err != nil {
-		h.Fatal(err)
-	}
+	fatal.If(h, err)
 	return func() { conn.Close(); l.Close() }
 }

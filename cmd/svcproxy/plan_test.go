@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"svcproxy.dev/svcproxy/internal/fatal"
 )
 
 const planned = `[[services]]
@@ -77,13 +79,9 @@ KERNEL
 		t.Run(tt.name, func(t *testing.T) {
 			dir := etc(t, tt.now)
 			t.Chdir(dir)
-			if err := os.Mkdir("old", 0o755); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, os.Mkdir("old", 0o755))
 			for name, text := range tt.old {
-				if err := os.WriteFile(filepath.Join("old", name), []byte(text), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				fatal.If(t, os.WriteFile(filepath.Join("old", name), []byte(text), 0o644))
 			}
 			code, out, stderr := call(t, dir, append([]string{"plan", "--against", "old"}, tt.args...)...)
 			if code != tt.code || !strings.HasPrefix(out, tt.out) || stderr != tt.err {
@@ -110,9 +108,7 @@ func TestPlanWithoutDaemon(t *testing.T) {
 func TestPlanAsJSON(t *testing.T) {
 	dir := etc(t, map[string]string{"web.toml": planned})
 	t.Chdir(dir)
-	if err := os.Mkdir("old", 0o755); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Mkdir("old", 0o755))
 	code, out, _ := call(t, dir, "plan", "--against", "old", "--json", "--mode", "ipvs", "--families", "ipv4")
 	var got struct {
 		Services []struct{ Name, Op string }

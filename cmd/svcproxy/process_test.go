@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/pace"
 )
 
@@ -27,9 +28,7 @@ func TestMain(m *testing.M) {
 func command(t *testing.T, dir string, args ...string) *exec.Cmd {
 	t.Helper()
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	args = append(args, "--config-dir", filepath.Join(dir, "etc"), "--state-dir", filepath.Join(dir, "lib"), "--run-dir", filepath.Join(dir, "run"))
 	cmd := exec.CommandContext(t.Context(), self, args...)
 	cmd.Env = append(os.Environ(), asProgram+"=1")
@@ -53,13 +52,9 @@ func process(t *testing.T, dir string, args ...string) (code int, stderr string)
 func TestCheckIsInterrupted(t *testing.T) {
 	cmd := command(t, etc(t, nil), "check", "-")
 	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer stdin.Close()
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, cmd.Start())
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	deadline := time.After(pace.Scale(time.Minute))
@@ -83,9 +78,7 @@ func TestCheckIsInterrupted(t *testing.T) {
 func TestPipeWithoutAWriterIsNotAwaited(t *testing.T) {
 	dir := etc(t, map[string]string{})
 	for _, path := range []string{"etc/svcproxy.toml", "etc/a.toml", "b.toml"} {
-		if err := syscall.Mkfifo(filepath.Join(dir, path), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, syscall.Mkfifo(filepath.Join(dir, path), 0o644))
 	}
 	t.Chdir(dir)
 	const settings, file = "etc/svcproxy.toml: cannot be read: it is not a regular file\n", "etc/a.toml: cannot be read: it is not a regular file\n"

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/logtest"
 	"svcproxy.dev/svcproxy/internal/pace"
 )
@@ -24,9 +25,7 @@ func TestDaemonOutlivesTheReaderOfItsLog(t *testing.T) {
 		os.Exit(0)
 	}
 	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	r.Close()
 	defer w.Close()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestDaemonOutlivesTheReaderOfItsLog$")
@@ -41,9 +40,7 @@ func TestEndWithoutReading(t *testing.T) {
 	w, _ := logtest.FullPipe(t)
 	cmd := command(t, etc(t, map[string]string{"svcproxy.toml": "masquerade = 'x'\n"}), "run")
 	cmd.Stderr = w
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, cmd.Start())
 	late := time.AfterFunc(pace.Scale(30*time.Second), func() { _ = cmd.Process.Kill() })
 	defer late.Stop()
 	if _ = cmd.Wait(); cmd.ProcessState.ExitCode() != exitFailed {

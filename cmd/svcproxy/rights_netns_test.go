@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"svcproxy.dev/svcproxy/internal/fatal"
 )
 
 // Check reads what a daemon reads with the rights of svcproxy.service, as root too,
@@ -16,12 +18,8 @@ func TestCheckReadsAsDaemon(t *testing.T) {
 	dir := etc(t, map[string]string{"a.toml": service, "../b.toml": service})
 	t.Chdir(dir)
 	for _, path := range []string{"etc/a.toml", "b.toml"} {
-		if err := os.Chmod(path, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chown(path, 65534, 65534); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.Chmod(path, 0o600))
+		fatal.If(t, os.Chown(path, 65534, 65534))
 	}
 	const (
 		refused = "etc/a.toml: cannot be read: permission denied; svcproxy.service reads what the modes of files and directories let root read: chown root, or chmod a+r\n"
@@ -37,13 +35,9 @@ func TestCheckReadsAsDaemon(t *testing.T) {
 	wants(3, refused+writer, "check")
 	wants(3, refused, "check", "etc/a.toml")
 	wants(0, "", "check", "b.toml")
-	if err := os.Mkdir("run", 0o755); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Mkdir("run", 0o755))
 	l, err := new(net.ListenConfig).Listen(t.Context(), "unix", filepath.Join("run", "svcproxy.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer l.Close()
 	wants(0, writer+hidden, "check")
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/disktest"
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/pace"
 )
 
@@ -20,9 +21,7 @@ func TestCommandsDoNotWaitForDeadSettings(t *testing.T) {
 		return
 	}
 	far, linked, whole := t.TempDir(), etc(t, map[string]string{"a.toml": "services = []\n"}), etc(t, nil)
-	if err := os.Symlink(filepath.Join(far, "x"), filepath.Join(linked, "etc", "svcproxy.toml")); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Symlink(filepath.Join(far, "x"), filepath.Join(linked, "etc", "svcproxy.toml")))
 	disktest.Dead(t, far)
 	disktest.Dead(t, filepath.Join(whole, "etc"))
 	var wg sync.WaitGroup

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"svcproxy.dev/svcproxy/cmd/internal/control"
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/proxier/conditions"
 	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
@@ -47,9 +48,7 @@ func serveStatus(t *testing.T, dir string, services ...report.ServiceStatus) {
 func serveRoutes(t *testing.T, dir string, r *control.Routes) {
 	t.Helper()
 	s, err := control.Listen(filepath.Join(dir, "run"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); s.Serve(ctx, slog.New(slog.DiscardHandler), r) }()

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/source/keep"
 )
 
@@ -24,9 +25,7 @@ func TestVersionsWithoutADaemon(t *testing.T) {
 	if err == nil {
 		err = os.WriteFile(filepath.Join(history, "web.abababababab.toml"), nil, 0o600)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	tests := []struct {
 		args           []string
 		code           int
@@ -48,9 +47,7 @@ func TestVersionsWithoutADaemon(t *testing.T) {
 			t.Errorf("%q: exit %d\n%s%s\nwant %d\n%s%s", tt.args, code, stdout, stderr, tt.code, tt.stdout, tt.stderr)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(history, "index"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(filepath.Join(history, "index"), nil, 0o600))
 	if list, err := keep.Histories(filepath.Join(dir, "lib"), ""); err != nil || len(list) != 0 {
 		t.Errorf("an empty index: %v, %v", list, err)
 	}

@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/proxier/announce"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
@@ -326,9 +327,7 @@ func TestSpeakerFollowsSettings(t *testing.T) {
 // A router whose password cannot be used is left out, and the others have their sessions.
 func TestPasswordsOfPeers(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(path, []byte("s3cret"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(path, []byte("s3cret"), 0o644))
 	synctest.Test(t, func(t *testing.T) {
 		w := &wire{}
 		other := netip.MustParseAddr("2001:db8::254")
@@ -339,9 +338,7 @@ func TestPasswordsOfPeers(t *testing.T) {
 		if len(s) != 2 || s[0].Up() || !strings.Contains(s[0].LastError, "mode 0644") || !s[1].Up() || s[1].LastError != `a\x1bb` {
 			t.Errorf("%+v", s)
 		}
-		if err := os.Chmod(path, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.Chmod(path, 0o600))
 		a.Reload()
 		w.expect(t, "peers map[192.0.2.254:s3cret 2001:db8::254:] []")
 		if s := a.Sessions(); len(s) != 2 || !s[0].Up() {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/internal/fatal"
 )
 
 // A password file that cannot be used for a while costs no session: the password of before stays until there is another one,
@@ -18,9 +19,7 @@ import (
 func TestUnusablePasswordFileKeepsThePreviousPassword(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "secret")
 	write := func(text string) {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	write("s3cret")
 	synctest.Test(t, func(t *testing.T) {
@@ -48,9 +47,7 @@ func TestUnusablePasswordFileKeepsThePreviousPassword(t *testing.T) {
 		w.expect(t)
 		notice("")
 
-		if err := os.Remove(path); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.Remove(path))
 		b.Communities = []string{"64512:1"}
 		a.Use(b)
 		w.expect(t, "peers map[192.0.2.253: 192.0.2.254:s3cret] [64512:1]")
@@ -77,9 +74,7 @@ func TestUnusablePasswordFileKeepsThePreviousPassword(t *testing.T) {
 func TestPasswordOfAnotherFile(t *testing.T) {
 	dir := t.TempDir()
 	first, second := filepath.Join(dir, "first"), filepath.Join(dir, "second")
-	if err := os.WriteFile(first, []byte("s3cret"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(first, []byte("s3cret"), 0o600))
 	synctest.Test(t, func(t *testing.T) {
 		w := &wire{}
 		other := configs.BGPPeer{Address: netip.MustParseAddr("192.0.2.253")}
@@ -91,9 +86,7 @@ func TestPasswordOfAnotherFile(t *testing.T) {
 		if s := a.Sessions()[0]; s.Up() || !strings.Contains(s.LastError, "no such file") {
 			t.Errorf("session %+v", s)
 		}
-		if err := os.Rename(first, second); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.Rename(first, second))
 		time.Sleep(retry)
 		w.expect(t, "peers map[192.0.2.253: 192.0.2.254:s3cret] []")
 	})

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/internal/fatal"
 )
 
 // logged is a log that is read while it is written.
@@ -39,9 +40,7 @@ func (l *logged) take() string {
 // What goes on failing is logged once, and once more when it is over.
 func TestTroubleIsLoggedOnce(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(path, []byte("s3cret"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(path, []byte("s3cret"), 0o644))
 	synctest.Test(t, func(t *testing.T) {
 		w := &wire{}
 		var out logged
@@ -72,9 +71,7 @@ func TestTroubleIsLoggedOnce(t *testing.T) {
 		ready()
 		time.Sleep(time.Hour)
 		expect(`"cannot announce addresses to a BGP peer" err="`+path, `"no address is announced by BGP" err="no router has a password`)
-		if err := os.Chmod(path, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.Chmod(path, 0o600))
 		time.Sleep(time.Hour)
 		expect(`"BGP peer re-enabled" peer=192.0.2.254`, `"no address is announced by BGP" err="BGP ended: port 179 is taken"`)
 		works.Store(true)

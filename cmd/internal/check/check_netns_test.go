@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/disktest"
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/pace"
 )
 
@@ -20,25 +21,17 @@ func TestChecksDoNotWaitForADeadDisk(t *testing.T) {
 	}
 	dir, far := t.TempDir(), t.TempDir()
 	for path, text := range map[string]string{dir + "/a.toml": "services = []\n", far + "/x": "services = []\n"} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	for _, name := range []string{"x.toml", "x.endpoints.json"} {
-		if err := os.Symlink(far+"/x", dir+"/"+name); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.Symlink(far+"/x", dir+"/"+name))
 	}
 	linked, secret := t.TempDir(), t.TempDir()
 	for path, target := range map[string]string{linked + "/svcproxy.toml": far + "/x", linked + "/a.toml": dir + "/a.toml", secret + "/password": far + "/x"} {
-		if err := os.Symlink(target, path); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.Symlink(target, path))
 	}
 	peer := "[[bgp.peers]]\naddress = \"192.0.2.1\"\nas = 64512\npassword_file = \"" + secret + "/password\"\n"
-	if err := os.WriteFile(secret+"/svcproxy.toml", []byte("[bgp]\nas = 64512\n"+peer), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(secret+"/svcproxy.toml", []byte("[bgp]\nas = 64512\n"+peer), 0o600))
 	disktest.Dead(t, far)
 	const none = ": cannot be read: its file system does not answer\n"
 	tests := []struct{ configDir, path, want string }{

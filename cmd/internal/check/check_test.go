@@ -13,6 +13,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/check"
 	"svcproxy.dev/svcproxy/cmd/internal/sources"
 	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/filetest"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/proxier/report"
@@ -119,13 +120,9 @@ func TestFaultsOfPaths(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "etc")
-			if err := os.Mkdir(dir, 0o755); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, os.Mkdir(dir, 0o755))
 			for name, text := range tt.files {
-				if err := place(filepath.Join(dir, name), text); err != nil {
-					t.Fatal(err)
-				}
+				fatal.If(t, place(filepath.Join(dir, name), text))
 			}
 			path := filepath.Join(dir, tt.path)
 			if tt.path == check.Stdin {
@@ -182,9 +179,7 @@ func TestStandardInputWithoutDirectory(t *testing.T) {
 	if r := checker(dir+"/none", service("a", "10.96.0.1")).Path(check.Stdin); r.Unreadable || r.Faults != nil {
 		t.Errorf("without a directory: %+v", r)
 	}
-	if err := os.WriteFile(dir+"/file", nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(dir+"/file", nil, 0o600))
 	r := checker(dir+"/file", service("a", "10.96.0.1")).Path(check.Stdin)
 	compare(t, dir, []string{"file/svcproxy.toml: cannot be read: not a directory", "file: cannot be read: not a directory"}, r.Faults)
 	if !r.Unreadable {
@@ -196,9 +191,7 @@ func TestStandardInputWithoutDirectory(t *testing.T) {
 func TestTextPrintsEveryResult(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a.toml")
-	if err := os.WriteFile(path, []byte("\ufeffx"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(path, []byte("\ufeffx"), 0o600))
 	c := checker(dir, "\ufeffy")
 	faults := append(c.Path(path).Faults, c.Path(check.Stdin).Faults...)
 	for i, want := range []string{"    x\n    ^\n", "    y\n    ^\n"} {
@@ -206,16 +199,12 @@ func TestTextPrintsEveryResult(t *testing.T) {
 			t.Errorf("%s\n got: %q\nwant: %q", faults[i], got, want)
 		}
 	}
-	if err := os.Symlink(path, dir+"/link"); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Symlink(path, dir+"/link"))
 	if text := c.Text(dir + "/link"); string(text) != "x" {
 		t.Errorf("text of a link of the same owner: %q", text)
 	}
 	if os.Geteuid() == 0 {
-		if err := os.Lchown(dir+"/link", 65534, 0); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.Lchown(dir+"/link", 65534, 0))
 		if text := c.Text(dir + "/link"); text != nil {
 			t.Errorf("text of a link of another owner: %q", text)
 		}
@@ -231,14 +220,10 @@ func TestClaimsStayWithTheFileAcceptedFirst(t *testing.T) {
 	dir, state := t.TempDir(), t.TempDir()
 	put := func(name, text string) {
 		t.Helper()
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 	}
 	put("b.toml", service("b", "10.96.0.1"))
-	if err := filetest.Accept(t.Context(), dir, state); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, filetest.Accept(t.Context(), dir, state))
 	put("a.toml", service("a", "10.96.0.1"))
 	t.Chdir(dir)
 	for _, text := range []string{service("b", "10.96.0.1"), "broken\n"} {
@@ -262,13 +247,9 @@ func TestClaimsStayWithTheFileAcceptedFirst(t *testing.T) {
 // What this host listens on counts for files of the configuration directory only.
 func TestListenersCountForTheConfigurationDirectoryOnly(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "etc")
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Mkdir(dir, 0o755))
 	for _, name := range []string{"a.toml", "../b.txt"} {
-		if err := place(filepath.Join(dir, name), strings.Replace(service("a", "192.0.2.9"), "port = 80", "port = 22", 1)); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, place(filepath.Join(dir, name), strings.Replace(service("a", "192.0.2.9"), "port = 80", "port = 22", 1)))
 	}
 	c := checker(dir, "")
 	c.Host = func(configs.Settings) (around report.Snapshot) {
@@ -287,17 +268,11 @@ func TestListenersCountForTheConfigurationDirectoryOnly(t *testing.T) {
 // A directory in the place of a file that was accepted is a fault, as the daemon has it; any other is passed over.
 func TestDirectoryInPlaceOfFile(t *testing.T) {
 	dir, state := t.TempDir(), t.TempDir()
-	if err := place(filepath.Join(dir, "a.toml"), service("a", "10.96.0.1")); err != nil {
-		t.Fatal(err)
-	}
-	if err := filetest.Accept(t.Context(), dir, state); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, place(filepath.Join(dir, "a.toml"), service("a", "10.96.0.1")))
+	fatal.If(t, filetest.Accept(t.Context(), dir, state))
 	for _, name := range []string{"a.toml", "svcproxy.toml", "other.toml"} {
 		_ = os.Remove(filepath.Join(dir, name))
-		if err := os.Mkdir(filepath.Join(dir, name), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.Mkdir(filepath.Join(dir, name), 0o755))
 	}
 	c := checker(dir, "")
 	c.StateDir = state

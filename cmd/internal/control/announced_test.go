@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/cmd/internal/announcer"
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/proxier/report"
 )
 
@@ -29,9 +30,7 @@ func TestSummaryOfAnnounced(t *testing.T) {
 	text := func(most int) string {
 		s := Summarize(st, report.Summary{}, most)
 		var b strings.Builder
-		if err := s.WriteTable(&b, now); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, s.WriteTable(&b, now))
 		_, section, _ := strings.Cut(b.String(), "PROBLEMS")
 		return "PROBLEMS" + section
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -17,9 +18,7 @@ func TestWriteConnections(t *testing.T) {
 			Faults: []source.Fault{{Msg: `service "default/web" is already defined (web.toml:1:1)`}}}},
 	}}}
 	var b strings.Builder
-	if err := st.WriteTable(&b, now); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, st.WriteTable(&b, now))
 	want := `SOURCE      SERVER                  STATE                             SINCE
 kubernetes  https://192.0.2.1:6443  stale: connection\x1b refused     1m0s
 

@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -38,9 +39,7 @@ func start(t *testing.T, dir string) (stop func()) {
 func serve(t *testing.T, dir string, r *Routes) (stop func()) {
 	t.Helper()
 	s, err := Listen(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
@@ -54,9 +53,7 @@ func TestStatusCrossesTheSocket(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run") // made by Listen
 	defer start(t, dir)()
 	got, err := NewClient(dir).StatusOf(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if diff := cmp.Diff(sample, got); diff != "" {
 		t.Errorf("status (-sent +received):\n%s", diff)
 	}
@@ -66,9 +63,7 @@ func TestStatusCrossesTheSocket(t *testing.T) {
 		"svcproxy.lock": 0o600,
 	} {
 		fi, err := os.Stat(filepath.Join(dir, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		if fi.Mode() != want {
 			t.Errorf("mode of %q is %v, want %v", name, fi.Mode(), want)
 		}
@@ -93,9 +88,7 @@ func TestOneDaemonPerRunDirectory(t *testing.T) {
 func TestStaleSocketIsReplaced(t *testing.T) {
 	dir := t.TempDir()
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socketPath(dir)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	l.SetUnlinkOnClose(false)
 	l.Close()
 	if NewClient(dir).Running(t.Context()) {
@@ -166,9 +159,7 @@ func TestDaemonEndsMeanwhile(t *testing.T) {
 func TestOtherVersionAnswers(t *testing.T) {
 	dir := t.TempDir()
 	l, err := net.Listen("unix", socketPath(dir))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	srv := &http.Server{Handler: http.NotFoundHandler()}
 	defer srv.Close()
 	go srv.Serve(l)
@@ -184,9 +175,7 @@ func TestJSONKeysOfStatusStay(t *testing.T) {
 	b, err := json.Marshal(Status{Faults: []source.Fault{{
 		Pos: source.Position{File: "svcproxy.toml", Line: 1, Col: 8}, Msg: "m", Hint: "h", Warning: true,
 	}}, Loop: report.Status{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	want := `{"version":"","pid":0,"started":"0001-01-01T00:00:00Z","ready":false,"healthy":false,` +
 		`"settings":{"config_dir":"","mode":"","families":null,"node_name":"","node_port_addresses":null},` +
 		`"sources":null,"loop":{"families":null,"services":null},` +

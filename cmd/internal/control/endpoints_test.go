@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/proxier/conditions"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/proxier/report"
@@ -43,7 +44,7 @@ func checked() report.ServiceStatus {
 func TestWriteCheckedServices(t *testing.T) {
 	off := report.ServiceStatus{Namespace: "default", Name: "off", Unit: "off.toml", Disabled: true, Endpoints: []report.EndpointStatus{{Address: "192.168.10.11", State: "disabled", Weight: 1}}}
 	var b strings.Builder
-	check(t, WriteServices(&b, []report.ServiceStatus{checked(), off}, now))
+	fatal.If(t, WriteServices(&b, []report.ServiceStatus{checked(), off}, now))
 	want := `
 SERVICE  default/web  (web.toml:1:1)
 ADDRESS            KIND  READY  ACTION
@@ -76,7 +77,7 @@ ENDPOINT       STATE     WEIGHT  WHERE
 func TestWriteForward(t *testing.T) {
 	f := report.FrontendStatus{Address: "10.96.0.10:80/tcp", Kind: "vip", Action: "balance", Targets: 1, Endpoints: 1, Forward: "tunnel ipip"}
 	var b strings.Builder
-	check(t, WriteServices(&b, []report.ServiceStatus{{Namespace: "default", Name: "web", Frontends: []report.FrontendStatus{f}}}, now))
+	fatal.If(t, WriteServices(&b, []report.ServiceStatus{{Namespace: "default", Name: "web", Frontends: []report.FrontendStatus{f}}}, now))
 	if want := "10.96.0.10:80/tcp  vip   1/1    balance  tunnel ipip\n"; !strings.Contains(b.String(), want) {
 		t.Errorf("got\n%swant %s", b.String(), want)
 	}
@@ -87,7 +88,7 @@ func TestWriteRestricted(t *testing.T) {
 	balances := report.FrontendStatus{Address: "10.96.0.10:80/tcp", Kind: "vip", Action: "balance", Targets: 1, Endpoints: 1, Restricted: true}
 	rejects := report.FrontendStatus{Address: "10.96.0.11:80/tcp", Kind: "vip", Action: "reject", Reason: "no endpoints", Restricted: true}
 	var b strings.Builder
-	check(t, WriteServices(&b, []report.ServiceStatus{{Namespace: "default", Name: "web", Frontends: []report.FrontendStatus{balances, rejects}}}, now))
+	fatal.If(t, WriteServices(&b, []report.ServiceStatus{{Namespace: "default", Name: "web", Frontends: []report.FrontendStatus{balances, rejects}}}, now))
 	for _, want := range []string{"balance  restricted\n", "REJECTS  restricted  no endpoints\n"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("got\n%swant %s", b.String(), want)
@@ -108,7 +109,7 @@ func TestSummaryOfAllDown(t *testing.T) {
 		t.Errorf("trouble: %s\nwant     %s", got, want)
 	}
 	var b strings.Builder
-	check(t, s.WriteTable(&b, now))
+	fatal.If(t, s.WriteTable(&b, now))
 	if want := "5 services (2 disabled), 3 addresses serve"; !strings.Contains(b.String(), want) {
 		t.Errorf("no %q in\n%s", want, b.String())
 	}
@@ -146,7 +147,7 @@ func TestDrainsNameOwnerReasonAndTimes(t *testing.T) {
 	const first = `this host, by alice for 2m0s: disk\x1b[2J, 13m0s left`
 	s := Summarize(st, report.Summary{}, Few)
 	var b strings.Builder
-	check(t, s.WriteTable(&b, now))
+	fatal.If(t, s.WriteTable(&b, now))
 	if want := "DRAINS  2  " + first + "; and 1 more: svcproxy status -o wide\n"; !strings.HasSuffix(b.String(), want) {
 		t.Errorf("no %q in\n%s", want, b.String())
 	}
@@ -154,7 +155,7 @@ func TestDrainsNameOwnerReasonAndTimes(t *testing.T) {
 		t.Errorf("a drain is trouble: %s", s.Trouble())
 	}
 	b.Reset()
-	check(t, st.WriteTable(&b, now))
+	fatal.If(t, st.WriteTable(&b, now))
 	if want := "\nDRAINS\n" + first + "\ndefault/web/192.168.10.12, by root for 1h0m\n"; !strings.HasSuffix(b.String(), want) {
 		t.Errorf("no %q in\n%s", want, b.String())
 	}
@@ -166,7 +167,7 @@ func TestWriteServicesWithTraffic(t *testing.T) {
 	endpoints := []report.EndpointStatus{{Address: "10.0.0.1", Weight: 1, State: "ready", Active: &n}, {Address: "10.0.0.2", Weight: 1, State: "ready", Active: new(uint64)}}
 	web := report.ServiceStatus{Namespace: "default", Name: "web", Endpoints: endpoints, Traffic: &report.TrafficStatus{ConnectionRate: 140.04, Active: n}}
 	var b strings.Builder
-	check(t, WriteServices(&b, []report.ServiceStatus{web}, time.Unix(1, 0)))
+	fatal.If(t, WriteServices(&b, []report.ServiceStatus{web}, time.Unix(1, 0)))
 	want := `SERVICE  default/web
 TRAFFIC  140.0 connections/s, 1,041 active
 ADDRESS  KIND  READY  ACTION

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/internal/fatal"
 )
 
 // These tests need root, to listen as another user.
@@ -44,9 +46,7 @@ func listenAs(t *testing.T, name string, uid int) int {
 	if err == nil {
 		err = errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: name}), setThreadUID(uid), unix.Listen(fd, 8), setThreadUID(0))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return fd
 }
 

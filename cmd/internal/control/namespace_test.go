@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/internal/fatal"
 )
 
 // self is who claims in these tests.
@@ -24,9 +26,7 @@ func uniqueName(t *testing.T) string {
 func claimed(t *testing.T, name string) *NamespaceClaim {
 	t.Helper()
 	c, err := ClaimNamespace(name, self)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return c
 }
 
@@ -90,9 +90,7 @@ func TestHolderThatDoesNotAnswer(t *testing.T) {
 func squat(t *testing.T, name, answer string) {
 	t.Helper()
 	l, err := net.Listen("unix", name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -118,13 +116,9 @@ func TestHolderThatCannotBeAsked(t *testing.T) {
 	t.Parallel()
 	name := uniqueName(t)
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer unix.Close(fd)
-	if err := errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: name}), unix.Listen(fd, 0)); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: name}), unix.Listen(fd, 0)))
 	for range 10 { // there is room for one
 		conn, err := net.DialTimeout("unix", name, answerPatience)
 		if err != nil {

@@ -17,6 +17,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/internal/fatal"
 )
 
 // withGroups has the groups of these names exist, and no others.
@@ -49,7 +51,7 @@ func TestSocketHasItsGroup(t *testing.T) {
 		dir := t.TempDir()
 		stop := start(t, dir)
 		fi, err := os.Stat(socketPath(dir))
-		check(t, err)
+		fatal.If(t, err)
 		if st := fi.Sys().(*syscall.Stat_t); st.Gid != tt.want || st.Uid != 0 || fi.Mode().Perm() != 0o660 {
 			t.Errorf("%v: the socket is of %d:%d with %v", tt.groups, st.Uid, st.Gid, fi.Mode())
 		}
@@ -61,7 +63,7 @@ func TestSocketHasItsGroup(t *testing.T) {
 func TestSharedWithoutRights(t *testing.T) {
 	const outsider, member, admin = 4800, 4711, 4712
 	dir := filepath.Join("/tmp", "svcproxy-shared-"+strconv.Itoa(os.Getpid())) // a path that others may search
-	check(t, os.Mkdir(dir, 0o755))
+	fatal.If(t, os.Mkdir(dir, 0o755))
 	defer os.RemoveAll(dir)
 	for _, tt := range []struct {
 		groups map[string]int
@@ -77,14 +79,14 @@ func TestSharedWithoutRights(t *testing.T) {
 	} {
 		withGroups(t, tt.groups)
 		l, err := net.Listen("unix", socketPath(dir))
-		check(t, err)
-		check(t, os.Chmod(socketPath(dir), 0o660))
-		check(t, withoutRights(func() error { return share(socketPath(dir)) }))
+		fatal.If(t, err)
+		fatal.If(t, os.Chmod(socketPath(dir), 0o660))
+		fatal.If(t, withoutRights(func() error { return share(socketPath(dir)) }))
 		_, err = clientAs(t, dir, outsider, outsider, []int{tt.gid}).connect(t.Context())
 		if may := err == nil; may != tt.may || !may && !errors.Is(err, unix.EACCES) {
 			t.Errorf("%v: a member of %d: %v, want that it may: %t", tt.groups, tt.gid, err, tt.may)
 		}
-		check(t, l.Close())
+		fatal.If(t, l.Close())
 	}
 }
 
@@ -110,7 +112,7 @@ func TestSocketWithoutItsGroup(t *testing.T) {
 	defer func() { lookupGroup = old }()
 	lookupGroup = func(string) (*user.Group, error) { return nil, errors.New("no directory server") }
 	s, err := Listen(t.TempDir())
-	check(t, err)
+	fatal.If(t, err)
 	defer s.close()
 	if w := s.Warnings(); len(w) != 1 || !strings.Contains(w[0], "no directory server") || s.failed != nil {
 		t.Errorf("warnings %q, error %v", w, s.failed)

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/pace"
 )
 
@@ -33,19 +34,19 @@ func TestStoppedDaemonIsNamed(t *testing.T) {
 	dir := t.TempDir()
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
 	cmd.Env = append(os.Environ(), asServer+"="+dir)
-	check(t, cmd.Start())
+	fatal.If(t, cmd.Start())
 	defer cmd.Wait()
 	defer cmd.Process.Kill()
 	c := NewClient(dir)
 	pace.Until(t, "answering", func() bool { _, err := c.StatusOf(t.Context(), nil); return err == nil })
-	check(t, cmd.Process.Signal(syscall.SIGSTOP))
+	fatal.If(t, cmd.Process.Signal(syscall.SIGSTOP))
 	pace.Until(t, "stopped", func() bool { return isStopped(cmd.Process.Pid) })
 	_, err := c.StatusOf(t.Context(), nil)
 	want := fmt.Sprintf("svcproxy (pid %d) does not answer; it is stopped", cmd.Process.Pid)
 	if err == nil || !strings.HasPrefix(err.Error(), want) || !errors.Is(err, ErrUnreachable) {
 		t.Errorf("while it is stopped: %v\nwant: %s", err, want)
 	}
-	check(t, cmd.Process.Signal(syscall.SIGCONT))
+	fatal.If(t, cmd.Process.Signal(syscall.SIGCONT))
 	if _, err := c.StatusOf(t.Context(), nil); err != nil {
 		t.Errorf("after that: %v", err)
 	}
@@ -58,7 +59,7 @@ func TestSlowAnswersAreAwaitedWhileBytesArrive(t *testing.T) {
 	defer func() { stoppedAfter, silentAfter = old[0], old[1] }()
 	dir := t.TempDir()
 	l, err := net.Listen("unix", socketPath(dir))
-	check(t, err)
+	fatal.If(t, err)
 	const parts = 15
 	mux := http.NewServeMux()
 	mux.HandleFunc("/slow", func(w http.ResponseWriter, r *http.Request) {

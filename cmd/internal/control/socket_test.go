@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/pace"
 )
 
@@ -18,17 +19,10 @@ func often(t *testing.T) {
 	t.Cleanup(func() { lookInterval = old })
 }
 
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // A disk that is full keeps nobody from claiming a directory.
 func TestClaimOnAFullDisk(t *testing.T) {
 	dir := t.TempDir()
-	check(t, os.Symlink("/dev/full", filepath.Join(dir, lockName)))
+	fatal.If(t, os.Symlink("/dev/full", filepath.Join(dir, lockName)))
 	defer start(t, dir)()
 	if _, err := NewClient(dir).StatusOf(t.Context(), nil); err != nil {
 		t.Error(err)
@@ -45,7 +39,7 @@ func TestRemovedSocketComesAgain(t *testing.T) {
 		t.Run("removed "+name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "run")
 			defer start(t, dir)()
-			check(t, os.RemoveAll(filepath.Join(dir, name)))
+			fatal.If(t, os.RemoveAll(filepath.Join(dir, name)))
 			pace.Until(t, "claimed again", func() bool {
 				_, err := os.Stat(filepath.Join(dir, lockName))
 				return err == nil && isClaimed(t, dir)
@@ -61,7 +55,7 @@ func isClaimed(t *testing.T, dir string) bool {
 	t.Helper()
 	lock, err := claimDir("run", dir, lockName, 0)
 	if err == nil {
-		check(t, lock.Close())
+		fatal.If(t, lock.Close())
 	} else if !errors.Is(err, ErrClaimed) {
 		t.Fatal(err)
 	}
@@ -72,12 +66,12 @@ func isClaimed(t *testing.T, dir string) bool {
 func TestRunDirectoryComesLater(t *testing.T) {
 	often(t)
 	dir := filepath.Join(t.TempDir(), "run")
-	check(t, os.WriteFile(dir, nil, 0o600))
+	fatal.If(t, os.WriteFile(dir, nil, 0o600))
 	defer start(t, dir)()
 	if NewClient(dir).Running(t.Context()) {
 		t.Fatal("a socket in a file answers")
 	}
-	check(t, os.Remove(dir))
+	fatal.If(t, os.Remove(dir))
 	pace.Until(t, "answering", func() bool { return NewClient(dir).Running(t.Context()) })
 }
 
@@ -85,13 +79,13 @@ func TestRunDirectoryComesLater(t *testing.T) {
 func TestRunDirectoryTakenByAnother(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	stop := start(t, dir)
-	check(t, os.RemoveAll(dir))
-	check(t, os.Mkdir(dir, 0o755))
+	fatal.If(t, os.RemoveAll(dir))
+	fatal.If(t, os.Mkdir(dir, 0o755))
 	lock, err := claimDir("run", dir, lockName, 0)
-	check(t, err)
+	fatal.If(t, err)
 	defer lock.Close()
 	l, err := net.Listen("unix", socketPath(dir))
-	check(t, err)
+	fatal.If(t, err)
 	defer l.Close()
 	stop()
 	if !NewClient(dir).Running(t.Context()) {

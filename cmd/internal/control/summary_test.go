@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"svcproxy.dev/svcproxy/cmd/internal/announcer"
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/proxier/conditions"
 	"svcproxy.dev/svcproxy/proxier/policy"
@@ -57,7 +58,7 @@ WARNINGS  2
 NEEDS A RESTART  mode
 `
 	var b strings.Builder
-	check(t, s.WriteTable(&b, now))
+	fatal.If(t, s.WriteTable(&b, now))
 	if diff := cmp.Diff(strings.TrimPrefix(want, "\n"), b.String()); diff != "" {
 		t.Errorf("summary (-want +got):\n%s", diff)
 	}
@@ -71,9 +72,9 @@ func TestSummaryJSON(t *testing.T) {
 	s := Summarize(st, sum, 2)
 	s.Everything = sample.Loop.Services[1:]
 	got, err := json.MarshalIndent(s, "", "  ")
-	check(t, err)
+	fatal.If(t, err)
 	want, err := os.ReadFile("testdata/summary.json")
-	check(t, err)
+	fatal.If(t, err)
 	if diff := cmp.Diff(string(want), string(got)+"\n"); diff != "" {
 		t.Errorf("summary (-want +got):\n%s", diff)
 	}
@@ -93,7 +94,7 @@ func TestSummaryIsOneScreen(t *testing.T) {
 	sum.Problems, sum.Warnings = make([]report.Problem, Few), make([]string, Few)
 	s := Summarize(st, sum, Few)
 	var b strings.Builder
-	check(t, s.WriteTable(&b, now))
+	fatal.If(t, s.WriteTable(&b, now))
 	lines := strings.Split(b.String(), "\n")
 	if len(lines) > 24 {
 		t.Errorf("%d lines:\n%s", len(lines), b.String())
@@ -110,7 +111,7 @@ func TestSummaryOfFew(t *testing.T) {
 	s := Summarize(Status{Daemon: Daemon{Healthy: true, Ready: true}}, report.Summary{Totals: report.Totals{Services: 2, Actions: map[string]int{"balance": 1, "drop": 1}}}, Few)
 	s.Everything = sample.Loop.Services
 	var b strings.Builder
-	check(t, s.WriteTable(&b, now))
+	fatal.If(t, s.WriteTable(&b, now))
 	want := `
 SERVICE       ADDRESS              KIND       READY  ACTION
 default/web   10.96.0.10:80/tcp    vip        1/2    balance
@@ -127,7 +128,7 @@ func TestWriteServices(t *testing.T) {
 	web.Place = "a.toml:3:1"
 	web.Description, web.Labels = "The shop, and its \x1b[2Jfront end", map[string]string{"team": "web", "example.com/tier": ""}
 	var b strings.Builder
-	check(t, WriteServices(&b, []report.ServiceStatus{web, idle}, now))
+	fatal.If(t, WriteServices(&b, []report.ServiceStatus{web, idle}, now))
 	want := `
 SERVICE  default/web  (a.toml:3:1)
 ABOUT    The shop, and its \x1b[2Jfront end
@@ -160,8 +161,8 @@ func TestRowsOfRanges(t *testing.T) {
 		s.Frontends = append(s.Frontends, report.FrontendStatus{Address: fmt.Sprintf("203.0.113.20:%d/udp", 20000+n), Kind: "external", Action: "balance", Targets: 1, Endpoints: 1})
 	}
 	var b strings.Builder
-	check(t, WriteServices(&b, []report.ServiceStatus{s}, now))
-	check(t, WriteAddresses(&b, []report.ServiceStatus{s}))
+	fatal.If(t, WriteServices(&b, []report.ServiceStatus{s}, now))
+	fatal.If(t, WriteAddresses(&b, []report.ServiceStatus{s}))
 	if row := "203.0.113.20:20000-20099/udp  external  1/1    balance\n"; strings.Count(b.String(), row) != 2 || strings.Count(b.String(), "203.0.113.20") != 2 {
 		t.Errorf("services\n%s", b.String())
 	}
@@ -271,7 +272,7 @@ func TestSortServices(t *testing.T) {
 		list := []report.ServiceStatus{
 			service("d", "1", 2, 2, 0, 0), service("c", "2", 1, 0, 3, 2), service("b", "3", 3, 0, 1, 2), service("a", "4", 2, 0, 2, 0),
 		}
-		check(t, SortServices(list, key))
+		fatal.If(t, SortServices(list, key))
 		got := ""
 		for _, s := range list {
 			got += s.Name
@@ -366,7 +367,7 @@ func TestScreenWritesOnlyWhatChanged(t *testing.T) {
 	show := func(text string, rows, columns int, want string) {
 		t.Helper()
 		b.Reset()
-		check(t, s.Show([]byte(text), rows, columns))
+		fatal.If(t, s.Show([]byte(text), rows, columns))
 		if b.String() != want {
 			t.Errorf("wrote %q\nwant  %q", b.String(), want)
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/proxier/report"
 )
 
@@ -46,9 +47,7 @@ NEEDS A RESTART
 mode
 `
 	var b strings.Builder
-	if err := sample.WriteTable(&b, now); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, sample.WriteTable(&b, now))
 	if diff := cmp.Diff(strings.TrimPrefix(want, "\n"), b.String()); diff != "" {
 		t.Errorf("table (-want +got):\n%s", diff)
 	}
@@ -61,7 +60,7 @@ func TestLabelsInTable(t *testing.T) {
 	var b strings.Builder
 	tab := newTable(&b, now)
 	tab.services([]report.ServiceStatus{web, sample.Loop.Services[1]})
-	check(t, tab.end())
+	fatal.If(t, tab.end())
 	want := `
 SERVICE       ADDRESS              KIND       ACTION   TARGETS  ENDPOINTS  LABELS                  FROM
 default/web   10.96.0.10:80/tcp    vip        balance  1        2          a=1 b=2 c=3 and 2 more  /etc/svcproxy/a.toml

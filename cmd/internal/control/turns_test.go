@@ -8,6 +8,8 @@ import (
 	"net/http/httptest"
 	"path/filepath"
 	"testing"
+
+	"svcproxy.dev/svcproxy/internal/fatal"
 )
 
 // However many questions readers ask at once, those who may change something are answered. Who waits has the turn
@@ -64,7 +66,7 @@ func TestTurnsLeaveRoomForChanges(t *testing.T) {
 func TestConnectionsAreBounded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "socket")
 	unix, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
-	check(t, err)
+	fatal.If(t, err)
 	defer unix.Close()
 	l := &peerListener{unix, newTurns(maxReaderConns, maxWriterConns)}
 	accepted := make(chan net.Conn)
@@ -75,7 +77,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	}()
 	connect := func() net.Conn {
 		conn, err := net.Dial("unix", path)
-		check(t, err)
+		fatal.If(t, err)
 		t.Cleanup(func() { conn.Close() })
 		return conn
 	}
@@ -90,7 +92,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	if len(l.open.readers) != 0 {
 		t.Errorf("%d count as readers", len(l.open.readers))
 	}
-	check(t, first.Close())
+	fatal.If(t, first.Close())
 	first.Close()
 	connect()
 	<-accepted

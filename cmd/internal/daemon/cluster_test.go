@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"svcproxy.dev/svcproxy/internal/fatal"
 )
 
 // Files are served though the API server cannot be reached and nothing is known
@@ -66,14 +68,10 @@ func TestPagesByName(t *testing.T) {
 func askAs(t *testing.T, host, url string) int {
 	t.Helper()
 	req, err := http.NewRequest(http.MethodGet, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	req.Host = host
 	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	resp.Body.Close()
 	return resp.StatusCode
 }
@@ -95,9 +93,7 @@ func TestModeAndSettingsOverHTTP(t *testing.T) {
 			} `json:"ipvs"`
 		} `json:"svcproxy"`
 	}
-	if err := json.Unmarshal([]byte(body), &config); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, json.Unmarshal([]byte(body), &config))
 	if code != 200 || config.Svcproxy.NodeName != "n" || !config.Svcproxy.IPVS.StrictARP {
 		t.Errorf("/configz: %d %s", code, body)
 	}

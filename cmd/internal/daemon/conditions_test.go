@@ -16,6 +16,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
 	"svcproxy.dev/svcproxy/cmd/internal/modes/modestest"
 	"svcproxy.dev/svcproxy/internal/echotest"
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/proxier/conditions"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
@@ -74,9 +75,7 @@ func checked(port uint16) source.Changes {
 func listen(t *testing.T, addr string) net.Listener {
 	t.Helper()
 	l, err := echotest.Listen(addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	go func() {
 		for {
@@ -113,9 +112,7 @@ func TestEndpointsAreChecked(t *testing.T) {
 	if !strings.Contains(r.said(), fmt.Sprintf("msg=\"endpoint down\" service=default/checked endpoint=127.0.0.2:%d err=", port)) {
 		t.Errorf("the log does not say so:\n%s", r.log)
 	}
-	if err := r.stop(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, r.stop())
 	k.seen, r.told = nil, new(logged)
 	r.start()
 	f.steps <- apply
@@ -133,9 +130,7 @@ func TestConditionsThatCannotBeKept(t *testing.T) {
 	f := withCluster(t)
 	r := launch(t, "http_address = \"\"\nsources = [\"kubernetes\"]\n")
 	file := filepath.Join(r.dir, "state", conditions.StateName)
-	if err := os.MkdirAll(filepath.Join(file, "in the way"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.MkdirAll(filepath.Join(file, "in the way"), 0o755))
 	f.steps <- func(s source.Sink) {
 		s.Apply(checked(1))
 		s.Synced(kubernetesName)

@@ -25,6 +25,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/modes/modestest"
 	"svcproxy.dev/svcproxy/cmd/internal/settings"
 	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/logtest"
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/proxier"
@@ -261,9 +262,7 @@ func TestRunServesUntilItEnds(t *testing.T) {
 func TestRestartWithBrokenFile(t *testing.T) {
 	r := launch(t, "http_address = \"\"\n")
 	r.ready()
-	if err := r.stop(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, r.stop())
 	r.write("web.toml", "[[services]\n")
 	r.kernel.names, r.told = nil, new(logged)
 	r.start()
@@ -298,9 +297,7 @@ func TestSettingsAreFollowed(t *testing.T) {
 	if diff := cmp.Diff([]string{"http_address"}, st.Restart); diff != "" || len(st.Faults) != 0 {
 		t.Errorf("faults %v; needs a restart (-want +got):\n%s", st.Faults, diff)
 	}
-	if err := os.Remove(filepath.Join(r.dir, "svcproxy.toml")); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.Remove(filepath.Join(r.dir, "svcproxy.toml")))
 	r.eventually("defaults except for the address", func() bool { return slices.Equal(r.status().Restart, []string{"http_address"}) })
 }
 
@@ -399,9 +396,7 @@ func TestStateDirectoryClaimed(t *testing.T) {
 	if err := Run(ctx, o); err == nil || err.Error() != want {
 		t.Errorf("Run: %v\nwant: %s", err, want)
 	}
-	if err := r.stop(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, r.stop())
 	r.start() // it is free again
 	r.ready()
 }
@@ -410,14 +405,10 @@ func TestStateDirectoryClaimed(t *testing.T) {
 func TestOneDirectoryForAllPurposes(t *testing.T) {
 	dir := t.TempDir()
 	state, err := control.ClaimState(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer state.Close()
 	server, err := control.Listen(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	server.Serve(ctx, slog.New(slog.DiscardHandler), new(control.Routes))

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"svcproxy.dev/svcproxy/internal/disktest"
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/logtest"
 	"svcproxy.dev/svcproxy/source/disk"
 )
@@ -18,9 +19,7 @@ func TestStartWithDeadDirectory(t *testing.T) {
 		return
 	}
 	r := launch(t, "http_address = \"\"\nlocal_cidrs = [\"10.244.0.0/16\"]\n")
-	if err := r.stop(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, r.stop())
 	r.toSubdirectory()
 	r.start()
 	r.ready()
@@ -32,9 +31,7 @@ func TestStartWithDeadDirectory(t *testing.T) {
 	}
 	r.eventually("the settings are kept", kept("svcproxy.toml"))
 	r.eventually("the services are kept", kept("lastgood/web.*"))
-	if err := r.stop(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, r.stop())
 
 	answer := disktest.Dead(t, filepath.Join(r.dir, "conf"))
 	r.kernel.names, r.kernel.cidrs, r.told = nil, "", new(logtest.Text)

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/internal/fatal"
 )
 
 // Status and log warn of a service that takes the packets of a process of this host.
@@ -20,9 +22,7 @@ func TestListenersAreWarnedOf(t *testing.T) {
 		return err
 	}}
 	l, err := freely.Listen(t.Context(), "tcp4", "10.96.0.99:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	defer l.Close()
 	r := launch(t, "http_address = \"\"\n")
 	r.ready()

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"svcproxy.dev/svcproxy/cmd/internal/control"
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/proxier/conditions"
 )
 
@@ -26,17 +27,13 @@ func TestConditionsAreTold(t *testing.T) {
 	addr := freePort(t)
 	r := launch(t, "http_address = \""+addr+"\"\n")
 	r.ready()
-	if err := r.stop(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, r.stop())
 	r.told = new(logged)
 	state := filepath.Join(r.dir, "state", conditions.StateName)
 	const drains = `{"format": 1, "services": {}, "drains": [
 {"target": "node", "reason": "disk", "by": "alice", "since": "2026-01-01T00:00:00Z"},
 {"target": "default/web/192.0.2.3", "by": "root", "since": "2026-01-02T00:00:00Z"}]}`
-	if err := os.WriteFile(state, []byte(drains), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(state, []byte(drains), 0o600))
 	r.write("web.toml", oneOfTwo)
 	r.start()
 	r.ready()

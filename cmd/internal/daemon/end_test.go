@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -55,9 +56,7 @@ func newHungDisk() *hungDisk {
 func TestEndWhileSettingsHang(t *testing.T) {
 	r := launch(t, "http_address = \"\"\n")
 	r.ready()
-	if err := r.stop(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, r.stop())
 	d := newHungDisk()
 	r.load = func(path string) (configs.Settings, []source.Fault, error) {
 		d.read()

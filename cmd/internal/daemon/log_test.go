@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"svcproxy.dev/svcproxy/cmd/internal/journal"
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/logtest"
 )
 
@@ -33,9 +34,7 @@ const askedLine = "asked what the log says\n"
 func TestLogThatNobodyReads(t *testing.T) {
 	r := launch(t, "http_address = \"\"\n")
 	r.ready()
-	if err := r.stop(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, r.stop())
 	r.told = new(logged)
 	r.stderr, _ = logtest.FullPipe(t)
 	r.start()

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"svcproxy.dev/svcproxy/cmd/internal/plan"
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -18,9 +19,7 @@ func TestPlanOverTheSocket(t *testing.T) {
 	ask := func() *plan.Report {
 		t.Helper()
 		p, err := AskPlan(t.Context(), filepath.Join(r.dir, "run"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		return p
 	}
 	if p := ask(); p.Changes() || len(p.Faults)+len(p.Errors) > 0 || p.Mode != "iptables" {

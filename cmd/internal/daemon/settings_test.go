@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/cmd/internal/settings"
+	"svcproxy.dev/svcproxy/internal/fatal"
 )
 
 // What is in use stays while the directory is gone, and when svcproxy starts
@@ -35,9 +36,7 @@ func TestLastGoodSettings(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			r := launch(t, good)
-			if err := r.stop(); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, r.stop())
 			r.toSubdirectory()
 			r.start()
 			r.ready()
@@ -47,9 +46,7 @@ func TestLastGoodSettings(t *testing.T) {
 				t.Errorf("while it runs local_cidrs became %s", got)
 			}
 			for range 2 {
-				if err := r.stop(); err != nil {
-					t.Fatal(err)
-				}
+				fatal.If(t, r.stop())
 				r.told = new(logged)
 				r.start()
 				r.ready()
@@ -72,16 +69,12 @@ func TestSettingsGoneForAMoment(t *testing.T) {
 		r := launch(t, text)
 		r.ready()
 		began := time.Now()
-		if err := os.Remove(r.dir + "/svcproxy.toml"); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.Remove(r.dir+"/svcproxy.toml"))
 		time.Sleep(3 * settings.Poll)
 		r.write("svcproxy.toml", text)
 		took := time.Since(began)
 		time.Sleep(2 * settings.Poll)
-		if err := r.stop(); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, r.stop())
 		if took > (settings.GoneAfter-1)*settings.Poll {
 			continue // that was no moment: the machine is busy
 		}
@@ -98,9 +91,7 @@ func TestDirectoryGoneWithoutSettings(t *testing.T) {
 	r := launch(t, "http_address = \"\"\n")
 	restart := func(change func()) {
 		t.Helper()
-		if err := r.stop(); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, r.stop())
 		change()
 		r.told = new(logged)
 		r.start()
@@ -108,9 +99,7 @@ func TestDirectoryGoneWithoutSettings(t *testing.T) {
 	}
 	restart(func() {
 		r.toSubdirectory()
-		if err := os.Remove(r.dir + "/conf/svcproxy.toml"); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.Remove(r.dir+"/conf/svcproxy.toml"))
 	})
 	restart(r.moveAway)
 	if st := r.status(); len(st.Faults) != 1 || !strings.Contains(st.Faults[0].String(), "cannot be read") {

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/cmd/internal/control"
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -28,9 +29,7 @@ func TestSummaryOfADaemon(t *testing.T) {
 	ask := func(most int) control.Summary {
 		t.Helper()
 		s, err := c.Summary(t.Context(), most)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		return s
 	}
 	r.eventually("all of it", func() bool {
@@ -141,17 +140,13 @@ func TestSettingsThatCannotBeKept(t *testing.T) {
 	r := launch(t, "http_address = \"\"\n")
 	r.ready()
 	copyOf := filepath.Join(r.dir, "state", "svcproxy.toml")
-	if err := errors.Join(os.Remove(copyOf), os.MkdirAll(filepath.Join(copyOf, "in the way"), 0o755)); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, errors.Join(os.Remove(copyOf), os.MkdirAll(filepath.Join(copyOf, "in the way"), 0o755)))
 	told := func() bool {
 		return strings.Contains(strings.Join(r.status().Warnings, "\n"), "the last good svcproxy.toml cannot be kept")
 	}
 	r.write("svcproxy.toml", "http_address = \"\"\nzone = \"b\"\n")
 	r.eventually("told", told)
-	if err := os.RemoveAll(copyOf); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.RemoveAll(copyOf))
 	r.write("svcproxy.toml", "http_address = \"\"\nzone = \"c\"\n")
 	r.eventually("over", func() bool { return !told() })
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/cmd/internal/control"
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/proxier/conditions"
 	"svcproxy.dev/svcproxy/proxier/policy"
@@ -127,9 +128,7 @@ func newTestDraining(l *heldLoop) (*Drainer, *drainStore) {
 func drainTarget(t *testing.T, text string) conditions.DrainTarget {
 	t.Helper()
 	target, err := conditions.ParseDrainTarget(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return target
 }
 
@@ -192,9 +191,7 @@ func TestDrainAgainKeepsWhatIsNotGiven(t *testing.T) {
 			t.Helper()
 			q.Target = drainTarget(t, "192.0.2.1")
 			got, err := d.drain(t.Context(), control.Peer{UID: uid}, q)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			time.Sleep(time.Minute)
 			return got.Drain
 		}
@@ -311,9 +308,7 @@ func TestUndrainSaysWhatIsStillDrained(t *testing.T) {
 func TestDrainOutlastsClock(t *testing.T) {
 	var d conditions.Drains
 	target := drainTarget(t, "192.0.2.1")
-	if err := d.Set(target, drainOf(nil, control.Peer{}, control.Drain{Timeout: time.Hour}, time.Now())); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, d.Set(target, drainOf(nil, control.Peer{}, control.Drain{Timeout: time.Hour}, time.Now())))
 	if until := d.Get(target).Until; until == until.Round(0) {
 		t.Errorf("it ends when the clock shows %v", until)
 	}

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -28,9 +29,7 @@ func TestFirstStepIsTheAnnouncement(t *testing.T) {
 				q.Protocol = source.TCP
 			}
 			r, err := Explain(t.Context(), w, q, &fakeHost{sysctls: map[string]string{}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, err)
 			lines := slices.DeleteFunc(slices.Clone(r.Steps[0].Lines), func(l string) bool { return !strings.Contains(l, "announced by") })
 			if got := strings.Join(lines, "; "); got != want {
 				t.Errorf("%s:%d: %q, want %q", dst, port, got, want)

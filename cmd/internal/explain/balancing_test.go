@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -33,9 +34,7 @@ func TestOnePacketAndLimits(t *testing.T) {
 		w := world(s)
 		w.Balancing = ipvs(tt.ipvs)
 		var b strings.Builder
-		if err := ask(t, w, &fakeHost{sysctls: map[string]string{}}, client, "10.96.0.10:53/udp", "").Write(&b); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, ask(t, w, &fakeHost{sysctls: map[string]string{}}, client, "10.96.0.10:53/udp", "").Write(&b))
 		for _, text := range tt.want {
 			if !strings.Contains(b.String(), text) {
 				t.Errorf("%s: no %q in\n%s", tt.what, text, b.String())
@@ -68,9 +67,7 @@ func TestHashedClientsHaveOneEndpoint(t *testing.T) {
 		w := world(s)
 		w.Balancing = ipvs(tt.ipvs)
 		var b strings.Builder
-		if err := ask(t, w, &fakeHost{sysctls: map[string]string{}}, tt.src, "10.96.0.10:80", "").Write(&b); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, ask(t, w, &fakeHost{sysctls: map[string]string{}}, tt.src, "10.96.0.10:80", "").Write(&b))
 		got := ""
 		for line := range strings.Lines(b.String()) {
 			if _, said, found := strings.Cut(line, "scheduler maglev"); found {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/conntrack"
 	"svcproxy.dev/svcproxy/netutil/ruleset"
 	"svcproxy.dev/svcproxy/proxier"
@@ -398,13 +399,9 @@ func TestDirectAnswersAreFound(t *testing.T) {
 func ask(t *testing.T, w *World, h Host, src, dst, in string) *Report {
 	t.Helper()
 	q, err := Parse(src, dst, in)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	r, err := Explain(context.Background(), w, q, h)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	return r
 }
 
@@ -420,9 +417,7 @@ func TestText(t *testing.T) {
 		return []source.Position{{}, {}, {File: "/etc/svcproxy/web.toml", Line: 9, Col: 3}}
 	}
 	var b strings.Builder
-	if err := ask(t, w, h, client, "10.96.0.10:80", "").Write(&b); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, ask(t, w, h, client, "10.96.0.10:80", "").Write(&b))
 	const want = `1 service   default/web:http (web.toml:1), address in vips, policy cluster
 2 source    not local (no local_cidrs, no local_interfaces), taken to come in by eth1
             masqueraded: no local_cidrs or local_interfaces are set, so no source is local
@@ -479,9 +474,7 @@ func TestMasqueradeOfClients(t *testing.T) {
 			w.Node.LocalCIDRs = []netip.Prefix{netip.MustParsePrefix(tt.cidrs)}
 		}
 		q, err := Parse(tt.src, tt.dst, "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		masq, why := decide(w, q, "eth1").masquerade(addr("192.168.10.11"))
 		if got := map[bool]string{true: "yes: ", false: "no: "}[masq] + why; got != tt.want {
 			t.Errorf("%s: %s; want %s", tt.name, got, tt.want)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/pace"
 )
 
@@ -19,9 +20,7 @@ func TestLookingAtLegacyIPTablesEnds(t *testing.T) {
 	started := filepath.Join(dir, "started")
 	for _, name := range []string{"iptables-save", "iptables-restore"} {
 		script := "#!/bin/sh\n: > " + started + "\nexec /bin/sleep 3600\n"
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755))
 	}
 	t.Setenv("PATH", dir)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -15,6 +15,7 @@ import (
 
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
 	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/sysctl"
 )
 
@@ -24,21 +25,15 @@ func namespace(t *testing.T) {
 	t.Helper()
 	// Not unlocked: the thread ends with its namespace when the test does.
 	runtime.LockOSThread()
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, unix.Unshare(unix.CLONE_NEWNET))
 	pair := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "ra0"}, PeerName: "still0"}
-	if err := netlink.LinkAdd(pair); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, netlink.LinkAdd(pair))
 	for _, s := range []modes.Sysctl{
 		{Name: forward4, Value: "0"}, {Name: forward6, Value: "0"}, {Name: routeLocalnet, Value: "0"},
 		{Name: "net/ipv6/conf/ra0/accept_ra", Value: "1"}, {Name: "net/ipv6/conf/still0/accept_ra", Value: "0"},
 		{Name: "net/netfilter/nf_conntrack_udp_timeout", Value: "30"}, {Name: beLiberal, Value: "0"},
 	} {
-		if err := sysctl.Set(s.Name, s.Value); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, sysctl.Set(s.Name, s.Value))
 	}
 }
 
@@ -56,9 +51,7 @@ func initAgain(t *testing.T) string {
 	t.Helper()
 	t.Setenv("PATH", t.TempDir()) // modules are the host's, not the test's
 	var out strings.Builder
-	if err := Init(t.Context(), settings, &out); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, Init(t.Context(), settings, &out))
 	var said strings.Builder
 	for line := range strings.Lines(out.String()) {
 		if strings.HasPrefix(line, "net/") {
@@ -101,9 +94,7 @@ func TestForwardingIsLeftAlone(t *testing.T) {
 	left := settings
 	left.Init.Forwarding = false
 	t.Setenv("PATH", t.TempDir())
-	if err := Init(t.Context(), left, io.Discard); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, Init(t.Context(), left, io.Discard))
 	for name, want := range map[string]string{forward4: "0", forward6: "0", "net/ipv6/conf/ra0/accept_ra": "1"} {
 		if got, err := sysctl.Get(name); got != want || err != nil {
 			t.Errorf("%s = %s, %v; want %s", name, got, err, want)

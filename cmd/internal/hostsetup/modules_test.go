@@ -11,6 +11,7 @@ import (
 
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
 	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/internal/fatal"
 )
 
 // modulesOf returns the names of the modules of a mode.
@@ -48,9 +49,7 @@ mkdir -p ` + sys + `/$1/parameters
 m=$1; shift
 for o; do echo ${o#*=} >` + sys + `/$m/parameters/${o%=*}; done
 `
-	if err := os.WriteFile(filepath.Join(bin, "modprobe"), []byte(script), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(filepath.Join(bin, "modprobe"), []byte(script), 0o755))
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 	out := new(strings.Builder)
 	return sys, newInitializer(out, sys), out
@@ -94,9 +93,7 @@ func TestRecentListsAreLongEnough(t *testing.T) {
 	})
 	t.Run("loaded already", func(t *testing.T) {
 		sys, in, out := fakeModprobe(t)
-		if err := modprobe(t.Context(), "xt_recent", "ip_list_tot=100"); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, modprobe(t.Context(), "xt_recent", "ip_list_tot=100"))
 		in.modules(t.Context(), configs.Settings{}, iptables)
 		_, said, _ := strings.Cut(out.String(), "module xt_statistic: loaded\n") // the last of all modes
 		if said != verifyClients(sys, iptables[0])+"\n" ||
@@ -110,9 +107,7 @@ func TestRecentListsAreLongEnough(t *testing.T) {
 func TestBootAndInitLoadTheSameModules(t *testing.T) {
 	read := func(name string) []string {
 		b, err := os.ReadFile(filepath.Join("../../../systemd", name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, err)
 		var lines []string
 		for l := range strings.Lines(string(b)) {
 			if l = strings.TrimSpace(l); l != "" && !strings.HasPrefix(l, "#") {

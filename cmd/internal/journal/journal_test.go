@@ -12,15 +12,15 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/internal/fatal"
 )
 
 // open returns a file and what JOURNAL_STREAM is where it is the journal.
 func open(t *testing.T) (*os.File, string) {
 	t.Helper()
 	f, err := os.Create(filepath.Join(t.TempDir(), "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { f.Close() })
 	return f, stream(t, f)
 }
@@ -29,9 +29,7 @@ func open(t *testing.T) (*os.File, string) {
 func stream(t *testing.T, f *os.File) string {
 	t.Helper()
 	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, unix.Fstat(int(f.Fd()), &st))
 	return fmt.Sprintf("%d:%d", st.Dev, st.Ino)
 }
 
@@ -61,9 +59,7 @@ func TestPriorityOfEachLevel(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Setenv("JOURNAL_STREAM", tt.stream)
-			if err := tt.to.Truncate(0); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, tt.to.Truncate(0))
 			if _, err := tt.to.Seek(0, io.SeekStart); err != nil {
 				t.Fatal(err)
 			}

@@ -6,6 +6,7 @@ import (
 
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
 	"svcproxy.dev/svcproxy/cmd/internal/modes/modestest"
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
@@ -46,9 +47,7 @@ func TestLeaveWaitsForConnections(t *testing.T) {
 		am := leaving("ipvs", p)
 		calls := 0
 		for ; !am.isGone(); calls++ {
-			if err := am.leave(t.Context(), policy.IPv4, tt.next); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, am.leave(t.Context(), policy.IPv4, tt.next))
 		}
 		if calls != 3 || p.retired != 3 || p.removed != tt.removed || p.cleanups != 0 {
 			t.Errorf("to %s: %d calls, %+v", tt.next.Name, calls, p)

@@ -10,6 +10,7 @@ import (
 
 	"svcproxy.dev/svcproxy/cmd/internal/modes/modestest"
 	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/netutil/sysctl"
 )
@@ -28,9 +29,7 @@ func TestSysctlsThatTurnWrong(t *testing.T) {
 		value string
 		want  int // warnings so far
 	}{{"1", 0}, {"0", 1}, {"0", 1}, {"1", 1}, {"0", 2}} {
-		if err := sysctl.Set("net/ipv4/ip_forward", step.value); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, sysctl.Set("net/ipv4/ip_forward", step.value))
 		sw.warnOfSysctls()
 		if n := strings.Count(log.String(), "IPv4 forwarding is off"); n != step.want {
 			t.Fatalf("step %d, ip_forward=%s: %d warnings, want %d:\n%s", i, step.value, n, step.want, log.String())

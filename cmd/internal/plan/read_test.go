@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/filetest"
 	"svcproxy.dev/svcproxy/source/read"
 )
@@ -41,17 +42,11 @@ func TestLastGood(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir, state := filepath.Join(t.TempDir(), "etc"), t.TempDir()
-			if err := os.Mkdir(dir, 0o755); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, os.Mkdir(dir, 0o755))
 			for i, name := range []string{"a", "b"} {
-				if err := os.WriteFile(filepath.Join(dir, name+".toml"), []byte(text(name, i+1)), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				fatal.If(t, os.WriteFile(filepath.Join(dir, name+".toml"), []byte(text(name, i+1)), 0o644))
 			}
-			if err := errors.Join(filetest.Accept(t.Context(), dir, state), tt.do(dir)); err != nil {
-				t.Fatal(err)
-			}
+			fatal.If(t, errors.Join(filetest.Accept(t.Context(), dir, state), tt.do(dir)))
 			r := LastGood(read.Rules{}, nil, dir, state)
 			var edits []string
 			for _, tr := range r.Edits {
@@ -74,9 +69,7 @@ func TestLastGoodList(t *testing.T) {
 	dir, state := t.TempDir(), t.TempDir()
 	write := func(name, text string) {
 		t.Helper()
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 	}
 	service := func(vips, port string) string {
 		return fmt.Sprintf("[[services]]\nname = \"web\"\nvips = [%s]\nports = [{ name = %q, port = 80 }]\nendpoints_from = \"web.endpoints.json\"\n", vips, port)
@@ -84,9 +77,7 @@ func TestLastGoodList(t *testing.T) {
 	write("web.toml", service(`"10.96.0.1"`, "http"))
 	write("other.toml", strings.Replace(strings.Replace(service(`"10.96.0.9"`, "http"), `"web"`, `"other"`, 1), `endpoints_from = "web.endpoints.json"`, "endpoints = []", 1))
 	write("web.endpoints.json", `["10.1.0.1", "10.1.0.2"]`)
-	if err := filetest.Accept(t.Context(), dir, state); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, filetest.Accept(t.Context(), dir, state))
 	for _, tt := range []struct {
 		name, file, list string // empty: there is none
 		want             string // the edits, addresses and endpoints
@@ -102,9 +93,7 @@ func TestLastGoodList(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			write("web.toml", tt.file)
 			if tt.list == "" {
-				if err := os.Remove(filepath.Join(dir, "web.endpoints.json")); err != nil {
-					t.Fatal(err)
-				}
+				fatal.If(t, os.Remove(filepath.Join(dir, "web.endpoints.json")))
 			} else {
 				write("web.endpoints.json", tt.list)
 			}

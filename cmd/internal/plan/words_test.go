@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/structtest"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/claims"
@@ -99,9 +100,7 @@ func TestLargePlanFitsOneScreen(t *testing.T) {
 	}
 	for all, want := range map[bool]int{false: 24, true: 4005} {
 		var b strings.Builder
-		if err := r.Write(&b, all); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, r.Write(&b, all))
 		if n := strings.Count(b.String(), "\n"); all && n != want || n > want {
 			t.Errorf("all %v: %d lines, want %d\n%.2000s", all, n, want, b.String())
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"svcproxy.dev/svcproxy/configs"
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -24,12 +25,8 @@ var plain = cmp.Options{
 // Of settings that are far too large, what shows that they are is read.
 func TestHugeSettingsAreReadInPart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "svcproxy.toml")
-	if err := os.WriteFile(path, []byte("# "), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Truncate(path, 1<<40); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, os.WriteFile(path, []byte("# "), 0o644))
+	fatal.If(t, os.Truncate(path, 1<<40))
 	text, err := (&Watcher{Config: Config{ConfigDir: filepath.Dir(path)}}).contents()
 	if err != nil || len(text) != configs.MaxSize+1 {
 		t.Errorf("read %d bytes, %v; want one more than are accepted", len(text), err)
@@ -95,9 +92,7 @@ func TestSettingsChangeWhileRead(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "svcproxy.toml")
 	put := func(text string) {
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, os.WriteFile(path, []byte(text), 0o644))
 	}
 	put("mode = \"ipvs\"\n")
 	w := &Watcher{Config: Config{ConfigDir: dir, StateDir: t.TempDir()}, log: slog.New(slog.DiscardHandler)}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/proxier/traffic"
 )
 
@@ -49,9 +50,7 @@ default/web  -       1       0      -          -        -        -
 func compare(t *testing.T, r *traffic.Report, lines int, want string) {
 	t.Helper()
 	var b strings.Builder
-	if err := Write(&b, r, lines); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, Write(&b, r, lines))
 	if diff := cmp.Diff(want, b.String()); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}

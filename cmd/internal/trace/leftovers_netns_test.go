@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/netutil/nft"
 	"svcproxy.dev/svcproxy/proxier"
@@ -23,9 +24,7 @@ import (
 func tables(t *testing.T, c *nft.Conn) (names []string) {
 	t.Helper()
 	list, err := c.TablesNamed("svcproxy-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	for _, one := range list {
 		names = append(names, familyName(one.Family)+" "+one.Name)
 	}
@@ -36,9 +35,7 @@ func tables(t *testing.T, c *nft.Conn) (names []string) {
 func dial(t *testing.T) *nft.Conn {
 	t.Helper()
 	c, err := nft.Dial()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -51,18 +48,14 @@ func TestRemoveTakesOnlyLeftovers(t *testing.T) {
 	add := func(family byte, name string, owned bool) {
 		b := nft.NewBatch(nft.Table{Family: family, Name: name})
 		b.AddNewTable("", owned)
-		if err := c.Commit(b); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, c.Commit(b))
 	}
 	add(unix.NFPROTO_IPV4, "svcproxy-trace-4711", false)
 	add(unix.NFPROTO_IPV6, "svcproxy-trace-4711", false)
 	add(unix.NFPROTO_IPV4, "svcproxy-trace-4712", true)
 	add(unix.NFPROTO_IPV4, "svcproxy-tracer", false)
 	ctx, removed := proxier.WithRemovals(context.Background())
-	if err := Remove(ctx); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, Remove(ctx))
 	if got, want := strings.Join(removed.Lines(), "; "), "table ip svcproxy-trace-4711, of a trace; table ip6 svcproxy-trace-4711, of a trace"; got != want {
 		t.Errorf("told %q, want %q", got, want)
 	}
@@ -76,9 +69,7 @@ func TestOwnedTableHasItsOwnersName(t *testing.T) {
 	netnstest.Enter(t)
 	b := nft.NewBatch(nft.Table{Family: unix.NFPROTO_IPV4, Name: fmt.Sprint(tablePrefix, os.Getpid())})
 	b.AddNewTable("", true)
-	if err := dial(t).Commit(b); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, dial(t).Commit(b))
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	o := Options{Filter: Filter{Destination: own}, Names: &Names{Families: []policy.Family{policy.IPv4}}}
@@ -95,9 +86,7 @@ func TestConcurrentTracesAreIndependent(t *testing.T) {
 	name := fmt.Sprint(tablePrefix, os.Getpid())
 	taken := nft.NewBatch(nft.Table{Family: unix.NFPROTO_IPV4, Name: name})
 	taken.AddTable("")
-	if err := c.Commit(taken); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, c.Commit(taken))
 	ctx, cancel := context.WithCancel(context.Background())
 	o := Options{
 		Filter: Filter{Destination: netip.MustParseAddr("127.0.0.1")},
@@ -105,9 +94,7 @@ func TestConcurrentTracesAreIndependent(t *testing.T) {
 		Note:   func(text string) { t.Error(text) },
 	}
 	w := &watcher{Options: o, ctx: ctx, conn: c, log: &nft.PacketLog{Group: 1}}
-	if err := w.install(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, w.install())
 	if got, want := tables(t, c), []string{"ip " + name, "ip " + name + "-1"}; !slices.Equal(got, want) {
 		t.Errorf("tables %q, want %q", got, want)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -120,9 +121,7 @@ func TestWriteText(t *testing.T) {
 		Chains: chains([]step{{"ip svcproxy", "prerouting", ""}, {"ip svcproxy", "pick-2", "accept"}, {"ip filter", "FORWARD", "accept"}}),
 	}
 	var b strings.Builder
-	if err := l.WriteText(&b); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, l.WriteText(&b))
 	want := Header + "\n" +
 		`18:33:11.123  203.0.113.9:40112      10.96.0.10:80/tcp        default/web:http      balanced to 192.168.10.11:8080 on a\x1b[2J, masqueraded as 192.0.2.1` + "\n" +
 		"              ip svcproxy: prerouting, pick-2 accept\n              ip filter: FORWARD accept\n"

@@ -12,6 +12,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/netutil/nft"
@@ -29,9 +30,7 @@ func watch(t *testing.T, chains bool) (*watcher, *[]Line) {
 	if err == nil {
 		err = netlink.LinkSetUp(lo)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	lines := new([]Line)
 	w := &watcher{
 		Options: Options{
@@ -45,9 +44,7 @@ func watch(t *testing.T, chains bool) (*watcher, *[]Line) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { w.log.Close() })
-	if err := w.install(); err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, w.install())
 	return w, lines
 }
 
@@ -73,9 +70,7 @@ func TestSteadyTrafficDoesNotDelayReports(t *testing.T) {
 			t.Fatal("no line")
 		}
 		send(t)
-		if err := w.receive(); err != nil {
-			t.Fatal(err)
-		}
+		fatal.If(t, w.receive())
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/nft"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -49,9 +50,7 @@ func TestTracesAreForgotten(t *testing.T) {
 // The name of an interface costs the same however many there are.
 func TestInterfaceName(t *testing.T) {
 	lo, err := net.InterfaceByName("lo")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal.If(t, err)
 	if a, b, c := interfaceName(lo.Index), interfaceName(0), interfaceName(1<<30); a != "lo" || b != "" || c != "interface 1073741824" {
 		t.Errorf("got %q, %q and %q", a, b, c)
 	}
