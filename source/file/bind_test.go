@@ -6,7 +6,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"svcproxy.dev/svcproxy/source/keep"
@@ -30,10 +29,8 @@ func listOfN(n int) string {
 
 // onHost runs a test of a host whose files are read as they are.
 func onHost(t *testing.T, test func(h *host)) {
-	h := newHost(t)
-	h.real = true
-	synctest.Test(t, func(t *testing.T) {
-		h.T, h.fixture.T = t, t
+	inBubble(t, func(h *host) {
+		h.real = true
 		test(h)
 		h.stop()
 		h.checkStore()

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"svcproxy.dev/svcproxy/source"
@@ -16,10 +15,8 @@ import (
 
 // guarded runs a host with a guard in a bubble.
 func guarded(t *testing.T, g Guard, test func(h *host)) {
-	h := newHost(t)
-	h.guard = g
-	synctest.Test(t, func(t *testing.T) {
-		h.T, h.fixture.T = t, t
+	inBubble(t, func(h *host) {
+		h.guard = g
 		test(h)
 		h.stop()
 		h.checkStore()

@@ -142,6 +142,15 @@ func newHost(t *testing.T) *host {
 	return &host{fixture: &fixture{T: t, dir: t.TempDir()}, state: t.TempDir()}
 }
 
+// inBubble runs a test with a host in a synctest bubble, in which the test starts and stops it.
+func inBubble(t *testing.T, test func(h *host)) {
+	h := newHost(t)
+	synctest.Test(t, func(t *testing.T) {
+		h.T, h.fixture.T = t, t
+		test(h)
+	})
+}
+
 func (h *host) start() {
 	h.src = New(Options{Dir: h.dir, StateDir: h.state, Poll: time.Hour, Log: slog.New(slog.NewTextHandler(&h.log, nil)), Guard: h.guard, Keep: h.keep, Rules: read.Rules{Limits: h.limits, Check: h.check, GuardPrograms: h.guardPrograms}})
 	h.src.parse = func(ctx context.Context, path string, data []byte, before read.KnownServices) ([]*source.Service, []source.Fault, read.KnownServices) {

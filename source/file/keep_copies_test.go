@@ -20,9 +20,7 @@ func count(log *bytes.Buffer, msg string) int { return strings.Count(log.String(
 
 // While nothing can be kept, services go on as ever. It is told once, and tried again.
 func TestStateDirUnusable(t *testing.T) {
-	h := newHost(t)
-	synctest.Test(t, func(t *testing.T) {
-		h.T, h.fixture.T = t, t
+	inBubble(t, func(h *host) {
 		check(t, os.RemoveAll(h.state))
 		write(t, h.state, "not a directory") // as root, permissions would not do
 		h.write("a.toml", "a 1\n")
@@ -57,9 +55,7 @@ func TestStateDirUnusable(t *testing.T) {
 
 // One copy that cannot be written does not hinder the others.
 func TestOneCopyUnwritable(t *testing.T) {
-	h := newHost(t)
-	synctest.Test(t, func(t *testing.T) {
-		h.T, h.fixture.T = t, t
+	inBubble(t, func(h *host) {
 		h.write("a.toml", "a 1\n")
 		h.write("b.toml", "b 1\n")
 		blocked := h.copyOf("a.toml", "a 1\n")
@@ -205,9 +201,7 @@ func TestMissingCopyIsWrittenAgain(t *testing.T) {
 
 // A damaged copy is written again once its file is as it was then.
 func TestDamagedCopyRepaired(t *testing.T) {
-	h := newHost(t)
-	synctest.Test(t, func(t *testing.T) {
-		h.T, h.fixture.T = t, t
+	inBubble(t, func(h *host) {
 		h.write("a.toml", "a 1\n")
 		h.start()
 		moment()
@@ -235,9 +229,7 @@ func TestCopiesNameThemselves(t *testing.T) {
 	long := strings.Repeat("x", 240) + ".toml"
 	for _, index := range []string{"remove", "", "svcproxy lastg", "\x00\x00\x00\x00"} {
 		t.Run(index, func(t *testing.T) {
-			h := newHost(t)
-			synctest.Test(t, func(t *testing.T) {
-				h.T, h.fixture.T = t, t
+			inBubble(t, func(h *host) {
 				h.write("a.toml", "a 1\n")
 				h.write(long, "b 1\n")
 				h.start()
@@ -276,9 +268,7 @@ func TestCopiesNameThemselves(t *testing.T) {
 // A power failure may leave the index without the copy that it names. The one
 // before is there still, for it is only removed once the new one is on the disk.
 func TestPreviousCopyOutlivesAPowerFailure(t *testing.T) {
-	h := newHost(t)
-	synctest.Test(t, func(t *testing.T) {
-		h.T, h.fixture.T = t, t
+	inBubble(t, func(h *host) {
 		h.write("a.toml", "a 1\n")
 		h.start()
 		moment()
@@ -310,9 +300,7 @@ func TestPreviousCopyOutlivesAPowerFailure(t *testing.T) {
 // A copy that a power failure has cut off is written again while its file is whole, also that of the history. Until
 // the next start the copy before stays.
 func TestCopyCutOff(t *testing.T) {
-	h := newHost(t)
-	synctest.Test(t, func(t *testing.T) {
-		h.T, h.fixture.T = t, t
+	inBubble(t, func(h *host) {
 		h.write("a.toml", "a 1\n")
 		h.start()
 		moment()
@@ -343,9 +331,7 @@ func TestCopyCutOff(t *testing.T) {
 
 // Where the copy before is used and is broken too, the fault names that one.
 func TestCopyBeforeIsBroken(t *testing.T) {
-	h := newHost(t)
-	synctest.Test(t, func(t *testing.T) {
-		h.T, h.fixture.T = t, t
+	inBubble(t, func(h *host) {
 		h.write("a.toml", "a 2\n")
 		h.start()
 		moment()
@@ -389,9 +375,7 @@ func TestMissingAfterPowerFailure(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			h := newHost(t)
-			synctest.Test(t, func(t *testing.T) {
-				h.T, h.fixture.T = t, t
+			inBubble(t, func(h *host) {
 				h.write("a.toml", "a 1\n")
 				h.write("b.toml", "b 1\n")
 				h.start()
@@ -452,9 +436,7 @@ func TestChangeDoesNotWaitForASlowDisk(t *testing.T) {
 
 // Copies without a record go at the next start. Nothing else in the directory does.
 func TestOrphanedCopiesAreRemoved(t *testing.T) {
-	h := newHost(t)
-	synctest.Test(t, func(t *testing.T) {
-		h.T, h.fixture.T = t, t
+	inBubble(t, func(h *host) {
 		h.write("a.toml", "a 1\n")
 		h.start()
 		moment()

@@ -206,9 +206,7 @@ func TestRestartAfterEachChange(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			h := newHost(t)
-			synctest.Test(t, func(t *testing.T) {
-				h.T, h.fixture.T = t, t
+			inBubble(t, func(h *host) {
 				h.start()
 				for _, change := range tt.run {
 					change(h)
@@ -286,9 +284,7 @@ func TestLateAcceptance(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			h := newHost(t)
-			synctest.Test(t, func(t *testing.T) {
-				h.T, h.fixture.T = t, t
+			inBubble(t, func(h *host) {
 				h.start()
 				moment()
 				for _, step := range tt.steps {

@@ -228,9 +228,7 @@ func TestMoveToLarge(t *testing.T) {
 		}, "a 1, b 2, x 1"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := newHost(t)
-			synctest.Test(t, func(t *testing.T) {
-				h.T, h.fixture.T = t, t
+			inBubble(t, func(h *host) {
 				h.write("a.toml", "a 1\nx 1\n")
 				h.write("b.toml", long("b 1\n"))
 				var holds atomic.Bool

@@ -5,7 +5,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -61,11 +60,9 @@ func TestGoneDirectoryKeepsServices(t *testing.T) {
 	for _, tt := range tests {
 		for _, when := range []string{"running", "stopped"} {
 			t.Run(tt.name+", "+when, func(t *testing.T) {
-				h := newHost(t)
-				h.dir += "/conf.d"
-				check(t, os.Mkdir(h.dir, 0o755))
-				synctest.Test(t, func(t *testing.T) {
-					h.T, h.fixture.T = t, t
+				inBubble(t, func(h *host) {
+					h.dir += "/conf.d"
+					check(t, os.Mkdir(h.dir, 0o755))
 					h.write("a.toml", "a 1\n")
 					h.write("b.toml", "b 2\n")
 					h.start()
@@ -104,10 +101,8 @@ func TestGoneDirectoryKeepsServices(t *testing.T) {
 
 // Where nothing is known, a directory that does not exist may be a mistyped one.
 func TestMissingDirectoryMayBeMistyped(t *testing.T) {
-	h := newHost(t)
-	h.dir += "/conf.d"
-	synctest.Test(t, func(t *testing.T) {
-		h.T, h.fixture.T = t, t
+	inBubble(t, func(h *host) {
+		h.dir += "/conf.d"
 		h.start()
 		pass(time.Minute)
 		h.stop()

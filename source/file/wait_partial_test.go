@@ -161,9 +161,7 @@ func TestWaitingFileHoldsUpNoOther(t *testing.T) {
 // then all come. No service is ever absent. What does not come back is removed.
 func TestCheckoutRemovesNoService(t *testing.T) {
 	const files = 299
-	h := newHost(t)
-	synctest.Test(t, func(t *testing.T) {
-		h.T, h.fixture.T = t, t
+	inBubble(t, func(h *host) {
 		name := func(kind string, i int) string { return fmt.Sprintf("%s%d.toml", kind, i) }
 		for i := range files {
 			h.write(name("old", i), fmt.Sprintf("s%d 1\n", i))
@@ -208,9 +206,7 @@ func TestCheckoutRemovesNoService(t *testing.T) {
 // A file gets another name and is written there. Its service is not absent while who
 // writes it is held up.
 func TestRenamedAndHeldUp(t *testing.T) {
-	h := newHost(t)
-	synctest.Test(t, func(t *testing.T) {
-		h.T, h.fixture.T = t, t
+	inBubble(t, func(h *host) {
 		h.write("old.toml", "s 1\n")
 		h.start()
 		moment()
