@@ -33,104 +33,29 @@ func TestFilesUseNoneThatUsesThem(t *testing.T) {
 	}
 }
 
-// stages are those of source/file, by the first word of the names of their files, in the order
-// in which a change travels: each uses only those after it. The package doc says what they are.
-var stages = []string{
-	"run", "command", "look", "events", "hand", "wait", "trial", "guard", "bind", "keep", "outgoing",
-	"source", "state", "removals", "check", "decisions", "read", "timing",
-}
-
-// backward are the arrows between stages that run against their order, as "from -> to", and why each has to.
-var backward = map[string]string{}
-
+// Each stage of source/file uses only those after it: the package doc lists them, by the first word of the
+// names of their files, in the order in which a change travels.
 func TestStagesUseLaterOnes(t *testing.T) {
-	for _, fault := range offOrder(betweenStages(usesOf(t, "source/file")), stages, backward) {
-		t.Errorf("source/file: %s", fault)
-	}
-}
-
-// The map of the package doc is in the order that is tested.
-func TestStagesInDoc(t *testing.T) {
 	text, err := os.ReadFile("source/file/source.go")
 	fatal.If(t, err)
-	var listed []string
+	var stages []string
 	for _, m := range regexp.MustCompile(`(?m)^//\t([a-z]+) {2,}\w`).FindAllSubmatch(text, -1) {
-		listed = append(listed, string(m[1]))
+		stages = append(stages, string(m[1]))
 	}
-	if !slices.Equal(listed, stages) {
-		t.Errorf("the doc of source/file lists\n%q, want\n%q", listed, stages)
-	}
-}
-
-// betweenStages returns which stages use which others, of files that do.
-func betweenStages(uses map[string]map[string]bool) map[string]map[string]bool {
-	arrows := map[string]map[string]bool{}
-	for from, files := range uses {
+	for from, files := range usesOf(t, "source/file") {
+		at := slices.Index(stages, stageOf(from))
 		for to := range files {
-			if stageOf(from) == stageOf(to) {
-				continue
+			if goal := slices.Index(stages, stageOf(to)); at < 0 || goal < at {
+				t.Errorf("source/file: %s uses %s, which is an earlier stage, or none: the doc lists %q", from, to, stages)
 			}
-			if arrows[stageOf(from)] == nil {
-				arrows[stageOf(from)] = map[string]bool{}
-			}
-			arrows[stageOf(from)][stageOf(to)] = true
 		}
 	}
-	return arrows
 }
 
 // stageOf returns the stage of a file: check_dir.go is of check.
 func stageOf(name string) string {
 	stage, _, _ := strings.Cut(strings.TrimSuffix(name, ".go"), "_")
 	return stage
-}
-
-// offOrder says which arrows run against an order and are not allowed to, which of those that are
-// do not, and which stages have no place in the order.
-func offOrder(arrows map[string]map[string]bool, order []string, allowed map[string]string) (faults []string) {
-	left := maps.Clone(allowed)
-	for _, from := range slices.Sorted(maps.Keys(arrows)) {
-		for _, to := range slices.Sorted(maps.Keys(arrows[from])) {
-			arrow, at, goal := from+" -> "+to, slices.Index(order, from), slices.Index(order, to)
-			_, known := left[arrow]
-			switch delete(left, arrow); {
-			case at < 0 || goal < 0:
-				faults = append(faults, arrow+": one of them has no place in the order")
-			case at > goal && !known:
-				faults = append(faults, arrow+" runs against the order")
-			case at < goal && known:
-				faults = append(faults, arrow+" runs with the order, and is no exception")
-			}
-		}
-	}
-	for _, arrow := range slices.Sorted(maps.Keys(left)) {
-		faults = append(faults, arrow+" is gone, and no exception any more")
-	}
-	return faults
-}
-
-func TestOffOrder(t *testing.T) {
-	arrows := betweenStages(map[string]map[string]bool{
-		"a_x.go": {"a.go": true, "b.go": true}, "b.go": {"c_x.go": true}, "c.go": {"a.go": true, "b.go": true, "d.go": true},
-	})
-	allowed := map[string]string{"c -> b": "", "b -> c": "", "b -> a": ""}
-	want := []string{
-		"b -> c runs with the order, and is no exception", "c -> a runs against the order",
-		"c -> d: one of them has no place in the order", "b -> a is gone, and no exception any more",
-	}
-	if got := offOrder(arrows, []string{"a", "b", "c"}, allowed); !slices.Equal(got, want) {
-		t.Errorf("got %q\nwant %q", got, want)
-	}
-}
-
-func TestCircleIn(t *testing.T) {
-	uses := map[string]map[string]bool{"a": {"b": true}, "b": {"c": true}, "c": {"d": true}, "d": {"b": true}}
-	if got := strings.Join(circleIn(uses), " "); got != "b c d b" {
-		t.Errorf("got %q", got)
-	}
-	if delete(uses, "d"); circleIn(uses) != nil {
-		t.Errorf("got %q, want none", circleIn(uses))
-	}
 }
 
 // usesOf returns, of each file of a package, in which others the functions, types, methods,
