@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"svcproxy.dev/svcproxy/proxier/healthcheck"
@@ -14,8 +13,7 @@ import (
 // A question of two services is one, changes of a check begin with what was known, and
 // nothing is asked that nobody wants to know.
 func TestServicesShareQuestions(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := run(t, t.TempDir())
+	inBubble(t, func(t *testing.T, h *host) {
 		a, b := build("a", []string{one, two}, probed), build("b", []string{one, two + " disabled"}, probed)
 		h.Use(a.Key, a)
 		h.Use(b.Key, b)
@@ -59,8 +57,7 @@ func TestServicesShareQuestions(t *testing.T) {
 
 // What is known of an endpoint that is gone counts when it is back soon.
 func TestEndpointsThatComeBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := run(t, t.TempDir())
+	inBubble(t, func(t *testing.T, h *host) {
 		both := build("a", []string{one, two}, probed)
 		h.Use(both.Key, both)
 		h.set(both, source.CheckFailed, one)
@@ -80,8 +77,7 @@ func TestEndpointsThatComeBack(t *testing.T) {
 // A result that changes while a file is written again is news all the same, and one that cannot
 // be asked for again is told with its reason.
 func TestChangeMeetsARewrite(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := run(t, t.TempDir())
+	inBubble(t, func(t *testing.T, h *host) {
 		svc := build("a", []string{one, two}, probed)
 		h.Use(svc.Key, svc)
 		h.set(svc, source.CheckPassed, one, two)
@@ -105,8 +101,7 @@ func TestChangeMeetsARewrite(t *testing.T) {
 // Endpoints that were in use stay so when their service gets a check, until that says otherwise;
 // new ones wait for it.
 func TestCheckOfARunningService(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := run(t, t.TempDir())
+	inBubble(t, func(t *testing.T, h *host) {
 		plain := build("a", []string{one, two})
 		h.Use(plain.Key, plain)
 		svc := build("a", []string{one, two, three}, probed)
@@ -127,8 +122,7 @@ func TestCheckOfARunningService(t *testing.T) {
 
 // Answers in a row to one check are no row for another one.
 func TestRowsEndWithTheirCheck(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := run(t, t.TempDir())
+	inBubble(t, func(t *testing.T, h *host) {
 		svc := build("a", []string{one}, probed)
 		h.Use(svc.Key, svc)
 		q := healthcheck.Ask(svc, &svc.Endpoints[0])
@@ -147,8 +141,7 @@ func TestRowsEndWithTheirCheck(t *testing.T) {
 // Only what was in use is in use until the first result of a new check.
 func TestCheckOfWhatWasNotInUse(t *testing.T) {
 	for _, out := range []string{" weight=0", " disabled", " notready"} {
-		synctest.Test(t, func(t *testing.T) {
-			h := run(t, t.TempDir())
+		inBubble(t, func(t *testing.T, h *host) {
 			h.used(build("a", []string{one, two + out}))
 			svc := h.used(build("a", []string{one, two}, probed))
 			h.want(svc, "1 up, 2")
@@ -159,8 +152,7 @@ func TestCheckOfWhatWasNotInUse(t *testing.T) {
 // An endpoint that its file took out of use for a while begins a slow start.
 func TestSlowStartOfOneThatWasOut(t *testing.T) {
 	for _, out := range []string{" weight=0", " disabled", " notready"} {
-		synctest.Test(t, func(t *testing.T) {
-			h := run(t, t.TempDir())
+		inBubble(t, func(t *testing.T, h *host) {
 			h.used(build("a", []string{one, two}, slowly))
 			h.used(build("a", []string{one, two + out}, slowly))
 			svc := h.used(build("a", []string{one, two}, slowly))
@@ -171,8 +163,7 @@ func TestSlowStartOfOneThatWasOut(t *testing.T) {
 
 // What a service had before a restart counts once: when it goes, and comes back, it is new as a whole.
 func TestServiceGoesAfterARestart(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := run(t, t.TempDir())
+	inBubble(t, func(t *testing.T, h *host) {
 		svc := h.used(build("a", []string{one, two}, slowly))
 		h.told()
 		h = h.restart()
@@ -188,8 +179,7 @@ func TestServiceGoesAfterARestart(t *testing.T) {
 
 // When the last slow start is over, nothing is left to wait for.
 func TestStepsEndWithTheLastSlowStart(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := run(t, t.TempDir())
+	inBubble(t, func(t *testing.T, h *host) {
 		h.used(build("a", []string{one}, slowly))
 		svc := h.used(build("a", []string{one, two}, slowly))
 		time.Sleep(2 * svc.SlowStart)
@@ -204,8 +194,7 @@ func TestStepsEndWithTheLastSlowStart(t *testing.T) {
 // Of an endpoint that is not asked any more nothing is known, and a clock that was set back
 // settles nothing later.
 func TestSettledAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := run(t, t.TempDir())
+	inBubble(t, func(t *testing.T, h *host) {
 		svc := h.used(build("a", []string{one, two}, closes))
 		h.set(svc, source.CheckPassed, two)
 		h.set(svc, source.CheckFailed, one)

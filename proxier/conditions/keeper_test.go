@@ -70,6 +70,11 @@ type host struct {
 	loop    *loop.Loop     // that is told as well; nil: none
 }
 
+// inBubble runs a test with a new host in a synctest bubble.
+func inBubble(t *testing.T, test func(t *testing.T, h *host)) {
+	synctest.Test(t, func(t *testing.T) { test(t, run(t, t.TempDir())) })
+}
+
 // run starts a Keeper in a state directory, in a bubble.
 func run(t *testing.T, dir string) *host {
 	t.Helper()
@@ -194,8 +199,7 @@ const one, two, three = "10.0.0.1", "10.0.0.2", "10.0.0.3"
 
 // Endpoints that fail together are one change, and what changes nothing is none.
 func TestFailuresTogetherAreOneChange(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := run(t, t.TempDir())
+	inBubble(t, func(t *testing.T, h *host) {
 		var addrs []string
 		for i := range 1000 {
 			addrs = append(addrs, fmt.Sprintf("10.1.%d.%d", i/250, i%250))
@@ -226,8 +230,7 @@ func TestFailuresTogetherAreOneChange(t *testing.T) {
 }
 
 func TestDetailsOfEndpoints(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := run(t, t.TempDir())
+	inBubble(t, func(t *testing.T, h *host) {
 		svc := build("a", []string{one, two, three}, probed, slowly)
 		h.Use(svc.Key, svc)
 		h.set(svc, source.CheckFailed, one)
@@ -267,8 +270,7 @@ func TestDetailsOfEndpoints(t *testing.T) {
 
 // One line for each change, and one for the service.
 func TestChangesAreLoggedOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := run(t, t.TempDir())
+	inBubble(t, func(t *testing.T, h *host) {
 		svc := build("a", []string{one, two}, probed)
 		h.Use(svc.Key, svc)
 		h.set(svc, source.CheckPassed, one, two)

@@ -117,8 +117,7 @@ func TestReturningFollowsTheFirstPass(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				h := run(t, t.TempDir())
+			inBubble(t, func(t *testing.T, h *host) {
 				svc := build("a", tt.endpoints, tt.edit)
 				h.Use(svc.Key, svc)
 				for _, step := range tt.steps {

@@ -3,7 +3,6 @@ package conditions
 import (
 	"fmt"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/fatal"
@@ -39,8 +38,7 @@ func TestSettledAfterOthersHadTimeToFail(t *testing.T) {
 		{false, "[10.0.0.1 fd00::1]", "[10.0.0.1 fd00::1]", "[10.0.0.1 10.0.0.2 fd00::1]"},
 		{true, "[10.0.0.1 10.0.0.2 10.0.0.3 fd00::1]", "[10.0.0.1 10.0.0.2 fd00::1]", "[10.0.0.1 10.0.0.2 fd00::1]"},
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			h := run(t, t.TempDir())
+		inBubble(t, func(t *testing.T, h *host) {
 			svc := build("a", []string{one, two, three, "fd00::1", "fd00::2"}, closes, func(s *source.Service) { s.HealthCheck.Refuse = tt.refuse })
 			is := func(when, want string) {
 				t.Helper()
@@ -86,8 +84,7 @@ func TestSettledAfterOthersHadTimeToFail(t *testing.T) {
 // connections to them are refused.
 func TestNotSettledOnTheWayBack(t *testing.T) {
 	for _, refuse := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			h := run(t, t.TempDir())
+		inBubble(t, func(t *testing.T, h *host) {
 			svc := build("a", []string{one, two}, closes, func(s *source.Service) { s.HealthCheck.Refuse = refuse })
 			h.Use(svc.Key, svc)
 			h.set(svc, source.CheckPassed, one, two)

@@ -3,7 +3,6 @@ package conditions
 import (
 	"net/netip"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"svcproxy.dev/svcproxy/proxier/policy"
@@ -12,8 +11,7 @@ import (
 
 // The share of an endpoint that comes back grows in ten steps, each of which is told once.
 func TestSlowStartSteps(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := run(t, t.TempDir())
+	inBubble(t, func(t *testing.T, h *host) {
 		svc := build("a", []string{one, two}, probed, slowly)
 		h.Use(svc.Key, svc)
 		h.set(svc, source.CheckPassed, one, two)
@@ -134,8 +132,7 @@ func TestSlowStartBegins(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				h := run(t, t.TempDir())
+			inBubble(t, func(t *testing.T, h *host) {
 				svc := tt.do(h)
 				h.told()
 				h.want(svc, tt.want)

@@ -42,8 +42,7 @@ func (h *host) killed() *host {
 
 // A restart knows what was known, before it asks anything.
 func TestRestartKnowsConditions(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := run(t, t.TempDir())
+	inBubble(t, func(t *testing.T, h *host) {
 		svc := build("a", []string{one, two, three, "10.0.0.4", "10.0.0.5 disabled"}, probed, slowly)
 		h.Use(svc.Key, svc)
 		h.set(svc, source.CheckFailed, one, three)
@@ -81,8 +80,7 @@ func TestRestartKnowsConditions(t *testing.T) {
 
 // A restart before services are read forgets nothing.
 func TestRestartBeforeServicesForgetsNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := run(t, t.TempDir())
+	inBubble(t, func(t *testing.T, h *host) {
 		a, b := build("a", []string{one}, probed, slowly), build("b", []string{two}, probed, slowly)
 		h.Use(a.Key, a)
 		h.Use(b.Key, b)
@@ -105,8 +103,7 @@ func TestRestartBeforeServicesForgetsNothing(t *testing.T) {
 
 // Killed at any time, a restart knows all that was known a second before.
 func TestKillLosesOneSecondAtMost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := run(t, t.TempDir())
+	inBubble(t, func(t *testing.T, h *host) {
 		svc := build("a", []string{one, two, three}, probed)
 		h.Use(svc.Key, svc)
 		h.set(svc, source.CheckFailed, one)
@@ -139,8 +136,7 @@ func TestKillLosesOneSecondAtMost(t *testing.T) {
 
 // A drain is in the file when the one who asked for it is answered, and leaves it at once.
 func TestDrainIsKept(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := run(t, t.TempDir())
+	inBubble(t, func(t *testing.T, h *host) {
 		svc := build("a", []string{one, two})
 		h.Use(svc.Key, svc)
 		target := DrainTarget{Addr: netip.MustParseAddr(one)}
@@ -193,8 +189,7 @@ func TestDrainOfHostBeforeDisk(t *testing.T) {
 
 // A drain that began while the clock was years ahead ends after its time, not years later.
 func TestDrainOfWrongClock(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := run(t, t.TempDir())
+	inBubble(t, func(t *testing.T, h *host) {
 		target, ahead := DrainTarget{Addr: netip.MustParseAddr(one)}, time.Now().AddDate(10, 0, 0)
 		fatal.If(t, h.Drain(target, policy.Drain{At: ahead, Until: ahead.Add(time.Hour)}))
 		h = h.restart()
@@ -213,8 +208,7 @@ func TestDrainOfWrongClock(t *testing.T) {
 
 // A drain is overdue from its deadline on, of which the Loop is told, and a restart knows it.
 func TestDrainIsOverdue(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := run(t, t.TempDir())
+	inBubble(t, func(t *testing.T, h *host) {
 		plain, slow := build("a", []string{one, two}), build("b", []string{one}, slowly)
 		h.Use(plain.Key, plain)
 		h.Use(slow.Key, slow)
@@ -240,8 +234,7 @@ func TestDrainIsOverdue(t *testing.T) {
 
 // Where nothing can be written, all goes on, the log says it once, and it is tried again.
 func TestStateThatCannotBeWritten(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := run(t, t.TempDir())
+	inBubble(t, func(t *testing.T, h *host) {
 		file := filepath.Join(h.dir, StateName)
 		fatal.If(t, os.MkdirAll(filepath.Join(file, "in the way"), 0o755))
 		svc := build("a", []string{one, two}, probed)

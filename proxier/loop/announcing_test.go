@@ -48,6 +48,14 @@ func (n *network) Unanswered() map[netip.Addr]string {
 	return map[netip.Addr]string{netip.MustParseAddr("203.0.113.4"): "no link answers for it"}
 }
 
+// announcing runs a test in a synctest bubble with a Loop that announces, and its kernel.
+func announcing(t *testing.T, test func(t *testing.T, k *kernel, l *Loop)) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &kernel{}
+		test(t, k, start(t, k, announcedBy(k)))
+	})
+}
+
 func announcedBy(k *kernel) func(*Config) {
 	return func(c *Config) { c.Announcer = &network{kernel: k} }
 }
@@ -98,9 +106,7 @@ func TestAnnounceAroundSyncs(t *testing.T) {
 
 // A sync that fails announces nothing new, and takes nothing back that is still wanted.
 func TestAnnounceDespiteFailures(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := &kernel{}
-		l := start(t, k, announcedBy(k))
+	announcing(t, func(t *testing.T, k *kernel, l *Loop) {
 		l.Apply(inFile(webAt("web")))
 		l.Synced("file")
 		k.expect(t, "full", "203.0.113.1 by bgp")
@@ -123,9 +129,7 @@ func TestAnnounceDespiteFailures(t *testing.T) {
 
 // What is not to be announced any more, and goes on being served, is told apart.
 func TestWithdrawnAddressesAreReportedApart(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := &kernel{}
-		l := start(t, k, announcedBy(k))
+	announcing(t, func(t *testing.T, k *kernel, l *Loop) {
 		l.Apply(inFile(webAt("web", policytest.Announce(source.BGP|source.L2))))
 		l.Synced("file")
 		k.expect(t, "full", "203.0.113.1 by bgp,l2")
@@ -139,9 +143,7 @@ func TestWithdrawnAddressesAreReportedApart(t *testing.T) {
 // Under policy local an address whose endpoints here terminate goes while others have ready ones, and this host
 // goes on serving. It comes back where the others are gone.
 func TestAnnounceWhileLeaving(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := &kernel{}
-		l := start(t, k, announcedBy(k))
+	announcing(t, func(t *testing.T, k *kernel, l *Loop) {
 		l.Apply(inFile(webAt("web", policytest.ExternalLocal, noEndpoints, policytest.Endpoints("10.0.0.1 @here", "10.0.0.2"))))
 		l.Synced("file")
 		k.expect(t, "full", "203.0.113.1 by bgp")
@@ -155,9 +157,7 @@ func TestAnnounceWhileLeaving(t *testing.T) {
 // An address of several services is announced while one of them serves it, and what the first does not
 // want any more is no loss.
 func TestAnnounceShared(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := &kernel{}
-		l := start(t, k, announcedBy(k))
+	announcing(t, func(t *testing.T, k *kernel, l *Loop) {
 		l.Apply(inFile(webAt("a"), webAt("b", onPort(81)), webAt("c", onPort(82), func(s *source.Service) { s.Announce = 0 })))
 		l.Synced("file")
 		k.expect(t, "full", "203.0.113.1 by bgp")
@@ -170,9 +170,7 @@ func TestAnnounceShared(t *testing.T) {
 
 // A host that is drained announces nothing, and what it served meanwhile again afterwards.
 func TestAnnounceNothingWhileDrained(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := &kernel{}
-		l := start(t, k, announcedBy(k))
+	announcing(t, func(t *testing.T, k *kernel, l *Loop) {
 		l.DrainHost(true)
 		l.Apply(inFile(webAt("web")))
 		l.Synced("file")
@@ -198,9 +196,7 @@ func TestAnnounceNothingWhileDrained(t *testing.T) {
 
 // What a backend cannot make is not announced, until it can.
 func TestAnnounceWhatTheKernelLacks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := &kernel{}
-		l := start(t, k, announcedBy(k))
+	announcing(t, func(t *testing.T, k *kernel, l *Loop) {
 		svc := webAt("web")
 		lacks := func(whole bool) *proxier.PartialError {
 			key := policy.Resolve(svc, nil, policytest.Node(), policy.IPv4).Frontends[0].Key
@@ -317,9 +313,7 @@ func TestEndOfLoopWithdrawsNothing(t *testing.T) {
 
 // A drain of the host waits for no sync: routers are to turn away at once.
 func TestDrainHostDuringSync(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := &kernel{}
-		l := start(t, k, announcedBy(k))
+	announcing(t, func(t *testing.T, k *kernel, l *Loop) {
 		l.Apply(inFile(webAt("web")))
 		l.Synced("file")
 		k.expect(t, "full", "203.0.113.1 by bgp")
