@@ -86,14 +86,6 @@ func TestAnnouncements(t *testing.T) {
 	}
 }
 
-// Families are announced each for itself.
-func TestAnnouncementsOfFamilies(t *testing.T) {
-	svc := policytest.Service(policytest.ByBGP, policytest.External, policytest.Balanced("2001:db8::9"), policytest.Endpoints("10.0.0.1"))
-	if got := policytest.ShowAnnounced(policy.Resolve(svc, nil, policytest.Node(), policy.IPv6).Announced); got != "2001:db8::9=no_endpoint" {
-		t.Error(got)
-	}
-}
-
 // A policy local is announced where health_check_node_port answers 200, and where no node has a ready endpoint.
 func TestAnnouncedAsHealthPortAnswers(t *testing.T) {
 	for _, here := range []string{"", " notready", " terminating", " weight=0", " disabled"} {

@@ -74,20 +74,6 @@ func TestResolveEndpointsOfSomePorts(t *testing.T) {
 	}
 }
 
-// Whether all have hints is decided for each port.
-func TestResolveHintsOfSomePorts(t *testing.T) {
-	svc := policytest.Service(policytest.Endpoints("10.0.0.1", "10.0.0.2", "10.0.0.3"), policytest.Distribution(source.AsHinted))
-	svc.Ports = []source.Port{{Name: "http", Protocol: source.TCP, Port: 80, TargetPort: 8080}, {Name: "old", Protocol: source.TCP, Port: 81, TargetPort: 8081}}
-	svc.Endpoints[0].Hints, svc.Endpoints[1].Hints = &source.Hints{Zones: []string{"a"}}, &source.Hints{Zones: []string{"b"}}
-	svc.Endpoints[2].Ports = map[string]uint16{"http": 0}
-	want := []string{"10.0.0.1:8080 masquerade everyone", "10.0.0.1:8081 10.0.0.2:8081 10.0.0.3:8081 masquerade everyone"}
-	for i, f := range policy.Resolve(svc, nil, policytest.Node(), policy.IPv4).Frontends {
-		if got := policytest.Show(f.Outside); got != want[i] {
-			t.Errorf("port %d: got %s, want %s", f.Key.Port, got, want[i])
-		}
-	}
-}
-
 // One address under several ports is one local endpoint. Each family has its own
 // number, but where the service has one family only.
 func TestLocalReadyCountsAddresses(t *testing.T) {

@@ -410,15 +410,6 @@ func hairpins(r *policy.Resolved) []policy.Hairpin {
 	return ch.Delta().Hairpins.Gained
 }
 
-func TestHairpinAddrPort(t *testing.T) {
-	for _, text := range []string{"10.0.0.1:80", "[2001:db8::1]:65535", "0.0.0.0:1"} {
-		at := netip.MustParseAddrPort(text)
-		if got := policy.NewHairpin(at, source.TCP).AddrPort(); got != at {
-			t.Errorf("got %v, want %v", got, at)
-		}
-	}
-}
-
 // An endpoint that answers itself does not reach itself: only what rules balance may do so.
 func TestHairpinsOfAnsweringEndpoints(t *testing.T) {
 	for _, tt := range []struct {
