@@ -56,6 +56,8 @@ var globals = map[string]reader.Left{
 // statement reads a statement that is in no block.
 func (k *keepalived) statement(n *node) {
 	switch {
+	case n.key() == "virtual_server_group" && k.groups[n.Arg(1)] != nil:
+		k.Note(n.At, n.Text(0)+" is left out: the first group of that name counts", "")
 	case n.key() == "virtual_server_group":
 		k.groups[n.Arg(1)] = n
 	case n.key() == "virtual_server" && (n.Arg(1) == "group" || k.later != nil):
@@ -72,7 +74,7 @@ func (k *keepalived) statement(n *node) {
 		k.Note(n.At, strings.TrimSpace(n.key()+" "+n.Arg(1))+" is left out: it is no service", "keep it in keepalived, which works beside svcproxy: see docs/many-hosts.md")
 	case n.key() == "SSL":
 		k.Note(n.At, "the certificate of SSL is left out", "health checks show none; use type = \"exec\" where a server asks for one")
-	case n.block:
+	default:
 		k.Note(n.At, source.Excerpt(n.key())+" is left out: it is no service", "")
 	}
 }
@@ -80,7 +82,7 @@ func (k *keepalived) statement(n *node) {
 // virtualServer reads a virtual server, which a group may make several services of.
 func (k *keepalived) virtualServer(n *node) {
 	leave := func(why string) { k.Note(n.At, n.Text(0)+" is left out: "+why, "") }
-	if !n.has("real_server") {
+	if n.last("real_server") == nil {
 		leave("it has no real server, so keepalived does not use it")
 		return
 	}
@@ -225,7 +227,7 @@ func serve(s *reader.Service, n *node, v *ipvs.VirtualServer) {
 		realServer(s, v, sub, ipvs.Destination{Weight: 1, Way: wayOf(s, n, way, "sorry_server_lvs_method"), Tier: 1})
 	}
 	v.Serve(s)
-	if !n.has("protocol") {
+	if n.last("protocol") == nil {
 		s.Note(n.At, "no protocol is written, which keepalived takes for UDP", `write protocol = "tcp" if it was meant`)
 	}
 	addChecks(s, n, reals, len(sorry) > 0)
@@ -235,11 +237,10 @@ func serve(s *reader.Service, n *node, v *ipvs.VirtualServer) {
 
 // wayOf returns how packets get to real servers by a statement of a block, else as by one before it.
 func wayOf(s *reader.Service, in *node, before source.Forwarding, keys ...string) source.Forwarding {
-	i := slices.IndexFunc(in.sub, func(n *node) bool { return slices.Contains(keys, n.key()) })
-	if i < 0 {
+	n := in.last(keys...)
+	if n == nil {
 		return before
 	}
-	n := in.sub[i]
 	switch n.Arg(1) {
 	case "NAT":
 		return source.Forwarding{}
@@ -286,12 +287,12 @@ func realServer(s *reader.Service, v *ipvs.VirtualServer, n *node, d ipvs.Destin
 
 // quorum takes the quorum over where endpoints weigh the same: they are counted, not weighed.
 func quorum(s *reader.Service, n *node, v *ipvs.VirtualServer, hasSorry bool) {
-	i := slices.IndexFunc(n.sub, func(s *node) bool { return s.key() == "quorum" })
-	if i < 0 {
+	q := n.last("quorum")
+	if q == nil {
 		return
 	}
-	at, want := n.sub[i].At, 0
-	n.sub[i].number(s.Note, &want)
+	at, want := q.At, 0
+	q.number(s.Note, &want)
 	same, weight := true, -1
 	for _, d := range v.Dests {
 		if d.Tier == 0 {

@@ -18,9 +18,14 @@ type node struct {
 // key returns the first word.
 func (n *node) key() string { return n.Words[0] }
 
-// has reports whether a block has a statement with that key.
-func (n *node) has(key string) bool {
-	return slices.ContainsFunc(n.sub, func(s *node) bool { return s.key() == key })
+// last returns the last statement of a block with one of some keys, which is the one that counts; nil: there is none.
+func (n *node) last(keys ...string) *node {
+	for _, s := range slices.Backward(n.sub) {
+		if slices.Contains(keys, s.key()) {
+			return s
+		}
+	}
+	return nil
 }
 
 // value returns the last statement of a block with that key and a value; nil: there is none.
