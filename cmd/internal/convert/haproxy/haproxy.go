@@ -110,6 +110,8 @@ func fill(s *reader.Service, front, back *section, f bindGroup, who *sourceReade
 		for _, l := range in.lines {
 			if l.Is("disabled") {
 				s.Disabled = true
+			} else if l.Is("server") && in != back {
+				s.Note(l.At, l.Text(0)+" is left out: "+back.title()+" has the servers", "")
 			} else if !who.taken[l.At] && !silent(l) {
 				msg, hint := leftOut(l, "")
 				s.Note(l.At, msg, hint)
@@ -162,6 +164,9 @@ func addSticks(s *reader.Service, back *section) (sticks bool) {
 func stickTable(s *reader.Service, back *section, on reader.Line) {
 	s.Affinity = source.MaxAffinity
 	table, _ := back.last("stick-table")
+	if i := slices.Index(table.Words, "peers"); i >= 0 {
+		s.Note(table.At, table.Text(i)+" of stick-table is left out: other hosts do not learn which endpoint a client has", "see docs/maglev.md")
+	}
 	if i := slices.Index(on.Words, "table"); i >= 0 && on.Arg(i+1) != back.name {
 		s.Note(on.At, "table "+source.Excerpt(on.Arg(i+1))+" of stick is left out: clients keep their endpoint for 24h", "session_affinity_timeout says how long")
 		return

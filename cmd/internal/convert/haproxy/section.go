@@ -30,7 +30,7 @@ type section struct {
 	lines      []reader.Line
 	length     int         // of the lines; a long one counts as several
 	defaults   *section    // nil: none
-	hidden     reader.Line // .if, where rules about access are behind it
+	hidden     reader.Line // .if, where rules about access are behind it, or the section itself, where its defaults are not known
 	used       bool        // by a service; of defaults, that lines which are left out have been noted
 }
 
@@ -162,7 +162,10 @@ func (h *haproxy) begin(l reader.Line) *section {
 	s := &section{kind: l.Arg(0), name: l.Arg(1), at: l.At, defaults: h.standard}
 	from := slices.Index(l.Words, "from")
 	if from >= 0 && from+1 < len(l.Words) {
-		s.defaults = h.defaults[l.Words[from+1]]
+		if s.defaults = h.defaults[l.Words[from+1]]; s.defaults == nil {
+			h.Note(l.At, "there is no defaults section "+source.Excerpt(l.Words[from+1])+" for "+s.title(), "convert all files as one")
+			s.hidden = l
+		}
 	}
 	switch s.kind {
 	case "defaults":

@@ -68,7 +68,9 @@ func (h *haproxy) sources(front, back *section) *sourceReader {
 				}
 			}
 		}
-		r.open(s.hidden)
+		for of := s; of != nil; of = of.defaults {
+			r.open(of.hidden)
+		}
 	}
 	r.taken[r.opens.At] = true // by a note of its own
 	return r
