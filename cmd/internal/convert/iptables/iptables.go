@@ -26,6 +26,10 @@ func Read(in reader.Input) *reader.Result {
 	w.KeepsPods(in.Name)
 	ofKube := len(w.Services)
 	w.plain()
+	for _, r := range w.rules.elsewhere {
+		w.Note(r.at, "a rule about sources of table "+source.Excerpt(r.table)+" is left out: it holds as long as it stays in iptables",
+			saysWho+"; in ipvs mode packets do not get to chain FORWARD")
+	}
 	if slices.ContainsFunc(w.Services[ofKube:], (*reader.Service).Masquerades) {
 		w.KeepsClients(in.Name)
 	}

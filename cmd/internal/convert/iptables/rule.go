@@ -61,13 +61,28 @@ func (s *side) setLocal(kind string, not bool) bool {
 type ruleset struct {
 	nat, filter map[string][]rule // by chain
 	order       []rule            // of nat
+	elsewhere   []tableRule       // about sources, of other tables
 }
+
+// A tableRule is a rule with the name of its table.
+type tableRule struct {
+	table string
+	rule
+}
+
+// bySource reports whether a rule of another table than nat may keep sources from what is forwarded.
+func (r *rule) bySource() bool {
+	return !strings.HasPrefix(r.chain, "KUBE-") && !localChains[r.chain] && (r.src.IsValid() || strings.Contains(r.text, "src"))
+}
+
+// localChains are chains that packets to endpoints do not get to, or when it is decided where they go.
+var localChains = reader.WordSet("INPUT OUTPUT POSTROUTING")
 
 // readRules reads what iptables-save prints.
 func readRules(in reader.Input) *ruleset {
 	rs := &ruleset{nat: map[string][]rule{}, filter: map[string][]rule{}}
 	var table map[string][]rule
-	inNAT := false
+	name := ""
 	for at, line := range in.Lines() {
 		line = strings.TrimSpace(line)
 		if strings.HasPrefix(line, "[") { // counters
@@ -76,8 +91,8 @@ func readRules(in reader.Input) *ruleset {
 		switch {
 		case line == "" || line[0] == '#' || line == "COMMIT" || line[0] == ':':
 		case line[0] == '*':
-			table, inNAT = map[string]map[string][]rule{"*nat": rs.nat, "*filter": rs.filter}[line], line == "*nat"
-			if table == nil {
+			name = line[1:]
+			if table = map[string]map[string][]rule{"nat": rs.nat, "filter": rs.filter}[name]; table == nil {
 				table = map[string][]rule{} // of no interest
 			}
 		case table == nil:
@@ -91,8 +106,10 @@ func readRules(in reader.Input) *ruleset {
 				reader.Fail(at, "it is no rule: want -A and a chain")
 			}
 			r := parseRule(at, words[1], words[2:])
-			if table[r.chain] = append(table[r.chain], r); inNAT {
+			if table[r.chain] = append(table[r.chain], r); name == "nat" {
 				rs.order = append(rs.order, r)
+			} else if r.bySource() {
+				rs.elsewhere = append(rs.elsewhere, tableRule{name, r})
 			}
 		}
 	}
