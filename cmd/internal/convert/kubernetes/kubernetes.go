@@ -51,6 +51,7 @@ type service struct {
 	} `json:"metadata"`
 	Spec struct {
 		Ranges []string `json:"loadBalancerSourceRanges"`
+		IP     string   `json:"loadBalancerIP"`
 	} `json:"spec"`
 	Status struct {
 		LoadBalancer struct {
@@ -87,6 +88,13 @@ func ReadCilium(in reader.Input) *reader.Result {
 		reader.Fail(at, "it has no key services, as a state file has; svcproxy convert kubernetes reads objects and lists of Kubernetes")
 	}
 	r := newManifestReader()
+	var keys map[string]json.RawMessage
+	_ = json.Unmarshal(jsonOf(at, in.Data), &keys) // which was read above
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		if key != "services" && key != "endpoints" {
+			r.Note(at, source.Excerpt(key)+" is left out: a state file has services and endpoints", "")
+		}
+	}
 	r.addAll(at, itemLines(in.Data, "services"), state.Services, "Service", 0)
 	r.addAll(at, itemLines(in.Data, "endpoints"), state.Endpoints, "EndpointSlice", 0)
 	return r.finish(in.Name)
@@ -302,7 +310,7 @@ const (
 )
 
 // aboutAccess matches annotations of cloud providers that say who may use a load balancer.
-var aboutAccess = regexp.MustCompile(`^service\.beta\.kubernetes\.io/.*(allow|deny|range|acl|firewall)`)
+var aboutAccess = regexp.MustCompile(`^service\.beta\.kubernetes\.io/.*(allow|deny|range|firewall)|/.*(acl|security-group|source-range|whitelist)`)
 
 // denied inverts ranges that are to be kept out. It returns what lets in sources that were kept out.
 func (t *service) denied(s *source.Service) (opens []string) {
@@ -367,6 +375,13 @@ func (t *service) leftOut(s *reader.Service) {
 		if strings.HasPrefix(key, "service.cilium.io/") && !isRead || isLost {
 			s.Note(s.At, fmt.Sprintf("the annotation %s = %s is left out", source.Excerpt(key), source.Excerpt(value)), "see docs/moving.md")
 		}
+	}
+	if len(t.Spec.Ranges) > 0 && len(s.LoadBalancerIPs) == 0 {
+		s.Note(s.At, "loadBalancerSourceRanges "+source.Excerpt(strings.Join(t.Spec.Ranges, " "))+" is left out: no load balancer has an address that could be used",
+			"write load_balancer_ips and load_balancer_source_ranges")
+	}
+	if a, err := netip.ParseAddr(t.Spec.IP); t.Spec.IP != "" && (err != nil || !slices.Contains(s.LoadBalancerIPs, a)) {
+		s.Note(s.At, "loadBalancerIP "+source.Excerpt(t.Spec.IP)+" is left out: status.loadBalancer does not have it", "write it as load_balancer_ips where it is routed to this host")
 	}
 	for _, in := range t.Status.LoadBalancer.Ingress {
 		switch {
