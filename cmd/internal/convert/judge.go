@@ -75,7 +75,7 @@ func (j Judge) Document(r *reader.Result, head string) (*Document, error) {
 			}
 		}
 		d.Notes = append(d.Notes, s.Notes...)
-		size += len(s.text)
+		size += len(s.text) + 256*len(s.Notes)
 	}
 	if !r.Whole() {
 		return nil, fmt.Errorf("converting to a service file: there is more to say of it than %d lines; split it", reader.MaxNotes)

@@ -1,6 +1,7 @@
 package reader
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"io"
@@ -34,8 +35,8 @@ type Input struct {
 func (in Input) Lines() iter.Seq2[Position, string] {
 	return func(yield func(Position, string) bool) {
 		at := Position{File: in.Name}
-		for line := range strings.Lines(string(in.Data)) {
-			if at.Line++; !yield(at, strings.TrimRight(line, "\r\n")) {
+		for line := range bytes.Lines(in.Data) {
+			if at.Line++; !yield(at, string(bytes.TrimRight(line, "\r\n"))) {
 				return
 			}
 		}

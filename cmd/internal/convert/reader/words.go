@@ -87,6 +87,9 @@ var (
 
 // Split splits a line at blanks that are in no quotes.
 func (x Syntax) Split(line string) (words []string, err error) {
+	if !strings.ContainsAny(line, `"'\#{}`) {
+		return strings.FieldsFunc(line, func(c rune) bool { return c == ' ' || c == '\t' }), nil
+	}
 	word := make([]byte, 0, 64)
 	begun, quote := false, byte(0) // a word in quotes may be empty
 	end := func() {
