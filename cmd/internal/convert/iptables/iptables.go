@@ -108,7 +108,7 @@ func (w *walker) leaf(r rule, m match) {
 	case err != nil:
 		leave(err.Error(), "")
 	case m.limited != "":
-		leave("no service is chosen by "+source.Excerpt(m.limited), m.limitedHint())
+		leave("no service is chosen by "+source.Excerpt(m.limited), "write one with the addresses, ports and source_ranges that are used")
 	case m.protocol == 0 || m.ports == nil:
 		leave("it is of all ports or all protocols", "write a service with the ports that are used")
 	case m.dst.IsValid() && !m.dst.IsSingleIP():

@@ -150,26 +150,13 @@ func (m match) limitedBy(r rule) string {
 	case len(r.other) > 0:
 		return strings.Join(r.other, " ")
 	case r.in != "" && !r.notIn:
-		return byInterface + r.in
+		return "-i " + r.in
 	case r.dst.not && !outside(m.dst, r.dst.Prefix):
 		return "! -d " + r.dst.String()
 	case r.src.not && !outside(m.src, r.src.Prefix):
 		return "! -s " + r.src.String()
 	}
 	return m.limited
-}
-
-const byInterface = "-i "
-
-// limitedHint says what to do about a rule that is limited.
-func (m match) limitedHint() string {
-	switch {
-	case strings.HasPrefix(m.limited, byInterface):
-		return "write a service with the addresses that clients use there"
-	case strings.HasPrefix(m.limited, "! -s "):
-		return "source_ranges names who may use a service, not who may not"
-	}
-	return ""
 }
 
 // outside reports whether a range, which is not every address, has nothing in common with another one.

@@ -12,8 +12,8 @@ import (
 
 // A rule is a line of iptables-save, as far as it decides where new connections go.
 type rule struct {
-	at          reader.Position
-	chain, text string
+	at                 reader.Position
+	table, chain, text string
 	wants
 	comment     string
 	target      string
@@ -61,13 +61,7 @@ func (s *side) setLocal(kind string, not bool) bool {
 type ruleset struct {
 	nat, filter map[string][]rule // by chain
 	order       []rule            // of nat
-	elsewhere   []tableRule       // about sources, of other tables
-}
-
-// A tableRule is a rule with the name of its table.
-type tableRule struct {
-	table string
-	rule
+	elsewhere   []rule            // about sources, of other tables
 }
 
 // bySource reports whether a rule of another table than nat may keep sources from what is forwarded.
@@ -106,10 +100,11 @@ func readRules(in reader.Input) *ruleset {
 				reader.Fail(at, "it is no rule: want -A and a chain")
 			}
 			r := parseRule(at, words[1], words[2:])
+			r.table = name
 			if table[r.chain] = append(table[r.chain], r); name == "nat" {
 				rs.order = append(rs.order, r)
 			} else if r.bySource() {
-				rs.elsewhere = append(rs.elsewhere, tableRule{name, r})
+				rs.elsewhere = append(rs.elsewhere, r)
 			}
 		}
 	}
