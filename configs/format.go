@@ -3,10 +3,6 @@ package configs
 import (
 	"bytes"
 	"fmt"
-	"net/netip"
-	"strconv"
-	"strings"
-	"time"
 
 	"svcproxy.dev/svcproxy/source/decode"
 )
@@ -27,37 +23,8 @@ func Format(s Settings) []byte {
 
 func writeFields[T any](b *bytes.Buffer, fields []decode.Field[T], of *T) {
 	for _, f := range fields {
-		fmt.Fprintf(b, "%s = %s\n", f.Key, literal(f.Value(of)))
+		fmt.Fprintf(b, "%s = %s\n", f.Key, decode.Literal(f.Value(of)))
 	}
-}
-
-// literal returns a value in TOML. Kinds let no string through that Go and TOML
-// quote differently.
-func literal(v any) string {
-	switch v := v.(type) {
-	case string:
-		return strconv.Quote(v)
-	case []string:
-		return list(v)
-	case []netip.Prefix:
-		return list(words(v))
-	case netip.Addr:
-		if !v.IsValid() {
-			return `""`
-		}
-		return strconv.Quote(v.String())
-	case time.Duration:
-		return strconv.Quote(decode.ShortDuration(v))
-	}
-	return fmt.Sprint(v) // int, bool
-}
-
-func list(words []string) string {
-	quoted := make([]string, len(words))
-	for i, w := range words {
-		quoted[i] = strconv.Quote(w)
-	}
-	return "[" + strings.Join(quoted, ", ") + "]"
 }
 
 func words[S fmt.Stringer](values []S) []string {

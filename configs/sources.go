@@ -49,7 +49,7 @@ func sourceTables() []section {
 // DifferentSources returns the names of the sources whose tables differ.
 func DifferentSources(a, b Settings) (names []string) {
 	for _, t := range sourceTables() {
-		if slices.ContainsFunc(t.fields, func(f field) bool { return literal(f.Value(&a)) != literal(f.Value(&b)) }) {
+		if slices.ContainsFunc(t.fields, func(f field) bool { return decode.Literal(f.Value(&a)) != decode.Literal(f.Value(&b)) }) {
 			names = append(names, t.name)
 		}
 	}

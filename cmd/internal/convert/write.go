@@ -3,68 +3,19 @@ package convert
 import (
 	"fmt"
 	"net"
-	"net/netip"
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"svcproxy.dev/svcproxy/cmd/internal/convert/reader"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/decode"
 )
 
-// literal returns a value as TOML writes it.
-func literal(v any) string {
-	switch v := v.(type) {
-	case string:
-		return quoted(v)
-	case time.Duration:
-		return quoted(decode.ShortDuration(v))
-	case source.SchedulerFlags:
-		return literal(strings.Split(v.String(), ","))
-	case fmt.Stringer:
-		return quoted(v.String())
-	case []string:
-		return listOf(v, quoted)
-	case []netip.Addr:
-		return listOf(v, func(a netip.Addr) string { return literal(a) })
-	case []netip.Prefix:
-		return listOf(v, func(p netip.Prefix) string { return literal(p) })
-	case []source.StatusRange:
-		return listOf(v, func(r source.StatusRange) string { return literal(r) })
-	}
-	return fmt.Sprint(v)
-}
-
-func listOf[T any](all []T, text func(T) string) string {
-	words := make([]string, len(all))
-	for i, v := range all {
-		words[i] = text(v)
-	}
-	return "[" + strings.Join(words, ", ") + "]"
-}
-
-// quoted returns a basic string of TOML, on one line.
-func quoted(text string) string {
-	b := append(make([]byte, 0, len(text)+2), '"')
-	for _, c := range text {
-		switch i := strings.IndexRune("\"\\\n\r\t", c); {
-		case i >= 0:
-			b = append(b, '\\', `"\nrt`[i])
-		case c < ' ' || c == 0x7f:
-			b = fmt.Appendf(b, `\u%04x`, c)
-		default:
-			b = utf8.AppendRune(b, c)
-		}
-	}
-	return string(append(b, '"'))
-}
-
 // A table collects keys and values, in the order of the reference.
 type table []string
 
-func (t *table) put(key string, v any) { *t = append(*t, key+" = "+literal(v)) }
+func (t *table) put(key string, v any) { *t = append(*t, key+" = "+decode.Literal(v)) }
 
 // putUnless adds a key, unless its value is the one that it has where it is not written.
 func putUnless[T comparable](t *table, key string, standard, v T) {
@@ -80,7 +31,7 @@ var noPorts, noEndpoints = []source.Port{{}}, []source.Endpoint{{}}
 
 // serviceText returns a service as a service file has it: what differs from one of which nothing is written.
 func serviceText(s *source.Service, named []reader.Named) string {
-	t := append(make(table, 0, 16), "name = "+literal(s.Name))
+	t := append(make(table, 0, 16), "name = "+decode.Literal(s.Name))
 	putUnless(&t, "namespace", "default", s.Namespace)
 	putUnless(&t, "enabled", true, !s.Disabled)
 	standard := source.Service{Ports: noPorts, Endpoints: noEndpoints, MinUp: min(s.MinUp, 1), HealthCheck: s.HealthCheck, Disabled: s.Disabled}
@@ -93,6 +44,8 @@ func serviceText(s *source.Service, named []reader.Named) string {
 		case "session_affinity":
 			t.put(d.Key, "client_ip")
 			putUnless(&t, "session_affinity_timeout", 3*time.Hour, s.Affinity)
+		case "scheduler_flags":
+			t.put(d.Key, strings.Split(s.SchedulerFlags.String(), ","))
 		case "forward":
 			t.put(d.Key, s.Forward.Method)
 			putUnless(&t, "tunnel_type", source.NoTunnel, s.Forward.Tunnel)
@@ -142,7 +95,7 @@ func endpointsText(s *source.Service, named []reader.Named) string {
 
 // endpointText returns an endpoint as a string where it has no more than an address and a port.
 func endpointText(s *source.Service, e *source.Endpoint, address string) string {
-	t := table{"address = " + literal(address)}
+	t := table{"address = " + decode.Literal(address)}
 	short := address
 	var numbers table // where it serves under others than the service says
 	for _, p := range s.Ports {
@@ -154,7 +107,7 @@ func endpointText(s *source.Service, e *source.Endpoint, address string) string 
 		case source.IsLabel(p.Name):
 			putUnless(&numbers, p.Name, 0, n)
 		default:
-			putUnless(&numbers, literal(p.Name), 0, n)
+			putUnless(&numbers, decode.Literal(p.Name), 0, n)
 		}
 	}
 	if len(numbers) > 0 {
@@ -166,7 +119,7 @@ func endpointText(s *source.Service, e *source.Endpoint, address string) string 
 		t.put(d.Key, d.New)
 	}
 	if len(t) == plain && (plain == 1 || len(s.Ports) == 1) {
-		return literal(short)
+		return decode.Literal(short)
 	}
 	return t.inline()
 }
