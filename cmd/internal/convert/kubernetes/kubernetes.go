@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -144,22 +143,13 @@ func itemLines(text []byte, key string) (list []int) {
 	return list
 }
 
-// kinds are names of JSON types, for messages.
-var kinds = map[reflect.Kind]string{reflect.Slice: "a list", reflect.Struct: "an object", reflect.Map: "an object", reflect.String: "text", reflect.Bool: "true or false",
-	reflect.Int32: "a number", reflect.Int64: "a number"}
-
 // objectError describes a decoding error without Go type names.
 func objectError(err error) string {
 	e, ok := errors.AsType[*json.UnmarshalTypeError](err)
 	if !ok {
 		return source.Printable(err.Error())
 	}
-	kind := e.Type.Kind()
-	if kind == reflect.Pointer {
-		kind = e.Type.Elem().Kind()
-	}
-	got := strings.NewReplacer("array", "a list", "object", "an object", "string", "text", "bool", "true or false").Replace(e.Value)
-	return fmt.Sprintf("%s is %s; want %s", cmp.Or(source.Printable(e.Field), "it"), got, cmp.Or(kinds[kind], "another value"))
+	return fmt.Sprintf("%s may not be of type %s", cmp.Or(source.Printable(e.Field), "it"), e.Value)
 }
 
 func newManifestReader() *manifestReader {
