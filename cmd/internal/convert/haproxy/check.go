@@ -37,8 +37,8 @@ func (r *checkReader) add(p proxyServer, own uint16) {
 	if p.params["check"] != "" {
 		c := *r.asks(p.params["check-ssl"] != "")
 		c.Refuse, c.Rise, c.Fall = true, r.count(p, "rise", 2), r.count(p, "fall", 3)
-		c.Interval = r.time(p.At, "inter", p.params["inter"], 2*time.Second)
-		c.IntervalDown = r.time(p.At, "downinter", p.params["downinter"], c.Interval)
+		c.Interval = r.CheckTime(p.At, "inter", p.params["inter"], 2*time.Second, haproxyTime)
+		c.IntervalDown = r.CheckTime(p.At, "downinter", p.params["downinter"], c.Interval, haproxyTime)
 		n, err := reader.PortOf(p.params["port"])
 		if err != nil {
 			r.unsaid(p.At, "the port of "+p.title()+" is left out: "+err.Error(), "")
@@ -50,8 +50,8 @@ func (r *checkReader) add(p proxyServer, own uint16) {
 			c.ServerName = cmp.Or(c.ServerName, p.params["check-sni"])
 		}
 		r.others(p, &c)
-		c.Timeout = min(r.time(r.connect.At, "timeout connect", r.connect.Arg(2), c.Interval), c.Interval)
-		if d := r.time(r.answer.At, "timeout check", r.answer.Arg(2), c.Timeout); d != c.Timeout && (c.Type != source.CheckTCP || c.Send+c.Expect != "") {
+		c.Timeout = min(r.CheckTime(r.connect.At, "timeout connect", r.connect.Arg(2), c.Interval, haproxyTime), c.Interval)
+		if d := r.CheckTime(r.answer.At, "timeout check", r.answer.Arg(2), c.Timeout, haproxyTime); d != c.Timeout && (c.Type != source.CheckTCP || c.Send+c.Expect != "") {
 			r.Note(r.answer.At, fmt.Sprintf("timeout check is left out: connecting and the answer have %s together", decode.ShortDuration(c.Timeout)),
 				fmt.Sprintf("write timeout = %q where answers take longer, and dead hosts may be noticed later", decode.ShortDuration(c.Timeout+d)))
 		}
@@ -117,21 +117,6 @@ func (r *checkReader) count(p proxyServer, key string, standard uint8) uint8 {
 		standard = 255
 	}
 	r.Note(p.At, fmt.Sprintf("%s of %s is %d, not %s", key, p.title(), standard, source.Excerpt(text)), "")
-	return standard
-}
-
-// time reads a time of a check.
-func (r *checkReader) time(at reader.Position, key, text string, standard time.Duration) time.Duration {
-	if text == "" {
-		return standard
-	}
-	d, err := haproxyTime(text)
-	if err == nil {
-		standard = reader.CheckTime(d)
-	}
-	if standard != d {
-		r.Note(at, fmt.Sprintf("%s is %s, not %s", key, decode.ShortDuration(standard), source.Excerpt(text)), "")
-	}
 	return standard
 }
 

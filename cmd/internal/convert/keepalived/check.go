@@ -116,20 +116,13 @@ func (r *checkReader) value(key string) (string, reader.Position) {
 // seconds returns a time, within the bounds of a check.
 func (r *checkReader) seconds(key string, standard time.Duration) time.Duration {
 	text, at := r.value(key)
-	if text == "" {
-		return standard
-	}
-	n, err := strconv.ParseFloat(text, 64)
-	if err != nil || n < 0 || n > 1e6 || n != n {
-		r.Note(at, key+" "+source.Excerpt(text)+" is left out: it is no number of seconds", "")
-		return standard
-	}
-	d := time.Duration(n * float64(time.Second)).Round(time.Millisecond)
-	within := reader.CheckTime(d)
-	if within != d {
-		r.Note(at, fmt.Sprintf("%s %s is written as %s", key, source.Excerpt(text), decode.ShortDuration(within)), fmt.Sprintf("times of checks are %s to %s", decode.ShortDuration(source.MinCheckTime), decode.ShortDuration(source.MaxCheckTime)))
-	}
-	return within
+	return r.CheckTime(at, key, text, standard, func(text string) (time.Duration, error) {
+		n, err := strconv.ParseFloat(text, 64)
+		if err != nil || !(n >= 0 && n <= 1e6) {
+			return 0, fmt.Errorf("%s is no number of seconds", source.Excerpt(text))
+		}
+		return time.Duration(n * float64(time.Second)).Round(time.Millisecond), nil
+	})
 }
 
 // repeats returns how often a check that failed is repeated, from 0 to 254. What is written last holds.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/decode"
 )
 
 // CommonTargets makes the number that most endpoints have for a port its target port.
@@ -147,9 +148,20 @@ func (s *Service) SetAffinity(at Position, d time.Duration) {
 	}
 }
 
-// CheckTime returns a time of a check within the bounds of those.
-func CheckTime(d time.Duration) time.Duration {
-	return max(source.MinCheckTime, min(source.MaxCheckTime, d))
+// CheckTime returns a time of a check within the bounds of those, which is a standard one where none is written. A note says
+// where it is not what is written.
+func (s *Service) CheckTime(at Position, key, text string, standard time.Duration, read func(string) (time.Duration, error)) time.Duration {
+	if text == "" {
+		return standard
+	}
+	d, err := read(text)
+	if err == nil {
+		standard = max(source.MinCheckTime, min(source.MaxCheckTime, d))
+	}
+	if standard != d || err != nil {
+		s.Note(at, fmt.Sprintf("%s is %s, not %s", key, decode.ShortDuration(standard), source.Excerpt(text)), "")
+	}
+	return standard
 }
 
 // A Checked is a server that is an endpoint, with its check.
