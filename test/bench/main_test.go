@@ -29,6 +29,7 @@ import (
 	"sync"
 	"testing"
 
+	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/test/lab"
 )
 
@@ -75,7 +76,7 @@ func TestMain(m *testing.M) {
 
 func run(m *testing.M) int {
 	flag.Parse()
-	if err := lab.Sweep(); err != nil {
+	if err := netnstest.Sweep(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}

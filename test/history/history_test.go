@@ -15,12 +15,13 @@ import (
 	"go.uber.org/goleak"
 
 	"svcproxy.dev/svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/test/lab"
 )
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	if err := lab.Sweep(); err != nil {
+	if err := netnstest.Sweep(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -37,7 +38,7 @@ var modes = []string{nftables, "iptables-nft", iptablesLegacy}
 
 // builds are two programs of the same sources.
 var builds = sync.OnceValues(func() ([]string, error) {
-	dir, err := lab.TempDir()
+	dir, err := netnstest.TempDir()
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/test/lab"
 )
 
@@ -25,9 +26,9 @@ var soaking = os.Getenv("SVCPROXY_SOAK") == "1"
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
-	err := lab.Sweep()
+	err := netnstest.Sweep()
 	if err == nil {
-		buildDir, err = lab.TempDir()
+		buildDir, err = netnstest.TempDir()
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -15,6 +15,7 @@ import (
 	"svcproxy.dev/svcproxy/internal/echotest"
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/internal/routertest"
+	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/test/lab"
 )
@@ -95,7 +96,7 @@ func (s *site) router(name string, as int, password string, addr lab.Dual, net4,
 // start starts the daemon of a router.
 func (s *site) start(r *router) {
 	s.t.Helper()
-	dir, err := lab.TempDir()
+	dir, err := netnstest.TempDir()
 	s.must(err)
 	s.t.Cleanup(func() { os.RemoveAll(dir) })
 	if r.name == "frr" {

@@ -20,6 +20,7 @@ import (
 
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/test/kubernetes/programs"
 	"svcproxy.dev/svcproxy/test/lab"
@@ -31,12 +32,12 @@ func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
 	flag.Parse()
-	dir, err := lab.TempDir()
+	dir, err := netnstest.TempDir()
 	if err == nil {
 		defer os.RemoveAll(dir)
 		svcproxyBinary, err = programs.Svcproxy(".", dir)
 	}
-	if err := errors.Join(err, lab.Sweep()); err != nil {
+	if err := errors.Join(err, netnstest.Sweep()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}

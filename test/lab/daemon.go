@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -57,7 +58,7 @@ func NewDaemon(l *Lab, binary string) (*Daemon, error) {
 // NewDaemonOn prepares svcproxy on a host, without starting it. Files are known to be
 // in the kernel when a service answers that has an endpoint at near, port EndpointPorts[0].
 func NewDaemonOn(host *Host, near Dual, binary string) (*Daemon, error) {
-	dir, err := TempDir()
+	dir, err := netnstest.TempDir()
 	if err != nil {
 		return nil, fmt.Errorf("making the directories of svcproxy: %w", err)
 	}
@@ -72,7 +73,7 @@ func NewDaemonOn(host *Host, near Dual, binary string) (*Daemon, error) {
 
 // Remove kills the daemon, if it runs, and removes its directories.
 func (d *Daemon) Remove() error {
-	return errors.Join(d.Kill(), removeDir(d.Dir))
+	return errors.Join(d.Kill(), netnstest.RemoveDir(d.Dir))
 }
 
 // directories returns the flags that every command takes.

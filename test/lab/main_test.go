@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"svcproxy.dev/svcproxy/netutil/netnstest"
 )
 
 // svcproxyBinary builds svcproxy once, when the first test needs it.
@@ -52,12 +54,12 @@ var parallelGroups = func() string {
 
 func run(m *testing.M) int {
 	flag.Parse()
-	if err := errors.Join(Sweep(), flag.Set("test.parallel", parallelGroups)); err != nil {
+	if err := errors.Join(netnstest.Sweep(), flag.Set("test.parallel", parallelGroups)); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	var err error
-	if buildDir, err = TempDir(); err != nil {
+	if buildDir, err = netnstest.TempDir(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}

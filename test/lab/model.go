@@ -15,7 +15,7 @@ func (l *Lab) Packet(q Question) (p policy.Packet, err error) {
 	p = policy.Packet{Protocol: q.Protocol, To: q.To, From: q.Source, Process: q.From == l.Node}
 	switch {
 	case p.Process:
-		routes, err := l.Node.links.RouteGet(q.To.Addr().AsSlice())
+		routes, err := l.Node.Links.RouteGet(q.To.Addr().AsSlice())
 		if err != nil || len(routes) == 0 {
 			return p, fmt.Errorf("the route to %s: %w", q.To, err)
 		}

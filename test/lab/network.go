@@ -3,13 +3,12 @@ package lab
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"net/netip"
-	"os"
 	"slices"
 	"sync"
 
 	"svcproxy.dev/svcproxy/internal/echotest"
+	"svcproxy.dev/svcproxy/netutil/netnstest"
 )
 
 // A Network is some hosts and the servers on them. A Lab is one whose hosts have their parts;
@@ -26,7 +25,7 @@ type Network struct {
 
 // NewNetwork returns a network without hosts. Close removes what is made in it.
 func NewNetwork() *Network {
-	n := &Network{name: fmt.Sprintf("%s%d-%d", namePrefix, os.Getpid(), labs.Add(1))}
+	n := &Network{name: netnstest.UniqueName()}
 	n.servers.Heard = n.heard
 	return n
 }
@@ -34,7 +33,7 @@ func NewNetwork() *Network {
 // Host makes a host, a namespace that is named by its role and has nothing but its loopback.
 // Its first address is what others know it by.
 func (n *Network) Host(role string, addrs ...Dual) (*Host, error) {
-	ns, err := newNamespace(n.name + "-" + role)
+	ns, err := netnstest.New(n.name + "-" + role)
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +64,7 @@ func (n *Network) Close() error {
 	defer n.mu.Unlock()
 	var errs []error
 	for _, h := range n.made {
-		errs = append(errs, h.close())
+		errs = append(errs, h.Close())
 	}
 	n.made = nil
 	return errors.Join(errs...)

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/netutil/netnstest"
 )
 
 // stops is how often a daemon is stopped in each mode.
@@ -271,7 +272,7 @@ func (s *stopper) clean() error {
 
 // childrenEnd waits until no program of iptables runs on node, which the daemon may have started.
 func (s *stopper) childrenEnd() error {
-	node, err := os.Stat(filepath.Join(namespaceDir, s.Node.Name))
+	node, err := os.Stat(filepath.Join(netnstest.Dir, s.Node.Name))
 	if err != nil {
 		return err
 	}

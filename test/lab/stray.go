@@ -20,7 +20,7 @@ func Tap(h *Host, device string) (*Wire, error) {
 		if w.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, int(all)); err != nil {
 			return err
 		}
-		link, err := h.links.LinkByName(device)
+		link, err := h.Links.LinkByName(device)
 		if err != nil {
 			return err
 		}

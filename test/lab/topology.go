@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"svcproxy.dev/svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -40,7 +41,7 @@ func (d Dual) Is(a netip.Addr) bool { return a == d.V4 || a == d.V6 }
 
 // A Host is one machine of the lab.
 type Host struct {
-	*Namespace
+	*netnstest.Namespace
 	Role  string // "client", "router", "node", "gateway", "local1" to "local3", "remote1" to "remote3"
 	Addrs []Dual
 }
@@ -162,7 +163,7 @@ func (l *Lab) route() error {
 		for _, family := range families {
 			rule := netlink.NewRule()
 			rule.Family, rule.IifName, rule.Table = family, h.Role, returnTable
-			err = errors.Join(err, l.Router.links.RuleAdd(rule))
+			err = errors.Join(err, l.Router.Links.RuleAdd(rule))
 		}
 	}
 	return err
@@ -195,7 +196,7 @@ func (l *Lab) AddMany(n int) error {
 		l.Many = append(l.Many, h)
 		for _, a := range d.Each() {
 			if i > 0 {
-				err = errors.Join(err, host.AddAddr("eth0", a), l.Node.addRoute(host.Role, a, netip.Addr{}))
+				err = errors.Join(err, host.AddAddr("eth0", a), l.Node.AddRoute(host.Role, a, netip.Addr{}))
 			}
 			err = errors.Join(err, l.Serve(h, netip.AddrPortFrom(a, EndpointPorts[0])))
 		}

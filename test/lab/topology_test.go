@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -139,32 +140,31 @@ func TestCloseAndSweep(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The largest process id is 4194304 (PID_MAX_LIMIT), so this process is dead.
-	dead, err := newNamespace(namePrefix + "4194305-1-node")
+	dead, err := netnstest.New("svcp-4194305-1-node")
 	if err != nil {
 		t.Fatal(err)
 	}
-	left := filepath.Join(os.TempDir(), namePrefix+"4194305-x")
+	left := filepath.Join(os.TempDir(), "svcp-4194305-x")
 	if err := os.Mkdir(left, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := Sweep(); err != nil {
+	if err := netnstest.Sweep(); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Stat(left); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("directory of a dead process: %v, want it gone", err)
 	}
-	if _, err := os.Stat(filepath.Join(namespaceDir, dead.Name)); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(filepath.Join(netnstest.Dir, dead.Name)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("namespace of a dead process: %v, want it gone", err)
 	}
-	dead.handle.Close()
-	dead.links.Close()
-	if left, _ := filepath.Glob(filepath.Join(namespaceDir, l.name+"-*")); len(left) != 10 {
+	_ = dead.Close() // its name has gone
+	if left, _ := filepath.Glob(filepath.Join(netnstest.Dir, l.name+"-*")); len(left) != 10 {
 		t.Errorf("living namespaces after Sweep: %v, want 10", left)
 	}
 	if err := l.Close(); err != nil {
 		t.Error(err)
 	}
-	if left, _ := filepath.Glob(filepath.Join(namespaceDir, l.name+"-*")); len(left) != 0 {
+	if left, _ := filepath.Glob(filepath.Join(netnstest.Dir, l.name+"-*")); len(left) != 0 {
 		t.Errorf("after Close: %v", left)
 	}
 }

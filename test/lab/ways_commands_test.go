@@ -9,6 +9,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+
+	"svcproxy.dev/svcproxy/netutil/netnstest"
 )
 
 // shell returns a way to write a file by commands: from $new, which has the text, to
@@ -16,7 +18,7 @@ import (
 // directory, $n the number of the version.
 func shell(script string) func(*site, string) error {
 	return func(s *site, text string) error {
-		ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
+		ctx, cancel := context.WithTimeout(context.Background(), netnstest.CommandTimeout)
 		defer cancel()
 		work, err := os.MkdirTemp(s.aside, "sh-")
 		if err != nil {

@@ -19,8 +19,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/test/kubernetes/programs"
-	"svcproxy.dev/svcproxy/test/lab"
 )
 
 // programPaths are the programs that are measured.
@@ -30,12 +30,12 @@ func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
 	flag.Parse()
-	dir, err := lab.TempDir()
+	dir, err := netnstest.TempDir()
 	if err == nil {
 		defer os.RemoveAll(dir)
 		programPaths[ours], err = programs.Svcproxy("..", dir)
 	}
-	if err := errors.Join(err, lab.Sweep()); err != nil {
+	if err := errors.Join(err, netnstest.Sweep()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}

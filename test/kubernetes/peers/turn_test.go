@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/test/lab"
 )
@@ -49,7 +50,7 @@ func newTurn(t testing.TB, p *plan, mode string, s size, peer string) (*turn, er
 	}
 	n.lab = l
 	t.Cleanup(n.close)
-	if n.dir, err = lab.TempDir(); err != nil {
+	if n.dir, err = netnstest.TempDir(); err != nil {
 		return nil, err
 	}
 	if n.server, err = newServer(n.all); err != nil {

@@ -1,6 +1,6 @@
 //go:build netns
 
-package lab
+package netnstest
 
 import (
 	"os"
@@ -12,7 +12,7 @@ import (
 	"svcproxy.dev/svcproxy/internal/disktest"
 )
 
-// A lab that is there when ip makes its first namespace since the boot can be removed.
+// A namespace that is there when ip makes its first namespace since the boot can be removed.
 func TestNamespacesBesideThoseOfIP(t *testing.T) {
 	if !disktest.Isolated(t) {
 		return
@@ -20,7 +20,7 @@ func TestNamespacesBesideThoseOfIP(t *testing.T) {
 	if err := unix.Mount("run", "/run", "tmpfs", 0, ""); err != nil {
 		t.Fatal(err)
 	}
-	n, err := newNamespace(namePrefix + "beside")
+	n, err := New(UniqueName())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,10 +29,10 @@ func TestNamespacesBesideThoseOfIP(t *testing.T) {
 			t.Fatalf("%v: %s", err, out)
 		}
 	}
-	if err := n.close(); err != nil {
+	if err := n.Close(); err != nil {
 		t.Error(err)
 	}
-	if left, err := os.ReadDir(namespaceDir); err != nil || len(left) > 0 {
+	if left, err := os.ReadDir(Dir); err != nil || len(left) > 0 {
 		t.Errorf("left are %v, %v", left, err)
 	}
 }

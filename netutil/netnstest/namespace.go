@@ -1,4 +1,4 @@
-package lab
+package netnstest
 
 import (
 	"bytes"
@@ -21,53 +21,57 @@ import (
 )
 
 const (
-	// namespaceDir is where named namespaces are mounted, as ip-netns(8) does.
-	namespaceDir = "/run/netns"
+	// Dir is where named namespaces are mounted, as ip-netns(8) does.
+	Dir = "/run/netns"
 
 	// namePrefix is followed by the process id, so that Sweep can tell what the dead left.
 	namePrefix = "svcp-"
-)
 
-// commandTimeout ends a command that hangs. The slowest, iptables-save, takes some 20 ms.
-var commandTimeout = Slow(20 * time.Second)
+	// CommandTimeout ends a command that hangs. The slowest, an iptables-nft-restore of many rules, takes some seconds.
+	CommandTimeout = 5 * time.Minute
+)
 
 // home is the namespace of this process, to which threads go back.
 var home = sync.OnceValues(netns.Get)
 
-// labs counts the labs of this process, to name their namespaces.
-var labs atomic.Int64
+// made counts what UniqueName has named.
+var made atomic.Int64
+
+// UniqueName returns a name that no other call of any process returns, and that Sweep knows.
+func UniqueName() string { return fmt.Sprintf("%s%d-%d", namePrefix, os.Getpid(), made.Add(1)) }
 
 // A Namespace is a network namespace.
 type Namespace struct {
 	Name string // as ip-netns(8) lists it
 
+	Links *netlink.Handle
+
 	handle netns.NsHandle
-	links  *netlink.Handle
 }
 
 // shareDir makes the directory of namespaces a mount of its own, as ip-netns(8) does for its first namespace: those that
 // are there before that cannot be removed after it.
 var shareDir = sync.OnceValue(func() error {
-	if err := os.MkdirAll(namespaceDir, 0o755); err != nil {
+	if err := os.MkdirAll(Dir, 0o755); err != nil {
 		return err
 	}
-	dir, err := os.Open(namespaceDir)
+	dir, err := os.Open(Dir)
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
-	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil { // labs of other processes do the same
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil { // tests of other processes do the same
 		return err
 	}
-	share := func() error { return unix.Mount("", namespaceDir, "none", unix.MS_SHARED|unix.MS_REC, "") }
+	share := func() error { return unix.Mount("", Dir, "none", unix.MS_SHARED|unix.MS_REC, "") }
 	if share() == nil {
 		return nil // it is one
 	}
-	return errors.Join(unix.Mount(namespaceDir, namespaceDir, "none", unix.MS_BIND|unix.MS_REC, ""), share())
+	return errors.Join(unix.Mount(Dir, Dir, "none", unix.MS_BIND|unix.MS_REC, ""), share())
 })
 
-// newNamespace makes a namespace with its loopback up.
-func newNamespace(name string) (*Namespace, error) {
+// New makes a namespace with its loopback up. Close removes it.
+func New(name string) (*Namespace, error) {
 	ns := &Namespace{Name: name}
 	err := shareDir()
 	if err == nil {
@@ -77,24 +81,24 @@ func newNamespace(name string) (*Namespace, error) {
 		})
 	}
 	if err == nil {
-		ns.links, err = netlink.NewHandleAt(ns.handle)
+		ns.Links, err = netlink.NewHandleAt(ns.handle)
 	}
 	if err == nil {
 		err = ns.init()
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("making namespace %s: %w", name, err), ns.close())
+		return nil, errors.Join(fmt.Errorf("making namespace %s: %w", name, err), ns.Close())
 	}
 	return ns, nil
 }
 
 // init makes the kernel of a new namespace predictable.
 func (n *Namespace) init() error {
-	lo, err := n.links.LinkByName("lo")
+	lo, err := n.Links.LinkByName("lo")
 	if err != nil {
 		return err
 	}
-	if err := n.links.LinkSetUp(lo); err != nil {
+	if err := n.Links.LinkSetUp(lo); err != nil {
 		return err
 	}
 	return n.Sysctl(
@@ -113,10 +117,10 @@ func (n *Namespace) init() error {
 	)
 }
 
-// close removes the namespace. The kernel ends it with the last of its processes and sockets.
-func (n *Namespace) close() error {
-	if n.links != nil {
-		n.links.Close()
+// Close removes the namespace. The kernel ends it with the last of its processes and sockets.
+func (n *Namespace) Close() error {
+	if n.Links != nil {
+		n.Links.Close()
 	}
 	if n.handle <= 0 {
 		return nil
@@ -176,7 +180,7 @@ func (n *Namespace) Run(name string, args ...string) (string, error) {
 
 // RunInput is Run with a standard input.
 func (n *Namespace) RunInput(input, name string, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), CommandTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, name, args...)
 	var stdout, stderr bytes.Buffer
@@ -209,15 +213,15 @@ func TempDir() (string, error) {
 	return os.MkdirTemp("", fmt.Sprintf("%s%d-", namePrefix, os.Getpid()))
 }
 
-// Sweep removes the namespaces and directories of labs whose process died before it could do so.
+// Sweep removes the namespaces and directories of tests whose process died before it could do so.
 func Sweep() error {
 	return errors.Join(
-		sweep(namespaceDir, netns.DeleteNamed),
-		sweep(os.TempDir(), func(name string) error { return removeDir(filepath.Join(os.TempDir(), name)) }))
+		sweep(Dir, netns.DeleteNamed),
+		sweep(os.TempDir(), func(name string) error { return RemoveDir(filepath.Join(os.TempDir(), name)) }))
 }
 
-// removeDir removes a directory of a daemon, on whose state another file system may be mounted.
-func removeDir(dir string) error {
+// RemoveDir removes a directory of a daemon, on whose state another file system may be mounted.
+func RemoveDir(dir string) error {
 	_ = unix.Unmount(filepath.Join(dir, "state"), unix.MNT_DETACH) // it rarely is
 	return os.RemoveAll(dir)
 }
@@ -228,7 +232,7 @@ func sweep(dir string, remove func(name string) error) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("looking for what dead labs left: %w", err)
+		return fmt.Errorf("looking for what dead tests left: %w", err)
 	}
 	var errs []error
 	for _, e := range entries {
@@ -239,7 +243,7 @@ func sweep(dir string, remove func(name string) error) error {
 	return errors.Join(errs...)
 }
 
-// ownerDied reports whether name is of a lab whose process is gone.
+// ownerDied reports whether name is of a test whose process is gone.
 func ownerDied(name string) bool {
 	rest, ok := strings.CutPrefix(name, namePrefix)
 	if !ok {

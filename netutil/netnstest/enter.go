@@ -1,4 +1,3 @@
-// Package netnstest moves tests into network namespaces of their own.
 package netnstest
 
 import (
