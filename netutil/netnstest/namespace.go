@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -90,6 +91,21 @@ func New(name string) (*Namespace, error) {
 		return nil, errors.Join(fmt.Errorf("making namespace %s: %w", name, err), ns.Close())
 	}
 	return ns, nil
+}
+
+// Make makes a namespace that is removed when the test ends.
+func Make(t testing.TB) *Namespace {
+	t.Helper()
+	n, err := New(UniqueName())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := n.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return n
 }
 
 // init makes the kernel of a new namespace predictable.

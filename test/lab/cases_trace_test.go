@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -257,7 +258,7 @@ func testTraceEnds(t *testing.T, e *env) {
 func testTraceFlood(t *testing.T, e *env) {
 	e.apply(t, e.tracedServices()...)
 	r := e.trace(t)
-	before, err := peakMemory(r.cmd.Process.Pid)
+	_, before, err := netnstest.Memory(r.cmd.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -286,7 +287,7 @@ func testTraceFlood(t *testing.T, e *env) {
 	if err != nil || left == 0 {
 		t.Errorf("%d left out: %v", left, err)
 	}
-	if after, err := peakMemory(r.cmd.Process.Pid); err != nil || after-before > 32<<10 {
+	if _, after, err := netnstest.Memory(r.cmd.Process.Pid); err != nil || after-before > 32<<20 {
 		t.Errorf("memory grew from %d to %d KiB: %v", before, after, err)
 	}
 	r.interrupt(t)

@@ -40,13 +40,13 @@ type Daemon struct {
 	Dir   string // holds config, state and run, and the log
 	Steps bool   // a sync is many steps: some of it is there before the rest
 
-	Mounts  bool     // it has mounts of its own, which end with it
-	Env     []string // variables that it has besides
+	Mounts  bool               // it has mounts of its own, which end with it
+	Env     []string           // variables that it has besides
+	Process *netnstest.Process // nil: it does not run
+
 	host    *Host
 	near    Dual // where an endpoint answers
 	binary  string
-	cmd     *exec.Cmd
-	exited  chan error
 	applied uint16 // how many files Apply has written
 }
 
@@ -103,37 +103,30 @@ func (d *Daemon) Await() error { return pace.Poll(startPatience, d.ready) }
 
 // Launch starts the daemon and does not wait.
 func (d *Daemon) Launch() error {
-	log, err := os.OpenFile(d.logPath(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-	if err != nil {
-		return fmt.Errorf("opening the log of svcproxy: %w", err)
-	}
-	defer log.Close()
 	cmd := exec.Command(d.binary, append([]string{"run"}, d.directories()...)...)
-	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Env = append(append(os.Environ(), "SSL_CERT_FILE="+d.RootsFile()), d.Env...)
 	if d.Mounts {
 		cmd.SysProcAttr = &unix.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
 	}
-	if err := d.host.Start(cmd); err != nil {
-		return err
+	proc, err := d.host.Launch(cmd, d.logPath())
+	if err == nil {
+		d.Process = proc
 	}
-	d.cmd, d.exited = cmd, make(chan error, 1)
-	go func() { d.exited <- cmd.Wait() }()
-	return nil
+	return err
 }
 
 // Use has the next start run another build.
 func (d *Daemon) Use(binary string) { d.binary = binary }
 
 // Running reports whether Start was called and nothing has ended the daemon since.
-func (d *Daemon) Running() bool { return d.cmd != nil }
+func (d *Daemon) Running() bool { return d.Process != nil }
 
 // Pid returns the process id of the daemon; 0: it does not run.
 func (d *Daemon) Pid() int {
-	if d.cmd == nil {
+	if d.Process == nil {
 		return 0
 	}
-	return d.cmd.Process.Pid
+	return d.Process.Pid()
 }
 
 // ready asks the daemon whether its first sync is complete.
@@ -147,10 +140,10 @@ func (d *Daemon) ready() error {
 
 // Signal sends a signal to the daemon.
 func (d *Daemon) Signal(sig os.Signal) error {
-	if d.cmd == nil {
+	if d.Process == nil {
 		return errors.New("svcproxy does not run")
 	}
-	if err := d.cmd.Process.Signal(sig); err != nil {
+	if err := d.Process.Cmd.Process.Signal(sig); err != nil {
 		return fmt.Errorf("sending %s to svcproxy: %w", sig, err)
 	}
 	return nil
@@ -163,7 +156,7 @@ func (d *Daemon) Freeze() error {
 		return err
 	}
 	return pace.Poll(stopPatience, func() error {
-		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", d.cmd.Process.Pid))
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", d.Pid()))
 		if err != nil {
 			return err
 		}
@@ -181,66 +174,59 @@ func (d *Daemon) Freeze() error {
 }
 
 // Stop ends the daemon by SIGTERM, which must succeed.
-func (d *Daemon) Stop() error {
-	if err := d.Signal(unix.SIGTERM); err != nil {
+func (d *Daemon) Stop() error { return d.End(unix.SIGTERM) }
+
+// End sends a signal that ends the daemon, and returns how it ended.
+func (d *Daemon) End(sig os.Signal) error {
+	if err := d.Signal(sig); err != nil {
 		return err
 	}
-	select {
-	case err := <-d.exited:
-		d.cmd = nil
-		if err != nil {
-			return fmt.Errorf("stopping svcproxy: %w", err)
-		}
-		return nil
-	case <-time.After(stopPatience):
-		return errors.Join(fmt.Errorf("svcproxy still runs %v after SIGTERM", stopPatience), d.Kill())
+	return d.Wait(pace.Scale(stopPatience))
+}
+
+// Wait waits until the daemon has ended by itself, and returns how it did. When patience is over it is killed.
+func (d *Daemon) Wait(patience time.Duration) error {
+	err := d.Process.Wait(patience)
+	d.Process = nil
+	if err != nil {
+		return fmt.Errorf("end of svcproxy: %w", err)
 	}
+	return nil
 }
 
 // Stacks ends the daemon and returns what its goroutines were doing.
 func (d *Daemon) Stacks() string {
-	info, err := os.Stat(d.logPath())
-	if err == nil {
-		err = d.Signal(unix.SIGQUIT)
+	before := len(d.LogTail(math.MaxInt))
+	if err := d.End(unix.SIGQUIT); !errors.As(err, new(*exec.ExitError)) {
+		return fmt.Sprint("no stacks: ", err)
 	}
-	if err != nil {
-		return err.Error()
-	}
-	select {
-	case <-d.exited:
-		d.cmd = nil
-	case <-time.After(stopPatience):
-		return fmt.Sprint("no stacks: ", d.Kill())
-	}
-	text, err := os.ReadFile(d.logPath())
-	if err != nil {
-		return err.Error()
-	}
-	return string(text[info.Size():])
+	return d.LogTail(math.MaxInt)[before:]
 }
 
 // Kill ends the daemon by SIGKILL. It may have ended already.
 func (d *Daemon) Kill() error {
-	if d.cmd == nil {
+	if d.Process == nil {
 		return nil
 	}
-	err := d.cmd.Process.Kill()
-	<-d.exited
-	d.cmd = nil
-	if errors.Is(err, os.ErrProcessDone) {
-		return nil
-	}
+	err := d.Process.Kill()
+	d.Process = nil
 	return err
 }
 
 // WriteFile puts a file into the configuration directory by renaming it there.
 func (d *Daemon) WriteFile(name, text string) error {
-	path := d.path(name)
-	temporary := filepath.Join(filepath.Dir(path), "."+name) // names with a dot are not read
-	if err := os.WriteFile(temporary, []byte(text), 0o644); err != nil {
+	place, err := d.Stage(name, text)
+	if err != nil {
 		return err
 	}
-	return os.Rename(temporary, path)
+	return place()
+}
+
+// Stage writes a file beside its place in the configuration directory, and returns what puts it there.
+func (d *Daemon) Stage(name, text string) (place func() error, err error) {
+	path := d.path(name)
+	temporary := filepath.Join(filepath.Dir(path), "."+name) // names with a dot are not read
+	return func() error { return os.Rename(temporary, path) }, os.WriteFile(temporary, []byte(text), 0o644)
 }
 
 // RemoveFile removes a file from the configuration directory.

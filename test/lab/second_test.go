@@ -5,9 +5,9 @@ package lab
 import (
 	"errors"
 	"fmt"
+	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	"svcproxy.dev/svcproxy/internal/pace"
 )
@@ -29,7 +29,7 @@ func TestSecondDaemon(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	named := fmt.Sprintf("another svcproxy (pid %d, version ", e.daemon.cmd.Process.Pid)
+	named := fmt.Sprintf("another svcproxy (pid %d, version ", e.daemon.Pid())
 	directories := strings.Join(e.daemon.directories(), " ")
 	if text := refusal(t, second); !strings.Contains(text, named) || !strings.Contains(text, strings.ReplaceAll(directories, " --", ", --")) {
 		t.Errorf("the second says %q, want %q and %q", text, named, directories)
@@ -62,14 +62,8 @@ func refusal(t *testing.T, d *Daemon) string {
 	if err := d.Launch(); err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case err := <-d.exited:
-		d.cmd = nil
-		if err == nil {
-			t.Error("the second daemon ended without a failure")
-		}
-	case <-time.After(pace.Scale(startPatience)):
-		t.Errorf("the second daemon still runs after %v", startPatience)
+	if err := d.Wait(pace.Scale(startPatience)); !errors.As(err, new(*exec.ExitError)) {
+		t.Errorf("the second daemon must end by itself, with a failure: %v", err)
 	}
 	return d.LogTail(logLines)
 }

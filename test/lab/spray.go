@@ -4,9 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
-	"os"
-	"regexp"
-	"strconv"
 
 	"golang.org/x/sys/unix"
 )
@@ -29,19 +26,4 @@ func sprayUDP(to netip.AddrPort, count int) error {
 		}
 	}
 	return nil
-}
-
-var peak = regexp.MustCompile(`VmHWM:\s+(\d+) kB`)
-
-// peakMemory returns the most memory that a process has had, in KiB.
-func peakMemory(pid int) (int, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0, err
-	}
-	found := peak.FindSubmatch(text)
-	if found == nil {
-		return 0, fmt.Errorf("process %d has no memory", pid)
-	}
-	return strconv.Atoi(string(found[1]))
 }

@@ -10,6 +10,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -239,16 +240,10 @@ func (s *stopper) remove() error {
 
 // end stops the daemon, which may not even have begun to listen to signals.
 func (s *stopper) end(sig unix.Signal) error {
-	if err := s.daemon.Signal(sig); err != nil {
+	if err := s.daemon.End(sig); err != nil && !errors.As(err, new(*exec.ExitError)) {
 		return err
 	}
-	select {
-	case <-s.daemon.exited:
-		s.daemon.cmd = nil
-		return nil
-	case <-time.After(pace.Scale(stopPatience)):
-		return errors.Join(fmt.Errorf("svcproxy still runs %v after %v", stopPatience, sig), s.daemon.Kill())
-	}
+	return nil
 }
 
 // clean removes all of ours and compares the kernel with what it was before. A
