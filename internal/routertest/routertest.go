@@ -12,16 +12,16 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
-)
 
-// A Start starts a process in a network namespace. It must not wait for it.
-type Start func(*exec.Cmd) error
+	"svcproxy.dev/svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/netutil/netnstest"
+)
 
 // A Router is a routing daemon, or those of FRR, that run.
 type Router struct {
 	dir  string // has its configuration, its sockets and its log; short, as unix(7) limits names of sockets
 	kind kind
-	cmds []*exec.Cmd
+	runs []*netnstest.Process
 }
 
 // A kind is what differs between routers.
@@ -36,7 +36,7 @@ const timeout = 20 * time.Second
 
 // StartFRR starts bgpd with a configuration. With kernel, zebra too, which has the kernel hold its routes; else
 // they are in BGP's table and nowhere else.
-func StartFRR(start Start, dir, conf string, kernel bool) (*Router, error) {
+func StartFRR(ns *netnstest.Namespace, dir, conf string, kernel bool) (*Router, error) {
 	vtysh := func(args ...string) []string { return append([]string{"vtysh", "--vty_socket", dir}, args...) }
 	r := &Router{dir: dir, kind: kind{
 		configure: func(path string) []string { return vtysh("-f", path) },
@@ -49,13 +49,13 @@ func StartFRR(start Start, dir, conf string, kernel bool) (*Router, error) {
 	var err error
 	if kernel {
 		bgpd = append(bgpd, "-z", dir+"/zserv")
-		err = r.start(start, "zebra.vty", "/usr/lib/frr/zebra", "-u", "root", "-g", "frrvty", "-P", "0", "-f", os.DevNull,
+		err = r.start(ns, "zebra.vty", "/usr/lib/frr/zebra", "-u", "root", "-g", "frrvty", "-P", "0", "-f", os.DevNull,
 			"--vty_socket", dir, "-i", dir+"/zebra.pid", "-z", dir+"/zserv")
 	} else {
 		bgpd = append(bgpd, "-n", "-Z")
 	}
 	if err == nil {
-		err = r.start(start, "bgpd.vty", bgpd...)
+		err = r.start(ns, "bgpd.vty", bgpd...)
 	}
 	if err == nil {
 		err = r.Configure(conf)
@@ -73,7 +73,7 @@ func frrHas(shown string, _ netip.Prefix) bool {
 }
 
 // StartBird starts BIRD with a configuration, which says whether the kernel holds its routes.
-func StartBird(start Start, dir, conf string) (*Router, error) {
+func StartBird(ns *netnstest.Namespace, dir, conf string) (*Router, error) {
 	birdc := func(args ...string) []string { return append([]string{"birdc", "-r", "-s", dir + "/ctl"}, args...) }
 	r := &Router{dir: dir, kind: kind{
 		configure: func(path string) []string {
@@ -87,7 +87,7 @@ func StartBird(start Start, dir, conf string) (*Router, error) {
 		_, err = run("bird", "-p", "-c", path) // else it is not told why it ended
 	}
 	if err == nil {
-		err = r.start(start, "ctl", "bird", "-f", "-c", path, "-s", dir+"/ctl", "-P", dir+"/pid")
+		err = r.start(ns, "ctl", "bird", "-f", "-c", path, "-s", dir+"/ctl", "-P", dir+"/pid")
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("starting BIRD: %w", err), r.Close())
@@ -104,27 +104,17 @@ func familyName(p netip.Prefix) string {
 }
 
 // start starts a daemon, and waits until it has made its socket.
-func (r *Router) start(start Start, socket string, args ...string) error {
-	log, err := os.OpenFile(filepath.Join(r.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+func (r *Router) start(ns *netnstest.Namespace, socket string, args ...string) error {
+	p, err := ns.Launch(exec.Command(args[0], args[1:]...), filepath.Join(r.dir, "log"))
 	if err != nil {
 		return err
 	}
-	defer log.Close()
-	cmd := exec.Command(args[0], args[1:]...)
-	cmd.Stdout, cmd.Stderr = log, log
-	if err := start(cmd); err != nil {
-		return fmt.Errorf("starting %s: %w", args[0], err)
+	r.runs = append(r.runs, p)
+	err = pace.Poll(timeout, func() error { _, err := os.Stat(filepath.Join(r.dir, socket)); return err })
+	if err != nil {
+		return fmt.Errorf("%s has no socket %v after its start: %s", args[0], timeout, r.Log())
 	}
-	r.cmds = append(r.cmds, cmd)
-	path := filepath.Join(r.dir, socket)
-	for end := time.Now().Add(timeout); ; time.Sleep(10 * time.Millisecond) {
-		if _, err = os.Stat(path); err == nil {
-			return nil
-		}
-		if time.Now().After(end) {
-			return fmt.Errorf("%s has no socket %v after its start: %s", args[0], timeout, r.Log())
-		}
-	}
+	return nil
 }
 
 // Configure has the router take over a configuration: FRR in addition to what it has, BIRD in place of that. What the
@@ -180,11 +170,10 @@ func (r *Router) Log() string {
 
 // Close kills the router, whose routes stay in the kernel.
 func (r *Router) Close() error {
-	for _, cmd := range r.cmds {
-		_ = cmd.Process.Kill() // it may have ended
-		_ = cmd.Wait()         // the error says that it was killed
+	for _, p := range r.runs {
+		_ = p.Kill() // it may have ended
 	}
-	r.cmds = nil
+	r.runs = nil
 	return nil
 }
 

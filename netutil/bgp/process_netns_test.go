@@ -18,6 +18,7 @@ import (
 
 	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/bgp"
+	"svcproxy.dev/svcproxy/netutil/netnstest"
 )
 
 func init() { speakerMain = runSpeaker }
@@ -74,11 +75,11 @@ type speaker struct {
 	out *bufio.Reader
 }
 
-func startSpeaker(t *testing.T, ns string, st settings) *speaker {
+func startSpeaker(t *testing.T, ns *netnstest.Namespace, st settings) *speaker {
 	t.Helper()
 	b, err := json.Marshal(st)
 	fatal.If(t, err)
-	cmd := exec.Command("ip", "netns", "exec", ns, os.Args[0])
+	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), speakerEnv+"="+string(b))
 	cmd.Stderr = os.Stderr
 	s := &speaker{t: t, cmd: cmd}
@@ -88,18 +89,12 @@ func startSpeaker(t *testing.T, ns string, st settings) *speaker {
 	out, err := cmd.StdoutPipe()
 	fatal.If(t, err)
 	s.out = bufio.NewReader(out)
-	start(t, cmd)
-	return s
-}
-
-// start starts a process that ends with the test.
-func start(t *testing.T, cmd *exec.Cmd) {
-	t.Helper()
-	fatal.If(t, cmd.Start())
+	fatal.If(t, ns.Start(cmd))
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill() // may have ended
 		_ = cmd.Wait()
 	})
+	return s
 }
 
 func (s *speaker) say(line string) {

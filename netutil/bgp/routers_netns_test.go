@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/internal/routertest"
 	"svcproxy.dev/svcproxy/netutil/bgp"
+	"svcproxy.dev/svcproxy/netutil/netnstest"
 )
 
 // Addresses of the link between the router and this host.
@@ -27,12 +27,12 @@ const (
 // A daemon is a router of Debian, which is told to expect a peer.
 type daemon struct {
 	name  string
-	start func(in routertest.Start, dir, peer, password string) (*routertest.Router, error)
+	start func(in *netnstest.Namespace, dir, peer, password string) (*routertest.Router, error)
 }
 
 var daemons = []daemon{{"frr", startFRR}, {"bird", startBird}}
 
-func startFRR(in routertest.Start, dir, peer, password string) (*routertest.Router, error) {
+func startFRR(in *netnstest.Namespace, dir, peer, password string) (*routertest.Router, error) {
 	conf := fmt.Sprintf(`router bgp 64500
  bgp router-id 10.99.0.1
  no bgp ebgp-requires-policy
@@ -51,7 +51,7 @@ func startFRR(in routertest.Start, dir, peer, password string) (*routertest.Rout
 	return routertest.StartFRR(in, dir, conf, false)
 }
 
-func startBird(in routertest.Start, dir, peer, password string) (*routertest.Router, error) {
+func startBird(in *netnstest.Namespace, dir, peer, password string) (*routertest.Router, error) {
 	local := routerV4
 	if strings.Contains(peer, ":") {
 		local = routerV6
@@ -74,20 +74,12 @@ protocol bgp host {
 }
 
 // startDaemon starts a router that ends with the test.
-func startDaemon(t *testing.T, d daemon, ns, peer, password string) *routertest.Router {
+func startDaemon(t *testing.T, d daemon, ns *netnstest.Namespace, peer, password string) *routertest.Router {
 	t.Helper()
-	in := func(cmd *exec.Cmd) error {
-		cmd.Args = append([]string{"ip", "netns", "exec", ns}, cmd.Args...)
-		var err error
-		if cmd.Path, err = exec.LookPath("ip"); err != nil {
-			return err
-		}
-		return cmd.Start()
-	}
-	dir, err := os.MkdirTemp("", "bgpr") // not t.TempDir, for names of sockets
+	dir, err := netnstest.TempDir()
 	fatal.If(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	r, err := d.start(in, dir, peer, password)
+	r, err := d.start(ns, dir, peer, password)
 	fatal.If(t, err)
 	t.Cleanup(func() {
 		if err := r.Close(); err != nil {
@@ -98,28 +90,17 @@ func startDaemon(t *testing.T, d daemon, ns, peer, password string) *routertest.
 }
 
 // link makes two namespaces with a link between them, of both families.
-func link(t *testing.T, name string) (router, host string) {
+func link(t *testing.T) (router, host *netnstest.Namespace) {
 	t.Helper()
-	router, host = fmt.Sprintf("bgpr-%s-%d", name, os.Getpid()), fmt.Sprintf("bgph-%s-%d", name, os.Getpid())
-	for _, ns := range []string{router, host} {
-		ip(t, "netns add "+ns)
-		t.Cleanup(func() { ip(t, "netns del "+ns) })
+	router, host = netnstest.Make(t), netnstest.Make(t)
+	err := netnstest.Veth(router, "bgp0", host, "bgp0")
+	for ns, addrs := range map[*netnstest.Namespace][]string{router: {routerV4 + "/24", routerV6 + "/64"}, host: {hostV4 + "/24", hostV6 + "/64"}} {
+		if err == nil {
+			err = ns.SetUp("bgp0", netip.MustParsePrefix(addrs[0]), netip.MustParsePrefix(addrs[1]))
+		}
 	}
-	ip(t, fmt.Sprintf("-n %s link add bgp0 type veth peer name bgp0 netns %s", router, host))
-	for ns, addrs := range map[string][]string{router: {routerV4 + "/24", routerV6 + "/64"}, host: {hostV4 + "/24", hostV6 + "/64"}} {
-		ip(t, "-n "+ns+" addr add "+addrs[0]+" dev bgp0")
-		ip(t, "-n "+ns+" addr add "+addrs[1]+" dev bgp0 nodad")
-		ip(t, "-n "+ns+" link set lo up")
-		ip(t, "-n "+ns+" link set bgp0 up")
-	}
+	fatal.If(t, err)
 	return router, host
-}
-
-func ip(t *testing.T, args string) {
-	t.Helper()
-	if out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput(); err != nil {
-		t.Fatalf("ip %s: %v: %s", args, err, out)
-	}
 }
 
 // has reports whether a router has a route.
@@ -142,7 +123,7 @@ func TestRouters(t *testing.T) {
 }
 
 func testRouter(t *testing.T, d daemon, name, router, host string) {
-	rns, hns := link(t, d.name+name)
+	rns, hns := link(t)
 	r := startDaemon(t, d, rns, host, "secret")
 	st := settings{AS: ourAS, GracefulRestart: 30 * time.Second, Peers: []bgp.Peer{{
 		Address: netip.MustParseAddr(router), AS: routerAS, Password: "secret", Source: netip.MustParseAddr(host),
@@ -190,7 +171,7 @@ func testRouter(t *testing.T, d daemon, name, router, host string) {
 
 // The state names what an operator has configured wrong.
 func testRouterFaults(t *testing.T, d daemon) {
-	rns, hns := link(t, d.name+"f")
+	rns, hns := link(t)
 	startDaemon(t, d, rns, hostV4, "secret")
 	right := bgp.Peer{Address: netip.MustParseAddr(routerV4), AS: routerAS, Password: "secret"}
 	for _, tt := range []struct {
@@ -219,7 +200,7 @@ func TestTTLSecurity(t *testing.T) {
 }
 
 func testTTLSecurity(t *testing.T, name, router, host string) {
-	rns, hns := link(t, "ttl"+name)
+	rns, hns := link(t)
 	r := startDaemon(t, daemons[0], rns, host, "")
 	fatal.If(t, r.Configure(fmt.Sprintf("router bgp 64500\n neighbor %s ttl-security hops 1\n", host)))
 	s := startSpeaker(t, hns, settings{AS: ourAS, ListenPort: -1, Peers: []bgp.Peer{{
@@ -229,7 +210,9 @@ func testTTLSecurity(t *testing.T, name, router, host string) {
 	pace.Until(t, "a route over a TTL of 255", func() bool { return has(r, v4Route) })
 
 	rule := "table inet farther { chain c { type filter hook output priority 0; meta l4proto tcp %s set 254; }; }"
-	ip(t, "netns exec "+rns+" nft "+fmt.Sprintf(rule, map[string]string{"4": "ip ttl", "6": "ip6 hoplimit"}[name]))
+	if _, err := rns.Run("nft", fmt.Sprintf(rule, map[string]string{"4": "ip ttl", "6": "ip6 hoplimit"}[name])); err != nil {
+		t.Fatal(err)
+	}
 	pace.Until(t, "lost over a TTL of 254", func() bool { return s.state()[0].State != bgp.Established })
 	pace.Until(t, "no answer over a TTL of 254", func() bool {
 		st := s.state()[0]

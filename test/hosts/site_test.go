@@ -100,9 +100,9 @@ func (s *site) start(r *router) {
 	s.must(err)
 	s.t.Cleanup(func() { os.RemoveAll(dir) })
 	if r.name == "frr" {
-		r.Router, err = routertest.StartFRR(r.host.Start, dir, s.documented("FRR", r), true)
+		r.Router, err = routertest.StartFRR(r.host.Namespace, dir, s.documented("FRR", r), true)
 	} else {
-		r.Router, err = routertest.StartBird(r.host.Start, dir, s.documented("BIRD 2", r))
+		r.Router, err = routertest.StartBird(r.host.Namespace, dir, s.documented("BIRD 2", r))
 	}
 	s.must(err)
 	s.t.Cleanup(func() {
