@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/test/lab"
 	"svcproxy.dev/svcproxy/test/policy"
 )
@@ -55,26 +56,22 @@ type keepalived struct {
 
 	mu       sync.Mutex // lanes run beside each other
 	services map[string]lab.Service
-	cmd      *exec.Cmd // nil: it does not run
+	proc     *netnstest.Process // nil: it does not run
 }
 
 func (p *keepalived) path(name string) string { return filepath.Join(p.dir, name) }
 
 // Start implements Balancer.
 func (p *keepalived) Start() error {
-	log, err := os.OpenFile(p.path("log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	args := append(p.command[1:len(p.command):len(p.command)], "--dont-fork", "--log-console", "--check", "--use-file", p.path("conf"), "--pid", p.path("pid"), "--checkers_pid", p.path("checkers"))
+	cmd := exec.Command(p.command[0], args...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // its checker is a process of its own
+	proc, err := p.node.Launch(cmd, p.path("log"))
 	if err != nil {
 		return err
 	}
-	defer log.Close()
-	args := append(p.command[1:len(p.command):len(p.command)], "--dont-fork", "--log-console", "--check", "--use-file", p.path("conf"), "--pid", p.path("pid"), "--checkers_pid", p.path("checkers"))
-	cmd := exec.Command(p.command[0], args...)
-	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = log, log, &syscall.SysProcAttr{Setpgid: true}
-	if err := p.node.Start(cmd); err != nil {
-		return err
-	}
 	p.mu.Lock()
-	p.cmd = cmd
+	p.proc = proc
 	p.mu.Unlock()
 	return pace.Poll(30*time.Second, func() error {
 		want := p.servers()
@@ -101,33 +98,33 @@ func (p *keepalived) servers() (n int) {
 }
 
 // Stop implements Balancer.
-func (p *keepalived) Stop() error { return p.end(unix.SIGTERM) }
+func (p *keepalived) Stop() error {
+	return p.end(func(proc *netnstest.Process) error {
+		err := proc.Cmd.Process.Signal(unix.SIGTERM)
+		<-proc.Ended()
+		return err
+	})
+}
 
 // Kill implements Balancer.
-func (p *keepalived) Kill() error { return p.end(unix.SIGKILL) }
+func (p *keepalived) Kill() error { return p.end((*netnstest.Process).Kill) }
 
-func (p *keepalived) end(sig unix.Signal) error {
+func (p *keepalived) end(how func(*netnstest.Process) error) error {
 	p.mu.Lock()
-	cmd := p.cmd
-	p.cmd = nil
+	proc := p.proc
+	p.proc = nil
 	p.mu.Unlock()
-	if cmd == nil {
+	if proc == nil {
 		return nil
 	}
-	to := -cmd.Process.Pid // and its checker, which is a process of its own
-	if sig == unix.SIGTERM {
-		to = cmd.Process.Pid
-	}
-	err := unix.Kill(to, sig)
-	_ = cmd.Wait() // its error is the signal
-	return err
+	return how(proc)
 }
 
 // tell sends a signal to keepalived and its checker.
 func (p *keepalived) tell(sig unix.Signal) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return unix.Kill(-p.cmd.Process.Pid, sig)
+	return unix.Kill(-p.proc.Pid(), sig)
 }
 
 // Freeze implements Balancer.
@@ -177,8 +174,8 @@ func (p *keepalived) write() error {
 		return err
 	}
 	err := os.Rename(p.path("new"), p.path("conf"))
-	if p.cmd != nil && err == nil {
-		err = p.cmd.Process.Signal(unix.SIGHUP)
+	if p.proc != nil && err == nil {
+		err = p.proc.Cmd.Process.Signal(unix.SIGHUP)
 	}
 	return err
 }

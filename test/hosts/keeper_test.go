@@ -13,36 +13,30 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/test/lab"
 )
 
 // A keeper is keepalived on a host, as its unit starts it.
 type keeper struct {
-	cmd    *exec.Cmd
-	dir    string
-	exited chan error
+	proc *netnstest.Process // nil: it has ended
+	dir  string
 }
 
 // startKeeper starts keepalived, which ends with the test.
 func startKeeper(t *testing.T, h *lab.Host, dir, conf string) *keeper {
 	t.Helper()
-	k := &keeper{dir: dir, exited: make(chan error, 1)}
+	k := &keeper{dir: dir}
 	if err := os.WriteFile(k.path("keepalived.conf"), []byte(conf), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	shell(t, h, "keepalived", "--config-test", "--use-file", k.path("keepalived.conf"))
-	log, err := os.Create(k.path("keepalived.log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer log.Close()
-	k.cmd = exec.Command("keepalived", "--dont-fork", "--log-console", "--use-file", k.path("keepalived.conf"),
+	cmd := exec.Command("keepalived", "--dont-fork", "--log-console", "--use-file", k.path("keepalived.conf"),
 		"--pid", k.path("keepalived.pid"), "--vrrp_pid", k.path("vrrp.pid"), "--checkers_pid", k.path("checkers.pid"))
-	k.cmd.Stdout, k.cmd.Stderr = log, log
-	if err := h.Start(k.cmd); err != nil {
+	var err error
+	if k.proc, err = h.Launch(cmd, k.path("keepalived.log")); err != nil {
 		t.Fatal(err)
 	}
-	go func() { k.exited <- k.cmd.Wait() }()
 	t.Cleanup(func() { k.end(t) })
 	return k
 }
@@ -51,17 +45,17 @@ func (k *keeper) path(name string) string { return filepath.Join(k.dir, name) }
 
 // end ends keepalived.
 func (k *keeper) end(t *testing.T) {
-	if k.cmd == nil {
+	if k.proc == nil {
 		return
 	}
-	if err := k.cmd.Process.Signal(unix.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+	if err := k.proc.Cmd.Process.Signal(unix.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		t.Error(err)
 	}
-	<-k.exited
-	k.cmd = nil
+	<-k.proc.Ended()
 	if t.Failed() {
 		t.Logf("what keepalived said:\n%s", k.log(t))
 	}
+	k.proc = nil
 }
 
 // kill kills both of its processes: the one that speaks VRRP would clean up after the other.
@@ -73,17 +67,16 @@ func (k *keeper) kill(t *testing.T) {
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
 	if err == nil {
-		err = k.cmd.Process.Signal(unix.SIGSTOP) // lest it starts another
+		err = k.proc.Cmd.Process.Signal(unix.SIGSTOP) // lest it starts another
 	}
 	if err == nil {
 		err = unix.Kill(pid, unix.SIGKILL)
 	}
 	// Process 1 of a container may leave a zombie, which the next keepalived would take for alive.
-	if err := errors.Join(err, k.cmd.Process.Kill(), os.Remove(k.path("vrrp.pid"))); err != nil {
+	if err := errors.Join(err, k.proc.Kill(), os.Remove(k.path("vrrp.pid"))); err != nil {
 		t.Fatal(err)
 	}
-	<-k.exited
-	k.cmd = nil
+	k.proc = nil
 }
 
 // log returns what keepalived has said.
