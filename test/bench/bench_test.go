@@ -107,7 +107,9 @@ func (b *bench) loads(t *testing.T, all []lab.Service) (kube, first, ready []tim
 		if err != nil {
 			t.Fatal(err)
 		}
-		d.kill()
+		if err := d.Kill(); err != nil {
+			t.Fatal(err)
+		}
 		kube, first, ready = append(kube, took), append(first, d.first), append(ready, d.ready)
 	}
 	t.Logf("%d services of %d endpoints on %s", len(all), endpointsEach, b.variant.tables())

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -15,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/test/lab"
 )
 
@@ -22,7 +22,6 @@ const (
 	// readyPatience is for a first sync of 10,000 services on iptables-nft, which takes some 10 s.
 	readyPatience  = 5 * time.Minute
 	changePatience = time.Minute
-	stopPatience   = 5 * time.Second
 
 	// pollInterval is how often the daemon is asked whether a change is in the kernel. It
 	// says when it was, to the microsecond; asking more often would only take its time.
@@ -36,9 +35,8 @@ func lone(v variant) string {
 
 // A daemon is svcproxy running on a node.
 type daemon struct {
-	node   *node
-	cmd    *exec.Cmd
-	exited chan struct{} // closed when the process has ended
+	*lab.Daemon
+	node *node
 
 	ready time.Duration // from the start of the process to READY=1
 	first time.Duration // the first sync, as the daemon tells it
@@ -47,64 +45,55 @@ type daemon struct {
 // startDaemon starts svcproxy with its services in files and waits until it is ready.
 // It is killed with the test.
 func startDaemon(t *testing.T, n *node, all []lab.Service, settings string) (*daemon, error) {
-	for _, sub := range []string{"config", "state", "run"} {
-		if err := os.Mkdir(filepath.Join(n.dir, sub), 0o755); err != nil {
-			return nil, err
+	program, err := binary()
+	if err != nil {
+		return nil, err
+	}
+	d := &daemon{node: n}
+	if d.Daemon, err = lab.NewDaemon(n.Lab, program); err != nil {
+		return nil, err
+	}
+	t.Cleanup(func() {
+		if err := d.Remove(); err != nil {
+			t.Error(err)
 		}
-	}
-	d := &daemon{node: n, exited: make(chan struct{})}
-	if err := os.WriteFile(d.path("svcproxy.toml"), []byte(settings), 0o644); err != nil {
+	})
+	if err := errors.Join(d.Settings(settings), writeFiles(d.ConfigDir(), all)); err != nil {
 		return nil, err
 	}
-	if err := writeFiles(d.path(""), all); err != nil {
-		return nil, err
-	}
-	t.Cleanup(d.kill)
 	if err := d.run(); err != nil {
-		return nil, fmt.Errorf("svcproxy with %d services: %w\n%s", len(all), err, d.logTail())
+		return d, fmt.Errorf("svcproxy with %d services: %w\n%s", len(all), err, d.LogTail(logLines))
 	}
 	m, err := d.metrics()
 	d.first = m.duration(fullSyncs)
 	return d, err
 }
 
-// path returns where a file of the configuration directory is.
-func (d *daemon) path(name string) string { return filepath.Join(d.node.dir, "config", name) }
+// logLines is how much of the log is shown where something fails.
+const logLines = 20
 
 // run starts the process and waits for its READY=1, as systemd would.
 func (d *daemon) run() error {
-	program, err := binary()
-	if err != nil {
-		return err
-	}
-	notify, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram", Name: filepath.Join(d.node.dir, "notify")})
+	path := filepath.Join(d.Dir, "notify")
+	_ = os.Remove(path) // of an earlier start
+	notify, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram", Name: path})
 	if err != nil {
 		return err
 	}
 	defer notify.Close()
-	log, err := os.Create(filepath.Join(d.node.dir, "log"))
-	if err != nil {
+	d.Env = []string{"NOTIFY_SOCKET=" + path}
+	if err := d.Launch(); err != nil {
 		return err
 	}
-	defer log.Close()
-	dir := d.node.dir
-	cmd := exec.Command(program, "run", "--config-dir", dir+"/config", "--state-dir", dir+"/state", "--run-dir", dir+"/run")
-	cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+notify.LocalAddr().String())
-	cmd.Stdout, cmd.Stderr = log, log
-	start := time.Now()
-	if err := d.node.Node.Start(cmd); err != nil {
-		return err
-	}
-	d.cmd = cmd
+	p := d.Process
 	go func() {
-		cmd.Wait()
+		<-p.Ended()
 		notify.Close() // nothing more will come
-		close(d.exited)
 	}()
 	if err := awaitReady(notify); err != nil {
 		return err
 	}
-	d.ready = time.Since(start)
+	d.ready = time.Since(p.Begun)
 	return nil
 }
 
@@ -125,23 +114,6 @@ func awaitReady(notify *net.UnixConn) error {
 	}
 }
 
-// kill ends the process, if it was started.
-func (d *daemon) kill() {
-	if d.cmd != nil {
-		d.cmd.Process.Kill()
-		<-d.exited
-	}
-}
-
-// logTail returns the end of what the daemon has logged.
-func (d *daemon) logTail() string {
-	text, err := os.ReadFile(filepath.Join(d.node.dir, "log"))
-	if err != nil {
-		return err.Error()
-	}
-	return string(text[max(0, len(text)-2000):])
-}
-
 // A change is what one change of a file cost.
 type change struct {
 	total time.Duration // from before the rename until the kernel had it
@@ -154,12 +126,12 @@ func (d *daemon) replace(name, text string) (change, error) {
 	if err != nil {
 		return change{}, err
 	}
-	temporary := d.path("." + name) // names with a dot are not read
-	if err := os.WriteFile(temporary, []byte(text), 0o644); err != nil {
+	place, err := d.Stage(name, text)
+	if err != nil {
 		return change{}, err
 	}
 	start := time.Now()
-	if err := os.Rename(temporary, d.path(name)); err != nil {
+	if err := place(); err != nil {
 		return change{}, err
 	}
 	after, err := d.awaitSync(before, partialSyncs)
@@ -178,8 +150,8 @@ func (d *daemon) resync() (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	if err := d.cmd.Process.Signal(syscall.SIGHUP); err != nil {
-		return 0, fmt.Errorf("sending SIGHUP: %w", err)
+	if err := d.Signal(syscall.SIGHUP); err != nil {
+		return 0, err
 	}
 	after, err := d.awaitSync(before, fullSyncs)
 	return after.duration(fullSyncs) - before.duration(fullSyncs), err
@@ -195,13 +167,13 @@ func (d *daemon) awaitSync(before metrics, kind string) (metrics, error) {
 			return nil, err
 		}
 		if now[failures] > before[failures] {
-			return nil, fmt.Errorf("a sync failed\n%s", d.logTail())
+			return nil, fmt.Errorf("a sync failed\n%s", d.LogTail(logLines))
 		}
 		if now[kind+"_count"] > before[kind+"_count"] {
 			return now, nil
 		}
 	}
-	return nil, fmt.Errorf("no sync %v after a change\n%s", changePatience, d.logTail())
+	return nil, fmt.Errorf("no sync %v after a change\n%s", changePatience, d.LogTail(logLines))
 }
 
 // Names of metrics. Those of the IPv4 family are read.
@@ -241,19 +213,6 @@ func parseMetrics(text string) metrics {
 
 // resident returns the resident memory of the process, now and at its peak, in MiB.
 func (d *daemon) resident() (now, peak int, err error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", d.cmd.Process.Pid))
-	for line := range strings.Lines(string(text)) {
-		fields := strings.Fields(line)
-		if len(fields) < 2 {
-			continue
-		}
-		kib, _ := strconv.Atoi(fields[1])
-		switch fields[0] {
-		case "VmRSS:":
-			now = kib / 1024
-		case "VmHWM:":
-			peak = kib / 1024
-		}
-	}
-	return now, peak, err
+	now, peak, err = netnstest.Memory(d.Pid())
+	return now >> 20, peak >> 20, err
 }

@@ -67,7 +67,7 @@ func TestFlush(t *testing.T) {
 				for range runs {
 					n, err := d.removed(t, b, makeServices(count))
 					if err != nil {
-						t.Fatalf("%s: %v\n%s", b.name, err, d.logTail())
+						t.Fatalf("%s: %v\n%s", b.name, err, d.LogTail(logLines))
 					}
 					lost, worst = lost+min(n, 1), max(worst, n)
 				}

@@ -143,7 +143,7 @@ func TestHeard(t *testing.T) {
 		all[len(all)-1].Endpoints[0].Address = offset(spare, i)
 		took, err := l.after(func() (time.Time, error) { return d.rewrite(all, len(all)-1) })
 		if err != nil {
-			t.Fatalf("%v\n%s", err, d.logTail())
+			t.Fatalf("%v\n%s", err, d.LogTail(logLines))
 		}
 		files = append(files, took)
 		if took, err = l.after(func() (time.Time, error) { return w.change(1 + i) }); err != nil {
@@ -167,10 +167,10 @@ func (d *daemon) rewrite(all []lab.Service, i int) (start time.Time, err error) 
 	if err != nil {
 		return start, err
 	}
-	temporary := d.path("." + fileName(i))
-	if err := os.WriteFile(temporary, []byte(text), 0o644); err != nil {
+	place, err := d.Stage(fileName(i), text)
+	if err != nil {
 		return start, err
 	}
 	start = time.Now()
-	return start, os.Rename(temporary, d.path(fileName(i)))
+	return start, place()
 }

@@ -10,7 +10,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -35,11 +34,15 @@ func TestLimits(t *testing.T) {
 			d := &daemon{node: mustNode(t, v)}
 			for _, when := range []string{"first start", "second start"} {
 				g := mustGroup(t, unit["MemoryMax"])
-				t.Cleanup(func() { d.kill() }) // before the group is removed
+				t.Cleanup(func() { // before the group is removed
+					if d != nil && d.Daemon != nil {
+						_ = d.Kill()
+					}
+				})
 				start := time.Now()
 				err := g.within(func() (err error) {
-					if d.cmd != nil {
-						return d.again()
+					if d.Daemon != nil {
+						return d.run()
 					}
 					d, err = startDaemon(t, d.node, atLimits(), lone(v))
 					return err
@@ -50,14 +53,14 @@ func TestLimits(t *testing.T) {
 				took := time.Since(start)
 				peak, readErr := g.peak()
 				if err := errors.Join(err, readErr); err != nil {
-					t.Fatalf("%s: %v\n%s", when, err, d.logTail())
+					t.Fatalf("%s: %v\n%s", when, err, d.LogTail(logLines))
 				}
 				_, own, err := d.resident()
 				t.Logf("%s: %v, %d MB at most, of them svcproxy itself %d MiB", when, round(took), peak>>20, own)
 				if err != nil || own == 0 || peak >= unit["MemoryHigh"] {
 					t.Errorf("%s: %d bytes of memory, want less than %d (%v)", when, peak, unit["MemoryHigh"], err)
 				}
-				if err := d.stop(); err != nil {
+				if err := d.Stop(); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -84,24 +87,6 @@ func atLimits() (all []lab.Service) {
 		all = append(all, s)
 	}
 	return all
-}
-
-// again starts a daemon that was stopped.
-func (d *daemon) again() error {
-	if err := os.Remove(filepath.Join(d.node.dir, "notify")); err != nil {
-		return err
-	}
-	d.exited = make(chan struct{})
-	return d.run()
-}
-
-// stop ends the daemon, as systemd does. What is in the kernel stays.
-func (d *daemon) stop() error {
-	if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		return err
-	}
-	<-d.exited
-	return nil
 }
 
 // awaitAll waits until everything is in the kernel, for which READY=1 does not wait where it takes long.

@@ -13,11 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/test/lab"
 )
-
-// commandTimeout ends a command that hangs. kube-proxy's layout takes iptables-nft-restore some 5 s.
-const commandTimeout = 5 * time.Minute
 
 // A variant is a kernel interface: one of the two that iptables speaks, nftables
 // itself, or IPVS, beside iptables-nft.
@@ -73,8 +71,7 @@ func newNode(t *testing.T, v variant) (*node, error) {
 			t.Error(err)
 		}
 	})
-	// Not under t.TempDir: the name of a socket has 107 bytes at most, unix(7).
-	if n.dir, err = os.MkdirTemp("", "svcproxy-bench-"); err != nil {
+	if n.dir, err = netnstest.TempDir(); err != nil {
 		return nil, err
 	}
 	if v == ipvs {
@@ -121,7 +118,7 @@ func (n *node) load(rules []byte, tool string, flags ...string) (time.Duration, 
 		return 0, err
 	}
 	defer file.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), netnstest.CommandTimeout)
 	defer cancel()
 	var stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, tool, flags...)
@@ -166,21 +163,5 @@ func (n *node) restoreOneRule(comment string) (time.Duration, error) {
 
 // natRules returns the rules of the nat table.
 func (n *node) natRules() (string, error) {
-	return n.run(fmt.Sprintf("iptables-%s-save", n.variant), "-t", "nat")
-}
-
-// run is lab.Namespace.Run for tools that have much to do.
-func (n *node) run(tool string, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
-	defer cancel()
-	var stdout, stderr bytes.Buffer
-	cmd := exec.CommandContext(ctx, tool, args...)
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := n.Node.Start(cmd); err != nil {
-		return "", err
-	}
-	if err := cmd.Wait(); err != nil {
-		return "", fmt.Errorf("%s: %w: %s", cmd, err, bytes.TrimSpace(stderr.Bytes()))
-	}
-	return stdout.String(), nil
+	return n.Node.Run(fmt.Sprintf("iptables-%s-save", n.variant), "-t", "nat")
 }

@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -20,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/netutil/lvs"
+	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/test/lab"
 )
 
@@ -150,29 +150,18 @@ type ipvsRound struct {
 	node   *node
 	all    []lab.Service
 	kernel *lvs.Conn
-	cmd    *exec.Cmd
-	exited chan struct{}
+	proc   *netnstest.Process
 	got    map[string]float64
 }
 
 // start starts the program and waits until the kernel has all services.
 func (r *ipvsRound) start(cmd *exec.Cmd, what string) error {
-	log, err := os.OpenFile(filepath.Join(r.node.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	proc, err := r.node.Node.Launch(cmd, filepath.Join(r.node.dir, "log"))
 	if err != nil {
 		return err
 	}
-	defer log.Close()
-	cmd.Stdout, cmd.Stderr = log, log
-	begin, exited := time.Now(), make(chan struct{})
-	if err := r.node.Node.Start(cmd); err != nil {
-		return err
-	}
-	go func() {
-		_ = cmd.Wait() // it tells of a signal
-		close(exited)
-	}()
-	r.cmd, r.exited = cmd, exited
-	took, err := r.await(begin, 100*time.Millisecond, r.complete)
+	r.proc = proc
+	took, err := r.await(proc.Begun, 100*time.Millisecond, r.complete)
 	r.got[what] = took
 	if err == nil {
 		time.Sleep(ipvsSettled)
@@ -182,9 +171,9 @@ func (r *ipvsRound) start(cmd *exec.Cmd, what string) error {
 
 // end ends the program by a signal, and waits for it.
 func (r *ipvsRound) end(sig unix.Signal) {
-	if r.cmd != nil {
-		_ = r.cmd.Process.Signal(sig)
-		<-r.exited
+	if r.proc != nil {
+		_ = r.proc.Cmd.Process.Signal(sig)
+		<-r.proc.Ended()
 	}
 }
 
@@ -196,9 +185,8 @@ func (r *ipvsRound) await(begin time.Time, poll time.Duration, done func() error
 			return time.Since(begin).Seconds(), nil
 		}
 		select {
-		case <-r.exited:
-			text, _ := os.ReadFile(filepath.Join(r.node.dir, "log"))
-			return 0, fmt.Errorf("it has ended: %v\n%s", r.cmd.ProcessState, text[max(0, len(text)-2000):])
+		case <-r.proc.Ended():
+			return 0, fmt.Errorf("it has ended: %v\n%s", r.proc.Cmd.ProcessState, r.proc.LogTail(2000))
 		case <-time.After(poll):
 		}
 	}
@@ -267,7 +255,7 @@ func (r *ipvsRound) replace(from, to, i int) (float64, error) {
 	for at := from; at < to; at++ {
 		r.all[at].Endpoints[0].Address = offset(spare, i*len(r.all)+at)
 	}
-	begin, err := r.change(r.node, r.cmd, r.all, from, to)
+	begin, err := r.change(r.node, r.proc.Cmd, r.all, from, to)
 	if err != nil {
 		return 0, err
 	}
@@ -287,36 +275,12 @@ func (r *ipvsRound) connect() error {
 
 // resources returns the processor time and the resident memory, in bytes, of the program and its children.
 func (r *ipvsRound) resources() (cpu time.Duration, memory float64, err error) {
-	stats, err := filepath.Glob("/proc/[0-9]*/stat")
-	if err != nil {
-		return 0, 0, err
+	own := r.proc.Pid()
+	all, err := netnstest.Usages(func(u netnstest.Usage) bool { return u.Pid == own || u.Parent == own })
+	for _, u := range all {
+		cpu, memory = cpu+u.Processor, memory+float64(u.Resident)
 	}
-	own := strconv.Itoa(r.cmd.Process.Pid)
-	for _, name := range stats {
-		text, err := os.ReadFile(name)
-		if err != nil {
-			continue // it has ended
-		}
-		_, after, _ := strings.Cut(string(text), ") ") // proc_pid_stat(5): state, ppid, ...
-		fields := strings.Fields(after)
-		if len(fields) < 22 || filepath.Dir(name) != "/proc/"+own && fields[1] != own {
-			continue
-		}
-		ticks := 0
-		for _, field := range fields[11:13] { // utime, stime
-			n, err := strconv.Atoi(field)
-			if err != nil {
-				return 0, 0, err
-			}
-			ticks += n
-		}
-		pages, err := strconv.Atoi(fields[21]) // rss
-		if err != nil {
-			return 0, 0, err
-		}
-		cpu, memory = cpu+time.Duration(ticks)*tick, memory+float64(pages*os.Getpagesize())
-	}
-	return cpu, memory, nil
+	return cpu, memory, err
 }
 
 // svcproxyPeer is svcproxy with files.

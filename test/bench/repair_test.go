@@ -30,7 +30,7 @@ func (v variant) breakages() []breakage {
 	}
 	script := func(name, text string) breakage {
 		return breakage{name, func(n *node) error {
-			_, err := n.run("nft", strings.ReplaceAll(text, "TABLE", "ip svcproxy"))
+			_, err := n.Node.Run("nft", strings.ReplaceAll(text, "TABLE", "ip svcproxy"))
 			return err
 		}}
 	}
@@ -49,10 +49,10 @@ func (v variant) breakages() []breakage {
 func (n *node) flushTables() error {
 	tool := n.variant.tool("iptables")
 	for _, table := range []string{"nat", "filter", "mangle"} {
-		if _, err := n.run(tool, "-w", "-t", table, "-F"); err != nil {
+		if _, err := n.Node.Run(tool, "-w", "-t", table, "-F"); err != nil {
 			return err
 		}
-		n.run(tool, "-w", "-t", table, "-X")
+		n.Node.Run(tool, "-w", "-t", table, "-X")
 	}
 	return nil
 }
@@ -86,7 +86,7 @@ func TestRepair(t *testing.T) {
 				r := &repair{variant: v, services: count, connections: connections, breakage: b}
 				rows = append(rows, r)
 				if err := r.measure(t, d); err != nil {
-					t.Errorf("%s: %v\n%s", b.name, err, d.logTail())
+					t.Errorf("%s: %v\n%s", b.name, err, d.LogTail(logLines))
 				}
 			}
 		})
@@ -137,10 +137,10 @@ func (r *repair) measure(t *testing.T, d *daemon) error {
 // shown returns the lines of what the kernel holds of ours, sorted.
 func (n *node) shown() ([]string, error) {
 	if n.variant == nftables {
-		text, err := n.run("nft", "list", "table", "ip", "svcproxy")
+		text, err := n.Node.Run("nft", "list", "table", "ip", "svcproxy")
 		return slices.Sorted(strings.Lines(text)), err
 	}
-	text, err := n.run(fmt.Sprintf("iptables-%s-save", n.variant))
+	text, err := n.Node.Run(fmt.Sprintf("iptables-%s-save", n.variant))
 	ours := slices.DeleteFunc(slices.Sorted(strings.Lines(text)), func(line string) bool {
 		return !strings.HasPrefix(line, "-A ") || !strings.Contains(line, "SVCP-")
 	})

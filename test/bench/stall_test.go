@@ -90,7 +90,7 @@ func (n *node) elsewhere() target {
 
 // add writes the files of all services, and waits until each of the last services of a file answers.
 func (d *daemon) add(all []lab.Service) (time.Duration, error) {
-	staging := filepath.Join(d.node.dir, "staging")
+	staging := filepath.Join(d.Dir, "staging")
 	if err := os.Mkdir(staging, 0o755); err != nil {
 		return 0, err
 	}
@@ -99,7 +99,7 @@ func (d *daemon) add(all []lab.Service) (time.Duration, error) {
 	}
 	start := time.Now()
 	for from := 0; from < len(all); from += perFile {
-		if err := os.Rename(filepath.Join(staging, fileName(from)), d.path(fileName(from))); err != nil {
+		if err := os.Rename(filepath.Join(staging, fileName(from)), filepath.Join(d.ConfigDir(), fileName(from))); err != nil {
 			return 0, err
 		}
 	}

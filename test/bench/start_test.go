@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -40,11 +38,11 @@ func TestStart(t *testing.T) {
 					t.Fatal(err)
 				}
 				kernel = append(kernel, took)
-				if err := errors.Join(d.stop(), d.again()); err != nil {
+				if err := errors.Join(d.Stop(), d.run()); err != nil {
 					t.Fatal(err)
 				}
 				warm = append(warm, d.ready)
-				if err := errors.Join(d.stop(), d.node.deleteTables(), d.forget(), d.again()); err != nil {
+				if err := errors.Join(d.Stop(), d.node.deleteTables(), d.Forget(), d.run()); err != nil {
 					t.Fatal(err)
 				}
 				cold = append(cold, d.ready)
@@ -61,12 +59,6 @@ func TestStart(t *testing.T) {
 		})
 	}
 	logMachine(t)
-}
-
-// forget removes what the daemon knew.
-func (d *daemon) forget() error {
-	state := filepath.Join(d.node.dir, "state")
-	return errors.Join(os.RemoveAll(state), os.Mkdir(state, 0o755))
 }
 
 // ours is the table of IPv4.

@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -16,6 +15,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/test/lab"
 )
@@ -179,7 +179,7 @@ func (s stress) underStress(t *testing.T, d *daemon, f *figures) (err error) {
 	f.stressed, err = s.sample(d)
 	f.writesBeside = stop()
 	if err != nil {
-		return fmt.Errorf("under stress: %w\n%s", err, d.logTail())
+		return fmt.Errorf("under stress: %w\n%s", err, d.LogTail(logLines))
 	}
 	_, f.peakStressed, err = d.resident()
 	return err
@@ -255,18 +255,17 @@ func (d *daemon) rename(name string, s lab.Service) error {
 	if err != nil {
 		return err
 	}
-	temporary := d.path("." + name)
-	return errors.Join(os.WriteFile(temporary, []byte(text), 0o644), os.Rename(temporary, d.path(name)))
+	return d.WriteFile(name, text)
 }
 
 // settle writes svcproxy.toml and waits until it is in use.
 func (d *daemon) settle(text string) error {
-	if err := os.WriteFile(d.path("svcproxy.toml"), []byte(text), 0o644); err != nil {
+	if err := d.Settings(text); err != nil {
 		return err
 	}
 	return pace.Poll(stressPatience, func() error {
-		log, err := os.ReadFile(filepath.Join(d.node.dir, "log"))
-		if err == nil && !strings.Contains(string(log), "settings changed") {
+		log, err := d.Process.Log()
+		if err == nil && !strings.Contains(log, "settings changed") {
 			err = errors.New("the daemon does not notice that its settings have changed")
 		}
 		return err
@@ -286,21 +285,8 @@ func (d *daemon) idle(during time.Duration) (time.Duration, error) {
 
 // processor returns the time that the daemon and its children that ended have had, proc_pid_stat(5).
 func (d *daemon) processor() (time.Duration, error) {
-	text, err := os.ReadFile(filepath.Join("/proc", fmt.Sprint(d.cmd.Process.Pid), "stat"))
-	if err != nil {
-		return 0, err
-	}
-	_, rest, _ := strings.Cut(string(text), ") ") // the name may have spaces
-	fields := strings.Fields(rest)
-	const utime, perSecond = 14 - 3, 100 // the 14th to 17th field, in USER_HZ
-	var ticks, n int64
-	for _, field := range fields[utime : utime+4] {
-		if _, err := fmt.Sscan(field, &n); err != nil {
-			return 0, err
-		}
-		ticks += n
-	}
-	return time.Duration(ticks) * time.Second / perSecond, nil
+	u, err := netnstest.UsageOf(d.Pid())
+	return u.Processor + u.Children, err
 }
 
 // hold compares with the targets, if asked to.

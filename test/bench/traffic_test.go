@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/test/lab"
 )
 
@@ -23,8 +23,6 @@ const (
 	rateThreads = 2 // that make connections at a time
 	rateTurns   = 4 // of connectRound connections, in a round
 	rateRounds  = 60
-
-	tick = 10 * time.Millisecond // of processor time in /proc: USER_HZ is 100 everywhere
 )
 
 // A counting is a node where connections are counted in some way.
@@ -160,20 +158,8 @@ func ownProcessorTime() time.Duration {
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
-// processorTime is that of svcproxy, proc_pid_stat(5).
-func (d *daemon) processorTime() (sum time.Duration, err error) {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", d.cmd.Process.Pid))
-	if err != nil {
-		return 0, err
-	}
-	_, after, _ := strings.Cut(string(stat), ") ")
-	fields := strings.Fields(after)
-	for _, field := range fields[min(11, len(fields)):min(13, len(fields))] { // utime, stime
-		n, err := strconv.Atoi(field)
-		if err != nil {
-			return 0, err
-		}
-		sum += time.Duration(n) * tick
-	}
-	return sum, nil
+// processorTime is that of svcproxy.
+func (d *daemon) processorTime() (time.Duration, error) {
+	u, err := netnstest.UsageOf(d.Pid())
+	return u.Processor, err
 }
