@@ -3,12 +3,8 @@
 package kubernetes
 
 import (
-	"bufio"
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +13,8 @@ import (
 	core "k8s.io/api/core/v1"
 	discovery "k8s.io/api/discovery/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"svcproxy.dev/svcproxy/netutil/netnstest"
 )
 
 // The size of the comparison.
@@ -96,7 +94,7 @@ func (n *node) measureSvcproxy(t *testing.T) memory {
 		}
 	}
 	time.Sleep(settling)
-	m := memoryOf(t, n.processIn(t, "svcproxy"))
+	m := memoryOf(t, n.d.Pid())
 	if err := n.d.Stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -108,52 +106,20 @@ func (n *node) measureSvcproxy(t *testing.T) memory {
 
 func (n *node) measureKubeProxy(t *testing.T) memory {
 	begin := time.Now()
-	cmd := n.startKubeProxy("nftables")
+	p := n.startKubeProxy("nftables")
 	t.Logf("kube-proxy synced after %v", time.Since(begin).Round(time.Millisecond))
 	time.Sleep(settling)
-	return memoryOf(t, cmd.Process.Pid)
-}
-
-// processIn finds a program by its name among the processes of the node.
-func (n *node) processIn(t *testing.T, name string) int {
-	t.Helper()
-	text, err := n.lab.Node.Run("ip", "netns", "pids", n.lab.Node.Name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, word := range strings.Fields(text) {
-		comm, _ := os.ReadFile(filepath.Join("/proc", word, "comm"))
-		if pid, err := strconv.Atoi(word); err == nil && strings.TrimSpace(string(comm)) == name {
-			return pid
-		}
-	}
-	t.Fatalf("no process %s on the node", name)
-	return 0
+	return memoryOf(t, p.Pid())
 }
 
 // memory is what a process has of the host's, in bytes.
 type memory struct{ now, peak int }
 
-func memoryOf(t *testing.T, pid int) memory {
+func memoryOf(t *testing.T, pid int) (m memory) {
 	t.Helper()
-	f, err := os.Open(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
+	var err error
+	if m.now, m.peak, err = netnstest.Memory(pid); err != nil {
 		t.Fatal(err)
-	}
-	defer f.Close()
-	var m memory
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		fields := strings.Fields(lines.Text())
-		if len(fields) < 2 {
-			continue
-		}
-		kib, _ := strconv.Atoi(fields[1])
-		switch fields[0] {
-		case "VmRSS:":
-			m.now = kib << 10
-		case "VmHWM:":
-			m.peak = kib << 10
-		}
 	}
 	return m
 }

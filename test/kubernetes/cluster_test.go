@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"svcproxy.dev/svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/test/lab"
 )
 
@@ -45,8 +46,8 @@ type cluster struct {
 	t      testing.TB
 	node   *lab.Host
 	dir    string
-	etcd   *exec.Cmd
-	api    *exec.Cmd // nil: none runs
+	etcd   *netnstest.Process
+	api    *netnstest.Process // nil: none runs
 	client *kubernetes.Clientset
 }
 
@@ -81,26 +82,14 @@ func (c *cluster) write(name string, text []byte) {
 func (c *cluster) path(name string) string { return filepath.Join(c.dir, name) }
 
 // start starts a program on the node, and has it killed when the test ends.
-func (c *cluster) start(name string, args ...string) *exec.Cmd {
+func (c *cluster) start(name string, args ...string) *netnstest.Process {
 	c.t.Helper()
-	log, err := os.OpenFile(c.path(name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	p, err := c.node.Launch(exec.Command(binary(c.t, name), args...), c.path(name+".log"))
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	defer log.Close()
-	cmd := exec.Command(binary(c.t, name), args...)
-	cmd.Stdout, cmd.Stderr = log, log
-	if err := c.node.Start(cmd); err != nil {
-		c.t.Fatal(err)
-	}
-	c.t.Cleanup(func() { kill(cmd) })
-	return cmd
-}
-
-// kill ends a program that may have ended already.
-func kill(cmd *exec.Cmd) {
-	_ = cmd.Process.Kill()
-	_ = cmd.Wait()
+	c.t.Cleanup(func() { _ = p.Kill() })
+	return p
 }
 
 // startAPI starts the API server under a port and waits until it is ready.
@@ -142,7 +131,7 @@ func (c *cluster) dial(ctx context.Context, network, addr string) (conn net.Conn
 }
 
 // stopAPI kills the API server.
-func (c *cluster) stopAPI() { kill(c.api) }
+func (c *cluster) stopAPI() { _ = c.api.Kill() }
 
 // kubeconfig writes one for a user and returns its path.
 func (c *cluster) kubeconfig(user, token string) string {

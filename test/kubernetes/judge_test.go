@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net/http"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -22,7 +21,7 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"svcproxy.dev/svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/test/history"
 	"svcproxy.dev/svcproxy/test/lab"
@@ -87,31 +86,19 @@ func leaving(_ *history.Site, r *rand.Rand, svc *lab.Service) {
 type kubeProxy struct {
 	*cluster
 	mode string
-	cmd  *exec.Cmd // nil: it does not run
+	proc *netnstest.Process // nil: it does not run
 }
 
 // Start implements history.Balancer.
 func (p *kubeProxy) Start() error {
-	log, err := os.OpenFile(p.path("kube-proxy.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	cmd := exec.Command(binary(p.t, "kube-proxy"), "--kubeconfig="+p.kubeconfig("admin", adminToken), "--proxy-mode="+p.mode, "--hostname-override=node",
+		"--cluster-cidr=10.4.0.0/16,fd00:4::/64", "--nodeport-addresses=0.0.0.0/0,::/0", "--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0")
+	proc, err := p.node.Launch(cmd, p.path("kube-proxy.log"))
 	if err != nil {
 		return err
 	}
-	defer log.Close()
-	p.cmd = exec.Command(binary(p.t, "kube-proxy"), "--kubeconfig="+p.kubeconfig("admin", adminToken), "--proxy-mode="+p.mode, "--hostname-override=node",
-		"--cluster-cidr=10.4.0.0/16,fd00:4::/64", "--nodeport-addresses=0.0.0.0/0,::/0", "--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0")
-	p.cmd.Stdout, p.cmd.Stderr = log, log
-	begun := time.Now()
-	if err := p.node.Start(p.cmd); err != nil {
-		return err
-	}
-	return pace.Poll(time.Minute, func() error {
-		time.Sleep(50 * time.Millisecond)
-		code, body, err := p.node.Get("http://127.0.0.1:10249/metrics")
-		if err == nil && (code != http.StatusOK || !synced.MatchString(body)) {
-			err = fmt.Errorf("kube-proxy has not synced %v after its start: %d", time.Since(begun), code)
-		}
-		return err
-	})
+	p.proc = proc
+	return p.awaitKubeProxy(time.Minute)
 }
 
 // Stop implements history.Balancer.
@@ -121,20 +108,20 @@ func (p *kubeProxy) Stop() error { return p.end(unix.SIGTERM) }
 func (p *kubeProxy) Kill() error { return p.end(unix.SIGKILL) }
 
 func (p *kubeProxy) end(sig unix.Signal) error {
-	if p.cmd == nil {
+	if p.proc == nil {
 		return nil
 	}
-	err := p.cmd.Process.Signal(sig)
-	_ = p.cmd.Wait() // its error is the signal
-	p.cmd = nil
+	err := p.proc.Cmd.Process.Signal(sig)
+	<-p.proc.Ended()
+	p.proc = nil
 	return err
 }
 
 // Freeze implements history.Balancer.
-func (p *kubeProxy) Freeze() error { return p.cmd.Process.Signal(unix.SIGSTOP) }
+func (p *kubeProxy) Freeze() error { return p.proc.Cmd.Process.Signal(unix.SIGSTOP) }
 
 // Thaw implements history.Balancer.
-func (p *kubeProxy) Thaw() error { return p.cmd.Process.Signal(unix.SIGCONT) }
+func (p *kubeProxy) Thaw() error { return p.proc.Cmd.Process.Signal(unix.SIGCONT) }
 
 // Put implements history.Balancer.
 func (p *kubeProxy) Put(svc lab.Service) error {

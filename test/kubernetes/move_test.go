@@ -5,8 +5,6 @@ package kubernetes
 import (
 	"fmt"
 	"net/http"
-	"os"
-	"os/exec"
 	"regexp"
 	"strings"
 	"syscall"
@@ -18,6 +16,7 @@ import (
 	discovery "k8s.io/api/discovery/v1"
 
 	"svcproxy.dev/svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/test/lab"
 )
@@ -26,32 +25,35 @@ import (
 var synced = regexp.MustCompile(`kubeproxy_sync_proxy_rules_last_timestamp_seconds\{ip_family="IPv4"\} [1-9]`)
 
 // startKubeProxy starts kube-proxy on the node, and waits for its first sync.
-func (n *node) startKubeProxy(mode string) *exec.Cmd {
+func (n *node) startKubeProxy(mode string) *netnstest.Process {
 	n.t.Helper()
-	cmd := n.start("kube-proxy", "--kubeconfig="+n.kubeconfig("admin", adminToken), "--proxy-mode="+mode, "--hostname-override=node",
+	p := n.start("kube-proxy", "--kubeconfig="+n.kubeconfig("admin", adminToken), "--proxy-mode="+mode, "--hostname-override=node",
 		"--cluster-cidr=10.4.0.0/16", "--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0")
-	err := pace.Poll(10*time.Minute, func() error {
-		time.Sleep(200 * time.Millisecond)
-		code, body, err := n.lab.Node.Get("http://127.0.0.1:10249/metrics")
+	if err := n.awaitKubeProxy(10 * time.Minute); err != nil {
+		n.t.Fatalf("%v\n%s", err, p.LogTail(3000))
+	}
+	return p
+}
+
+// awaitKubeProxy waits for the first sync of kube-proxy.
+func (c *cluster) awaitKubeProxy(patience time.Duration) error {
+	return pace.Poll(patience, func() error {
+		time.Sleep(50 * time.Millisecond)
+		code, body, err := c.node.Get("http://127.0.0.1:10249/metrics")
 		if err == nil && (code != http.StatusOK || !synced.MatchString(body)) {
 			err = fmt.Errorf("kube-proxy has not synced: %d", code)
 		}
 		return err
 	})
-	if err != nil {
-		text, _ := os.ReadFile(n.path("kube-proxy.log"))
-		n.t.Fatalf("%v\n%s", err, text[max(0, len(text)-3000):])
-	}
-	return cmd
 }
 
 // stopKubeProxy stops it as kubelet does, and removes its rules.
-func (n *node) stopKubeProxy(cmd *exec.Cmd) {
+func (n *node) stopKubeProxy(p *netnstest.Process) {
 	n.t.Helper()
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+	if err := p.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		n.t.Fatal(err)
 	}
-	_ = cmd.Wait() // it tells of the signal
+	<-p.Ended()
 	time.Sleep(settled)
 	if out, err := n.lab.Node.Run(binary(n.t, "kube-proxy"), "--cleanup"); err != nil {
 		n.t.Fatalf("%v\n%s", err, out)

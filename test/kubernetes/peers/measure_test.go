@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/test/lab"
 )
 
@@ -66,12 +67,12 @@ func (n *turn) first(r *round) error {
 	if err := n.start(); err != nil {
 		return err
 	}
-	s, err := n.proc.await(n.proc.started, n.plan.bound, startPoll, n.answers)
+	s, err := n.proc.await(n.proc.Begun, n.plan.bound, startPoll, n.answers)
 	if err != nil {
 		return err
 	}
 	cpu, err := n.proc.processorTime()
-	r.Values[firstSync], r.Values[firstStart] = s.took.Seconds(), s.last.Sub(n.proc.started).Seconds()
+	r.Values[firstSync], r.Values[firstStart] = s.took.Seconds(), s.last.Sub(n.proc.Begun).Seconds()
 	r.Values[firstCPU] = cpu.Seconds()
 	return cmp.Or(err, n.proc.idle(idlePatience))
 }
@@ -220,16 +221,17 @@ func (n *turn) rate(to netip.AddrPort) (float64, error) {
 
 // rest measures the memory of the process, in some rounds when it has been left alone.
 func (n *turn) rest(r *round) error {
-	_, peak, err := n.proc.memory()
+	_, peak, err := netnstest.Memory(n.proc.Pid())
 	if err != nil {
 		return err
 	}
-	r.Values[memoryPeak] = peak
+	r.Values[memoryPeak] = float64(peak)
 	if !n.rests {
 		return nil
 	}
 	time.Sleep(n.plan.rest)
-	r.Values[memoryRest], _, err = n.proc.memory()
+	now, _, err := netnstest.Memory(n.proc.Pid())
+	r.Values[memoryRest] = float64(now)
 	return err
 }
 
@@ -246,11 +248,11 @@ func (n *turn) again(r *round) error {
 	if err := n.start(); err != nil {
 		return err
 	}
-	s, err := n.proc.await(n.proc.started, n.plan.bound, startPoll, n.answers)
+	s, err := n.proc.await(n.proc.Begun, n.plan.bound, startPoll, n.answers)
 	if err != nil {
 		return err
 	}
-	r.Values[restart] = s.last.Sub(n.proc.started).Seconds()
+	r.Values[restart] = s.last.Sub(n.proc.Begun).Seconds()
 	cpu, err := n.proc.processorTime()
 	r.Values[restartCPU] = cpu.Seconds()
 	return err

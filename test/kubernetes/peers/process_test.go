@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -16,12 +14,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/test/lab"
 )
 
 const (
-	tick = 10 * time.Millisecond // of processor time in /proc: USER_HZ is 100 everywhere
-
 	// stopPatience is for the end of a process, which may have to free much in the kernel.
 	stopPatience = 2 * time.Minute
 
@@ -35,50 +32,34 @@ var errOver = errors.New("it took too long")
 // A process is a program that is measured, on the node, in a process group of its own: tools
 // that it runs end with it.
 type process struct {
-	cmd     *exec.Cmd
+	*netnstest.Process
 	host    *lab.Host
-	started time.Time
-	exited  chan struct{} // closed when it has ended
-	metrics string        // where it tells of itself
-	prefix  string        // of its metrics
+	metrics string // where it tells of itself
+	prefix  string // of its metrics
 }
 
 // startProcess starts a command, whose output goes to a file.
 func startProcess(host *lab.Host, cmd *exec.Cmd, log, metrics, prefix string) (*process, error) {
-	out, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-	if err != nil {
-		return nil, err
-	}
-	defer out.Close()
-	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
-	p := &process{cmd: cmd, host: host, exited: make(chan struct{}), metrics: metrics, prefix: prefix, started: time.Now()}
-	if err := host.Start(cmd); err != nil {
-		return nil, err
-	}
-	go func() {
-		_ = cmd.Wait() // it may tell of a signal
-		close(p.exited)
-	}()
-	return p, nil
+	p, err := host.Launch(cmd, log)
+	return &process{Process: p, host: host, metrics: metrics, prefix: prefix}, err
 }
 
 // stop ends the process by SIGTERM, or else kills it, and all that it runs. It returns the
 // peak memory of the process or a tool that it ran, in bytes.
 func (p *process) stop() (peak float64, err error) {
-	_ = p.cmd.Process.Signal(unix.SIGTERM) // it may have ended
+	_ = p.Cmd.Process.Signal(unix.SIGTERM) // it may have ended
 	select {
-	case <-p.exited:
+	case <-p.Ended():
 	case <-time.After(stopPatience):
-		err = fmt.Errorf("%s still runs %v after SIGTERM", p.cmd.Path, stopPatience)
+		err = fmt.Errorf("%s still runs %v after SIGTERM", p.Cmd.Path, stopPatience)
 	}
 	return p.kill(), err
 }
 
 func (p *process) kill() (peak float64) {
-	_ = unix.Kill(-p.cmd.Process.Pid, unix.SIGKILL)
-	<-p.exited
-	if usage, ok := p.cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {
+	_ = p.Kill()
+	if usage, ok := p.Cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {
 		return float64(usage.Maxrss << 10)
 	}
 	return 0
@@ -129,8 +110,8 @@ func (p *process) await(begin time.Time, bound, poll time.Duration, done func() 
 	why := errors.New("no sync")
 	for time.Since(begin) < bound {
 		select {
-		case <-p.exited:
-			return s, fmt.Errorf("%s has ended: %s", p.cmd.Path, p.cmd.ProcessState)
+		case <-p.Ended():
+			return s, fmt.Errorf("%s has ended: %s", p.Cmd.Path, p.Cmd.ProcessState)
 		case <-time.After(poll):
 		}
 		now, err := p.syncs()
@@ -154,56 +135,14 @@ func (p *process) latest(s syncs) syncs {
 
 // processorTime is that of the process, of tools that it ran, and of those that run.
 func (p *process) processorTime() (sum time.Duration, err error) {
-	stats, err := filepath.Glob("/proc/[0-9]*/stat")
-	if err != nil {
-		return 0, err
-	}
-	own := strconv.Itoa(p.cmd.Process.Pid)
-	for _, name := range stats {
-		text, err := os.ReadFile(name)
-		if err != nil {
-			continue // it has ended
-		}
-		_, after, _ := strings.Cut(string(text), ") ") // proc_pid_stat(5): state, ppid, pgrp, ...
-		fields := strings.Fields(after)
-		if len(fields) < 15 || fields[2] != own {
-			continue
-		}
-		count := 2 // utime, stime
-		if filepath.Dir(name) == "/proc/"+own {
-			count = 4 // and those of children that have ended
-		}
-		for _, field := range fields[11 : 11+count] {
-			n, err := strconv.Atoi(field)
-			if err != nil {
-				return 0, fmt.Errorf("%s: %w", name, err)
-			}
-			sum += time.Duration(n) * tick
+	all, err := netnstest.Usages(func(u netnstest.Usage) bool { return u.Group == p.Pid() })
+	for _, u := range all {
+		sum += u.Processor
+		if u.Pid == p.Pid() {
+			sum += u.Children
 		}
 	}
-	return sum, nil
-}
-
-// memory is what the process has of the host's memory, now and at its peak, in bytes.
-func (p *process) memory() (now, peak float64, err error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
-	for line := range strings.Lines(string(text)) {
-		fields := strings.Fields(line)
-		if len(fields) < 2 {
-			continue
-		}
-		kib, _ := strconv.ParseFloat(fields[1], 64)
-		switch fields[0] {
-		case "VmRSS:":
-			now = kib * 1024
-		case "VmHWM:":
-			peak = kib * 1024
-		}
-	}
-	if err == nil && now == 0 {
-		err = errors.New("the process has ended")
-	}
-	return now, peak, err
+	return sum, err
 }
 
 // idle waits until the process does next to nothing for a second, or patience is over.
@@ -215,7 +154,7 @@ func (p *process) idle(patience time.Duration) error {
 		if err != nil {
 			return err
 		}
-		if quiet++; before < 0 || now-before > tick {
+		if quiet++; before < 0 || now-before > 10*time.Millisecond {
 			quiet = 0
 		}
 		before = now

@@ -75,11 +75,10 @@ func (n *turn) close() {
 func (n *turn) path(name string) string { return filepath.Join(n.dir, name) }
 
 func (n *turn) logTail() string {
-	text, err := os.ReadFile(n.path("log"))
-	if err != nil {
-		return err.Error()
+	if n.proc == nil {
+		return "it was not started"
 	}
-	return string(text[max(0, len(text)-3000):])
+	return n.proc.LogTail(3000)
 }
 
 // routeEndpoints makes a host answer for all endpoints of each range.
