@@ -32,8 +32,8 @@ const (
 	CommandTimeout = 5 * time.Minute
 )
 
-// home is the namespace of this process, to which threads go back.
-var home = sync.OnceValues(netns.Get)
+// home is the namespace of this process, to which threads go back. It is found before any test has called Enter.
+var home, errHome = netns.Get()
 
 // made counts what UniqueName has named.
 var made atomic.Int64
@@ -159,15 +159,14 @@ func (n *Namespace) Do(fn func() error) error {
 // thread back. A thread must not end without need: processes that it started
 // die with it, see Start.
 func onThread(fn func() error) error {
-	back, err := home()
-	if err != nil {
-		return fmt.Errorf("finding the namespace of this process: %w", err)
+	if errHome != nil {
+		return fmt.Errorf("finding the namespace of this process: %w", errHome)
 	}
 	errs := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
 		err := fn()
-		if netns.Set(back) == nil {
+		if netns.Set(home) == nil {
 			runtime.UnlockOSThread() // else the thread ends with this goroutine
 		}
 		errs <- err

@@ -7,7 +7,6 @@ import (
 	"context"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"strconv"
 	"testing"
@@ -90,9 +89,7 @@ func writeUnasked(t *testing.T, k *Kernel, w *backendtest.World) {
 // neighbour makes a host that sends words over UDP to port 30080 of this one, 192.0.2.1, from 192.0.2.7 and 192.0.2.8.
 func neighbour(t *testing.T) func(from, word string) {
 	t.Helper()
-	name := "svcp-n" + strconv.Itoa(os.Getpid())
-	command(t, "ip", "netns", "add", name)
-	t.Cleanup(func() { command(t, "ip", "netns", "del", name) })
+	name := netnstest.Make(t).Name
 	inside := func(args ...string) { t.Helper(); command(t, "ip", slices.Concat([]string{"-n", name}, args)...) }
 	command(t, "ip", "link", "add", "up0", "type", "veth", "peer", "name", "eth0", "netns", name)
 	command(t, "ip", "addr", "add", "192.0.2.1/24", "dev", "up0")

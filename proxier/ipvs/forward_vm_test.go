@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"strconv"
 	"strings"
 	"testing"
@@ -22,6 +21,7 @@ import (
 
 	"svcproxy.dev/svcproxy/internal/echotest"
 	"svcproxy.dev/svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -53,9 +53,9 @@ func newSegment(t *testing.T, fam policy.Family) *segment {
 	prefix := map[policy.Family]string{policy.IPv4: "10.1.0.", policy.IPv6: "fd01::"}[fam]
 	addr := func(n int) netip.Addr { return netip.MustParseAddr(prefix + strconv.Itoa(n)) }
 	s := &segment{host: h, vip: h.vip(1), client: addr(1), own: addr(2), server: addr(3)}
-	wire := s.namespace("wire", "ip link add br0 type bridge; ip link set br0 up")
-	s.clientNS = s.namespace("client", "")
-	s.serverNS = s.namespace("server", "ip link set lo up; cd /proc/sys/net/ipv4/conf; echo 1 > all/arp_ignore; echo 2 > all/arp_announce")
+	wire := s.namespace("ip link add br0 type bridge; ip link set br0 up")
+	s.clientNS = s.namespace("")
+	s.serverNS = s.namespace("ip link set lo up; cd /proc/sys/net/ipv4/conf; echo 1 > all/arp_ignore; echo 2 > all/arp_announce")
 	s.attach(wire, s.clientNS, s.client)
 	s.attach(wire, s.serverNS, s.server)
 	s.attach(wire, "", s.own)
@@ -73,15 +73,9 @@ func noDAD(fam policy.Family) []string {
 }
 
 // namespace makes one, runs a script in it, and returns its name.
-func (s *segment) namespace(name, script string) string {
+func (s *segment) namespace(script string) string {
 	s.Helper()
-	name = fmt.Sprintf("forward-%d-%s-%s", os.Getpid(), s.Family, name)
-	run(s, "ip", "netns", "add", name)
-	s.Cleanup(func() {
-		if out, err := exec.Command("ip", "netns", "del", name).CombinedOutput(); err != nil { // the test's context has ended
-			s.Errorf("removing namespace %s: %v\n%s", name, err, out)
-		}
-	})
+	name := netnstest.Make(s).Name
 	run(s, "ip", "netns", "exec", name, "sh", "-ec", script)
 	return name
 }

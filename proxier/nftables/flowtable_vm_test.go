@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"regexp"
 	"strconv"
 	"strings"
@@ -55,24 +54,13 @@ func newRouter(t *testing.T, fam policy.Family) *router {
 		ns  *string
 		dev string
 	}{{&r.client, "to-client"}, {&r.server, "to-server"}} {
-		*side.ns = r.namespace(side.dev)
+		*side.ns = netnstest.Make(t).Name
 		r.wire(side.dev, *side.ns, addr(i+1, 1), addr(i+1, 2), bits)
 	}
 	run(r, "ip", "route", "add", "default", "via", addr(2, 2).String(), "dev", "to-server") // what no rule refuses has somewhere to go
 	r.endpoint = netip.AddrPortFrom(addr(2, 2), 8080)
 	r.vip = netip.AddrPortFrom(backendtest.Addr(fam, "vip", 1), 80)
 	return r
-}
-
-func (r *router) namespace(dev string) string {
-	name := fmt.Sprintf("flow-%d-%s-%s", os.Getpid(), r.Family, dev)
-	run(r, "ip", "netns", "add", name)
-	r.Cleanup(func() {
-		if out, err := exec.Command("ip", "netns", "del", name).CombinedOutput(); err != nil { // the test's context has ended
-			r.Errorf("removing namespace %s: %v\n%s", name, err, out)
-		}
-	})
-	return name
 }
 
 // wire makes an interface to a namespace whose default route is this host.
