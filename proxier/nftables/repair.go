@@ -105,6 +105,9 @@ func (b *Backend) write(ctx context.Context, d *difference) error {
 		}
 	}
 	chains := d.have == nil || d.replace || d.rewrite
+	if d.rewrite && len(d.have.Rules["prerouting"]) > 0 {
+		w.missingSets(d)
+	}
 	w.prepare(d)
 	if chains && met {
 		w.chains(d.want.Chains)
@@ -127,6 +130,24 @@ func (b *Backend) write(ctx context.Context, d *difference) error {
 		}
 	}
 	return b.revoke(ctx, left)
+}
+
+// missingSets adds and fills the sets that the kernel does not have. The rules that it has, such as those of an earlier
+// version, use none of them, and serve until all that the new ones need is there.
+func (w *writer) missingSets(d *difference) {
+	var edits []*layout.Edits
+	for _, s := range d.sets {
+		if d.have.Sets[s.Name()] != nil || s.IsDynamic() {
+			continue
+		}
+		w.sets([]layout.Set{s})
+		d.have.Sets[s.Name()] = d.target.Sets[s.Name()]
+		if e := d.elements[s]; e != nil {
+			edits = append(edits, e)
+			delete(d.elements, s)
+		}
+	}
+	w.elements(edits)
 }
 
 // prepare removes what differs, and adds the missing sets. Foreign maps are removed
