@@ -92,16 +92,11 @@ func (w *writer) sets(list []layout.Set) {
 func (w *writer) elements(list []*layout.Edits) {
 	slices.SortFunc(list, func(a, b *layout.Edits) int { return a.Set.CompareLoading(b.Set) })
 	for _, e := range list {
-		if e.Set.IsInterval() { // the kernel refuses one that overlaps with an existing one
-			w.each(e.Set, e.Removed(), w.batch.DeleteElement)
-		}
 		w.change(e.Set, e.Changed())
 		w.each(e.Set, e.Added(), w.batch.AddElement)
 	}
 	for _, e := range slices.Backward(list) {
-		if !e.Set.IsInterval() {
-			w.each(e.Set, e.Removed(), w.batch.DeleteElement)
-		}
+		w.each(e.Set, e.Removed(), w.batch.DeleteElement)
 	}
 }
 

@@ -107,13 +107,10 @@ func (t *tableConn) seeElements(d *difference, e *layout.Edits, quick bool) erro
 			return nil
 		})
 	}
-	if e.Want.Count() > manyElements && !e.Set.IsInterval() && (quick || e.Set.FullSlots()) {
+	if e.Want.Count() > manyElements && !e.Set.AdmitsSources() && (quick || e.Set.FullSlots()) {
 		d.unlisted = d.unlisted || !e.Set.FullSlots()
 	} else if err := t.conn.Scan(t.Table(), name, func(el *nft.Element) error { e.See(el); return nil }); err != nil {
 		return err
-	}
-	if e.Set.IsInterval() {
-		return nil
 	}
 	missing := e.Missing()
 	return t.conn.Get(t.Table(), name, len(missing), func(i int) []byte { return e.Want.Key(missing[i]) },

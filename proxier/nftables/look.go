@@ -167,10 +167,8 @@ func (b *Backend) reading(ctx context.Context, conn *nft.Conn, s layout.Set) (sa
 
 // checksumOf computes the checksum of a set that should have so many elements.
 func (t *tableConn) checksumOf(ctx context.Context, conn *nft.Conn, s layout.Set, count int) (sum layout.Checksum, err error) {
-	var key []byte
 	add := func(e *nft.Element) error {
-		key = append(append(key[:0], e.Key...), e.KeyEnd...)
-		sum.Add(key, e.Data, e.Comment, 1)
+		sum.Add(e.Key, e.Data, e.Comment, 1)
 		return ctx.Err()
 	}
 	if s.FullSlots() && count > manyElements {

@@ -4,6 +4,7 @@ package nftables_test
 
 import (
 	"context"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -114,8 +115,15 @@ func TestStartWithMany(t *testing.T) {
 		for i := range 20 {
 			h.World.Put(backendtest.Key(i), backendtest.Web(h.Family, i, 3))
 		}
+		var ranges []netip.Prefix
+		for i := range 20 {
+			ranges = append(ranges, netip.PrefixFrom(h.address(i), h.Family.Bits()))
+		}
+		narrowed := h.restricted(30, ranges...)
+		h.World.Put(narrowed.Key, narrowed)
 		h.Sync(nil)
 		h.Restart()
+		h.World.Put(narrowed.Key, h.restricted(30, ranges[1:]...))
 		for i, endpoints := range []int{0, 2, 4} {
 			res := backendtest.Web(h.Family, i, endpoints)
 			h.World.Put(res.Key, res)
@@ -123,7 +131,7 @@ func TestStartWithMany(t *testing.T) {
 		h.World.Put(backendtest.Key(19), nil)
 		h.Sync(nil)
 		for _, c := range h.Planned() {
-			if c.Op != "remove" {
+			if c.Op != "remove" || strings.Contains(c.Object, "source-ranges") {
 				h.Errorf("a start has left %v", c)
 			}
 		}

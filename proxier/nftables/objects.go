@@ -50,7 +50,7 @@ func Objects(_ context.Context, st *policy.State) ([]proxier.Object, error) {
 func elementObjects(conn *nft.Conn, c *layout.Content, have *nft.Listing) (list []proxier.Object, err error) {
 	sets := slices.SortedFunc(maps.Keys(c.Sets), layout.Set.Compare)
 	for _, s := range sets {
-		if s.IsInterval() || s.IsDynamic() {
+		if s.IsDynamic() {
 			continue
 		}
 		rec := c.Sets[s]

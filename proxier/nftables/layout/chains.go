@@ -161,7 +161,9 @@ func (l *chainRenderer) classChains(class lookupClass) []*Chain {
 		return append(list, l.fromLocal(class)...)
 	}
 	if l.has(Set{kind: restricted, class: class}) {
-		l.restrict(first, class)
+		admit := l.admit(class)
+		list = append(list, admit)
+		first.rule(inSet(l.frontend(class), Set{kind: restricted, class: class}), jump(admit.Name))
 	}
 	if split := (Set{kind: frontends, class: class.local()}); l.has(split) {
 		first.rule(inSet(l.frontend(class), split), jump(class.local().chainName()))
@@ -173,14 +175,29 @@ func (l *chainRenderer) classChains(class lookupClass) []*Chain {
 	return append(list, first)
 }
 
-// restrict drops packets to restricted frontends from sources that may not use them.
-func (l *chainRenderer) restrict(c *Chain, class lookupClass) {
-	var outside []expr.Any
-	if s := (Set{kind: sourceRanges, class: class}); l.has(s) {
-		front := l.frontend(class)
-		outside = notInSet(join(front, l.source(front.next)), s)
+// admit returns the chain that drops packets to restricted frontends from sources that may not use them: each is looked
+// up by prefixes of every length in use. A packet on its way while one range takes the place of another may find neither
+// at first, and one whose frontend is not restricted any more none at all.
+func (l *chainRenderer) admit(class lookupClass) *Chain {
+	c := newChain(class.prefix()+"admit", "sources that may use restricted frontends return")
+	front := l.frontend(class)
+	for _, comment := range []string{"", "once more, if a range was just replaced"} {
+		for _, s := range l.ranges(class) {
+			c.commented(comment, inSet(join(front, l.network(int(s.bits), front.next)), s), returnVerdict)
+		}
 	}
-	c.rule(inSet(l.frontend(class), Set{kind: restricted, class: class}), outside, dropVerdict)
+	c.rule(inSet(front, Set{kind: restricted, class: class}), dropVerdict)
+	return c
+}
+
+// ranges returns the sets of source ranges of a class, those of short prefixes first, which have more addresses.
+func (l *chainRenderer) ranges(class lookupClass) (list []Set) {
+	for bits := range l.Fam.Bits() + 1 {
+		if s := (Set{kind: sourceRanges, class: class, bits: uint8(bits)}); l.has(s) {
+			list = append(list, s)
+		}
+	}
+	return list
 }
 
 // fromLocal returns the chains for frontends that treat host processes and local

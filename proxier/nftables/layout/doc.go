@@ -5,7 +5,8 @@
 // of slots; services are elements of a Set:
 //
 //	prerouting, output: what is addressed to a frontend, node ports among them
-//	  └─► services      source ranges, whom to masquerade, how many slots
+//	  └─► services      whom to masquerade, how many slots
+//	        ├─► admit       source ranges
 //	        ├─► pick-N    one of N slots at random, and dnat to its endpoint
 //	        ├─► pick-maglev-ip-port-N   the slot that a hash of the client says
 //	        └─► sticky    session affinity: for how long is a client remembered?

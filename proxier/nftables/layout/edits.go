@@ -14,7 +14,6 @@ type Edits struct {
 	Want  *Records
 	seen  []uint8        // of each record, what the set has with its key
 	extra []*nft.Element // whose keys no record has
-	key   []byte         // of an interval; kept for its memory
 }
 
 const (
@@ -30,15 +29,10 @@ func NewEdits(s Set, want *Records) *Edits {
 
 // See takes an element that the set has, and reports whether a record is equal.
 func (d *Edits) See(e *nft.Element) bool {
-	key := e.Key
-	if len(e.KeyEnd) > 0 {
-		d.key = append(append(d.key[:0], e.Key...), e.KeyEnd...)
-		key = d.key
-	}
-	i := d.Want.Find(key)
+	i := d.Want.Find(e.Key)
 	if i < 0 {
-		b, k, end := slices.Concat(key, e.Data), len(e.Key), len(key)
-		d.extra = append(d.extra, &nft.Element{Key: b[:k], KeyEnd: b[k:end], Data: b[end:], Comment: e.Comment})
+		b, k := slices.Concat(e.Key, e.Data), len(e.Key)
+		d.extra = append(d.extra, &nft.Element{Key: b[:k], Data: b[k:], Comment: e.Comment})
 		return false
 	}
 	return d.SeeKey(i, e)
@@ -86,9 +80,7 @@ func (d *Edits) records(is uint8) iter.Seq[nft.Element] {
 // Removed returns the elements that the set should not have, by key. Listings may have one twice.
 func (d *Edits) Removed() iter.Seq[nft.Element] {
 	slices.SortFunc(d.extra, func(a, b *nft.Element) int { return bytes.Compare(a.Key, b.Key) })
-	d.extra = slices.CompactFunc(d.extra, func(a, b *nft.Element) bool {
-		return bytes.Equal(a.Key, b.Key) && bytes.Equal(a.KeyEnd, b.KeyEnd)
-	})
+	d.extra = slices.CompactFunc(d.extra, func(a, b *nft.Element) bool { return bytes.Equal(a.Key, b.Key) })
 	return func(yield func(nft.Element) bool) {
 		for _, e := range d.extra {
 			if !yield(*e) {

@@ -71,13 +71,14 @@ func (r *renderer) addressed(k kind, class lookupClass, f *policy.Frontend, note
 
 // refusals emits what keeps packets of f from being balanced.
 func (r *renderer) refusals(class lookupClass, f *policy.Frontend) {
-	if f.Restricted {
+	if f.Restricted && !slices.ContainsFunc(f.SourceRanges, ofAll) {
 		r.emit(Set{kind: restricted, class: class}, r.key, nil, "")
 		n := len(r.key)
-		for _, p := range f.SourceRanges { // they do not overlap, which the kernel would refuse
-			key := slices.Concat(PutAddr(r.key, p.Addr()), PutAddr(r.key[:n:n], lastAddr(p)))
-			r.emit(Set{kind: sourceRanges, class: class}, key, nil, "")
+		for _, p := range f.SourceRanges {
+			r.key = PutAddr(r.key[:n], p.Addr())
+			r.emit(Set{kind: sourceRanges, class: class, bits: uint8(p.Bits())}, r.key, nil, "")
 		}
+		r.key = r.key[:n]
 	}
 	switch f.Refusal() { // balanced packets lose f's address before they are refused
 	case policy.Reject:
@@ -87,15 +88,8 @@ func (r *renderer) refusals(class lookupClass, f *policy.Frontend) {
 	}
 }
 
-// lastAddr returns the last address of a prefix.
-func lastAddr(p netip.Prefix) netip.Addr {
-	b := p.Addr().AsSlice()
-	for i := p.Bits(); i < len(b)*8; i++ {
-		b[i/8] |= 0x80 >> (i % 8)
-	}
-	a, _ := netip.AddrFromSlice(b)
-	return a
-}
+// ofAll reports whether a prefix has all addresses.
+func ofAll(p netip.Prefix) bool { return p.Bits() == 0 }
 
 // route emits the elements of a frontend's Outside or FromLocal, whose key is in r.key.
 func (r *renderer) route(class lookupClass, f *policy.Frontend, l policy.Route) {

@@ -76,7 +76,7 @@ func (m *model) apply(t *rapid.T, u *TableUpdate) {
 	}
 }
 
-func keyOf(e nft.Element) string { return string(e.Key) + string(e.KeyEnd) }
+func keyOf(e nft.Element) string { return string(e.Key) }
 
 // chain yields what each of two yields.
 func chain(a, b iter.Seq[nft.Element]) iter.Seq[nft.Element] {

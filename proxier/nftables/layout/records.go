@@ -25,7 +25,6 @@ func putTarget(b []byte, t netip.AddrPort) []byte { return putPort(PutAddr(b, t.
 // after another: a million of them are no work for the garbage collector. Nil has none.
 type Records struct {
 	keyLen, recordLen int // of a record's key, and of all of it, in bytes
-	interval          bool
 	buf               []byte
 	comments          []string // nil where the set has none
 	index             []uint32 // hash table of numbers of records, plus one; nil: not made yet
@@ -33,12 +32,7 @@ type Records struct {
 
 func newRecords(s Set, fam policy.Family) *Records {
 	key, data := s.fieldTypes(fam)
-	r := &Records{keyLen: int(padded(key)), interval: s.IsInterval()}
-	if r.interval {
-		r.keyLen *= 2 // first and last
-	}
-	r.recordLen = r.keyLen + int(padded(data))
-	return r
+	return &Records{keyLen: int(padded(key)), recordLen: int(padded(key) + padded(data))}
 }
 
 // padded returns the length of fields in registers, of 4 bytes each.
@@ -65,7 +59,7 @@ func (r *Records) add(key, data []byte, note string) {
 	}
 }
 
-// Key returns the key of a record, both keys of one that is an interval.
+// Key returns the key of a record.
 func (r *Records) Key(i int) []byte { return r.buf[i*r.recordLen:][:r.keyLen] }
 
 // Data returns the data of a record.
@@ -119,11 +113,7 @@ func (r *Records) makeIndex() {
 
 // Element returns a record in the form that the kernel takes.
 func (r *Records) Element(i int) nft.Element {
-	e := nft.Element{Key: r.Key(i), Data: r.Data(i), Comment: r.comment(i)}
-	if r.interval {
-		e.Key, e.KeyEnd = e.Key[:len(e.Key)/2], e.Key[len(e.Key)/2:]
-	}
-	return e
+	return nft.Element{Key: r.Key(i), Data: r.Data(i), Comment: r.comment(i)}
 }
 
 // All returns every record in the form that the kernel takes.

@@ -42,6 +42,18 @@ func (d *Dialect) address(offset uint32, at register) loadedKey {
 	return loadedKey{[]expr.Any{load}, at + d.addrRegisters()}
 }
 
+// network loads the first address of the prefix of a length in which the source is.
+func (d *Dialect) network(bits int, at register) loadedKey {
+	k := d.source(at)
+	if bits < d.Fam.Bits() {
+		mask := net.CIDRMask(bits, d.Fam.Bits())
+		k.exprs = append(k.exprs, &expr.Bitwise{
+			SourceRegister: at.number(), DestRegister: at.number(), Len: uint32(len(mask)), Mask: mask, Xor: make([]byte, len(mask)),
+		})
+	}
+	return k
+}
+
 func loadMeta(key expr.MetaKey, at register) loadedKey {
 	return loadedKey{[]expr.Any{&expr.Meta{Key: key, Register: at.number()}}, at + 1}
 }

@@ -92,6 +92,7 @@ type Set struct {
 	size   uint32        // of bySize, affinityBySize and slotMap: when a rule starts to use a map, the kernel walks all of it
 	expiry time.Duration // of affinityByTimeout: how long a client keeps its target
 	hash   source.HashOn // of bySize and slotMap: what of a client is hashed, where chance does not pick
+	bits   uint8         // of sourceRanges: how long the prefixes are
 }
 
 // Structure stands for the chains, their rules, and which sets exist, where what changes is listed by sets.
@@ -119,6 +120,9 @@ func (s Set) isOrdered() bool {
 	return s.kind == bySize || s.kind == affinityByTimeout || s.kind == affinityBySize
 }
 
+// AdmitsSources reports whether an element that should not be there lets in clients that source_ranges keep out.
+func (s Set) AdmitsSources() bool { return s.kind == sourceRanges }
+
 // IsDynamic reports whether packets add the elements, which time out.
 func (s Set) IsDynamic() bool { return s.kind >= affinity && s.kind <= held }
 
@@ -145,8 +149,8 @@ var kinds = [...]struct{ name, comment string }{
 	affinityByTimeout:  {"sticky", "frontends whose clients keep their endpoint for so long"},
 	affinityBySize:     {"sticky-size", "frontends whose pool has so many slots"},
 	affinityPool:       {"pools", "pools of frontends whose clients keep their endpoint"},
-	restricted:         {"restricted", "only source-ranges may use these"},
-	sourceRanges:       {"source-ranges", "who may use restricted frontends"},
+	restricted:         {"restricted", "only sources in source-ranges may use these"},
+	sourceRanges:       {"source-ranges", "restricted frontends, and first addresses of prefixes that may use them"},
 	noEndpointsReject:  {"no-endpoints-reject", "no endpoint anywhere: refused"},
 	noEndpointsDrop:    {"no-endpoints-drop", "no endpoint on this node: dropped"},
 	poolSlots:          {"pool-slots", "slots of pools with affinity, and the number of their endpoint"},
@@ -167,7 +171,7 @@ var kinds = [...]struct{ name, comment string }{
 func (s Set) Compare(o Set) int {
 	return cmp.Or(
 		cmp.Compare(s.kind, o.kind), cmp.Compare(s.class, o.class),
-		cmp.Compare(s.expiry, o.expiry), cmp.Compare(s.hash, o.hash), cmp.Compare(s.size, o.size),
+		cmp.Compare(s.expiry, o.expiry), cmp.Compare(s.hash, o.hash), cmp.Compare(s.size, o.size), cmp.Compare(s.bits, o.bits),
 	)
 }
 
@@ -191,7 +195,7 @@ func (s Set) Name() string {
 	switch s.kind {
 	case frontends:
 		return [...]string{"frontends", "node-ports", "local-frontends", "local-node-ports", "placed-node-ports"}[s.class]
-	case bySize, slotMap, affinityBySize, affinityByTimeout:
+	case bySize, slotMap, affinityBySize, affinityByTimeout, sourceRanges:
 		return s.class.prefix() + s.kindName() + "-" + s.suffix()
 	}
 	return s.class.prefix() + kinds[s.kind].name
@@ -200,7 +204,7 @@ func (s Set) Name() string {
 // hashNames are in the names of sets and chains.
 var hashNames = map[source.HashOn]string{source.ClientIP: "maglev-ip", source.ClientIPPort: "maglev-ip-port"}
 
-// kindName returns the name of the kind in names of sets of a size or a timeout.
+// kindName returns the name of the kind in names of sets that have a suffix.
 func (s Set) kindName() string {
 	switch {
 	case s.hash == source.NotHashed:
@@ -211,9 +215,12 @@ func (s Set) kindName() string {
 	return hashNames[s.hash]
 }
 
-// suffix ends the names of a set of a size or a timeout, and of its chains.
+// suffix ends the names of a set of a size, a timeout or a length of prefixes, and of its chains.
 func (s Set) suffix() string {
-	if s.kind == affinityByTimeout {
+	switch s.kind {
+	case sourceRanges:
+		return strconv.Itoa(int(s.bits))
+	case affinityByTimeout:
 		return strconv.FormatInt(int64(s.expiry/time.Second), 10) + "s"
 	}
 	return strconv.FormatUint(uint64(s.size), 10)
@@ -279,9 +286,6 @@ func (s Set) fieldTypes(fam policy.Family) (key, data []nft.Type) {
 	return front, nil
 }
 
-// IsInterval reports whether elements are ranges: their records hold two keys.
-func (s Set) IsInterval() bool { return s.kind == sourceRanges }
-
 func (s Set) comment() string {
 	switch {
 	case s.kind == frontends && s.class == classPlaced:
@@ -297,14 +301,9 @@ func (s Set) comment() string {
 // Define returns the set's definition for the kernel.
 func (s Set) Define(fam policy.Family) *nft.Set {
 	key, data := s.fieldTypes(fam)
-	def := &nft.Set{Name: s.Name(), Key: nft.Concat(key...), Comment: s.comment(), Interval: s.IsInterval()}
+	def := &nft.Set{Name: s.Name(), Key: nft.Concat(key...), Comment: s.comment()}
 	if len(data) > 0 {
 		def.Data = nft.Concat(data...)
-	}
-	if def.Interval {
-		for _, t := range key {
-			def.Fields = append(def.Fields, t.Len)
-		}
 	}
 	if s.IsDynamic() {
 		def.Dynamic, def.Timeouts, def.Size = true, true, MaxClients

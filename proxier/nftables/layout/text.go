@@ -14,15 +14,7 @@ import (
 // ElementText returns an element as nft prints it.
 func ElementText(s Set, fam policy.Family, e nft.Element) string {
 	key, data := s.fieldTypes(fam)
-	words := fieldTexts(key, e.Key)
-	if len(e.KeyEnd) > 0 {
-		for i, end := range fieldTexts(key, e.KeyEnd) {
-			if end != words[i] {
-				words[i] = rangeText(words[i], end)
-			}
-		}
-	}
-	text := strings.Join(words, " . ")
+	text := strings.Join(fieldTexts(key, e.Key), " . ")
 	if e.Comment != "" {
 		text += ` comment "` + e.Comment + `"`
 	}
@@ -57,19 +49,4 @@ func fieldText(t nft.Type, b []byte) string {
 	}
 	a, _ := netip.AddrFromSlice(b)
 	return a.String()
-}
-
-// rangeText writes a range of addresses, as a prefix where it is one.
-func rangeText(first, end string) string {
-	a, errA := netip.ParseAddr(first)
-	z, errZ := netip.ParseAddr(end)
-	if errA != nil || errZ != nil {
-		return first + "-" + end
-	}
-	for bits := range a.BitLen() + 1 {
-		if p, err := a.Prefix(bits); err == nil && p.Addr() == a && lastAddr(p) == z {
-			return p.String()
-		}
-	}
-	return first + "-" + end
 }

@@ -121,8 +121,12 @@ func (p *printer) key(at, bytes uint32) string {
 		if v.bytes == 0 {
 			panic(fmt.Sprintf("register %d is not loaded", n))
 		}
+		text := v.text
+		if mask, ok := netip.AddrFromSlice(v.mask); ok {
+			text += " & " + mask.String()
+		}
 		size := (v.bytes + 3) &^ 3
-		fields, n, bytes = append(fields, v.text), n+size/4, bytes-min(bytes, size)
+		fields, n, bytes = append(fields, text), n+size/4, bytes-min(bytes, size)
 	}
 	return strings.Join(fields, " . ")
 }
