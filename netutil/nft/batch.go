@@ -152,17 +152,6 @@ func (s *Set) appendDesc(m []byte) []byte {
 	if s.Size > 0 {
 		m = putUint32(m, unix.NFTA_SET_DESC_SIZE, s.Size)
 	}
-	if s.Interval && len(s.Fields) > 0 {
-		concat := len(m)
-		m = startNest(m, setDescConcat)
-		for _, n := range s.Fields {
-			field := len(m)
-			m = startNest(m, unix.NFTA_LIST_ELEM)
-			m = putUint32(m, setFieldLen, n)
-			m = endNest(m, field)
-		}
-		m = endNest(m, concat)
-	}
 	return endNest(m, start)
 }
 
@@ -194,7 +183,7 @@ func (b *Batch) AddElement(set string, e Element) {
 
 // DeleteElement removes an element, which must exist. Its data is ignored.
 func (b *Batch) DeleteElement(set string, e Element) {
-	b.element(unix.NFT_MSG_DELSETELEM, set, Element{Key: e.Key, KeyEnd: e.KeyEnd})
+	b.element(unix.NFT_MSG_DELSETELEM, set, Element{Key: e.Key})
 }
 
 func (b *Batch) element(typ uint16, set string, e Element) {
@@ -206,9 +195,6 @@ func (b *Batch) element(typ uint16, set string, e Element) {
 	start := len(b.buf)
 	m := startNest(b.buf, unix.NFTA_LIST_ELEM)
 	m = putValue(m, unix.NFTA_SET_ELEM_KEY, e.Key)
-	if len(e.KeyEnd) > 0 {
-		m = putValue(m, setElemKeyEnd, e.KeyEnd)
-	}
 	if len(e.Data) > 0 {
 		m = putValue(m, unix.NFTA_SET_ELEM_DATA, e.Data)
 	}

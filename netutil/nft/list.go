@@ -150,16 +150,12 @@ func (l *Listing) addSet(m message) {
 		Name:     m.string(unix.NFTA_SET_NAME),
 		Key:      Type{m.uint32(unix.NFTA_SET_KEY_TYPE), m.uint32(unix.NFTA_SET_KEY_LEN)},
 		Data:     Type{m.uint32(unix.NFTA_SET_DATA_TYPE), m.uint32(unix.NFTA_SET_DATA_LEN)},
-		Interval: flags&unix.NFT_SET_INTERVAL != 0,
 		Dynamic:  flags&unix.NFT_SET_EVAL != 0,
 		Timeouts: flags&unix.NFT_SET_TIMEOUT != 0,
 		Size:     m.uint32(unix.NFTA_SET_DESC, unix.NFTA_SET_DESC_SIZE),
 		Comment:  comment(m.find(unix.NFTA_SET_USERDATA), setComment),
 	}
-	for _, field := range nlmsg.Attrs(m.find(unix.NFTA_SET_DESC, setDescConcat)) {
-		s.Fields = append(s.Fields, nlmsg.Uint32(nlmsg.Find(field.Value(), setFieldLen)))
-	}
-	if flags&(unix.NFT_SET_CONSTANT|unix.NFT_SET_OBJECT) != 0 {
+	if flags&(unix.NFT_SET_CONSTANT|unix.NFT_SET_INTERVAL|unix.NFT_SET_OBJECT) != 0 {
 		s.Key = Type{} // never equal to a set of ours
 	}
 	l.Sets[s.Name] = s
@@ -277,7 +273,6 @@ func getRequest(t Table, set string, from, to int, key func(i int) []byte) []byt
 func (e *Element) decode(b []byte) {
 	*e = Element{
 		Key:     nlmsg.Find(b, unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE),
-		KeyEnd:  nlmsg.Find(b, setElemKeyEnd, unix.NFTA_DATA_VALUE),
 		Data:    nlmsg.Find(b, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VALUE),
 		Timeout: milliseconds(nlmsg.Find(b, unix.NFTA_SET_ELEM_TIMEOUT)),
 		Expires: milliseconds(nlmsg.Find(b, unix.NFTA_SET_ELEM_EXPIRATION)),

@@ -177,28 +177,20 @@ func Concat(fields ...Type) Type {
 type Set struct {
 	Name      string
 	Key, Data Type
-	Fields    []uint32 // lengths of the fields of Key, where there are several
-	Interval  bool     // elements are ranges, field by field
-	Dynamic   bool     // rules add elements
-	Timeouts  bool     // elements may have one
-	Size      uint32   // most elements; 0: no limit
+	Dynamic   bool   // rules add elements
+	Timeouts  bool   // elements may have one
+	Size      uint32 // most elements; 0: no limit
 	Comment   string
 }
 
 // Equal reports whether two sets have the same definition.
 func (s *Set) Equal(o *Set) bool {
-	return s.Name == o.Name && s.Key == o.Key && s.Data == o.Data && slices.Equal(s.Fields, o.Fields) &&
-		s.Interval == o.Interval && s.Dynamic == o.Dynamic && s.Timeouts == o.Timeouts && s.Size == o.Size &&
+	return s.Name == o.Name && s.Key == o.Key && s.Data == o.Data &&
+		s.Dynamic == o.Dynamic && s.Timeouts == o.Timeouts && s.Size == o.Size &&
 		s.Comment == o.Comment
 }
 
 func (s *Set) flags() (flags uint32) {
-	if s.Interval {
-		flags |= unix.NFT_SET_INTERVAL
-		if len(s.Fields) > 0 {
-			flags |= setConcat
-		}
-	}
 	if s.Data.Len > 0 {
 		flags |= unix.NFT_SET_MAP
 	}
@@ -215,7 +207,6 @@ func (s *Set) flags() (flags uint32) {
 // the kernel: each field is padded to 4 bytes, numbers in network order except for marks.
 type Element struct {
 	Key     []byte
-	KeyEnd  []byte // of an interval, inclusive; else empty
 	Data    []byte // of a map
 	Comment string
 
@@ -230,23 +221,19 @@ func (e *Element) Size(set string) int { return 96 + len(set) + e.size() }
 
 // size returns an upper bound of what an element takes in a message.
 func (e *Element) size() int {
-	return 88 + len(e.Key) + len(e.KeyEnd) + len(e.Data) + len(e.Comment)
+	return 88 + len(e.Key) + len(e.Data) + len(e.Comment)
 }
 
 // From <linux/netfilter/nf_tables.h>, and of user data from libnftnl's udata.h.
 const (
-	setConcat        = 0x80 // NFT_SET_CONCAT
-	setDescConcat    = 2    // NFTA_SET_DESC_CONCAT
-	setFieldLen      = 1    // NFTA_SET_FIELD_LEN
-	setElemKeyEnd    = 10   // NFTA_SET_ELEM_KEY_END
-	tableUserData    = 6    // NFTA_TABLE_USERDATA
-	chainUserData    = 12   // NFTA_CHAIN_USERDATA
-	commentUserData  = 0    // of tables, chains, rules and elements
-	setKeyByteOrder  = 0    // NFTNL_UDATA_SET_KEYBYTEORDER
-	setDataByteOrder = 1    // NFTNL_UDATA_SET_DATABYTEORDER
-	setComment       = 7    // NFTNL_UDATA_SET_COMMENT
-	hostEndian       = 1    // BYTEORDER_HOST_ENDIAN, include/datatype.h of nftables
-	bigEndian        = 2    // BYTEORDER_BIG_ENDIAN
+	tableUserData    = 6  // NFTA_TABLE_USERDATA
+	chainUserData    = 12 // NFTA_CHAIN_USERDATA
+	commentUserData  = 0  // of tables, chains, rules and elements
+	setKeyByteOrder  = 0  // NFTNL_UDATA_SET_KEYBYTEORDER
+	setDataByteOrder = 1  // NFTNL_UDATA_SET_DATABYTEORDER
+	setComment       = 7  // NFTNL_UDATA_SET_COMMENT
+	hostEndian       = 1  // BYTEORDER_HOST_ENDIAN, include/datatype.h of nftables
+	bigEndian        = 2  // BYTEORDER_BIG_ENDIAN
 )
 
 // appendComment appends user data: a type, a length, and a string with its NUL.

@@ -88,7 +88,7 @@ func (n *node) elements() (c contents, err error) {
 		c.elements = map[string][]tables.Element{}
 		for name := range c.listing.Sets {
 			err := conn.Scan(ours, name, func(e *tables.Element) error {
-				c.elements[name] = append(c.elements[name], tables.Element{Key: clone(e.Key), KeyEnd: clone(e.KeyEnd), Data: clone(e.Data), Comment: e.Comment})
+				c.elements[name] = append(c.elements[name], tables.Element{Key: clone(e.Key), Data: clone(e.Data), Comment: e.Comment})
 				return nil
 			})
 			if err != nil {
