@@ -214,6 +214,49 @@ func TestWaysToWrite(t *testing.T) {
 			before: "a.toml: a 1", after: "a.toml: a 3",
 		},
 		{
+			name: "directory removed and made again while a process has it open",
+			prepare: func(t *testing.T, d string) {
+				write(t, d+"/a.toml", "a 1\n")
+				open, err := os.Open(d) // so that the kernel does not report that it is removed
+				check(t, err)
+				t.Cleanup(func() { check(t, open.Close()) })
+			},
+			change: func(t *testing.T, d string) {
+				check(t, os.RemoveAll(d))
+				check(t, os.Mkdir(d, 0o755))
+				write(t, d+"/a.toml", "a 2\n")
+				time.Sleep(50 * time.Millisecond)
+				write(t, d+"/a.toml", "a 3\n")
+			},
+			before: "a.toml: a 1", after: "a.toml: a 3",
+		},
+		{
+			name:    "directory exchanged with another one, three times",
+			prepare: func(t *testing.T, d string) { write(t, d+"/a.toml", "a 1\n") },
+			change: func(t *testing.T, d string) {
+				check(t, os.Mkdir(d+".new", 0o755))
+				write(t, d+".new/a.toml", "a 2\n")
+				for range 3 {
+					check(t, unix.Renameat2(unix.AT_FDCWD, d, unix.AT_FDCWD, d+".new", unix.RENAME_EXCHANGE))
+					time.Sleep(30 * time.Millisecond)
+				}
+				write(t, d+".new/a.toml", "a 8\n") // is not ours any more
+			},
+			before: "a.toml: a 1", after: "a.toml: a 2",
+		},
+		{
+			name:    "another directory renamed over the empty one",
+			prepare: func(*testing.T, string) {},
+			change: func(t *testing.T, d string) {
+				check(t, os.Mkdir(d+".new", 0o755))
+				write(t, d+".new/a.toml", "a 1\n")
+				check(t, unix.Rename(d+".new", d)) // os.Rename refuses
+				time.Sleep(50 * time.Millisecond)
+				write(t, d+"/a.toml", "a 2\n")
+			},
+			before: "", after: "a.toml: a 2",
+		},
+		{
 			name: "directory is a symlink that is swapped",
 			prepare: func(t *testing.T, d string) {
 				for _, v := range []string{"1", "2"} {

@@ -27,8 +27,13 @@ import (
 //
 // A watch is on a directory (inode), not on a path. So every directory is
 // watched in which something can happen that gives our paths another meaning:
-// the directory itself, its parent, and each one that holds a link on the way
-// to one of our files, or that file.
+// the directory itself, and each one that holds a link on the way to it or to
+// one of our files, or that file. The parent of the directory is watched only
+// while the directory does not exist: fsnotify asks for all events, and others
+// may write there all the time. Its own watch reports that the directory was
+// removed or renamed, inotify(7), but neither a mount, nor that an empty directory
+// was removed which a process has open: the reader has to check now and then that
+// the directory is the same.
 type Watcher struct {
 	*fsnotify.Watcher
 	closeEvents *closeEvents
@@ -108,19 +113,26 @@ func (w *Watcher) WatchAll(linkNames []string) error {
 	return w.retry(func() []string {
 		t := newTracer(w.Disks)
 		w.reset()
-		end, passed := t.trace(w.dir)
-		for _, path := range passed {
-			w.dirPaths[path] = true
-			w.needed[filepath.Dir(path)]++
-		}
-		if w.realDir = end; end != "" {
-			w.needed[end]++
-		}
+		w.realDir = w.addDir(t)
 		for _, name := range linkNames {
 			w.addLink(t, name)
 		}
 		return slices.Collect(maps.Keys(w.needed))
 	})
+}
+
+// addDir notes the paths that lead to the directory, and returns where they lead, empty if nowhere.
+func (w *Watcher) addDir(t *tracer) (end string) {
+	end, passed := t.trace(w.dir)
+	for _, path := range passed {
+		w.dirPaths[path] = true
+		if path == end {
+			w.needed[end]++
+		} else { // a link, or the name that is missing
+			w.needed[filepath.Dir(path)]++
+		}
+	}
+	return end
 }
 
 // WatchLinks is WatchAll for names that may have become links, lead elsewhere, or be

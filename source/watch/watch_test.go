@@ -103,7 +103,7 @@ func TestFollowWatchesWhatLinksNeed(t *testing.T) {
 			got = append(got, strings.TrimPrefix(d, root))
 		}
 		slices.Sort(got)
-		if want := append([]string{"", "/etc"}, dirs...); !slices.Equal(got, want) {
+		if want := append([]string{"/etc"}, dirs...); !slices.Equal(got, want) {
 			t.Errorf("watches %q; want %q", got, want)
 		}
 	}
@@ -127,4 +127,54 @@ func TestFollowWatchesWhatLinksNeed(t *testing.T) {
 	if a := w.Classify(fsnotify.Event{Name: root + "/two/a"}); len(a.Links) != 0 {
 		t.Errorf("what a led to is about %v", a)
 	}
+}
+
+// What others write beside the directory causes no event. What happens to the directory itself does.
+func TestParentIsNotWatched(t *testing.T) {
+	parent, err := filepath.EvalSymlinks(t.TempDir())
+	fatal.If(t, err)
+	dir := parent + "/etc"
+	fatal.If(t, os.Mkdir(dir, 0o755))
+	w, err := New(dir)
+	fatal.If(t, err)
+	defer w.Close()
+	steps := []struct {
+		name    string
+		do      func() error
+		watched string // after it
+	}{
+		{"renamed away", func() error { return os.Rename(dir, parent+"/old") }, parent},
+		{"another one renamed to its place", func() error { return os.Rename(parent+"/old", dir) }, dir},
+		{"removed", func() error { return os.Remove(dir) }, parent},
+		{"made again", func() error { return os.Mkdir(dir, 0o700) }, dir},
+		{"another one renamed over it", func() error { return unix.Rename(mkdir(t, parent+"/new"), dir) }, dir},
+		{"exchanged", func() error {
+			return unix.Renameat2(unix.AT_FDCWD, mkdir(t, parent+"/newer"), unix.AT_FDCWD, dir, unix.RENAME_EXCHANGE)
+		}, dir},
+		{"its mode changed", func() error { return os.Chmod(dir, 0o755) }, dir},
+	}
+	fatal.If(t, w.WatchAll(nil))
+	watched := dir
+	for _, s := range steps {
+		fatal.If(t, os.WriteFile(parent+"/others", []byte(s.name), 0o600))
+		fatal.If(t, s.do())
+		for ev := range w.Events {
+			if w.Classify(ev).All {
+				break
+			}
+			if watched == dir && ev.Name == parent+"/others" {
+				t.Errorf("%s: the watcher reports %v", s.name, ev)
+			}
+		}
+		fatal.If(t, w.WatchAll(nil))
+		if watched = strings.Join(w.WatchList(), " "); watched != s.watched {
+			t.Errorf("%s: watches %q; want %q", s.name, watched, s.watched)
+		}
+	}
+}
+
+func mkdir(t *testing.T, path string) string {
+	t.Helper()
+	fatal.If(t, os.Mkdir(path, 0o755))
+	return path
 }
