@@ -56,6 +56,9 @@ func (b *Batch) Empty() bool { return len(b.done) == 0 }
 // Len returns the length of b in bytes.
 func (b *Batch) Len() int { return len(b.buf) }
 
+// Messages returns how many messages b has, without those that begin and end it.
+func (b *Batch) Messages() int { return len(b.done) }
+
 // message appends a message that names the table, as attribute 1 does for every object, and an object, or
 // the chain of a rule; none where name is empty.
 func (b *Batch) message(typ, flags uint16, name string, fill func([]byte) []byte) {

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"svcproxy.dev/svcproxy/netutil/links"
 	"svcproxy.dev/svcproxy/netutil/lvs"
@@ -34,6 +35,24 @@ func Text(st *policy.State, scheduler string) []string {
 		lines = append(lines, fmt.Sprintf("ip address add %s/%d dev %s", a, a.BitLen(), links.Own))
 	}
 	return lines
+}
+
+// Follow returns a function that applies deltas to the virtual servers of a State, each with the State that it leads
+// to, and returns how many messages to IPVS that takes. It asks no kernel, so that tests can measure it. What
+// leaves drains.
+func Follow(st *policy.State, opts Options) func(*policy.State, *policy.Delta) (messages int) {
+	h := holdings{servers: map[lvs.Key]*server{}, claims: newFrontendPairs(st), orphans: map[netip.Addr]int{}}
+	apply := func(keys map[lvs.Key]struct{}, st *policy.State) int {
+		d := &difference{now: time.Now(), timeout: opts.DrainTimeout}
+		h.compare(d, slices.SortedFunc(maps.Keys(keys), compareKeys), opts.Scheduler, st)
+		return len(d.first) + len(d.last)
+	}
+	all := map[lvs.Key]struct{}{}
+	for key := range h.claims.by {
+		all[key] = struct{}{}
+	}
+	apply(all, st)
+	return func(st *policy.State, d *policy.Delta) int { return apply(h.claims.update(d), st) }
 }
 
 // serverText returns a server as ipvsadm takes it.

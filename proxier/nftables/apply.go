@@ -31,19 +31,19 @@ func (b *Backend) writeDelta(ctx context.Context, d *policy.Delta) error {
 func (b *Backend) applyChunk(ctx context.Context, d *policy.Delta) error {
 	u := b.beginCommit(b.Dialect, d)
 	w := b.writer(ctx, math.MaxInt)
-	w.sets(u.FreshSets)
-	w.changeChains(u.Widened)
-	w.flush()
-	w.elements(u.Edits)
-	w.changeChains(u.Narrowed)
-	for _, s := range u.UnusedSets {
-		w.room(objectSize)
-		b.batch.DeleteSet(s.Name())
-	}
+	w.update(u)
 	if w.flush(); w.err == nil {
 		b.endCommit()
 	}
 	return w.err
+}
+
+// Batch returns the transaction that makes an update which changes neither chains nor which sets exist, so that
+// tests can measure it without a kernel.
+func Batch(d *layout.Dialect, u *layout.TableUpdate) *nft.Batch {
+	w := &writer{tableConn: newTableConn(d, nil), ctx: context.Background(), limit: math.MaxInt}
+	w.update(u)
+	return w.batch
 }
 
 // A writer fills the batch of a tableConn, and commits it whenever it is full.
@@ -79,6 +79,19 @@ func (w *writer) flush() {
 		proxier.Progressed(w.ctx)
 	}
 	w.batch.Reset()
+}
+
+// update fills the batch with all of an update that is not committed ahead of its elements.
+func (w *writer) update(u *layout.TableUpdate) {
+	w.sets(u.FreshSets)
+	w.changeChains(u.Widened)
+	w.flush()
+	w.elements(u.Edits)
+	w.changeChains(u.Narrowed)
+	for _, s := range u.UnusedSets {
+		w.room(objectSize)
+		w.batch.DeleteSet(s.Name())
+	}
 }
 
 func (w *writer) sets(list []layout.Set) {
