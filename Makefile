@@ -21,7 +21,7 @@ LDFLAGS     = -s -w -X main.version=$(VERSION)
 export CGO_ENABLED = 0
 export GOFLAGS    := $(shell $(GO) env GOFLAGS) -trimpath -vet=off
 
-.PHONY: help build sizes install packages release check-release image manual demo test test-netns test-packages test-lab test-vm vagrant test-vagrant worlds judge judge-soak judge-vm judge-faults test-nokubernetes test-templates test-kubernetes kubernetes-programs judge-keepalived judge-kubeproxy bench-kubernetes bench-peers bench-peers-vm stress soak soak-vm bench fuzz lint fmt clean
+.PHONY: help build sizes install packages release check-release image manual demo test costs test-netns test-packages test-lab test-vm vagrant test-vagrant worlds judge judge-soak judge-vm judge-faults test-nokubernetes test-templates test-kubernetes kubernetes-programs judge-keepalived judge-kubeproxy bench-kubernetes bench-peers bench-peers-vm stress soak soak-vm bench fuzz lint fmt clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -76,8 +76,11 @@ demo: ## two endpoints behind one VIP, in namespaces of its own (root)
 # disk. Tests of tag netns use the disk. Most packages wait most of the time, so more of them run than there are processors.
 MEMORY = $(shell d=/dev/shm; test -w $$d && test $$(df -k --output=avail $$d | tail -n 1) -gt 2000000 && ! grep -q " $$d .*noexec" /proc/mounts && echo $$d || echo $${TMPDIR:-/tmp})
 
-test: ## unit, golden and property tests under the race detector (no root)
+test: costs ## unit, golden and property tests under the race detector, and costs (no root)
 	CGO_ENABLED=1 GOTMPDIR=$${TMPDIR:-/tmp} TMPDIR=$(MEMORY) $(GO) test -race -p 4 ./...
+
+costs: ## allocations, bytes, and what is sent to the kernel, of a change, a start and a status, beside test/costs/testdata (no root)
+	$(GO) test -count=1 ./test/costs
 
 test-netns: test-packages test-lab ## packet tests in network namespaces (root; iptables, nftables, ipset, iproute2, frr, bird2, keepalived)
 
