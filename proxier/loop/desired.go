@@ -236,5 +236,5 @@ func (d *desired) unsynced(wanted *policy.State) []policy.ServiceChange {
 	for key, g := range d.growing {
 		all.Note(key, d.changes.Before(d.next, key), g.wanted)
 	}
-	return all.Delta().Services
+	return all.Sorted()
 }

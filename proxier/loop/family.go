@@ -266,13 +266,15 @@ func (f *family) sync(ctx context.Context) (r SyncResult, changes []policy.Servi
 	}
 	f.mu.Unlock()
 	r.Queued = f.desired.queued
-	delta := f.desired.changes.Delta()
-	changes = delta.Services
+	var delta *policy.Delta // of a full sync nil
+	if r.Full {
+		changes = f.desired.changes.Sorted()
+	} else {
+		delta = f.desired.changes.Delta()
+		changes = delta.Services
+	}
 	for _, w := range f.flows {
 		w.Expect(changes)
-	}
-	if r.Full {
-		delta = nil
 	}
 	ctx, stop := f.withProgress(ctx, syncWork, &f.news.working)
 	defer stop()

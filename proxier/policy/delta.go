@@ -177,18 +177,23 @@ func count[T comparable](set map[T]int, net map[T]int, list iter.Seq[T], by int)
 
 // Delta returns the gathered changes, sorted.
 func (c *Changes) Delta() *Delta {
-	d := &Delta{
-		Services:     slices.SortedFunc(maps.Values(c.Services), func(a, b ServiceChange) int { return a.Key().Compare(b.Key()) }),
+	return &Delta{
+		Services:     c.Sorted(),
 		RefusedAddrs: setDelta(c.RefusedAddrs, netip.Addr.Compare),
 		Hairpins:     setDelta(c.hairpins, Hairpin.Compare),
 		BoundAddrs:   setDelta(c.bound, netip.Addr.Compare),
 	}
-	for i := range d.Services {
-		if ch := &d.Services[i]; ch.Part {
+}
+
+// Sorted returns the changes of services, in order of their names, as a Delta has them.
+func (c *Changes) Sorted() []ServiceChange {
+	list := slices.SortedFunc(maps.Values(c.Services), func(a, b ServiceChange) int { return a.Key().Compare(b.Key()) })
+	for i := range list {
+		if ch := &list[i]; ch.Part {
 			*ch = ch.part()
 		}
 	}
-	return d
+	return list
 }
 
 // part returns what differs, and for each thing that it shares with frontends that stay one of these.

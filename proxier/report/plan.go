@@ -46,6 +46,6 @@ func ComparePlan(before, after *policy.State, node *policy.Node, fresh bool) *Fa
 			ch.Note(key, old, nil)
 		}
 	}
-	p.Services = ch.Delta().Services
+	p.Services = ch.Sorted()
 	return p
 }
