@@ -319,7 +319,7 @@ func (h *Host[B]) network(targets []policy.Target) {
 	h.Cleanup(servers.Close)
 	for _, t := range targets {
 		Command(h, "ip", ip, "addr", "add", t.Addr().String(), "dev", "lo", "nodad")
-		h.Must(servers.Serve(t.String(), t.AddrPort))
+		h.Must(servers.Serve(t.String(), t.AddrPort()))
 	}
 	Command(h, "ip", ip, "route", "add", "default", "dev", "lo", "src", targets[0].Addr().String())
 }

@@ -62,7 +62,7 @@ func (w *World) PutAll(services map[source.Key]*policy.Resolved) *policy.Delta {
 func hairpins(r *policy.Resolved) (list []policy.Hairpin) {
 	for _, p := range r.HairpinPools {
 		for _, t := range p.Targets {
-			list = append(list, policy.NewHairpin(t.AddrPort, p.Protocol))
+			list = append(list, policy.NewHairpin(t.AddrPort(), p.Protocol))
 		}
 	}
 	return list
@@ -177,7 +177,7 @@ func Targets(fam policy.Family, first, n int) []policy.Target {
 	targets := make([]policy.Target, n)
 	for i := range targets {
 		a := Addr(fam, "endpoint", first+i)
-		targets[i] = policy.Target{AddrPort: netip.AddrPortFrom(a, 8080), Weight: 1}
+		targets[i] = policy.NewTarget(netip.AddrPortFrom(a, 8080), 1)
 	}
 	return targets
 }

@@ -22,7 +22,7 @@ func frontendsOf(t *testing.T, tr *Tracker, name string) string {
 	for _, f := range policy.Resolve(svc, nil, policytest.Node(), policy.IPv4).Frontends {
 		line := fmt.Sprintf("%s:%d/%s", f.Key.Addr, f.Key.Port, f.Key.Protocol)
 		for _, target := range f.Outside.Pool.Targets {
-			line += " " + target.AddrPort.String()
+			line += " " + target.String()
 		}
 		out = append(out, line)
 	}

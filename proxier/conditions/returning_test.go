@@ -145,8 +145,8 @@ func (r *recorder) Sync(_ context.Context, st *policy.State, _ *policy.Delta) er
 	now := make(map[netip.AddrPort]bool)
 	for _, s := range st.Services {
 		for _, t := range s.Pools[0].Targets {
-			if now[t.AddrPort] = true; !r.targets[t.AddrPort] {
-				r.added[t.AddrPort]++
+			if now[t.AddrPort()] = true; !r.targets[t.AddrPort()] {
+				r.added[t.AddrPort()]++
 			}
 		}
 	}

@@ -179,7 +179,7 @@ func Remembered(ctx context.Context, p *policy.Pool, client netip.Addr) (*proxie
 		}
 		for _, r := range list {
 			if left := p.Affinity - r.Age; r.Addr == client && left > 0 {
-				return &proxier.Remembered{Target: t.AddrPort, Left: left}, nil
+				return &proxier.Remembered{Target: t.AddrPort(), Left: left}, nil
 			}
 		}
 	}

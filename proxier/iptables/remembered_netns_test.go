@@ -34,7 +34,7 @@ func TestRememberedClientsAreListed(t *testing.T) {
 		list := "/proc/thread-self/net/xt_recent/" + layout.RecentList(pool, pool.Targets[1])
 		fatal.If(h, os.WriteFile(list, []byte("+"+client.String()+"\n"), 0o600))
 		got, err := iptables.Remembered(ctx, pool, client)
-		if err != nil || got == nil || got.Target != pool.Targets[1].AddrPort || got.Left > time.Hour || got.Left < 50*time.Minute {
+		if err != nil || got == nil || got.Target != pool.Targets[1].AddrPort() || got.Left > time.Hour || got.Left < 50*time.Minute {
 			h.Errorf("got %+v, want %s for an hour: %v", got, pool.Targets[1], err)
 		}
 	})

@@ -20,7 +20,7 @@ func TestClosedDestinationsGo(t *testing.T) {
 	one, two, three := netip.MustParseAddrPort("10.0.0.1:80"), netip.MustParseAddrPort("10.0.0.2:80"), netip.MustParseAddrPort("10.0.0.3:80")
 	at := func(list ...netip.AddrPort) (out []policy.Target) {
 		for _, a := range list {
-			out = append(out, policy.Target{AddrPort: a, Weight: 1})
+			out = append(out, policy.NewTarget(a, 1))
 		}
 		return out
 	}

@@ -136,7 +136,7 @@ func (g *guardedHost) services(after bool) map[source.Key]*policy.Resolved {
 func (g *guardedHost) service(name string, port uint16, proto source.Protocol, local bool) *policy.Resolved {
 	s := backendtest.Service{Name: name, Protocol: proto}
 	for i := range 2 {
-		s.Targets = append(s.Targets, policy.Target{AddrPort: g.endpoint(i), Weight: 1})
+		s.Targets = append(s.Targets, policy.NewTarget(g.endpoint(i), 1))
 	}
 	s.Local = s.Targets[:1]
 	cluster, own := s.Pools()

@@ -169,7 +169,7 @@ func (h *host) vip(n int) netip.AddrPort {
 func (h *host) service(name string, vip int, proto source.Protocol, endpoints ...int) *policy.Resolved {
 	s := backendtest.Service{Name: name, Protocol: proto}
 	for _, n := range endpoints {
-		s.Targets = append(s.Targets, policy.Target{AddrPort: h.endpoint(n), Weight: 1})
+		s.Targets = append(s.Targets, policy.NewTarget(h.endpoint(n), 1))
 	}
 	pool, _ := s.Pools()
 	route := backendtest.Route(pool, policy.Everyone, policy.Reject)

@@ -35,7 +35,7 @@ func TestMissingNeedIsNamed(t *testing.T) {
 // whose VIP has none: local sources reach all endpoints, others a local one.
 func (h *host) sticky() *policy.Resolved {
 	s := backendtest.Service{Name: "sticky", Protocol: source.TCP, Affinity: time.Hour}
-	s.Targets = []policy.Target{{AddrPort: h.endpoint(0), Weight: 1}, {AddrPort: h.endpoint(1), Weight: 1}}
+	s.Targets = []policy.Target{policy.NewTarget(h.endpoint(0), 1), policy.NewTarget(h.endpoint(1), 1)}
 	s.Local = s.Targets[:1]
 	cluster, local := s.Pools()
 	everyone := backendtest.Route(cluster, policy.NoOne, policy.Reject)

@@ -64,9 +64,9 @@ func serverObjects(ctx context.Context, st *policy.State) (list []proxier.Object
 		way := wayOf(pool.Forward)
 		for _, t := range pool.Targets {
 			present := slices.ContainsFunc(s.dests, func(d lvs.Destination) bool {
-				return d.AddrPort == t.AddrPort && d.Weight > 0 && d.Forwarding == way && d.Limits == limitsOf(pool, t.AddrPort)
+				return d.AddrPort == t.AddrPort() && d.Weight > 0 && d.Forwarding == way && d.Limits == limitsOf(pool, t.AddrPort())
 			})
-			list = append(list, proxier.Object{Name: fmt.Sprintf("destination %s -> %s", key, t.AddrPort), Present: present})
+			list = append(list, proxier.Object{Name: fmt.Sprintf("destination %s -> %s", key, t.AddrPort()), Present: present})
 		}
 	}
 	return list, nil

@@ -291,7 +291,7 @@ func TestEndpointsThatAreNoHosts(t *testing.T) {
 		bad := netip.MustParseAddrPort(map[policy.Family]string{policy.IPv4: "255.255.255.255:8080", policy.IPv6: "[ff02::1]:8080"}[h.Family])
 		res := h.service("web", 1, source.TCP, 0)
 		pool := res.Pools[0]
-		pool.Targets = append(slices.Clone(pool.Targets), policy.Target{AddrPort: bad, Weight: 1})
+		pool.Targets = append(slices.Clone(pool.Targets), policy.NewTarget(bad, 1))
 		h.Sync(nil)
 		for _, delta := range []*policy.Delta{h.World.Put(res.Key, res), nil} {
 			h.unserved(delta, 1)

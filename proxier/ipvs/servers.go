@@ -178,7 +178,7 @@ func destinations(p *policy.Pool) []lvs.Destination {
 		list = append(list, lvs.Destination{AddrPort: at, Weight: weight, Forwarding: way, Limits: limitsOf(p, at)})
 	}
 	for _, t := range p.Targets {
-		add(t.AddrPort, uint32(t.Weight))
+		add(t.AddrPort(), uint32(t.Weight))
 	}
 	for _, k := range p.Kept {
 		add(k, 0)

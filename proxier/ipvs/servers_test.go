@@ -14,7 +14,7 @@ import (
 func TestAddressMeetsNodePort(t *testing.T) {
 	node := netip.MustParseAddr("192.0.2.1")
 	at, left := netip.MustParseAddrPort("10.0.0.1:80"), netip.MustParseAddrPort("10.0.0.2:80")
-	balanced := policy.Route{Pool: &policy.Pool{Targets: []policy.Target{{AddrPort: at, Weight: 1}}}}
+	balanced := policy.Route{Pool: &policy.Pool{Targets: []policy.Target{policy.NewTarget(at, 1)}}}
 	kept := policy.Route{Action: policy.Reject, Pool: &policy.Pool{Kept: []netip.AddrPort{left}}}
 	nobody := policy.Route{Action: policy.Reject, Pool: &policy.Pool{}}
 	for _, tt := range []struct {

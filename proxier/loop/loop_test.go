@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
@@ -872,7 +873,7 @@ func TestLoopDeltasAddUp(t *testing.T) {
 		}
 		want := testFamily(k)
 		tr.Services(func(s *source.Service, _ source.UnitID) { want.resolve(s.Key, policy.Subject{Service: s}, time.Now()) })
-		if diff := cmp.Diff(want.desired.next, f.desired.next, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
+		if diff := cmp.Diff(want.desired.next, f.desired.next, cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}, policy.Target{})); diff != "" {
 			rt.Fatalf("state after deltas (-want +got):\n%s", diff)
 		}
 	})

@@ -43,7 +43,7 @@ func checkState(t *rapid.T, l *Loop, f *family) {
 		all.Put(want, s.Key, policy.Resolve(s, nil, l.catalog.node, f.fam))
 		checks.set(s.Key, policy.Subject{Service: s}, l.catalog.node, 0)
 	})
-	same := cmp.Options{cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}, netip.Prefix{}), cmpopts.EquateEmpty()}
+	same := cmp.Options{cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}, netip.Prefix{}, policy.Target{}), cmpopts.EquateEmpty()}
 	if diff := cmp.Diff(want, f.desired.next, same); diff != "" {
 		t.Fatalf("%s (-everything again +rebased):\n%s", f.fam, diff)
 	}

@@ -394,7 +394,7 @@ func TestPiecesOfRandomChangesAddUp(t *testing.T) {
 		for key, s := range told {
 			policy.NewChanges().Put(want, key, policy.Resolve(s, nil, f.desired.node, policy.IPv4))
 		}
-		if diff := cmp.Diff(want, f.desired.next, cmpopts.EquateEmpty(), cmp.AllowUnexported(policy.Hairpin{}), cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
+		if diff := cmp.Diff(want, f.desired.next, cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}, policy.Target{}, policy.Hairpin{})); diff != "" {
 			t.Fatalf("the State at the end (-want +got):\n%s", diff)
 		}
 		if f.news.lastInKernel != order {

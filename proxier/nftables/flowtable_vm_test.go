@@ -108,7 +108,7 @@ func (r *router) serve() {
 func (r *router) service(proto source.Protocol, endpoints ...netip.AddrPort) *policy.Resolved {
 	s := backendtest.Service{Name: "web", Protocol: proto}
 	for _, a := range endpoints {
-		s.Targets = append(s.Targets, policy.Target{AddrPort: a, Weight: 1})
+		s.Targets = append(s.Targets, policy.NewTarget(a, 1))
 	}
 	pool, _ := s.Pools()
 	route := backendtest.Route(pool, policy.NoOne, policy.Reject)

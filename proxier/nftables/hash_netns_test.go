@@ -68,7 +68,7 @@ func (h *host) asTable(got map[netip.AddrPort]int, sources []netip.AddrPort, tar
 	h.Helper()
 	var list []maglev.Endpoint
 	for _, t := range slices.Backward(targets) { // the order makes no difference
-		list = append(list, maglev.Endpoint{AddrPort: t.AddrPort, Weight: t.Weight})
+		list = append(list, maglev.Endpoint{AddrPort: t.AddrPort(), Weight: t.Weight})
 	}
 	table := maglev.Fill(nil, maglev.Size(3), list)
 	wrong := 0
@@ -118,8 +118,10 @@ func (h *host) countSources(targets []policy.Target) *arrivals {
 	var readers sync.WaitGroup
 	h.Cleanup(readers.Wait)
 	for i, t := range targets {
-		c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(t.AddrPort))
-		fatal.If(h, err)
+		c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(t.AddrPort()))
+		if err != nil {
+			h.Fatal(err)
+		}
 		h.Cleanup(func() { c.Close() })
 		fatal.If(h, c.SetReadBuffer(4<<20))
 		readers.Go(func() { a.read(c, i) })

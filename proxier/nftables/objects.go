@@ -113,7 +113,7 @@ func Remembered(_ context.Context, p *policy.Pool, client netip.Addr) (*proxier.
 	if i < 0 {
 		return nil, nil
 	}
-	return &proxier.Remembered{Target: p.Targets[i].AddrPort, Left: min(record.Expires, p.Affinity)}, nil
+	return &proxier.Remembered{Target: p.Targets[i].AddrPort(), Left: min(record.Expires, p.Affinity)}, nil
 }
 
 // getElement returns an element of a set; without data: there is none.

@@ -44,7 +44,7 @@ func everyFeature(fam policy.Family) *policy.State {
 		return &policy.Pool{
 			ServicePort: policy.ServicePortName{Key: source.Key{Namespace: "probe", Name: "probe"}},
 			Scope:       scope, Protocol: source.TCP, Affinity: keep,
-			Targets: []policy.Target{{AddrPort: netip.AddrPortFrom(addr, 1), Weight: 1}},
+			Targets: []policy.Target{policy.NewTarget(netip.AddrPortFrom(addr, 1), 1)},
 		}
 	}
 	balance := func(p *policy.Pool, m policy.Masquerade) policy.Route {

@@ -20,7 +20,7 @@ func TestRememberedClientsAreListed(t *testing.T) {
 		}
 		h.Sync(h.World.Put(res.Key, res))
 		for client := range 4 {
-			want := pool.Targets[h.mustAsk(h.at(10), client)].AddrPort
+			want := pool.Targets[h.mustAsk(h.at(10), client)].AddrPort()
 			got, err := nftables.Remembered(ctx, pool, h.address(100+client))
 			if err != nil || got == nil || got.Target != want || got.Left > time.Hour || got.Left < 50*time.Minute {
 				h.Errorf("client %d keeps %+v, want %s for an hour: %v", client, got, want, err)
@@ -33,7 +33,7 @@ func TestRememberedClientsAreListed(t *testing.T) {
 		h.Sync(h.World.Put(one.Key, one))
 		left := 0
 		for client := range clients {
-			if got, _ := nftables.Remembered(ctx, one.Pools[0], h.address(100+client)); got != nil && got.Target != one.Pools[0].Targets[0].AddrPort {
+			if got, _ := nftables.Remembered(ctx, one.Pools[0], h.address(100+client)); got != nil && got.Target != one.Pools[0].Targets[0].AddrPort() {
 				left++
 			}
 		}

@@ -94,11 +94,11 @@ func targetsOf(svc Subject, eps []*source.Endpoint, p source.Port) []Target {
 	out := make([]Target, len(eps))
 	scale := svc.weightScale()
 	for i, e := range eps {
-		out[i] = Target{AddrPort: netip.AddrPortFrom(e.Addr, e.Port(p))}
+		out[i] = Target{address: addressOf(e.Addr), port: e.Port(p)}
 		out[i].Weight, out[i].Settled = svc.weight(e, scale)
 	}
-	slices.SortFunc(out, func(a, b Target) int { return a.AddrPort.Compare(b.AddrPort) })
-	return slices.CompactFunc(out, func(a, b Target) bool { return a.AddrPort == b.AddrPort })
+	slices.SortFunc(out, Target.compare)
+	return slices.CompactFunc(out, func(a, b Target) bool { return a.compare(b) == 0 })
 }
 
 // weightScale returns by what weights are multiplied, so that a slow start has whole steps. It

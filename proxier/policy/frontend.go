@@ -214,9 +214,28 @@ type Limits struct{ Max, Min uint32 }
 
 // A Target is where a packet is sent.
 type Target struct {
-	netip.AddrPort
+	address
+	port    uint16
 	Weight  uint16 // at least 1
 	Settled uint16 // Weight once a slow start is over, and until one begins; 0: the service has none
+}
+
+// NewTarget returns one of a service without slow start. Its address is valid and not IPv4-mapped.
+func NewTarget(at netip.AddrPort, weight uint16) Target {
+	return Target{address: addressOf(at.Addr()), port: at.Port(), Weight: weight}
+}
+
+// AddrPort returns its address and port.
+func (t Target) AddrPort() netip.AddrPort { return netip.AddrPortFrom(t.Addr(), t.port) }
+
+// Port returns its port.
+func (t Target) Port() uint16 { return t.port }
+
+func (t Target) String() string { return t.AddrPort().String() }
+
+// compare orders targets of one family by address and port.
+func (t Target) compare(o Target) int {
+	return cmp.Or(t.address.compare(o.address), cmp.Compare(t.port, o.port))
 }
 
 // WeightOf returns the sum of the weights.
@@ -260,14 +279,14 @@ func (k FrontendKey) WithoutKind() FrontendKey {
 func (p *Pool) TargetAddrs() []netip.AddrPort {
 	list := make([]netip.AddrPort, len(p.Targets))
 	for i, t := range p.Targets {
-		list[i] = t.AddrPort
+		list[i] = t.AddrPort()
 	}
 	return list
 }
 
 // Targeted reports whether an endpoint gets new connections.
 func (p *Pool) Targeted(a netip.AddrPort) bool {
-	_, ok := slices.BinarySearchFunc(p.Targets, a, func(t Target, a netip.AddrPort) int { return t.AddrPort.Compare(a) })
+	_, ok := slices.BinarySearchFunc(p.Targets, a, func(t Target, a netip.AddrPort) int { return t.AddrPort().Compare(a) })
 	return ok
 }
 

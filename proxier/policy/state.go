@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"bytes"
 	"cmp"
 	"iter"
 	"net/netip"
@@ -28,35 +27,33 @@ type State struct {
 // A Hairpin is a target that may reach itself through a frontend, and whose
 // packets must then be masqueraded: source and destination are its address.
 type Hairpin struct {
-	addr     [16]byte // less than half of what a netip.AddrPort takes: there may be one for each endpoint
+	address
 	port     uint16
 	Protocol source.Protocol
 }
 
 // NewHairpin returns that of a target, whose address is valid and not IPv4-mapped.
 func NewHairpin(at netip.AddrPort, protocol source.Protocol) Hairpin {
-	return Hairpin{at.Addr().As16(), at.Port(), protocol}
+	return Hairpin{addressOf(at.Addr()), at.Port(), protocol}
 }
+
+// AddrPort returns the address and port of the target.
+func (h Hairpin) AddrPort() netip.AddrPort { return netip.AddrPortFrom(h.Addr(), h.port) }
 
 // hairpins yields the targets of a pool as such.
 func (p *Pool) hairpins() iter.Seq[Hairpin] {
 	return func(yield func(Hairpin) bool) {
 		for _, t := range p.Targets {
-			if !yield(NewHairpin(t.AddrPort, p.Protocol)) {
+			if !yield(Hairpin{t.address, t.port, p.Protocol}) {
 				return
 			}
 		}
 	}
 }
 
-// AddrPort returns the address and port of the target.
-func (h Hairpin) AddrPort() netip.AddrPort {
-	return netip.AddrPortFrom(netip.AddrFrom16(h.addr).Unmap(), h.port)
-}
-
 // Compare orders hairpins of one family by address, port and protocol.
 func (h Hairpin) Compare(o Hairpin) int {
-	return cmp.Or(bytes.Compare(h.addr[:], o.addr[:]), cmp.Compare(h.port, o.port), cmp.Compare(h.Protocol, o.Protocol))
+	return cmp.Or(h.address.compare(o.address), cmp.Compare(h.port, o.port), cmp.Compare(h.Protocol, o.Protocol))
 }
 
 // A Resolved is one service's part of a State.
@@ -104,7 +101,7 @@ func (r *Resolved) Endpoints() iter.Seq[netip.AddrPort] {
 	return func(yield func(netip.AddrPort) bool) {
 		for _, p := range r.Pools {
 			for _, t := range p.Targets {
-				if !yield(t.AddrPort) {
+				if !yield(t.AddrPort()) {
 					return
 				}
 			}

@@ -32,7 +32,7 @@ func service(name, vip string, endpoints ...netip.AddrPort) *policy.Resolved {
 	r := &policy.Resolved{Key: source.Key{Namespace: "default", Name: name}}
 	pool := &policy.Pool{Protocol: source.TCP}
 	for _, e := range endpoints {
-		pool.Targets = append(pool.Targets, policy.Target{AddrPort: e, Weight: 1})
+		pool.Targets = append(pool.Targets, policy.NewTarget(e, 1))
 	}
 	r.Pools = []*policy.Pool{pool}
 	for _, k := range []policy.FrontendKey{

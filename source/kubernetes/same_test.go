@@ -223,7 +223,7 @@ func TestSameAsFiles(t *testing.T) {
 		fromAPI := rec.tracked()
 		for _, fam := range []policy.Family{policy.IPv4, policy.IPv6} {
 			want, got := policy.NewState(fam, node, fromFile), policy.NewState(fam, node, fromAPI)
-			if diff := gocmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}, netip.Prefix{})); diff != "" {
+			if diff := gocmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}, netip.Prefix{}, policy.Target{})); diff != "" {
 				t.Fatalf("%s: (-file +kubernetes)\n%s\nof\n%s", fam, diff, toml.String())
 			}
 		}

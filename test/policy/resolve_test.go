@@ -86,7 +86,7 @@ func put(st *proxierpolicy.State, res *proxierpolicy.Resolved) {
 	}
 	for _, pool := range res.HairpinPools {
 		for _, target := range pool.Targets {
-			st.Hairpins[proxierpolicy.NewHairpin(target.AddrPort, pool.Protocol)]++
+			st.Hairpins[proxierpolicy.NewHairpin(target.AddrPort(), pool.Protocol)]++
 		}
 	}
 }

@@ -92,7 +92,7 @@ func (r *Report) balancing(d *decision, f *facts) {
 	case pool.Hash.On == source.ClientIP:
 		list := make([]maglev.Endpoint, len(pool.Targets))
 		for i, t := range pool.Targets {
-			list[i] = maglev.Endpoint{AddrPort: t.AddrPort, Weight: t.Weight}
+			list[i] = maglev.Endpoint{AddrPort: t.AddrPort(), Weight: t.Weight}
 		}
 		table := maglev.Fill(nil, maglev.Size(pool.Hash.Endpoints), list)
 		slot := maglev.Slot(len(table), netip.AddrPortFrom(d.question.Source, 0), false) // in nftables mode, whatever the port

@@ -213,7 +213,7 @@ func (d *decision) expected() (list []Expected) {
 	}
 	for _, t := range d.route.Pool.Targets {
 		masq, _ := d.masquerade(t.Addr())
-		list = append(list, Expected{Address: t.AddrPort, Share: float64(t.Weight) / float64(total), Masquerade: masq})
+		list = append(list, Expected{Address: t.AddrPort(), Share: float64(t.Weight) / float64(total), Masquerade: masq})
 	}
 	return list
 }

@@ -214,7 +214,7 @@ func chance(part, total uint64) string {
 func RecentList(p *policy.Pool, t policy.Target) string { return recentList(poolChain(p), t) }
 
 func recentList(chain string, t policy.Target) string {
-	return hashed(Prefix, chain+"/"+t.AddrPort.String())
+	return hashed(Prefix, chain+"/"+t.String())
 }
 
 func dnat(t policy.Target) string {

@@ -112,7 +112,7 @@ func (r *renderer) route(class lookupClass, f *policy.Frontend, l policy.Route) 
 	n := len(r.key)
 	for slot, target := range r.slots {
 		r.key = PutNumber(r.key[:n], uint32(slot))
-		r.data = putTarget(r.data[:0], l.Pool.Targets[target].AddrPort)
+		r.data = putTarget(r.data[:0], l.Pool.Targets[target].AddrPort())
 		r.emit(s.slotMap(), r.key, r.data, "")
 	}
 	r.key = r.key[:n]
@@ -160,7 +160,7 @@ func (r *renderer) pool(p *policy.Pool) {
 	id, endpoints := r.pools.id(p), EndpointIDs(p)
 	for i, t := range p.Targets {
 		r.key = PutNumber(PutNumber(r.key[:0], id), endpoints[i])
-		r.data = putTarget(r.data[:0], t.AddrPort)
+		r.data = putTarget(r.data[:0], t.AddrPort())
 		r.emit(Set{kind: poolTargets}, r.key, r.data, "")
 	}
 	r.fillSlots(p)

@@ -46,7 +46,7 @@ func (l *chainRenderer) pickHashed(s Set) *Chain {
 func hashedEndpoints(p *policy.Pool) []maglev.Endpoint {
 	list := make([]maglev.Endpoint, len(p.Targets))
 	for i, t := range p.Targets {
-		list[i] = maglev.Endpoint{AddrPort: t.AddrPort, Weight: t.Weight}
+		list[i] = maglev.Endpoint{AddrPort: t.AddrPort(), Weight: t.Weight}
 	}
 	return list
 }

@@ -109,7 +109,7 @@ func (n *PoolIDs) id(p *policy.Pool) uint32 {
 func EndpointIDs(p *policy.Pool) []uint32 {
 	ids, taken := make([]uint32, len(p.Targets)), make(map[uint32]bool, len(p.Targets))
 	for i, t := range p.Targets {
-		b, _ := t.AddrPort.MarshalBinary()
+		b, _ := t.AddrPort().MarshalBinary()
 		id := hash32(string(b))
 		for taken[id] {
 			id++

@@ -17,7 +17,7 @@ func weighted(weights ...uint16) []policy.Target {
 	targets := make([]policy.Target, len(weights))
 	for i, w := range weights {
 		a := netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})
-		targets[i] = policy.Target{AddrPort: netip.AddrPortFrom(a, 80), Weight: w}
+		targets[i] = policy.NewTarget(netip.AddrPortFrom(a, 80), w)
 	}
 	return targets
 }

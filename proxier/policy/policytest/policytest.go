@@ -112,7 +112,7 @@ func Show(l policy.Route) string {
 	}
 	var t []string
 	for _, x := range l.Pool.Targets {
-		s := x.AddrPort.String()
+		s := x.String()
 		if x.Weight != 1 {
 			s += fmt.Sprintf("*%d", x.Weight)
 		}

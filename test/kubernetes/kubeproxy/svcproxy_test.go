@@ -164,8 +164,8 @@ func (h *held) meets(owner string, f family, to address, p packet) outcome {
 	}
 	out.affinity = leg.Pool.Affinity
 	for _, t := range leg.Pool.Targets {
-		hairpin := t.Addr() == p.src && st.hairpins[policy.NewHairpin(t.AddrPort, to.Protocol)]
-		out.targets[t.AddrPort] = hairpin || masquerades(leg.Masquerade, local, p.fromHost)
+		hairpin := t.Addr() == p.src && st.hairpins[policy.NewHairpin(t.AddrPort(), to.Protocol)]
+		out.targets[t.AddrPort()] = hairpin || masquerades(leg.Masquerade, local, p.fromHost)
 	}
 	return out
 }

@@ -58,8 +58,8 @@ func answerOf(f *proxierpolicy.Frontend, st *proxierpolicy.State, p policy.Packe
 	}
 	out := policy.Outcomes{}
 	for _, target := range r.Pool.Targets {
-		hairpin := target.Addr() == p.From && st.Hairpins[proxierpolicy.NewHairpin(target.AddrPort, r.Pool.Protocol)] > 0
-		out[policy.Outcome{Verdict: policy.Balanced, Endpoint: target.AddrPort, Masqueraded: hairpin || r.Masquerade.Covers(sender, &st.Host)}] = int(target.Weight)
+		hairpin := target.Addr() == p.From && st.Hairpins[proxierpolicy.NewHairpin(target.AddrPort(), r.Pool.Protocol)] > 0
+		out[policy.Outcome{Verdict: policy.Balanced, Endpoint: target.AddrPort(), Masqueraded: hairpin || r.Masquerade.Covers(sender, &st.Host)}] = int(target.Weight)
 	}
 	return out
 }
