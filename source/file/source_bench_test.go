@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // A signal is a sink that says when it was called.
@@ -75,14 +76,17 @@ func benchChange(b *testing.B, large []byte) {
 }
 
 // What a change of one service costs in a file of 10,000, from the write until it is
-// kept, without and with a warning in each.
+// kept, without and with a warning in each, and where every service is read again.
 func BenchmarkChangeLarge(b *testing.B) {
-	for name, warn := range map[string]string{"plain": "", "warnings": "session_affinity_timeout = \"10s\"\n"} {
-		b.Run(name, func(b *testing.B) {
+	for _, bb := range []struct {
+		name, warn string
+		all        bool
+	}{{name: "plain"}, {name: "warnings", warn: "session_affinity_timeout = \"10s\"\n"}, {name: "all", all: true}} {
+		b.Run(bb.name, func(b *testing.B) {
 			endpoints := slices.Repeat([]int{10}, 10_000)
 			text := func(n int) []byte {
 				endpoints[7000] = 10 + n%2
-				return bytes.ReplaceAll(manyServices(endpoints...), []byte("ports = "), []byte(warn+"ports = "))
+				return bytes.ReplaceAll(manyServices(endpoints...), []byte("ports = "), []byte(bb.warn+"ports = "))
 			}
 			dir := b.TempDir()
 			put := func(data []byte) {
@@ -92,6 +96,11 @@ func BenchmarkChangeLarge(b *testing.B) {
 			texts := [][]byte{text(0), text(1)}
 			put(texts[1])
 			src := New(Options{Dir: dir, StateDir: b.TempDir(), Poll: time.Hour})
+			if bb.all {
+				src.parse = func(ctx context.Context, path string, data []byte, _ read.KnownServices) ([]*source.Service, []source.Fault, read.KnownServices) {
+					return src.rules.ParseNew(ctx, path, data, nil)
+				}
+			}
 			sink := &telling{src, make(signal, 1)}
 			ctx, cancel := context.WithCancel(b.Context())
 			done := make(chan error)
