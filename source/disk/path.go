@@ -4,6 +4,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -33,9 +34,6 @@ func (d *Asker) Lstat(path string) PathInfo {
 
 // Follow looks at what a link leads to.
 func (d *Asker) Follow(path string, link PathInfo) PathInfo {
-	if d.crowded() {
-		return PathInfo{Err: ErrNoAnswer}
-	}
 	return d.lookUp(link.ContentPath(path), statOf(path))
 }
 
@@ -75,6 +73,12 @@ func (p PathInfo) ContentPath(path string) string {
 // Read reads the text of a file of which this is known.
 func (d *Asker) Read(path string, is PathInfo, limit int) (Text, bool) {
 	return Ask(d, is.ContentPath(path), func() Text { return ReadText(path, is.IsLink(), limit) })
+}
+
+// ReadBeside is Read of a file of this size for which no step waits: it may take as long as a slow disk needs.
+func (d *Asker) ReadBeside(path string, is PathInfo, size int64, limit int) (Text, bool) {
+	patience := Patience + time.Duration(size)*time.Second/slowest
+	return askWithin(d, is.ContentPath(path), patience, func() Text { return ReadText(path, is.IsLink(), limit) })
 }
 
 // ReadOnce reads the text of a file of which nothing is known. The error is ErrNoAnswer if that does not come in time.

@@ -25,22 +25,24 @@ const (
 	// manyBelow is how many questions about what is in one directory may go unanswered before nothing else in it is asked about.
 	manyBelow = 8
 
-	// maxUnanswered is how many questions may go unanswered before no other link is followed: each has a thread.
+	// maxUnanswered is how many paths and directories may not answer before only the directory of files is asked: each
+	// question has a thread.
 	maxUnanswered = 256
+
+	// slowest is the rate in bytes per second below which a file system does not answer whose files are read beside all else.
+	slowest = 1 << 20
 )
 
 // ErrNoAnswer says why a file cannot be read that may be there.
 var ErrNoAnswer = errors.New("its file system does not answer")
 
-// An Asker asks file systems, and waits for none of them for long. A nil one waits for each answer. Its methods may be called
-// from any goroutine.
+// An Asker asks file systems, and waits for none of them for long. Its methods may be called from any goroutine.
 type Asker struct {
 	dir      string        // of service files: it is asked about whatever becomes of the files
 	Answered chan struct{} // receives a value after something was answered late
 
 	mu         sync.Mutex
-	unanswered map[string]int // questions that were given up, and have not been answered yet, by path
-	below      map[string]int // the same, by the directory that the path is in
+	unanswered map[string]int // given up, and not answered yet: manyBelow for each question about a path, 1 for each about what is in it
 	patience   time.Duration
 }
 
@@ -48,7 +50,7 @@ type Asker struct {
 func NewAsker(dir string) *Asker {
 	return &Asker{
 		dir: filepath.Clean(dir), Answered: make(chan struct{}, 1),
-		unanswered: map[string]int{}, below: map[string]int{}, patience: FirstPatience,
+		unanswered: map[string]int{}, patience: FirstPatience,
 	}
 }
 
@@ -62,12 +64,16 @@ func (d *Asker) BeginStep(patience time.Duration) {
 // Ask returns what do, run beside, finds out about path, and reports whether that came in time.
 // Until it has come, nothing is asked about the path, nor about what is below it.
 func Ask[T any](d *Asker, path string, do func() T) (got T, ok bool) {
-	if d == nil {
-		return do(), true
-	}
+	d.mu.Lock()
+	patience := d.patience
+	d.mu.Unlock()
+	return askWithin(d, path, patience, do)
+}
+
+// askWithin is Ask with a patience of its own.
+func askWithin[T any](d *Asker, path string, patience time.Duration, do func() T) (got T, ok bool) {
 	path = filepath.Clean(path)
-	patience, ok := d.patienceFor(path)
-	if !ok {
+	if !d.mayAnswer(path) {
 		return got, false
 	}
 	answer := make(chan T, 1)
@@ -89,50 +95,48 @@ func Ask[T any](d *Asker, path string, do func() T) (got T, ok bool) {
 	}
 }
 
-// patienceFor returns how long an answer about path is waited for. It returns false where there will be none.
-func (d *Asker) patienceFor(path string) (time.Duration, bool) {
+// mayAnswer reports whether path is worth asking about.
+func (d *Asker) mayAnswer(path string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for at := path; len(d.unanswered) > 0; {
-		up := filepath.Dir(at)
-		if d.unanswered[at] > 0 || d.below[up] >= manyBelow && up != d.dir {
-			return 0, false
+	ours := false
+	for at := path; len(d.unanswered) > 0; at = filepath.Dir(at) {
+		if d.unanswered[at] >= manyBelow {
+			return false
 		}
-		if up == at {
+		ours = ours || at == d.dir
+		if at == filepath.Dir(at) {
 			break
 		}
-		at = up
 	}
-	return d.patience, true
-}
-
-// crowded reports whether so much is unanswered that no link should be followed.
-func (d *Asker) crowded() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return len(d.unanswered) >= maxUnanswered
+	return ours || len(d.unanswered) < maxUnanswered
 }
 
 func (d *Asker) giveUp(path string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.unanswered[path]++
-	d.below[filepath.Dir(path)]++
+	d.count(path, 1)
 	d.patience = min(d.patience, nextPatience)
 }
 
 func (d *Asker) noteAnswer(path string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	release(d.unanswered, path)
-	release(d.below, filepath.Dir(path))
+	d.count(path, -1)
 	wake.Once(d.Answered)
 }
 
-// release takes one from a count that is kept while it is not 0.
-func release(counts map[string]int, path string) {
-	if counts[path]--; counts[path] == 0 {
-		delete(counts, path)
+// count counts n more questions about path as unanswered.
+func (d *Asker) count(path string, n int) {
+	d.add(path, n*manyBelow)
+	if dir := filepath.Dir(path); dir != d.dir { // which is asked about whatever becomes of its files
+		d.add(dir, n)
+	}
+}
+
+func (d *Asker) add(path string, n int) {
+	if d.unanswered[path] += n; d.unanswered[path] == 0 {
+		delete(d.unanswered, path)
 	}
 }
 

@@ -61,10 +61,10 @@ func (s *looks) openWatcher() {
 	if s.watcher != nil || s.open == nil {
 		return
 	}
-	w, err := s.open(s.dir)
+	w, err := s.open(s.dir, s.disks)
 	s.logWatchError(err)
 	if err == nil {
-		s.watcher, w.Disks = w, s.disks
+		s.watcher = w
 	}
 }
 

@@ -25,7 +25,7 @@ func TestOpenPipeIsNotAwaited(t *testing.T) {
 func TestOverflowListsEverything(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir+"/a.toml", "a 1\n")
-	w, err := watch.New(dir)
+	w, err := watch.New(dir, disk.NewAsker(dir))
 	check(t, err)
 	defer w.Close()
 	errs := make(chan error)

@@ -163,7 +163,7 @@ type (
 
 		largeReads map[string]*largeRead // of large files, by name
 		largeDone  chan *largeRead       // those that have ended
-		slots      chan struct{}         // as many as can be read at a time
+		slots      chan struct{}         // as many as can be parsed at a time
 	}
 
 	// looks find out what is in the directory.
@@ -172,8 +172,8 @@ type (
 		statfs    func(string, *unix.Statfs_t) error
 		directory *serviceDir
 		mounts    watch.Mounts
-		watcher   *watch.Watcher                           // nil: polls only
-		open      func(dir string) (*watch.Watcher, error) // nil: there is to be none
+		watcher   *watch.Watcher                                              // nil: polls only
+		open      func(dir string, disks *disk.Asker) (*watch.Watcher, error) // nil: there is to be none
 
 		nextUnwatched time.Time
 		renamedFrom   string // the path that the last event was about, if it was a rename of that

@@ -168,7 +168,8 @@ func (f *fixture) told(w *watch.Watcher) chan<- fsnotify.Event {
 // newUnread returns a watcher for told.
 func newUnread(t *testing.T) *watch.Watcher {
 	t.Helper()
-	w, err := watch.New(t.TempDir())
+	dir := t.TempDir()
+	w, err := watch.New(dir, disk.NewAsker(dir))
 	check(t, err)
 	t.Cleanup(w.Close)
 	return w

@@ -10,6 +10,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"svcproxy.dev/svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/source/disk"
 	"svcproxy.dev/svcproxy/source/watch"
 )
 
@@ -21,11 +22,11 @@ func TestFailedWatcherIsRetried(t *testing.T) {
 	f.src = New(Options{Dir: dir, Poll: time.Hour})
 	f.src.parse, f.src.parseCopy = parseLines, parseLines
 	tries := 0
-	f.src.open = func(dir string) (*watch.Watcher, error) {
+	f.src.open = func(dir string, disks *disk.Asker) (*watch.Watcher, error) {
 		if tries++; tries < 3 {
 			return nil, errors.New("too many open files")
 		}
-		return watch.New(dir)
+		return watch.New(dir, disks)
 	}
 	f.stop = f.loop()
 	defer func() { f.stop(); f.src.watcher.Close() }()

@@ -37,7 +37,7 @@ import (
 type Watcher struct {
 	*fsnotify.Watcher
 	closeEvents *closeEvents
-	Disks       *disk.Asker // nil: each takes its time
+	disks       *disk.Asker
 
 	dir     string                 // absolute
 	realDir string                 // dir with all links followed; empty while it does not exist
@@ -49,8 +49,9 @@ type Watcher struct {
 	needed    map[string]int             // directories to watch, and how many of the paths above are in each
 }
 
-// New returns a Watcher of a directory, which need not exist. It watches nothing before WatchAll.
-func New(dir string) (*Watcher, error) {
+// New returns a Watcher of a directory, which need not exist, that asks disks where links lead. It watches nothing before
+// WatchAll.
+func New(dir string, disks *disk.Asker) (*Watcher, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, fmt.Errorf("watching %s: %w", dir, err)
@@ -63,7 +64,7 @@ func New(dir string) (*Watcher, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("watching %s: %w", dir, err), w.Close())
 	}
-	out := &Watcher{Watcher: w, closeEvents: c, dir: abs, watched: map[string]disk.FileID{}}
+	out := &Watcher{Watcher: w, closeEvents: c, disks: disks, dir: abs, watched: map[string]disk.FileID{}}
 	out.reset()
 	return out, nil
 }
@@ -111,7 +112,7 @@ func (w *Watcher) Classify(ev fsnotify.Event) (a Target) {
 // What it does not see change while it works will come as an event.
 func (w *Watcher) WatchAll(linkNames []string) error {
 	return w.retry(func() []string {
-		t := newTracer(w.Disks)
+		t := newTracer(w.disks)
 		w.reset()
 		w.realDir = w.addDir(t)
 		for _, name := range linkNames {
@@ -139,7 +140,7 @@ func (w *Watcher) addDir(t *tracer) (end string) {
 // none any more: nothing else has changed.
 func (w *Watcher) WatchLinks(names []string, isLink func(name string) bool) error {
 	return w.retry(func() (dirs []string) {
-		t := newTracer(w.Disks)
+		t := newTracer(w.disks)
 		for _, name := range names {
 			w.removeLink(name)
 			if isLink(name) {
@@ -215,7 +216,7 @@ func (w *Watcher) set(dirs []string) (added bool, err error) {
 // ensure watches one directory, unless it already does, or does not answer: that may be forever
 // where it is added, which fsnotify does one at a time.
 func (w *Watcher) ensure(dir string, alive bool) (added bool, err error) {
-	is := w.Disks.Stat(dir)
+	is := w.disks.Stat(dir)
 	if is.Err == nil {
 		id := disk.StampOf(is.Info).FileID
 		if old, ok := w.watched[dir]; ok && alive && old == id {

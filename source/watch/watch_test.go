@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/internal/fatal"
+	"svcproxy.dev/svcproxy/source/disk"
 )
 
 func TestWarnRemote(t *testing.T) {
@@ -66,7 +67,7 @@ func TestTracerOfEvents(t *testing.T) {
 		{"/loop", "", []string{"/loop"}},
 	}
 	for _, tt := range tests {
-		leads, passed := newTracer(nil).trace(root + tt.path)
+		leads, passed := newTracer(disk.NewAsker("/etc")).trace(root + tt.path)
 		for i := range passed {
 			passed[i] = strings.TrimPrefix(passed[i], root)
 		}
@@ -86,7 +87,7 @@ func TestFollowWatchesWhatLinksNeed(t *testing.T) {
 	for _, d := range []string{"/etc", "/one", "/two", "/three"} {
 		fatal.If(t, os.Mkdir(root+d, 0o755))
 	}
-	w, err := New(root + "/etc")
+	w, err := New(root+"/etc", disk.NewAsker(root+"/etc"))
 	fatal.If(t, err)
 	defer w.Close()
 	isLink := func(name string) bool { _, err := os.Readlink(root + "/etc/" + name); return err == nil }
@@ -135,7 +136,7 @@ func TestParentIsNotWatched(t *testing.T) {
 	fatal.If(t, err)
 	dir := parent + "/etc"
 	fatal.If(t, os.Mkdir(dir, 0o755))
-	w, err := New(dir)
+	w, err := New(dir, disk.NewAsker(dir))
 	fatal.If(t, err)
 	defer w.Close()
 	steps := []struct {
