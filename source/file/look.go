@@ -88,7 +88,7 @@ func (s *looks) lookAt(ctx context.Context, names []string, todo work) ([]probe,
 		s.updateLinkWatches(links) // before the links are followed, so that what changes afterwards is told
 	}
 	large := make([]bool, len(probes))
-	ok := s.forEach(ctx, len(probes), func(i int) {
+	ok := forEach(ctx, len(probes), func(i int) {
 		p := &probes[i]
 		p.at = time.Now()
 		is := p.PathInfo
@@ -100,7 +100,8 @@ func (s *looks) lookAt(ctx context.Context, names []string, todo work) ([]probe,
 			return
 		}
 		if toRead {
-			s.readSmall(ctx, p)
+			t, ok := s.disks.Read(p.f.path, p.PathInfo, p.rules.MaxSize())
+			p.take(ctx, t, ok, s.parse)
 		}
 		if s.store != nil && !s.synced {
 			s.restore(ctx, p)
@@ -119,16 +120,6 @@ func (s *looks) lookAt(ctx context.Context, names []string, todo work) ([]probe,
 		}
 	}
 	return looked, true
-}
-
-// readSmall reads the text of p's file, if that comes in time.
-func (s *looks) readSmall(ctx context.Context, p *probe) {
-	t, ok := s.disks.Read(p.f.path, p.PathInfo, p.rules.MaxSize())
-	if !ok {
-		p.v, p.stamp = p.unreadVersion(disk.ErrNoAnswer), disk.Stamp{} // to be read again
-		return
-	}
-	p.take(ctx, t, s.parse)
 }
 
 // register gives each probe its state, and returns the names of those that are, or were, links. A missing
@@ -167,20 +158,11 @@ func (s *looks) register(probes []probe) (links []string) {
 }
 
 // forEach calls f with 0 to n-1 on all cores. It returns false when ctx ended before.
-func (s *looks) forEach(ctx context.Context, n int, f func(i int)) bool {
-	done := make(chan struct{})
-	s.background.Go(func() {
-		defer close(done)
-		parallel.Do(n, func(i int) {
-			if ctx.Err() == nil {
-				f(i)
-			}
-		})
+func forEach(ctx context.Context, n int, f func(i int)) bool {
+	parallel.Do(n, func(i int) {
+		if ctx.Err() == nil {
+			f(i)
+		}
 	})
-	select {
-	case <-done:
-		return ctx.Err() == nil
-	case <-ctx.Done():
-		return false
-	}
+	return ctx.Err() == nil
 }

@@ -1,12 +1,12 @@
 package file
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"svcproxy.dev/svcproxy/source/disk"
@@ -20,10 +20,10 @@ const largeSize = 64 << 10
 // startLargeRead has a large file read. One whose result nobody wants any more makes room
 // as soon as it can.
 func (s *waits) startLargeRead(ctx context.Context, p probe) {
-	l := &largeRead{probe: p, before: p.stamp, changed: p.stamp != p.f.stamp}
+	l := &largeRead{probe: p, before: p.stamp}
 	ctx, l.cancel = context.WithCancel(ctx)
 	s.mu.Lock()
-	if l.changed {
+	if p.stamp != p.f.stamp {
 		p.f.noteChange(p.at)
 	}
 	if p.stamp.FileID != p.f.stamp.FileID {
@@ -39,16 +39,15 @@ func (s *waits) startLargeRead(ctx context.Context, p probe) {
 // readLarge reads what l is about, unless ctx ends before, and hands it over to Run.
 func (s *waits) readLarge(ctx context.Context, l *largeRead) {
 	defer l.cancel()
+	t, ok := s.disks.ReadBeside(l.f.path, l.PathInfo, l.stamp.Size, l.rules.MaxSize())
 	select {
 	case s.slots <- struct{}{}:
 	case <-ctx.Done():
 		return
 	}
-	release := sync.OnceFunc(func() { <-s.slots })
-	defer time.AfterFunc(disk.Patience, release).Stop() // a disk that does not answer keeps no place from others
-	l.take(ctx, disk.ReadText(l.f.path, l.f.link, l.rules.MaxSize()), s.parse)
+	l.take(ctx, t, ok, s.parse)
 	s.assess(&l.probe)
-	release()
+	<-s.slots
 	select {
 	case s.largeDone <- l:
 	case <-ctx.Done():
@@ -61,7 +60,7 @@ func (s *waits) endedReads(todo work) (probes []probe) {
 	for name, l := range s.largeReads {
 		switch {
 		case !l.ended:
-		case s.outdated(l, l.stamp):
+		case s.outdated(l, cmp.Or(l.stamp, l.before)):
 			s.cancelRead(l)
 			todo.names[name] = true
 		default:

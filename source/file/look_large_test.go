@@ -286,32 +286,24 @@ func TestRemovalBesideLarge(t *testing.T) {
 	})
 }
 
-// The end of Run does not wait for a large file, and begins nothing.
-func TestStopDoesNotWaitForLargeFiles(t *testing.T) {
-	for name, stops := range map[string]bool{"that can be stopped": true, "that cannot": false} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := besides(t, func(ctx context.Context, text string) {
-					switch {
-					case !strings.HasPrefix(text, "b"):
-					case stops:
-						<-ctx.Done()
-					default:
-						time.Sleep(time.Minute)
-					}
-				})
-				f.put("b.toml", long("b 1\n"))
-				f.put("c.toml", long("b 1\n"))
-				begin := time.Now()
-				f.stop()
-				if took := time.Since(begin); took > stopTime || stops && took > 0 {
-					t.Errorf("the end took %v", took)
-				}
-				time.Sleep(2 * time.Minute)
-				f.holds("in the end", "a.toml: a 1")
-			})
+// The end of Run stops the reading of a large file, and begins nothing.
+func TestStopEndsReadingLargeFiles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := besides(t, func(ctx context.Context, text string) {
+			if strings.HasPrefix(text, "b") {
+				<-ctx.Done()
+			}
 		})
-	}
+		f.put("b.toml", long("b 1\n"))
+		f.put("c.toml", long("b 1\n"))
+		begin := time.Now()
+		f.stop()
+		if took := time.Since(begin); took > 0 {
+			t.Errorf("the end took %v", took)
+		}
+		time.Sleep(2 * time.Minute)
+		f.holds("in the end", "a.toml: a 1")
+	})
 }
 
 // What was read in part when the start was stopped is not handed on.
@@ -319,32 +311,24 @@ func TestStopAtStart(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "a.toml"), "a 1\n")
 	write(t, filepath.Join(dir, "b.toml"), "b 1\n")
-	for name, stops := range map[string]bool{"that can be stopped": true, "that cannot": false} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := &fixture{T: t, dir: dir, sink: newRecorder(t, dir), src: New(Options{Dir: dir, StateDir: t.TempDir()})}
-				f.src.parse = held(func(ctx context.Context, text string) {
-					switch {
-					case !strings.HasPrefix(text, "b"):
-					case stops:
-						<-ctx.Done()
-					default:
-						time.Sleep(time.Minute)
-					}
-				})
-				stop, begin := f.loop(), time.Now()
-				synctest.Wait()
-				stop()
-				if took := time.Since(begin); took > stopTime || stops && took > 0 {
-					t.Errorf("the end took %v", took)
-				}
-				time.Sleep(2 * time.Minute)
-				if got := f.sink.take(); len(got) > 0 {
-					t.Errorf("the sink was told %q", got)
-				}
-			})
+	synctest.Test(t, func(t *testing.T) {
+		f := &fixture{T: t, dir: dir, sink: newRecorder(t, dir), src: New(Options{Dir: dir, StateDir: t.TempDir()})}
+		f.src.parse = held(func(ctx context.Context, text string) {
+			if strings.HasPrefix(text, "b") {
+				<-ctx.Done()
+			}
 		})
-	}
+		stop, begin := f.loop(), time.Now()
+		synctest.Wait()
+		stop()
+		if took := time.Since(begin); took > 0 {
+			t.Errorf("the end took %v", took)
+		}
+		time.Sleep(2 * time.Minute)
+		if got := f.sink.take(); len(got) > 0 {
+			t.Errorf("the sink was told %q", got)
+		}
+	})
 }
 
 // Reading stops between two services, and what was read does not pass for the file.

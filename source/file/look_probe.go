@@ -38,8 +38,12 @@ func (p *probe) examine(is disk.PathInfo, dev uint64, hash bool) bool {
 	return p.stamp != p.f.stamp || p.f.racy || hash
 }
 
-// take finds out which version a text is that was read from p's file.
-func (p *probe) take(ctx context.Context, t disk.Text, parse read.Parser) {
+// take finds out which version a text is that was read from p's file, if that came in time.
+func (p *probe) take(ctx context.Context, t disk.Text, inTime bool, parse read.Parser) {
+	if !inTime {
+		p.v, p.stamp = p.unreadVersion(disk.ErrNoAnswer), disk.Stamp{} // to be read again
+		return
+	}
 	p.opened, p.stamp, p.target, p.rules.Hidden = t.Opened, t.Stamp, t.Target, t.Hidden
 	if errors.Is(t.Err, fs.ErrNotExist) && !p.f.link {
 		p.v, p.stamp = read.Gone, disk.Stamp{}

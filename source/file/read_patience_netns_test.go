@@ -6,6 +6,7 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -164,7 +165,7 @@ func (d *deadDisk) opened() {
 	d.awaitStates("a.toml accepted 1; b.toml accepted 1; x.toml accepted 1")
 }
 
-// large has as many large files that cannot be opened as are read at a time.
+// large has more large files that cannot be opened than are parsed at a time.
 func (d *deadDisk) large() {
 	var held []string
 	for i := range cap(d.src.slots) + 1 {
@@ -189,7 +190,14 @@ func (d *deadDisk) large() {
 			d.Fatalf("holds %s; want %s", d.sink.state(), want)
 		}
 	}
-	answer()
+	for _, state := range []string{" stale 0", " accepted 0"} {
+		var all []string
+		for _, path := range held {
+			all = append(all, filepath.Base(path)+state)
+		}
+		d.awaitStates("a.toml accepted 1; " + strings.Join(all, "; ") + "; x.toml accepted 1; z.toml accepted 1")
+		answer()
+	}
 }
 
 // state has a disk that takes what is written and does not say that it is there, also of what an earlier run

@@ -14,7 +14,8 @@ import (
 	"svcproxy.dev/svcproxy/source/watch"
 )
 
-// Run implements source.Source. It returns nil when ctx ends, and never before.
+// Run implements source.Source. It returns nil when ctx ends, and never before. A disk that does not answer can delay that:
+// callers bound how long they wait.
 func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 	s.background.Go(func() { watch.WarnRemote(s.log, s.dir, s.poll, s.statfs) })
 	s.open = watch.New
@@ -39,7 +40,7 @@ func (s *Source) run(ctx context.Context, sink source.Sink) {
 		s.loadDecisions(time.Now())
 		s.background.Go(func() { s.store.Run(ctx) })
 	}
-	defer s.awaitBackground()
+	defer s.background.Wait()
 	next := newStepTimer()
 	defer next.timer.Stop()
 	for {
@@ -163,7 +164,7 @@ func (s *looks) probeRecorded(ctx context.Context) ([]probe, bool) {
 		probes[i] = probe{name: name, rules: s.rules, revision: s.revision.Load(), PathInfo: disk.PathInfo{Err: read.ErrDirAway}, at: time.Now()}
 	}
 	s.register(probes)
-	return probes, s.forEach(ctx, len(probes), func(i int) {
+	return probes, forEach(ctx, len(probes), func(i int) {
 		probes[i].examine(probes[i].PathInfo, s.directory.lastID.Dev, false)
 		s.restore(ctx, &probes[i])
 	})
@@ -190,16 +191,4 @@ func (s *Source) nextWait() time.Duration {
 		until = times.Earlier(until, time.Now().Add(mergeTime))
 	}
 	return time.Until(until)
-}
-
-// awaitBackground waits for the end of what was begun beside Run, but not for a slow disk or
-// a long text: what is lost then, the files still say.
-func (s *Source) awaitBackground() {
-	done := make(chan struct{})
-	go func() { defer close(done); s.background.Wait() }()
-	select {
-	case <-done:
-	case <-time.After(stopTime):
-	}
-	clear(s.largeReads)
 }

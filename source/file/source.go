@@ -6,14 +6,20 @@
 //	  only wake   read,    version?    yet? held? step
 //	  us          parse    (wait.go)   (hand.go)
 //
-// One goroutine, that of Run, decides. It looks at files, and reads and parses them on all cores. Large files are
-// read beside it (look_large.go), and the store writes beside it.
+// One goroutine, that of Run, decides. It looks at files, and reads and parses them on all cores. The store writes beside it.
+//
+// A file of up to 64 KiB is read within its step, so that files that are renamed or written together are one step. A larger
+// one takes the same way beside Run (look_large.go), and its end is an event. On two cores with a load of 50,
+// BenchmarkChange/beside made 8 changes of a small file in 5 s, next to one of 60,000 services that is replaced each
+// second; with that read in the step, 8 took more than three minutes. Reading every file beside makes a change of
+// one file no slower (a median of 6.5 ms in place of 6.1, of which 5 merge events), but has each file of
+// a directory that is swapped be a step of its own.
 //
 // A change of a file takes this way:
 //
 //  1. run (run.go) receives the event and calls step.
-//  2. prepareLook and lookAt (look.go) find the files that may have changed. lookAt calls readSmall, which reads the text
-//     and has read.NewVersion parse it into a read.Version.
+//  2. prepareLook and lookAt (look.go) find the files that may have changed. lookAt reads the text, and
+//     take (look_probe.go) has read.NewVersion parse it into a read.Version.
 //  3. handFirst or, later, handChanges (hand.go) calls collect. There observe (wait.go) sets from when on the version
 //     is taken for complete, and decide (hand.go) binds lists of endpoints to services and asks the guard what of that is held.
 //  4. The sink gets the result as one source.Changes.

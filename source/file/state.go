@@ -152,16 +152,18 @@ func (f *state) status(misfits []source.Fault) source.FileStatus {
 // to who reads it until that has ended, and has a copy of the state.
 type largeRead struct {
 	probe
-	before  disk.Stamp // of the file when it began
-	changed bool       // the file had another one before
-	cancel  context.CancelFunc
-	ended   bool
+	before disk.Stamp // of the file when it began
+	cancel context.CancelFunc
+	ended  bool
 
 	// Something happened to the file that the reading may not know: it is to be looked at again,
 	lookAgain bool
 	hash      bool // and to be read whatever its stamp says
 	renamed   bool // and was renamed into its place
 }
+
+// findsChange reports whether the file was found changed and is still being read.
+func (l *largeRead) findsChange() bool { return !l.ended && l.before != l.f.stamp }
 
 // A handedVersion is a version that was handed on.
 type handedVersion struct {

@@ -62,9 +62,6 @@ const (
 	// blindPoll is how often the directory is listed while it cannot be watched.
 	blindPoll = time.Second
 
-	// stopTime is how long the end of Run may wait for the disk, or for a long text.
-	stopTime = 500 * time.Millisecond
-
 	// hashPoll is how often contents are compared, for what no event told.
 	hashPoll = 30 * time.Second
 )

@@ -186,7 +186,7 @@ func (s *waits) arriving() bool {
 // What f does not claim any more may be in there.
 func (s *waits) othersBeingRead(f *state) bool {
 	for _, l := range s.largeReads {
-		if l.changed && !l.ended && l.f.path != f.path {
+		if l.findsChange() && l.f.path != f.path {
 			return true
 		}
 	}

@@ -13,7 +13,8 @@ import (
 	"svcproxy.dev/svcproxy/source/disk"
 )
 
-// A configuration directory that does not answer keeps a daemon that starts neither from its settings nor from its services.
+// A configuration directory that does not answer keeps a daemon that starts neither from its settings nor from its services,
+// nor from ending.
 func TestStartWithDeadDirectory(t *testing.T) {
 	if !disktest.Isolated(t) {
 		return
@@ -43,7 +44,12 @@ func TestStartWithDeadDirectory(t *testing.T) {
 	if st := r.status(); len(st.Faults) != 1 || !strings.Contains(st.Faults[0].Msg, disk.ErrNoAnswer.Error()) {
 		t.Errorf("faults of svcproxy.toml: %v", st.Faults)
 	}
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
 	answer()
+	r.start()
+	r.ready()
 	r.write("conf/web.toml", strings.ReplaceAll(web, `"web"`, `"shop"`))
 	r.eventually("read again", func() bool { names, _, _ := r.kernel.seen(); return names == "default/shop" })
 	r.eventually("without faults", func() bool { return len(r.status().Faults) == 0 })
