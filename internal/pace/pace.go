@@ -2,6 +2,7 @@
 package pace
 
 import (
+	"context"
 	"runtime"
 	"sync"
 	"testing"
@@ -48,24 +49,51 @@ func Over(start time.Time, d time.Duration) bool {
 	return took > d && took > Scale(d)
 }
 
-// Poll calls check until it returns nil, every 5 ms, and returns its last error once patience is over, with
-// patience lengthened as by Scale.
-func Poll(patience time.Duration, check func() error) error {
-	for start := time.Now(); ; time.Sleep(pollInterval) {
-		if err := check(); err == nil || Over(start, patience) {
-			return err
+// Within reports whether ok returns true within d, lengthened as by Scale. It calls ok every 5 ms.
+func Within(d time.Duration, ok func() bool) bool {
+	for start := time.Now(); !ok(); time.Sleep(pollInterval) {
+		if Over(start, d) {
+			return false
 		}
 	}
+	return true
+}
+
+// Poll calls check as Within does, until it returns nil, and returns its last error once patience is over.
+func Poll(patience time.Duration, check func() error) (err error) {
+	Within(patience, func() bool { err = check(); return err == nil })
+	return err
 }
 
 // Until fails the test unless ok returns true within 30 s, lengthened as by Scale. It calls ok every 5 ms.
 func Until(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for start := time.Now(); !ok(); time.Sleep(pollInterval) {
-		if Over(start, untilPatience) {
-			t.Fatalf("not after %v: %s", time.Since(start), what)
-		}
+	UntilOr(t, ok, func() string { return what })
+}
+
+// UntilOr is Until with a text for the failure that is made when time is over.
+func UntilOr(t testing.TB, ok func() bool, why func() string) {
+	t.Helper()
+	if start := time.Now(); !Within(untilPatience, ok) {
+		t.Fatalf("not after %v: %s", time.Since(start), why())
 	}
+}
+
+// Context returns a context that ends after d, lengthened as by Scale, or up to a quarter of d later. It measures only
+// when d itself has passed.
+func Context(d time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	go func() {
+		for start := time.Now(); !Over(start, d); {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(d / 4):
+			}
+		}
+		cancel(context.DeadlineExceeded)
+	}()
+	return ctx, func() { cancel(context.Canceled) }
 }
 
 func measure() float64 {

@@ -1,10 +1,15 @@
 package pace
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -54,5 +59,55 @@ func TestLoadIsBounded(t *testing.T) {
 	last.load, last.taken = 1000, time.Now().Add(-2*fresh)
 	if got := Load(); got != most {
 		t.Errorf("after a sample of 1000: %v, want %v", got, float64(most))
+	}
+}
+
+// What does not come true in time fails with a text of that moment, and Poll with the last error.
+func TestFailuresTellTheLastState(t *testing.T) {
+	defer func() { last.load, last.taken = 0, time.Time{} }()
+	last.load, last.taken = 2, time.Now().Add(time.Hour)
+	n := 0
+	again := func() bool { n++; return false }
+	start := time.Now()
+	if Within(10*time.Millisecond, again) || n < 2 || time.Since(start) < 20*time.Millisecond {
+		t.Errorf("asked %d times in %v", n, time.Since(start))
+	}
+	err := Poll(10*time.Millisecond, func() error { n++; return fmt.Errorf("%d times", n) })
+	if want := fmt.Sprintf("%d times", n); err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+	if err := Poll(time.Minute, func() error { return nil }); err != nil {
+		t.Error(err)
+	}
+	f := &failing{TB: t}
+	synctest.Test(t, func(t *testing.T) { UntilOr(f, again, func() string { return fmt.Sprint(n) }) })
+	if want := fmt.Sprint(": ", n); !strings.HasSuffix(f.text, want) {
+		t.Errorf("failed with %q, want %q at the end", f.text, want)
+	}
+}
+
+// A failing is a test that keeps what it fails with.
+type failing struct {
+	testing.TB
+	text string
+}
+
+func (f *failing) Helper()                           {}
+func (f *failing) Fatalf(format string, args ...any) { f.text = fmt.Sprintf(format, args...) }
+
+func TestContextEnds(t *testing.T) {
+	defer func() { last.load, last.taken = 0, time.Time{} }()
+	last.load, last.taken = 2, time.Now().Add(time.Hour)
+	start := time.Now()
+	ctx, cancel := Context(20 * time.Millisecond)
+	<-ctx.Done()
+	if took := time.Since(start); took < 40*time.Millisecond || !errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
+		t.Errorf("%v after %v", context.Cause(ctx), took)
+	}
+	cancel()
+	ctx, cancel = Context(time.Hour)
+	cancel()
+	if <-ctx.Done(); !errors.Is(context.Cause(ctx), context.Canceled) {
+		t.Error(context.Cause(ctx))
 	}
 }
