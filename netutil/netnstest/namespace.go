@@ -2,6 +2,7 @@ package netnstest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/internal/pace"
 )
 
 const (
@@ -28,9 +31,13 @@ const (
 	// namePrefix is followed by the process id, so that Sweep can tell what the dead left.
 	namePrefix = "svcp-"
 
-	// CommandTimeout ends a command that hangs. The slowest, an iptables-nft-restore of many rules, takes some seconds.
-	CommandTimeout = 5 * time.Minute
+	// pipeDelay is how long what a killed command has started may hold its output.
+	pipeDelay = time.Second
 )
+
+// CommandTimeout ends a command that hangs, lengthened as by pace.Scale. The slowest, iptables-save, takes some 20 ms; a
+// package whose commands have more to do sets it before its tests run.
+var CommandTimeout = 20 * time.Second
 
 // home is the namespace of this process, to which threads go back. It is found before any test has called Enter.
 var home, errHome = netns.Get()
@@ -50,9 +57,20 @@ type Namespace struct {
 	handle netns.NsHandle
 }
 
-// shareDir makes the directory of namespaces a mount of its own, as ip-netns(8) does for its first namespace: those that
-// are there before that cannot be removed after it.
-var shareDir = sync.OnceValue(func() error {
+// prepare removes what dead tests left, and makes the directory of namespaces a mount of its own, as ip-netns(8) does for
+// its first namespace: those that are there before that cannot be removed after it.
+var prepare = sync.OnceValue(func() error {
+	return errors.Join(Sweep(), locked(func() error {
+		share := func() error { return unix.Mount("", Dir, "none", unix.MS_SHARED|unix.MS_REC, "") }
+		if share() == nil {
+			return nil // it is one
+		}
+		return errors.Join(unix.Mount(Dir, Dir, "none", unix.MS_BIND|unix.MS_REC, ""), share())
+	}))
+})
+
+// locked makes the directory of namespaces and runs fn while no test of another process does.
+func locked(fn func() error) error {
 	if err := os.MkdirAll(Dir, 0o755); err != nil {
 		return err
 	}
@@ -61,20 +79,16 @@ var shareDir = sync.OnceValue(func() error {
 		return err
 	}
 	defer dir.Close()
-	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil { // tests of other processes do the same
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
 		return err
 	}
-	share := func() error { return unix.Mount("", Dir, "none", unix.MS_SHARED|unix.MS_REC, "") }
-	if share() == nil {
-		return nil // it is one
-	}
-	return errors.Join(unix.Mount(Dir, Dir, "none", unix.MS_BIND|unix.MS_REC, ""), share())
-})
+	return fn()
+}
 
-// New makes a namespace with its loopback up. Close removes it.
+// New makes a namespace with its loopback up. Close removes it. The first one of a process calls Sweep.
 func New(name string) (*Namespace, error) {
 	ns := &Namespace{Name: name}
-	err := shareDir()
+	err := prepare()
 	if err == nil {
 		err = onThread(func() (err error) {
 			ns.handle, err = netns.NewNamed(name)
@@ -195,9 +209,11 @@ func (n *Namespace) Run(name string, args ...string) (string, error) {
 
 // RunInput is Run with a standard input.
 func (n *Namespace) RunInput(input, name string, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), CommandTimeout)
+	ctx, cancel := pace.Context(CommandTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.SysProcAttr, cmd.WaitDelay = &unix.SysProcAttr{Setpgid: true}, pipeDelay
+	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
 	var stdout, stderr bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &stdout, &stderr
 	if err := n.Start(cmd); err != nil {
@@ -205,7 +221,7 @@ func (n *Namespace) RunInput(input, name string, args ...string) (string, error)
 	}
 	if err := cmd.Wait(); err != nil {
 		return stdout.String(), fmt.Errorf("%s %s in %s: %w: %s",
-			name, strings.Join(args, " "), n.Name, err, bytes.TrimSpace(stderr.Bytes()))
+			name, strings.Join(args, " "), n.Name, cmp.Or(context.Cause(ctx), err), bytes.TrimSpace(stderr.Bytes()))
 	}
 	return stdout.String(), nil
 }
@@ -230,9 +246,15 @@ func TempDir() (string, error) {
 
 // Sweep removes the namespaces and directories of tests whose process died before it could do so.
 func Sweep() error {
-	return errors.Join(
-		sweep(Dir, netns.DeleteNamed),
-		sweep(os.TempDir(), func(name string) error { return RemoveDir(filepath.Join(os.TempDir(), name)) }))
+	return locked(func() error { return errors.Join(sweep(Dir, removeNamed), sweep(os.TempDir(), RemoveDir)) })
+}
+
+// removeNamed removes the file of a namespace, not mounted if its owner died before.
+func removeNamed(path string) error {
+	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
+		return err
+	}
+	return os.Remove(path)
 }
 
 // RemoveDir removes a directory of a daemon, on whose state another file system may be mounted.
@@ -241,18 +263,15 @@ func RemoveDir(dir string) error {
 	return os.RemoveAll(dir)
 }
 
-func sweep(dir string, remove func(name string) error) error {
+func sweep(dir string, remove func(path string) error) error {
 	entries, err := os.ReadDir(dir)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
 	if err != nil {
 		return fmt.Errorf("looking for what dead tests left: %w", err)
 	}
 	var errs []error
 	for _, e := range entries {
 		if ownerDied(e.Name()) {
-			errs = append(errs, remove(e.Name()))
+			errs = append(errs, remove(filepath.Join(dir, e.Name())))
 		}
 	}
 	return errors.Join(errs...)

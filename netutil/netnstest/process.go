@@ -22,7 +22,7 @@ type Process struct {
 
 // Launch starts cmd in the namespace and does not wait for it. What it writes is added to the file log.
 func (n *Namespace) Launch(cmd *exec.Cmd, log string) (*Process, error) {
-	out, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	out, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("opening the log of %s: %w", cmd.Path, err)
 	}

@@ -4,7 +4,6 @@ package bench
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -13,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/test/lab"
 )
@@ -118,7 +118,7 @@ func (n *node) load(rules []byte, tool string, flags ...string) (time.Duration, 
 		return 0, err
 	}
 	defer file.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), netnstest.CommandTimeout)
+	ctx, cancel := pace.Context(netnstest.CommandTimeout)
 	defer cancel()
 	var stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, tool, flags...)

@@ -21,10 +21,6 @@ import (
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	if err := netnstest.Sweep(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
 	code := m.Run()
 	if err := goleak.Find(); code == 0 && err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -26,11 +26,8 @@ var soaking = os.Getenv("SVCPROXY_SOAK") == "1"
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
-	err := netnstest.Sweep()
-	if err == nil {
-		buildDir, err = netnstest.TempDir()
-	}
-	if err != nil {
+	var err error
+	if buildDir, err = netnstest.TempDir(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}

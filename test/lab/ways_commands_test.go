@@ -3,13 +3,13 @@
 package lab
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 )
 
@@ -18,7 +18,7 @@ import (
 // directory, $n the number of the version.
 func shell(script string) func(*site, string) error {
 	return func(s *site, text string) error {
-		ctx, cancel := context.WithTimeout(context.Background(), netnstest.CommandTimeout)
+		ctx, cancel := pace.Context(netnstest.CommandTimeout)
 		defer cancel()
 		work, err := os.MkdirTemp(s.aside, "sh-")
 		if err != nil {

@@ -35,7 +35,7 @@ func run(m *testing.M) int {
 		defer os.RemoveAll(dir)
 		programPaths[ours], err = programs.Svcproxy("..", dir)
 	}
-	if err := errors.Join(err, netnstest.Sweep()); err != nil {
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
