@@ -105,12 +105,11 @@ func (h *drainHost) says(code int, want string, args ...string) {
 // healthz returns what load balancers hear, once there is an answer.
 func (h *drainHost) healthz() (int, string) {
 	h.Helper()
-	conn, err := net.Dial("tcp", "127.0.0.1:10256") // in this namespace, which that of a http.Client may not be
-	for deadline := time.Now().Add(pace.Scale(10 * time.Second)); err != nil && time.Now().Before(deadline); {
-		time.Sleep(10 * time.Millisecond)
+	var conn net.Conn // in this namespace, which that of a http.Client may not be
+	fatal.If(h, pace.Poll(10*time.Second, func() (err error) {
 		conn, err = net.Dial("tcp", "127.0.0.1:10256")
-	}
-	fatal.If(h, err)
+		return err
+	}))
 	defer conn.Close()
 	if _, err := io.WriteString(conn, "GET /healthz HTTP/1.0\r\n\r\n"); err != nil {
 		h.Fatal(err)

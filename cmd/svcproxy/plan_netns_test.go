@@ -3,6 +3,7 @@
 package main
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -65,17 +66,12 @@ func (h *planHost) rules() string {
 // until waits for a plan.
 func (h *planHost) until(code int) {
 	h.Helper()
-	deadline := time.Now().Add(pace.Scale(time.Minute))
-	for {
+	var said string
+	pace.UntilOr(h, func() bool {
 		got, out, errs := h.plan()
-		if got == code {
-			return
-		}
-		if time.Now().After(deadline) {
-			h.Fatalf("exit %d, want %d: %s%s", got, code, out, errs)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+		said = fmt.Sprintf("exit %d, want %d: %s%s", got, code, out, errs)
+		return got == code
+	}, func() string { return said })
 }
 
 const planFile = `[[services]]
@@ -146,16 +142,13 @@ func (h *planHost) daemon() (stop func()) {
 // untilAnswering waits until a daemon can be asked: a plan needs none, other commands do.
 func (h *planHost) untilAnswering() {
 	h.Helper()
-	for start := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+	fatal.If(h, pace.Poll(time.Minute, func() error {
 		conn, err := net.Dial("unix", filepath.Join(h.dir, "run", "svcproxy.sock"))
 		if err == nil {
 			conn.Close()
-			return
 		}
-		if pace.Over(start, time.Minute) {
-			h.Fatal(err)
-		}
-	}
+		return err
+	}))
 }
 
 // connect leaves a connection open until what it returns is called.

@@ -13,10 +13,7 @@ import (
 
 // The kernel holds a socket that was closed until the programs that were being started meanwhile run: until then they have copies
 // of all files of the test.
-const (
-	heldByOthers = 5 * time.Second
-	askAgain     = 10 * time.Millisecond
-)
+const heldByOthers = 5 * time.Second
 
 // Listen listens at a TCP address, at which the test itself may have listened a moment ago. It waits some seconds until
 // the address is free.
@@ -38,13 +35,10 @@ func listenUDP(at netip.AddrPort) (c *net.UDPConn, err error) {
 	return c, err
 }
 
-func whenFree(listen func() error) error {
-	start := time.Now()
-	for {
-		err := listen()
-		if !errors.Is(err, syscall.EADDRINUSE) || pace.Over(start, heldByOthers) {
-			return err
-		}
-		time.Sleep(askAgain)
-	}
+func whenFree(listen func() error) (err error) {
+	pace.Within(heldByOthers, func() bool {
+		err = listen()
+		return !errors.Is(err, syscall.EADDRINUSE)
+	})
+	return err
 }

@@ -123,14 +123,10 @@ func asKeepalived(t *testing.T, ar *txtar.Archive, missing []string, used map[st
 	var diff string
 	idle, stop := startSvcproxy(t, dir)
 	defer stop()
-	begin := time.Now()
-	for {
-		if diff = cmp.Diff(want, slices.DeleteFunc(ipvsadm(t), idle)); diff == "" || pace.Over(begin, 30*time.Second) {
-			break
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
-	if diff != "" {
+	if !pace.Within(30*time.Second, func() bool {
+		diff = cmp.Diff(want, slices.DeleteFunc(ipvsadm(t), idle))
+		return diff == ""
+	}) {
 		t.Errorf("virtual servers (-keepalived +svcproxy):\n%s", diff)
 	}
 }
@@ -168,12 +164,12 @@ func keepalivedServers(t *testing.T, dir string) []string {
 		t.Fatal(err)
 	}
 	servers, since := []string(nil), time.Now()
-	for begin := since; !pace.Over(begin, 20*time.Second) && (len(servers) == 0 || !pace.Over(since, time.Second)); {
+	pace.Within(20*time.Second, func() bool {
 		if now := ipvsadm(t); !slices.Equal(now, servers) {
 			servers, since = now, time.Now()
 		}
-		time.Sleep(100 * time.Millisecond)
-	}
+		return len(servers) > 0 && pace.Over(since, time.Second)
+	})
 	_ = cmd.Process.Signal(syscall.SIGTERM)
 	_ = cmd.Wait()
 	if len(servers) == 0 {

@@ -211,11 +211,7 @@ func (r *running) ask() (control.Status, error) {
 // eventually waits up to 30 s for ok.
 func (r *running) eventually(what string, ok func() bool) {
 	r.t.Helper()
-	for start := time.Now(); !ok(); time.Sleep(5 * time.Millisecond) {
-		if pace.Over(start, 30*time.Second) {
-			r.t.Fatalf("after 30 s: not %s; log:\n%s", what, r.log)
-		}
-	}
+	pace.UntilOr(r.t, ok, func() string { return fmt.Sprintf("%s; log:\n%s", what, r.log) })
 }
 
 // toldBut returns what systemd was told, without lines that begin with some words.

@@ -75,11 +75,12 @@ func object(name string, vip string) source.Changes {
 // the first: that it refuses is not yet an answer.
 func get(t *testing.T, addr, path string) (int, string) {
 	t.Helper()
-	resp, err := http.Get("http://" + addr + path)
-	for start := time.Now(); errors.Is(err, syscall.ECONNREFUSED) && !pace.Over(start, 20*time.Second); {
-		time.Sleep(5 * time.Millisecond)
+	var resp *http.Response
+	var err error
+	pace.Within(20*time.Second, func() bool {
 		resp, err = http.Get("http://" + addr + path)
-	}
+		return !errors.Is(err, syscall.ECONNREFUSED)
+	})
 	fatal.If(t, err)
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)

@@ -27,14 +27,7 @@ func TestLookingAtLegacyIPTablesEnds(t *testing.T) {
 	defer cancel()
 	looked := make(chan struct{})
 	go func() { defer close(looked); legacyForward(ctx, false, "") }()
-	for start := time.Now(); ; time.Sleep(5 * time.Millisecond) {
-		if _, err := os.Stat(started); err == nil {
-			break
-		}
-		if pace.Over(start, 30*time.Second) {
-			t.Fatal("after 30 s no program was started")
-		}
-	}
+	pace.Until(t, "a program is started", func() bool { _, err := os.Stat(started); return err == nil })
 	cancel()
 	select {
 	case <-looked:

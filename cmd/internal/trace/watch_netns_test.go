@@ -65,12 +65,12 @@ func send(t *testing.T) {
 // What did not go on is told also while there is always something new.
 func TestSteadyTrafficDoesNotDelayReports(t *testing.T) {
 	w, lines := watch(t, false)
-	for start := time.Now(); len(*lines) == 0; time.Sleep(10 * time.Millisecond) {
-		if pace.Over(start, 10*patience) {
-			t.Fatal("no line")
-		}
+	if !pace.Within(10*patience, func() bool {
 		send(t)
 		fatal.If(t, w.receive())
+		return len(*lines) > 0
+	}) {
+		t.Fatal("no line")
 	}
 }
 
@@ -80,14 +80,15 @@ func TestTraceEndsWhileEventsGoOn(t *testing.T) {
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go netnstest.Here(t, func() {
 		defer close(stopped)
-		for start := time.Now(); !pace.Over(start, 10*finishTime); time.Sleep(10 * time.Millisecond) {
+		pace.Within(10*finishTime, func() bool {
 			send(t)
 			select {
 			case <-stop:
-				return
+				return true
 			default:
+				return false
 			}
-		}
+		})
 	})()
 	tables := w.tables
 	w.tables = nil // as if they were those of another trace
