@@ -4,7 +4,6 @@ import (
 	"context"
 	"os"
 	"testing"
-	"time"
 
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/source"
@@ -52,18 +51,15 @@ func TestConfirmWhileWritten(t *testing.T) {
 // awaitWaiting waits until a version of the file waits.
 func (h *host) awaitWaiting(name string) {
 	h.Helper()
-	waits := false
-	for start := time.Now(); !waits; time.Sleep(5 * time.Millisecond) {
+	pace.Until(h, "a version of "+name+" waits", func() (waits bool) {
 		check(h.T, h.src.inRun(context.Background(), func(source.Sink) error {
 			h.src.todo.names[name] = true
 			f := h.src.waiting[name]
 			waits = f != nil && !f.racy // it is not read again
 			return nil
 		}))
-		if pace.Over(start, 30*time.Second) {
-			h.Fatalf("no version of %s waits", name)
-		}
-	}
+		return waits
+	})
 }
 
 // What a version would remove that is refused, for another file has what it claims, counts once.

@@ -412,22 +412,12 @@ func TestChangeDoesNotWaitForASlowDisk(t *testing.T) {
 	release := h.stall()
 	h.write("a.toml", "a 2\n")
 	h.src.Reload()
-	for start := time.Now(); ; time.Sleep(time.Millisecond) {
-		if now, _ := h.sink.look(); now == "a 2" {
-			break
-		}
-		if pace.Over(start, 10*time.Second) {
-			t.Error("the change was not applied while the disk was busy")
-			break
-		}
+	if !pace.Within(10*time.Second, func() bool { now, _ := h.sink.look(); return now == "a 2" }) {
+		t.Error("the change was not applied while the disk was busy")
 	}
 	release()
 	want := keep.Record{Sum: read.IDOf([]byte("a 2\n"), nil)}
-	for start := time.Now(); !pace.Over(start, 30*time.Second); time.Sleep(time.Millisecond) {
-		if r, _ := h.src.store.Find("a.toml"); r.Sum == want.Sum {
-			break
-		}
-	}
+	pace.Within(30*time.Second, func() bool { r, _ := h.src.store.Find("a.toml"); return r.Sum == want.Sum })
 	h.stop()
 	if data, err := h.src.store.Read("a.toml", want); err != nil {
 		t.Errorf("the copy: %q, %v", data, err)

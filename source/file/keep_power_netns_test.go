@@ -224,16 +224,10 @@ func (p *power) inPlace(path string, parts ...string) error {
 // await waits until the services in use are those of the files on the disk, or
 // where a file is not whole its last good ones.
 func (p *power) await(known bool) {
-	start := time.Now()
-	for ; ; time.Sleep(5 * time.Millisecond) {
-		wrong := p.compare()
-		if len(wrong) == 0 {
-			break
-		}
-		if pace.Over(start, 30*time.Second) {
-			p.Errorf("%s", strings.Join(wrong, "\n"))
-			return
-		}
+	var wrong []string
+	if !pace.Within(30*time.Second, func() bool { wrong = p.compare(); return len(wrong) == 0 }) {
+		p.Errorf("%s", strings.Join(wrong, "\n"))
+		return
 	}
 	if !known {
 		return

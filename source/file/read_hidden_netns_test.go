@@ -13,6 +13,7 @@ import (
 
 	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/logtest"
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/source/file"
 	"svcproxy.dev/svcproxy/source/read"
 )
@@ -65,9 +66,7 @@ func faultsOfLink(t *testing.T, owner int, link, text, service string) string {
 	done := make(chan error, 1)
 	sink := make(applied, 8)
 	go func() { done <- src.Run(ctx, sink) }()
-	for end := time.Now().Add(time.Minute); len(src.Known().Files) < 2 && time.Now().Before(end); {
-		time.Sleep(10 * time.Millisecond)
-	}
+	pace.Within(time.Minute, func() bool { return len(src.Known().Files) >= 2 })
 	for _, f := range src.Known().Files {
 		fmt.Fprintln(&kept, f.Faults)
 	}

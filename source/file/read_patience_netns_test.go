@@ -4,6 +4,7 @@ package file
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -130,11 +131,7 @@ func (d *deadDisk) atStart() {
 
 func (d *deadDisk) directory() {
 	answer := disktest.Dead(d.T, d.dir)
-	for start := time.Now(); d.src.Problems()["directory"] != true; time.Sleep(openPoll) {
-		if time.Since(start) > time.Minute {
-			d.Fatal("nobody is told of the directory")
-		}
-	}
+	pace.Until(d, "told of the directory", func() bool { return d.src.Problems()["directory"] == true })
 	d.commands()
 	answer()
 	d.write("a.toml", "a 2\n")
@@ -173,11 +170,9 @@ func (d *deadDisk) large() {
 		write(d.T, held[i], strings.Repeat("hm\n", largeSize))
 	}
 	d.write("z.toml", "z 1\n"+strings.Repeat("hm\n", largeSize))
-	for start := time.Now(); len(d.src.Known().Files) < len(held)+3; time.Sleep(openPoll) {
-		if time.Since(start) > time.Minute {
-			d.Fatalf("files: %s", d.states())
-		}
-	}
+	pace.UntilOr(d, func() bool { return len(d.src.Known().Files) >= len(held)+3 }, func() string {
+		return "files: " + d.states()
+	})
 	answer := disktest.Unopenable(d.T, held...)
 	for _, path := range held {
 		check(d.T, os.Chmod(path, 0o600))
@@ -185,11 +180,9 @@ func (d *deadDisk) large() {
 	time.Sleep(quietTime) // they are all being read
 	d.write("z.toml", "z 2\n"+strings.Repeat("hm\n", largeSize))
 	want := "z.toml: z 2"
-	for start := time.Now(); !strings.Contains(d.sink.state(), want); time.Sleep(openPoll) {
-		if time.Since(start) > time.Minute {
-			d.Fatalf("holds %s; want %s", d.sink.state(), want)
-		}
-	}
+	pace.UntilOr(d, func() bool { return strings.Contains(d.sink.state(), want) }, func() string {
+		return "holds " + d.sink.state() + "; want " + want
+	})
 	for _, state := range []string{" stale 0", " accepted 0"} {
 		var all []string
 		for _, path := range held {
@@ -222,13 +215,9 @@ func (d *deadDisk) state() {
 // awaitWritten waits until a start would find this of a.toml.
 func (d *deadDisk) awaitWritten(want string) {
 	d.Helper()
-	for start := time.Now(); ; time.Sleep(openPoll) {
-		text, _ := os.ReadFile(d.src.store.CopyPath("a.toml", read.IDOf([]byte(want), nil)))
-		if string(text) == want && !d.src.store.Pending() {
-			return
-		}
-		if pace.Over(start, 20*time.Second) {
-			d.Fatalf("a start would use %q, not %q", text, want)
-		}
-	}
+	var text []byte
+	pace.UntilOr(d, func() bool {
+		text, _ = os.ReadFile(d.src.store.CopyPath("a.toml", read.IDOf([]byte(want), nil)))
+		return string(text) == want && !d.src.store.Pending()
+	}, func() string { return fmt.Sprintf("a start would use %q, not %q", text, want) })
 }

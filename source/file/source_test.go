@@ -204,11 +204,9 @@ func (f *fixture) states() string {
 // awaitStates waits until Status says want.
 func (f *fixture) awaitStates(want string) {
 	f.Helper()
-	for start := time.Now(); f.states() != want; time.Sleep(5 * time.Millisecond) {
-		if pace.Over(start, 30*time.Second) {
-			f.Fatalf("files\n got: %s\nwant: %s", f.states(), want)
-		}
-	}
+	pace.UntilOr(f, func() bool { return f.states() == want }, func() string {
+		return fmt.Sprintf("files\n got: %s\nwant: %s", f.states(), want)
+	})
 }
 
 func check(t testing.TB, err error) {

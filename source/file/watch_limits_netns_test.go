@@ -4,6 +4,7 @@ package file
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -44,15 +45,11 @@ func TestWithoutInotify(t *testing.T) {
 	sink.await("without inotify", "a.toml: a 1")
 	warned := func(what string) {
 		t.Helper()
-		for start := time.Now(); ; time.Sleep(10 * time.Millisecond) {
-			got := strings.Join(src.Status().Warnings, "; ")
-			if src.Problems()["watch"] == (what != "") && strings.HasSuffix(got, what) && (what != "" || got == "") {
-				return
-			}
-			if pace.Over(start, 30*time.Second) {
-				t.Fatalf("after 30 s status warns of %q, want %q", got, what)
-			}
-		}
+		var got string
+		pace.UntilOr(t, func() bool {
+			got = strings.Join(src.Status().Warnings, "; ")
+			return src.Problems()["watch"] == (what != "") && strings.HasSuffix(got, what) && (what != "" || got == "")
+		}, func() string { return fmt.Sprintf("status warns of %q, want %q", got, what) })
 	}
 	warned("too many open files; raise fs.inotify.max_user_instances, or the limit of open files")
 	write(t, dir+"/a.toml", "a 2\n")

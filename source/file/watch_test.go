@@ -2,6 +2,7 @@ package file
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"testing"
@@ -35,11 +36,9 @@ func TestFailedWatcherIsRetried(t *testing.T) {
 	if got := f.src.Status().Warnings; !slices.Equal(got, want) {
 		t.Errorf("warnings: %q; want %q", got, want)
 	}
-	for start := time.Now(); len(f.src.Status().Warnings) > 0; time.Sleep(10 * time.Millisecond) {
-		if pace.Over(start, 10*time.Second) {
-			t.Fatalf("warnings after 10 s: %q", f.src.Status().Warnings)
-		}
-	}
+	pace.UntilOr(t, func() bool { return len(f.src.Status().Warnings) == 0 }, func() string {
+		return fmt.Sprintf("warnings: %q", f.src.Status().Warnings)
+	})
 	write(t, dir+"/a.toml", "a 2\n")
 	f.sink.await("with events", "a.toml: a 2")
 }

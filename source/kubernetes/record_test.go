@@ -119,11 +119,9 @@ func run(t *testing.T, o Options) *running {
 
 func (r *running) eventually(what string, ok func() bool) {
 	r.t.Helper()
-	for start := time.Now(); !ok(); time.Sleep(5 * time.Millisecond) {
-		if pace.Over(start, within) {
-			r.t.Fatalf("not %s; have %q, connection %+v", what, r.look(), *r.src.Status().Connection)
-		}
-	}
+	pace.UntilOr(r.t, ok, func() string {
+		return fmt.Sprintf("%s; have %q, connection %+v", what, r.look(), *r.src.Status().Connection)
+	})
 }
 
 func (r *running) wants(text string) {
