@@ -9,6 +9,7 @@ import (
 	packet "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
 	"svcproxy.dev/svcproxy/internal/fatal"
+	"svcproxy.dev/svcproxy/internal/pace"
 )
 
 // routerHold is the hold time of a router that is impatient, shorter than GoBGP takes no connection for.
@@ -33,14 +34,7 @@ func TestLostAfterCollision(t *testing.T) {
 	out.c.Close()
 	in.c.Close()
 
-	for end := time.Now().Add(2 * wait()); ; {
-		if c := r.establish(); c.hearsKeepAlive(routerHold) {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatal("the speaker opens connections and says nothing on them; want a session")
-		}
-	}
+	pace.Until(t, "a session on a connection that the speaker opens", func() bool { return r.establish().hearsKeepAlive(routerHold) })
 }
 
 func freePort(t *testing.T) int {
@@ -55,15 +49,12 @@ func freePort(t *testing.T) int {
 func (r *router) dial(port int) *conn {
 	r.t.Helper()
 	at := netip.AddrPortFrom(loopback, uint16(port)).String()
-	for end := time.Now().Add(wait()); ; time.Sleep(10 * time.Millisecond) {
-		c, err := net.Dial("tcp4", at)
-		if err == nil {
-			return r.keep(c)
-		}
-		if time.Now().After(end) {
-			r.t.Fatal(err)
-		}
-	}
+	var c net.Conn
+	fatal.If(r.t, pace.Poll(patience, func() (err error) {
+		c, err = net.Dial("tcp4", at)
+		return err
+	}))
+	return r.keep(c)
 }
 
 // hearsKeepAlive reports whether a keepalive comes in time, and closes the connection if none does.

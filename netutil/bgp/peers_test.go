@@ -1,6 +1,7 @@
 package bgp_test
 
 import (
+	"fmt"
 	"net/netip"
 	"testing"
 	"time"
@@ -85,11 +86,8 @@ func TestSetPeers(t *testing.T) {
 		st := s.State()
 		return len(st) == 1 && st[0].Address == slower.Address && established(st[0])
 	}
-	for start := time.Now(); !onlyTheSecond(); time.Sleep(10 * time.Millisecond) { // the connection ends before the peer is gone
-		if pace.Over(start, 10*time.Second) {
-			t.Fatalf("peers %+v; want the second one", s.State())
-		}
-	}
+	// The connection ends before the peer is gone.
+	pace.UntilOr(t, onlyTheSecond, func() string { return fmt.Sprintf("peers %+v; want the second one", s.State()) })
 	set(t, s, route("198.51.100.3/32"))
 	c2.hears("198.51.100.3/32")
 }
@@ -151,9 +149,7 @@ func TestSetPeersWithoutPasswordLater(t *testing.T) {
 // untilPeers waits until a speaker has as many peers.
 func untilPeers(t *testing.T, s *bgp.Speaker, n int) {
 	t.Helper()
-	for start := time.Now(); len(s.State()) != n; time.Sleep(10 * time.Millisecond) {
-		if pace.Over(start, 10*time.Second) {
-			t.Fatalf("peers %+v; want %d", s.State(), n)
-		}
-	}
+	pace.UntilOr(t, func() bool { return len(s.State()) == n }, func() string {
+		return fmt.Sprintf("peers %+v; want %d", s.State(), n)
+	})
 }

@@ -12,6 +12,7 @@ import (
 	packet "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
 	"svcproxy.dev/svcproxy/internal/fatal"
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/netutil/bgp"
 )
 
@@ -36,11 +37,7 @@ func (l *lines) count(part string) int {
 // expect waits for a line.
 func (l *lines) expect(t *testing.T, part string) {
 	t.Helper()
-	for end := time.Now().Add(wait()); l.count(part) == 0; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not logged: %s", part)
-		}
-	}
+	pace.Until(t, "logged: "+part, func() bool { return l.count(part) > 0 })
 }
 
 // A router that sends many routes keeps its session, takes a known share of memory for each, and is told of.

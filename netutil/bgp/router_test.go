@@ -27,7 +27,9 @@ const (
 var loopback = netip.MustParseAddr("127.0.0.1")
 
 // wait is how long a test waits for what takes milliseconds, or GoBGP's two seconds before it connects.
-func wait() time.Duration { return pace.Scale(10 * time.Second) }
+func wait() time.Duration { return pace.Scale(patience) }
+
+const patience = 10 * time.Second
 
 // A router is the other side, by hand: it says what a test wants and keeps what it hears.
 type router struct {

@@ -3,6 +3,7 @@ package bgp_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -62,17 +63,11 @@ func until(t *testing.T, s *bgp.Speaker, what string, ok func(bgp.PeerState) boo
 
 func untilPeer(t *testing.T, s *bgp.Speaker, i int, what string, ok func(bgp.PeerState) bool) bgp.PeerState {
 	t.Helper()
-	end := time.Now().Add(wait())
-	for {
-		st := s.State()[i]
-		if ok(st) {
-			return st
-		}
-		if time.Now().After(end) {
-			t.Fatalf("%s: still %+v", what, st)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	var st bgp.PeerState
+	pace.UntilOr(t, func() bool { st = s.State()[i]; return ok(st) }, func() string {
+		return fmt.Sprintf("%s: still %+v", what, st)
+	})
+	return st
 }
 
 func established(st bgp.PeerState) bool { return st.State == bgp.Established }

@@ -86,11 +86,7 @@ func serveTCP(t *testing.T) uint16 {
 // until waits until check returns nil.
 func until(t *testing.T, check func() error) {
 	t.Helper()
-	err := check()
-	for start := time.Now(); err != nil && !pace.Over(start, 5*time.Second); err = check() {
-		time.Sleep(5 * time.Millisecond)
-	}
-	fatal.If(t, err)
+	fatal.If(t, pace.Poll(5*time.Second, check))
 }
 
 // translated returns all translated connections, with those that go on.

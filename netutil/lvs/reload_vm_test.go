@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/fatal"
+	"svcproxy.dev/svcproxy/internal/pace"
 )
 
 // reloading is set for a process that unloads the module, after which it can do nothing else.
@@ -63,14 +64,12 @@ func reload(t *testing.T) {
 	t.Helper()
 	run(t, "ipvsadm -C")
 	const script = `for m in $(cut -d' ' -f1 /proc/modules | grep ^ip_vs_); do rmmod $m; done; rmmod ip_vs`
-	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
+	fatal.If(t, pace.Poll(time.Minute, func() error {
 		out, err := exec.Command("sh", "-c", script).CombinedOutput()
-		if err == nil {
-			break
+		if err != nil {
+			err = fmt.Errorf("removing ip_vs: %w\n%s", err, out)
 		}
-		if time.Now().After(end) {
-			t.Fatalf("removing ip_vs: %v\n%s", err, out)
-		}
-	}
+		return err
+	}))
 	run(t, "modprobe ip_vs")
 }
