@@ -71,13 +71,10 @@ func TestExecKillsChildren(t *testing.T) {
 
 // gone waits until a process has ended. One that nobody has reaped has.
 func gone(pid int) bool {
-	for start := time.Now(); !pace.Over(start, 5*time.Second); time.Sleep(10 * time.Millisecond) {
+	return pace.Within(5*time.Second, func() bool {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if err != nil || strings.Contains(string(stat), ") Z ") {
-			return true
-		}
-	}
-	return false
+		return err != nil || strings.Contains(string(stat), ") Z ")
+	})
 }
 
 // TestExecEndsDespiteAnOpenPipe has a child that left the process group and keeps the output open.

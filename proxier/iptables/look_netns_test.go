@@ -69,15 +69,11 @@ func (h *host) inet() string {
 // destroy destroys a set as soon as nf_tables has let go of it.
 func destroy(h *host, set string) {
 	h.Helper()
-	for start := time.Now(); ; time.Sleep(10 * time.Millisecond) {
-		names := run(h, "sh", "-c", "ipset destroy "+set+" 2>&1 || true")
-		if names == "" {
-			return
-		}
-		if pace.Over(start, time.Minute) {
-			h.Fatal(names)
-		}
-	}
+	var fault string
+	pace.UntilOr(h, func() bool {
+		fault = run(h, "sh", "-c", "ipset destroy "+set+" 2>&1 || true")
+		return fault == ""
+	}, func() string { return fault })
 }
 
 // watch starts a watch that sends its events.

@@ -121,19 +121,16 @@ func testHearsOfRulesInFront(t *testing.T, variant string) {
 	told, ended := make(chan proxier.ForeignChange, 10), make(chan error)
 	go netnstest.Here(t, func() { ended <- h.Backend.Watch(ctx, func(c proxier.ForeignChange) { told <- c }) })()
 	defer func() { cancel(); <-ended }()
-	begun := time.Now()
-	for {
+	pace.Until(t, "told of a rule in front of ours", func() bool {
 		h.iptables("-I FORWARD -j DROP")
 		select {
 		case <-told:
-			h.Repair(&policy.Delta{})
-			h.comesAfter("the event", "-j DROP")
-			return
+			return true
 		case <-time.After(2 * time.Second): // it may not listen yet
 			h.iptables("-D FORWARD -j DROP")
+			return false
 		}
-		if pace.Over(begun, 20*time.Second) {
-			t.Fatal("not told of a rule in front of ours")
-		}
-	}
+	})
+	h.Repair(&policy.Delta{})
+	h.comesAfter("the event", "-j DROP")
 }

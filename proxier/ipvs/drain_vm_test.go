@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/internal/echotest"
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/netutil/lvs"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
@@ -320,11 +321,11 @@ func TestRetireKeepsConnections(t *testing.T) {
 			h.Error("the connection did not go on without rules")
 		}
 		c.Close()
-		for end := time.Now().Add(time.Minute); !done && time.Now().Before(end); time.Sleep(time.Second) {
-			done, err = h.Backend.Retire(t.Context())
+		if !pace.Within(time.Minute, func() bool {
+			done, err := h.Backend.Retire(t.Context())
 			h.Must(err)
-		}
-		if !done {
+			return done
+		}) {
 			h.Errorf("never done: %q", h.servers())
 		}
 		h.want()

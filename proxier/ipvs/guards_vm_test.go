@@ -10,7 +10,6 @@ import (
 	"slices"
 	"syscall"
 	"testing"
-	"time"
 
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/netutil/ipset"
@@ -283,9 +282,6 @@ func (g *guardedHost) destroy(set string) {
 	tool := g.tool()
 	run(g, tool, "-t", "nat", "-F", "SVCP-MASQUERADE")
 	run(g, tool, "-t", "filter", "-F", "SVCP-FILTER")
-	for start := time.Now(); exec.Command("ipset", "destroy", g.set(set)).Run() != nil; time.Sleep(10 * time.Millisecond) {
-		if pace.Over(start, 10*time.Second) { // nf_tables frees rules later
-			g.Fatalf("%s cannot be destroyed", set)
-		}
-	}
+	destroyed := func() bool { return exec.Command("ipset", "destroy", g.set(set)).Run() == nil } // rules are freed later
+	pace.Until(g, set+" is destroyed", destroyed)
 }

@@ -235,14 +235,16 @@ func (h *host) goesOn(c net.Conn) bool {
 // eventually repeats a full sync until check returns true: the kernel's counters lag.
 func (h *host) eventually(what string, check func() bool) {
 	h.Helper()
-	for end := time.Now().Add(60 * time.Second); ; time.Sleep(time.Second) {
+	first := true
+	if !pace.Within(time.Minute, func() bool {
+		if !first {
+			time.Sleep(time.Second)
+		}
+		first = false
 		h.Sync(nil)
-		if check() {
-			return
-		}
-		if time.Now().After(end) {
-			h.Fatalf("never: %s; %q", what, h.servers())
-		}
+		return check()
+	}) {
+		h.Fatalf("never: %s; %q", what, h.servers())
 	}
 }
 

@@ -4,6 +4,7 @@ package ipvs
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -152,14 +153,15 @@ func (e *counting) counted(n uint64) (sum uint64) {
 	e.Helper()
 	key := e.key(1)
 	key.Protocol = uint8(source.UDP)
-	for end := time.Now().Add(patience(0)); sum != n && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+	pace.Within(20*time.Second, func() bool {
 		list, err := e.Backend.conn.Counters(e.Context(), key)
 		e.Must(err)
 		sum = 0
 		for _, c := range list {
 			sum += c.Connections
 		}
-	}
+		return sum == n
+	})
 	return sum
 }
 
@@ -260,15 +262,9 @@ func (e *counting) take(c net.Conn, n int) [2]int {
 	for i := range n {
 		_, err := c.Write([]byte("one"))
 		e.Must(err)
-		for end := time.Now().Add(patience(0)); ; time.Sleep(5 * time.Millisecond) {
-			got := e.taken()
-			if got[0]+got[1] > i {
-				break
-			}
-			if time.Now().After(end) {
-				e.Fatalf("datagram %d of %d came to no endpoint; they got %v", i+1, n, got)
-			}
-		}
+		pace.UntilOr(e, func() bool { got := e.taken(); return got[0]+got[1] > i }, func() string {
+			return fmt.Sprintf("datagram %d of %d came to no endpoint; they got %v", i+1, n, e.taken())
+		})
 	}
 	return e.taken()
 }

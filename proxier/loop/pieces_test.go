@@ -19,6 +19,7 @@ import (
 
 	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/logtest"
+	testpace "svcproxy.dev/svcproxy/internal/pace" // pace is a type here
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/proxier/policy/policytest"
@@ -61,11 +62,9 @@ func (k *kernel) syncsSoFar() []string {
 // await waits until a service has as many frontends in the kernel.
 func (k *kernel) await(t *testing.T, name string, n int) {
 	t.Helper()
-	for start := time.Now(); k.frontends(name) != n; time.Sleep(10 * time.Millisecond) {
-		if time.Since(start) > time.Minute {
-			t.Fatalf("%s has %d frontends, want %d", name, k.frontends(name), n)
-		}
-	}
+	testpace.UntilOr(t, func() bool { return k.frontends(name) == n }, func() string {
+		return fmt.Sprintf("%s has %d frontends, want %d", name, k.frontends(name), n)
+	})
 }
 
 // Large services come in pieces, one of either at a time, and other changes with the next piece.

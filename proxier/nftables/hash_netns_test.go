@@ -3,6 +3,7 @@
 package nftables_test
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -160,11 +161,9 @@ func (a *arrivals) take() map[netip.AddrPort]int {
 // wait waits for so many clients.
 func (a *arrivals) wait(h *host, clients int) {
 	h.Helper()
-	for start := time.Now(); a.count() < clients; time.Sleep(time.Millisecond) {
-		if pace.Over(start, 10*time.Second) {
-			h.Fatalf("%d of %d clients have reached an endpoint", a.count(), clients)
-		}
-	}
+	pace.UntilOr(h, func() bool { return a.count() >= clients }, func() string {
+		return fmt.Sprintf("%d of %d clients have reached an endpoint", a.count(), clients)
+	})
 }
 
 // A slot that is missing is found: in a soak by asking for each, as there are more of them

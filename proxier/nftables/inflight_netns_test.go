@@ -35,9 +35,7 @@ func (h *host) during(vip int, do func()) int64 {
 			}
 		}))
 	}
-	for start := time.Now(); asked.Load() == 0 && !pace.Over(start, 10*time.Second); { // goroutines take their time on a busy machine
-		time.Sleep(time.Millisecond)
-	}
+	pace.Within(10*time.Second, func() bool { return asked.Load() > 0 }) // goroutines take their time on a busy machine
 	do()
 	cancel()
 	wg.Wait()

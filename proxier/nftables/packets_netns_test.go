@@ -5,6 +5,7 @@ package nftables_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os/exec"
@@ -56,15 +57,12 @@ func (h *host) enter(endpoints int) {
 // address has its route from a work queue, some time after the command has ended.
 func (h *host) routed(addr netip.Addr) {
 	h.Helper()
-	for start := time.Now(); ; time.Sleep(time.Millisecond) {
-		route, err := exec.Command("ip", "route", "get", addr.String()).CombinedOutput()
-		if err == nil && strings.HasPrefix(string(route), "local ") {
-			return
-		}
-		if pace.Over(start, 10*time.Second) {
-			h.Fatalf("%s is not delivered: %v\n%s", addr, err, route)
-		}
-	}
+	var route []byte
+	var err error
+	pace.UntilOr(h, func() bool {
+		route, err = exec.Command("ip", "route", "get", addr.String()).CombinedOutput()
+		return err == nil && strings.HasPrefix(string(route), "local ")
+	}, func() string { return fmt.Sprintf("%s is not delivered: %v\n%s", addr, err, route) })
 }
 
 const clients = 8

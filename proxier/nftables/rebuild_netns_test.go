@@ -97,11 +97,8 @@ func (c *held) exchange() int {
 		}
 		return n
 	}
-	for start := time.Now(); lively()+int(c.lost.Load()) < heldCount; time.Sleep(10 * time.Millisecond) {
-		if pace.Over(start, 30*time.Second) {
-			c.Errorf("%d connections are lost, nothing arrives on %d others", c.lost.Load(), heldCount-lively()-int(c.lost.Load()))
-			break
-		}
+	if !pace.Within(30*time.Second, func() bool { return lively()+int(c.lost.Load()) >= heldCount }) {
+		c.Errorf("%d connections are lost, nothing arrives on %d others", c.lost.Load(), heldCount-lively()-int(c.lost.Load()))
 	}
 	return int(c.lost.Load())
 }

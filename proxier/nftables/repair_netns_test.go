@@ -166,13 +166,7 @@ func (h *host) watch() <-chan proxier.ForeignChange {
 			h.Error(err)
 		}
 	})
-	start := time.Now()
-	for !h.Backend.Watching() {
-		if pace.Over(start, 5*time.Second) {
-			h.Fatal("nothing is watched after 5 s")
-		}
-		time.Sleep(time.Millisecond)
-	}
+	pace.Until(h, "something is watched", h.Backend.Watching)
 	return events
 }
 
@@ -234,9 +228,7 @@ func TestWatchSparesReading(t *testing.T) {
 			h.Errorf("the table was read %d times although nobody touched it", n)
 		}
 		h.nft("flush map TABLE SLOTS")
-		for start := time.Now(); seen.Load() == 0 && !pace.Over(start, 5*time.Second); {
-			time.Sleep(time.Millisecond)
-		}
+		pace.Within(5*time.Second, func() bool { return seen.Load() > 0 })
 		h.Sync(nil)
 		h.Settled("map flushed")
 	})
