@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/vmtests/guest"
 )
 
@@ -32,10 +33,9 @@ func begin(t *testing.T, g *guest.Guest, sign string, args ...string) *job {
 		g.Run(ctx, guest.Command{Args: args}, j) // what goes wrong shows in the output
 	}()
 	t.Cleanup(func() { j.end() })
-	for deadline := time.Now().Add(patience); !strings.Contains(j.output(), sign); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) || j.ended() && !strings.Contains(j.output(), sign) {
-			t.Fatalf("%q: no %q in %q", args, sign, j.output())
-		}
+	pace.Within(patience, func() bool { return j.ended() || strings.Contains(j.output(), sign) })
+	if !strings.Contains(j.output(), sign) {
+		t.Fatalf("%q: no %q in %q", args, sign, j.output())
 	}
 	return j
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/vmtests/guest"
 )
 
@@ -102,10 +103,8 @@ func (s *site) property(t *testing.T, name string) string {
 // eventually polls until check holds.
 func eventually(t *testing.T, what string, check func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !check(); time.Sleep(100 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", patience, what)
-		}
+	if !pace.Within(patience, func() bool { time.Sleep(100 * time.Millisecond); return check() }) {
+		t.Fatalf("not within %v: %s", patience, what)
 	}
 }
 

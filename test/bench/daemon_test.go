@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/test/lab"
 )
@@ -159,21 +160,22 @@ func (d *daemon) resync() (time.Duration, error) {
 
 // awaitSync waits until one more sync of a kind than before has ended.
 func (d *daemon) awaitSync(before metrics, kind string) (metrics, error) {
-	deadline := time.Now().Add(changePatience)
-	for time.Now().Before(deadline) {
+	var now metrics
+	var err error
+	ended := pace.Within(changePatience, func() bool {
 		time.Sleep(pollInterval)
-		now, err := d.metrics()
-		if err != nil {
-			return nil, err
-		}
-		if now[failures] > before[failures] {
-			return nil, fmt.Errorf("a sync failed\n%s", d.LogTail(logLines))
-		}
-		if now[kind+"_count"] > before[kind+"_count"] {
-			return now, nil
-		}
+		now, err = d.metrics()
+		return err != nil || now[failures] > before[failures] || now[kind+"_count"] > before[kind+"_count"]
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case now[failures] > before[failures]:
+		return nil, fmt.Errorf("a sync failed\n%s", d.LogTail(logLines))
+	case !ended:
+		return nil, fmt.Errorf("no sync %v after a change\n%s", changePatience, d.LogTail(logLines))
 	}
-	return nil, fmt.Errorf("no sync %v after a change\n%s", changePatience, d.LogTail(logLines))
+	return now, nil
 }
 
 // Names of metrics. Those of the IPv4 family are read.

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/source/read"
 	"svcproxy.dev/svcproxy/test/lab"
 )
@@ -91,12 +92,14 @@ func atLimits() (all []lab.Service) {
 
 // awaitAll waits until everything is in the kernel, for which READY=1 does not wait where it takes long.
 func (d *daemon) awaitAll() error {
-	for deadline := time.Now().Add(wholePatience); time.Now().Before(deadline); time.Sleep(time.Second) {
-		if m, err := d.metrics(); err == nil && m[fullSyncs+"_count"] > 0 {
-			return nil
-		}
+	if !pace.Within(wholePatience, func() bool {
+		time.Sleep(time.Second)
+		m, err := d.metrics()
+		return err == nil && m[fullSyncs+"_count"] > 0
+	}) {
+		return fmt.Errorf("not all is in the kernel after %v", wholePatience)
 	}
-	return fmt.Errorf("not all is in the kernel after %v", wholePatience)
+	return nil
 }
 
 // readUnit returns the bounds of memory that the unit sets, in bytes.

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/test/lab"
 )
 
@@ -114,12 +115,7 @@ func (d *daemon) add(all []lab.Service) (time.Duration, error) {
 
 // await waits until a service answers.
 func (d *daemon) await(to target) error {
-	for deadline := time.Now().Add(loadPatience); ; time.Sleep(pollInterval) {
-		err := to.answered()
-		if err == nil || time.Now().After(deadline) {
-			return err
-		}
-	}
+	return pace.Poll(loadPatience, to.answered)
 }
 
 // probers make new connections to several targets at once.

@@ -15,6 +15,8 @@ import (
 
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
+
+	"svcproxy.dev/svcproxy/internal/pace"
 )
 
 // envVictim makes this test binary boot a guest, say its process id, and wait to be killed.
@@ -150,13 +152,7 @@ func TestGuestDiesWithItsProcess(t *testing.T) {
 // gone checks that a process ends.
 func gone(t *testing.T, pid int) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		if errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Errorf("process %d lives on", pid)
-			return
-		}
+	if !pace.Within(10*time.Second, func() bool { return errors.Is(unix.Kill(pid, 0), unix.ESRCH) }) {
+		t.Errorf("process %d lives on", pid)
 	}
 }
