@@ -105,15 +105,7 @@ func (s *segment) serve() {
 	s.In(s.serverNS, func() {
 		stream, err := net.Listen("tcp", ":80")
 		s.Must(err)
-		servers.Run(stream, func() {
-			for {
-				c, err := stream.Accept()
-				if err != nil {
-					return
-				}
-				servers.Run(c, func() { answer(c) })
-			}
-		})
+		servers.Accept(stream, answer)
 		packets, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(s.vip))
 		s.Must(err)
 		servers.Run(packets, func() { answerPackets(packets) })
