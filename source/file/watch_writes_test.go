@@ -231,6 +231,18 @@ func TestWaysToWrite(t *testing.T) {
 			before: "a.toml: a 1", after: "a.toml: a 3",
 		},
 		{
+			name:    "parent renamed, and another one made",
+			prepare: func(t *testing.T, d string) { write(t, d+"/a.toml", "a 1\n") },
+			change: func(t *testing.T, d string) {
+				check(t, os.Rename(filepath.Dir(d), filepath.Dir(d)+".old")) // of which no event tells
+				check(t, os.MkdirAll(d, 0o755))
+				write(t, d+"/a.toml", "a 2\n")
+				time.Sleep(50 * time.Millisecond)
+				write(t, d+"/a.toml", "a 3\n")
+			},
+			before: "a.toml: a 1", after: "a.toml: a 3",
+		},
+		{
 			name:    "directory exchanged with another one, three times",
 			prepare: func(t *testing.T, d string) { write(t, d+"/a.toml", "a 1\n") },
 			change: func(t *testing.T, d string) {

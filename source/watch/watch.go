@@ -31,9 +31,9 @@ import (
 // one of our files, or that file. The parent of the directory is watched only
 // while the directory does not exist: fsnotify asks for all events, and others
 // may write there all the time. Its own watch reports that the directory was
-// removed or renamed, inotify(7), but neither a mount, nor that an empty directory
-// was removed which a process has open: the reader has to check now and then that
-// the directory is the same.
+// removed or renamed, inotify(7), but no mount, no rename of a directory above it, and
+// no removal of an empty directory that a process has open: the reader has to check
+// now and then that the directory is the same.
 type Watcher struct {
 	*fsnotify.Watcher
 	closeEvents *closeEvents
