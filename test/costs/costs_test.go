@@ -44,10 +44,11 @@ type operation struct {
 	sends func(run int) map[string]int // what a run and the one that takes it back send; nil: nothing
 }
 
-// margin is the part of a cost by which it may differ: maps place their keys by a random seed, goroutines wait for one
-// another in any order, and releases of Go allocate differently. Runs of one program beside two busy processes for two
-// processors differed by less than 0.002.
-var margin = struct{ allocs, bytes float64 }{0.02, 0.05}
+// margin is the part of a cost by which it may differ: maps place their keys by a random seed, and goroutines wait for one
+// another in any order. Ten runs of one program beside busy processes, at a load of 15 on two processors, differed by 0.0001
+// of the allocations and 0.0013 of the bytes of a start, and by less elsewhere. So one allocation more for each change, or for
+// each service of a start, is beyond it. Releases of Go may differ by more.
+var margin = struct{ allocs, bytes float64 }{0.002, 0.01}
 
 func TestCosts(t *testing.T) {
 	known, err := load()
@@ -145,11 +146,11 @@ func TestCompare(t *testing.T) {
 		same bool
 	}{
 		{was, true},
-		{cost{10.4, 1040, was.Sends}, true},
+		{cost{10.4, 1030, was.Sends}, true},
 		{cost{11, 1000, was.Sends}, false},
 		{cost{9, 1000, was.Sends}, false},
-		{cost{10, 1060, was.Sends}, false},
-		{cost{10, 940, was.Sends}, false},
+		{cost{10, 1040, was.Sends}, false},
+		{cost{10, 960, was.Sends}, false},
 		{cost{10, 1000, map[string]int{"messages": 1}}, false},
 		{cost{10, 1000, nil}, false},
 	} {
