@@ -71,7 +71,7 @@ func (j *Judge) Illegal() (errs []error) {
 }
 
 // judge returns why an attempt was illegal. What svcproxy did some seconds before may be the reason for what it met,
-// so the machine must have had time for svcproxy since then. A client that waited in vain while the machine stood still
+// so the machine must have had time for svcproxy since then. A client without an answer while the machine stood still
 // does not know whether an answer would have come.
 func (j *Judge) judge(a *Attempt) error {
 	clock := &j.h.Clock
