@@ -183,11 +183,11 @@ type Set struct {
 	Comment   string
 }
 
-// Equal reports whether two sets have the same definition.
+// Equal reports whether two sets have the same definition, whatever their comments: to change one, a set would have to
+// be made again without its elements.
 func (s *Set) Equal(o *Set) bool {
 	return s.Name == o.Name && s.Key == o.Key && s.Data == o.Data &&
-		s.Dynamic == o.Dynamic && s.Timeouts == o.Timeouts && s.Size == o.Size &&
-		s.Comment == o.Comment
+		s.Dynamic == o.Dynamic && s.Timeouts == o.Timeouts && s.Size == o.Size
 }
 
 func (s *Set) flags() (flags uint32) {

@@ -85,3 +85,15 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+// A set whose comment another version wrote stays: it would be made again without its elements.
+func TestSetsAreEqualWhateverTheirComments(t *testing.T) {
+	a := Set{Name: "s", Key: IPv4Addr, Comment: "who"}
+	b := a
+	if b.Comment = "whom"; !a.Equal(&b) {
+		t.Error("sets differ by their comments")
+	}
+	if b.Size = 7; a.Equal(&b) {
+		t.Error("sets of other sizes do not differ")
+	}
+}

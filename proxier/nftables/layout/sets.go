@@ -149,7 +149,7 @@ var kinds = [...]struct{ name, comment string }{
 	affinityByTimeout:  {"sticky", "frontends whose clients keep their endpoint for so long"},
 	affinityBySize:     {"sticky-size", "frontends whose pool has so many slots"},
 	affinityPool:       {"pools", "pools of frontends whose clients keep their endpoint"},
-	restricted:         {"restricted", "only sources in source-ranges may use these"},
+	restricted:         {"restricted", "only source-ranges may use these"},
 	sourceRanges:       {"source-ranges", "restricted frontends, and first addresses of prefixes that may use them"},
 	noEndpointsReject:  {"no-endpoints-reject", "no endpoint anywhere: refused"},
 	noEndpointsDrop:    {"no-endpoints-drop", "no endpoint on this node: dropped"},
