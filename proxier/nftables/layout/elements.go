@@ -4,7 +4,6 @@ import (
 	"iter"
 	"maps"
 	"net/netip"
-	"slices"
 
 	"svcproxy.dev/svcproxy/internal/maglev"
 	"svcproxy.dev/svcproxy/netutil/nft"
@@ -71,7 +70,7 @@ func (r *renderer) addressed(k kind, class lookupClass, f *policy.Frontend, note
 
 // refusals emits what keeps packets of f from being balanced.
 func (r *renderer) refusals(class lookupClass, f *policy.Frontend) {
-	if f.Restricted && !slices.ContainsFunc(f.SourceRanges, ofAll) {
+	if f.Restricted {
 		r.emit(Set{kind: restricted, class: class}, r.key, nil, "")
 		n := len(r.key)
 		for _, p := range f.SourceRanges {
@@ -87,9 +86,6 @@ func (r *renderer) refusals(class lookupClass, f *policy.Frontend) {
 		r.addressed(noEndpointsDrop, class, f, "")
 	}
 }
-
-// ofAll reports whether a prefix has all addresses.
-func ofAll(p netip.Prefix) bool { return p.Bits() == 0 }
 
 // route emits the elements of a frontend's Outside or FromLocal, whose key is in r.key.
 func (r *renderer) route(class lookupClass, f *policy.Frontend, l policy.Route) {
