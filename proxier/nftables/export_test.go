@@ -37,6 +37,13 @@ func ListAtMost(elements int) (undo func()) {
 	return func() { manyElements = usual }
 }
 
+// SendAtMost has repairs be sent in transactions of so many bytes, and returns what undoes that.
+func SendAtMost(bytes int) (undo func()) {
+	usual := chunkBytes
+	chunkBytes = bytes
+	return func() { chunkBytes = usual }
+}
+
 // AssumeFlowtable has the mirror say that the kernel holds a flow table of these interfaces, which
 // need not be there.
 func (b *Backend) AssumeFlowtable(devices ...string) {

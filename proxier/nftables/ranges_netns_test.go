@@ -3,13 +3,19 @@
 package nftables_test
 
 import (
+	"context"
 	"fmt"
+	"net"
 	"net/netip"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/netutil/netnstest"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
+	"svcproxy.dev/svcproxy/proxier/nftables"
 	"svcproxy.dev/svcproxy/proxier/policy"
 	"svcproxy.dev/svcproxy/source"
 )
@@ -67,24 +73,82 @@ func TestRangesMoveUnderConnections(t *testing.T) {
 	})
 }
 
-// The ranges of an earlier version are one set of intervals. A start of this one serves by them until its own are there.
+// datagramsDuring has clients send datagrams to VIPs, each from a port of its own, while do runs. It returns how many each has
+// sent, and how many came to an endpoint.
+func (h *host) datagramsDuring(clients, vips []int, do func()) (sent, received []int) {
+	h.Helper()
+	family, _, _ := strings.Cut(h.table(), " ")
+	var chains string
+	for _, c := range clients {
+		match := family + " saddr " + h.address(100+c).String() + " udp dport"
+		chains += fmt.Sprintf(`
+			chain sent-%[1]d { type filter hook output priority -300; %[2]s 80 counter; }
+			chain received-%[1]d { type filter hook input priority 300; %[2]s 8080 counter; }`, c, match)
+	}
+	nft(h, "table "+family+" counting {"+chains+"\n}")
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(netnstest.Here(h, func() {
+		for ctx.Err() == nil {
+			for i, c := range clients {
+				from := net.UDPAddrFromAddrPort(netip.AddrPortFrom(h.address(100+c), 0))
+				conn, err := net.DialUDP("udp", from, net.UDPAddrFromAddrPort(h.at(vips[i])))
+				if err != nil {
+					h.Error(err)
+					return
+				}
+				_, _ = conn.Write([]byte("x")) // an answer that says that nobody listens may have come
+				conn.Close()
+			}
+		}
+	}))
+	do()
+	cancel()
+	wg.Wait()
+	count := func(chain string, c int) int {
+		out := run(h, "nft", "list", "chain", family, "counting", fmt.Sprintf("%s-%d", chain, c))
+		_, out, _ = strings.Cut(out, "packets ")
+		n, err := strconv.Atoi(strings.Fields(out)[0])
+		h.Must(err)
+		return n
+	}
+	for _, c := range clients {
+		sent, received = append(sent, count("sent", c)), append(received, count("received", c))
+	}
+	return sent, received
+}
+
+// onlyFrom restricts a service of datagrams.
+func (h *host) onlyFrom(name string, vip int, ranges ...netip.Prefix) *policy.Resolved {
+	res := h.datagrams(name, vip, 0)
+	for _, f := range res.Frontends {
+		f.Restricted, f.SourceRanges = true, ranges
+	}
+	return res
+}
+
+// The ranges of an earlier version are one set of intervals. A start of this one serves by them until its own are there,
+// however little a transaction takes: who was admitted is, and nobody else.
 func TestRangesOfEarlierVersion(t *testing.T) {
 	packets(t, 1, func(h *host) {
-		var ranges []netip.Prefix
-		for i := range clients {
-			ranges = append(ranges, netip.PrefixFrom(h.address(100+i), h.Family.Bits()))
+		h.Cleanup(nftables.SendAtMost(1 << 10))
+		res := h.onlyFrom("restricted", 10, netip.PrefixFrom(h.address(100), h.Family.Bits()))
+		open := h.onlyFrom("open", 20, netip.PrefixFrom(h.Family.Unspecified(), 0))
+		h.World.Put(open.Key, open)
+		for n := range 20 { // a chain for each size
+			other := h.service(fmt.Sprint("other-", n), 30+2*n, 0, ones(n+1)...)
+			h.World.Put(other.Key, other)
 		}
-		res := h.restricted(10, ranges...)
 		h.Sync(h.World.Put(res.Key, res))
-		h.earlierRanges(res)
-		if _, err := h.ask(h.at(11), 0, time.Second); err == nil {
-			h.Error("the earlier rules admit everybody")
-		}
-		for i := range 200 { // the elements of these are far more than one transaction takes
+		h.earlierRanges(res, open)
+		for i := range 50 { // the elements of these are far more than one transaction takes
 			h.World.Put(h.manyRanges(i).Key, h.manyRanges(i))
 		}
 		h.Restart()
-		h.mustPassAtOnce(10, func() { h.Sync(nil) })
+		sent, received := h.datagramsDuring([]int{0, 1, 2}, []int{10, 20, 10}, func() { h.Sync(nil) })
+		if sent[0] != received[0] || sent[1] != received[1] || received[2] != 0 || sent[2] == 0 {
+			h.Errorf("an admitted client, one of everybody, and one that is kept out sent %d datagrams, of which %d came", sent, received)
+		}
 		h.Settled("after a start")
 		if strings.Contains(h.everything(), "interval") {
 			h.Error("the set of the earlier version is still there")
@@ -92,27 +156,44 @@ func TestRangesOfEarlierVersion(t *testing.T) {
 	})
 }
 
-// earlierRanges makes our table that of an earlier version, which admits the clients at the first frontend of a service only.
-func (h *host) earlierRanges(res *policy.Resolved) {
+// An earlier version makes a set again, without its elements, if its comment differs: it would let everybody in meanwhile.
+func TestRestrictedKeepsItsComment(t *testing.T) {
+	packets(t, 1, func(h *host) {
+		res := h.onlyFrom("restricted", 10)
+		h.Sync(h.World.Put(res.Key, res))
+		family, _, _ := strings.Cut(h.table(), " ")
+		if set := run(h, "nft", "list", "set", family, "svcproxy", "restricted"); !strings.Contains(set, `comment "only source-ranges may use these"`) {
+			h.Errorf("an earlier version would make this set again:\n%s", set)
+		}
+	})
+}
+
+// earlierRanges makes our table that of an earlier version, where a service admits its ranges, and another one everybody.
+func (h *host) earlierRanges(res, open *policy.Resolved) {
 	family, _, _ := strings.Cut(h.table(), " ")
 	typ := map[policy.Family]string{policy.IPv4: "ipv4_addr", policy.IPv6: "ipv6_addr"}[h.Family]
 	front := family + " daddr . meta l4proto . th dport"
-	set := fmt.Sprintf("source-ranges-%d", res.Frontends[0].SourceRanges[0].Bits())
-	var elements []string
-	for _, p := range res.Frontends[0].SourceRanges {
-		elements = append(elements, fmt.Sprintf("%s . tcp . 80 . %s", h.vip(10).Addr, p.Addr()))
+	var ranges, restricted []string
+	for _, r := range []*policy.Resolved{res, open} {
+		key := r.Frontends[0].Key.Addr.String() + " . udp . 80"
+		restricted = append(restricted, key)
+		ranges = append(ranges, key+" . "+r.Frontends[0].SourceRanges[0].String())
 	}
 	rules := run(h, "nft", "list", "chain", family, "svcproxy", "services")
 	_, rest, _ := strings.Cut(rules, "jump admit\n")
 	rest, _, _ = strings.Cut(rest, "\t}")
 	h.nft(`add set TABLE source-ranges { type ` + typ + ` . inet_proto . inet_service . ` + typ + `; flags interval; }
-		add element TABLE source-ranges { ` + strings.Join(elements, ", ") + ` }
+		add element TABLE source-ranges { ` + strings.Join(ranges, ", ") + ` }
 		flush chain TABLE services
-		add rule TABLE services ` + front + ` @restricted ` + front + ` . ` + family + ` saddr != @source-ranges drop
-		add rule TABLE services ` + strings.ReplaceAll(strings.TrimSpace(rest), "\n", "\nadd rule TABLE services ") + `
 		flush chain TABLE admit
 		delete chain TABLE admit
-		delete set TABLE ` + set)
+		delete set TABLE restricted
+		add set TABLE restricted { type ` + typ + ` . inet_proto . inet_service; comment "of an earlier version"; }
+		add element TABLE restricted { ` + strings.Join(restricted, ", ") + ` }
+		add rule TABLE services ` + front + ` @restricted ` + front + ` . ` + family + ` saddr != @source-ranges drop
+		add rule TABLE services ` + strings.ReplaceAll(strings.TrimSpace(rest), "\n", "\nadd rule TABLE services ") + `
+		delete set TABLE source-ranges-0
+		delete set TABLE source-ranges-` + strconv.Itoa(h.Family.Bits()))
 }
 
 // manyRanges returns one of the services whose ranges are many.

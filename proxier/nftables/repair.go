@@ -17,7 +17,7 @@ import (
 // chunkBytes is about how much of a repair is sent at once, some 20,000 elements:
 // the kernel processes it without a pause, and holds a buffer of 4 KiB for each
 // meanwhile, if anyone listens for events.
-const chunkBytes = 1 << 20
+var chunkBytes = 1 << 20 // less in tests
 
 // repair makes the kernel hold st. It reads our table unless the mirror proves that the kernel holds st, or the table was
 // just recreated.
@@ -108,10 +108,12 @@ func (b *Backend) write(ctx context.Context, d *difference) error {
 	if d.rewrite && len(d.have.Rules["prerouting"]) > 0 {
 		w.missingSets(d)
 	}
+	w.limit = b.conn.MaxBatch() // packets meet the rules of before, or all of these
 	w.prepare(d)
 	if chains && met {
 		w.chains(d.want.Chains)
 	}
+	w.limit = min(w.limit, chunkBytes)
 	ofDynamic := func(e *layout.Edits) bool { return e.Set.IsDynamic() }
 	w.elements(slices.DeleteFunc(slices.Collect(maps.Values(d.elements)), ofDynamic))
 	if chains && !met {
