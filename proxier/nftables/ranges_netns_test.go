@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -153,6 +154,33 @@ func TestRangesOfEarlierVersion(t *testing.T) {
 		if strings.Contains(h.everything(), "interval") {
 			h.Error("the set of the earlier version is still there")
 		}
+	})
+}
+
+// A client that no list admits never gets in, whatever lengths come and go, and one that all lists admit always does.
+func TestRangesMoveUnderDatagrams(t *testing.T) {
+	packets(t, 1, func(h *host) {
+		bits := h.Family.Bits()
+		admitted, many := netip.PrefixFrom(h.address(100), bits), []netip.Prefix{}
+		for n := range 100 {
+			many = append(many, netip.PrefixFrom(h.address(1000+n), bits-n%4).Masked())
+		}
+		slices.SortFunc(many, netip.Prefix.Compare)
+		many = append(slices.Compact(many), admitted)
+		var ways []*policy.Resolved
+		for _, ranges := range [][]netip.Prefix{{admitted}, many, {netip.PrefixFrom(h.address(100), bits-1).Masked()}} {
+			ways = append(ways, h.onlyFrom("restricted", 10, ranges...))
+		}
+		h.Sync(h.World.Put(ways[0].Key, ways[0]))
+		sent, received := h.datagramsDuring([]int{0, 2}, []int{10, 10}, func() {
+			for end, i := time.Now().Add(time.Second), 0; time.Now().Before(end); i++ {
+				h.Sync(h.World.Put(ways[0].Key, ways[i%len(ways)]))
+			}
+		})
+		if sent[0] != received[0] || sent[1] == 0 || received[1] != 0 {
+			h.Errorf("an admitted client and one that is kept out sent %d datagrams, of which %d came", sent, received)
+		}
+		h.Settled("after moves")
 	})
 }
 
