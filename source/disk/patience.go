@@ -99,17 +99,17 @@ func askWithin[T any](d *Asker, path string, patience time.Duration, do func() T
 func (d *Asker) mayAnswer(path string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	ours := false
 	for at := path; len(d.unanswered) > 0; at = filepath.Dir(at) {
-		if d.unanswered[at] >= manyBelow {
+		switch {
+		case d.unanswered[at] >= manyBelow:
 			return false
-		}
-		ours = ours || at == d.dir
-		if at == filepath.Dir(at) {
-			break
+		case at == d.dir: // whatever is beside it, or over it
+			return true
+		case at == filepath.Dir(at):
+			return len(d.unanswered) < maxUnanswered
 		}
 	}
-	return ours || len(d.unanswered) < maxUnanswered
+	return true
 }
 
 func (d *Asker) giveUp(path string) {

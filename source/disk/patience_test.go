@@ -71,3 +71,19 @@ func TestFollowLeavesNoThreads(t *testing.T) {
 		}
 	})
 }
+
+// What is beside the directory of files, or over it, does not keep it from being asked about.
+func TestAskAboutTheDirectoryBesideDeadOnes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, dead := NewAsker("/mnt/conf"), make(chan struct{})
+		defer close(dead)
+		for i := range manyBelow {
+			Ask(d, fmt.Sprint("/mnt/", i), func() bool { <-dead; return true })
+		}
+		for path, want := range map[string]bool{"/mnt/beside": false, "/mnt/conf": true, "/mnt/conf/x.toml": true} {
+			if _, ok := Ask(d, path, func() bool { return true }); ok != want {
+				t.Errorf("%s is asked about: %v, want %v", path, ok, want)
+			}
+		}
+	})
+}

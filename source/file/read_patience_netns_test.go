@@ -31,6 +31,7 @@ func TestDeadDiskHoldsUpNothing(t *testing.T) {
 		{"the end of a link", (*deadDisk).linked},
 		{"at the start", (*deadDisk).atStart},
 		{"the directory", (*deadDisk).directory},
+		{"disks beside the directory", (*deadDisk).beside},
 		{"the directory at the start", (*deadDisk).directoryAtStart},
 		{"opened", (*deadDisk).opened},
 		{"large files opened", (*deadDisk).large},
@@ -136,6 +137,26 @@ func (d *deadDisk) directory() {
 	answer()
 	d.write("a.toml", "a 2\n")
 	d.sink.await("it answers", "a.toml: a 2; x.toml: x 1")
+}
+
+// beside has more links to disks of their own than are waited for.
+func (d *deadDisk) beside() {
+	const disks = 300
+	for i := range disks {
+		far := fmt.Sprint(d.dir, i)
+		check(d.T, os.Mkdir(far, 0o755))
+		disktest.Dead(d.T, far)
+		check(d.T, os.Symlink(far+"/x.toml", d.path(fmt.Sprintf("y%d.toml", i))))
+	}
+	for start := time.Now(); len(d.src.Known().Files) < 2+disks; time.Sleep(openPoll) {
+		if time.Since(start) > time.Minute {
+			d.Fatalf("files: %s", d.states())
+		}
+	}
+	for _, text := range []string{"a 2", "a 3"} { // each is told by an event
+		d.write("a.toml", text+"\n")
+		d.sink.await("beside what does not answer", "a.toml: "+text+"; x.toml: x 1")
+	}
 }
 
 func (d *deadDisk) directoryAtStart() {
