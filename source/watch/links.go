@@ -2,6 +2,7 @@ package watch
 
 import (
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"svcproxy.dev/svcproxy/source/disk"
@@ -49,4 +50,9 @@ func (t *tracer) trace(path string) (end string, passed []string) {
 		rest = append(strings.Split(is.LeadsTo, "/"), rest...)
 	}
 	return at, append(passed, at)
+}
+
+// silent reports whether one of these paths, which trace passed, does not answer.
+func (t *tracer) silent(passed []string) bool {
+	return slices.ContainsFunc(passed, func(path string) bool { return t.seen[path].Err == disk.ErrNoAnswer })
 }

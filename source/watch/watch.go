@@ -85,9 +85,9 @@ func (w *Watcher) Replay(dir string, events chan fsnotify.Event, errs chan error
 	w.Events, w.Errors, w.dir, w.realDir = events, errs, dir, dir
 }
 
-// reset forgets all paths.
+// reset forgets all paths but those of the directory itself.
 func (w *Watcher) reset() {
-	w.dirPaths, w.linksOver, w.linkPaths, w.needed = map[string]bool{}, map[string]map[string]bool{}, map[string][]string{}, map[string]int{}
+	w.linksOver, w.linkPaths, w.needed = map[string]map[string]bool{}, map[string][]string{}, map[string]int{}
 }
 
 // An Target is what an event is about.
@@ -114,7 +114,7 @@ func (w *Watcher) WatchAll(linkNames []string) error {
 	return w.retry(func() []string {
 		t := newTracer(w.disks)
 		w.reset()
-		w.realDir = w.addDir(t)
+		w.addDir(t)
 		for _, name := range linkNames {
 			w.addLink(t, name)
 		}
@@ -122,18 +122,21 @@ func (w *Watcher) WatchAll(linkNames []string) error {
 	})
 }
 
-// addDir notes the paths that lead to the directory, and returns where they lead, empty if nowhere.
-func (w *Watcher) addDir(t *tracer) (end string) {
-	end, passed := t.trace(w.dir)
-	for _, path := range passed {
-		w.dirPaths[path] = true
-		if path == end {
-			w.needed[end]++
+// addDir notes the paths that lead to the directory. They stay as they were while something on the way does not answer.
+func (w *Watcher) addDir(t *tracer) {
+	if end, passed := t.trace(w.dir); !t.silent(passed) {
+		w.realDir, w.dirPaths = end, map[string]bool{}
+		for _, path := range passed {
+			w.dirPaths[path] = true
+		}
+	}
+	for path := range w.dirPaths {
+		if path == w.realDir {
+			w.needed[path]++
 		} else { // a link, or the name that is missing
 			w.needed[filepath.Dir(path)]++
 		}
 	}
-	return end
 }
 
 // WatchLinks is WatchAll for names that may have become links, lead elsewhere, or be

@@ -130,6 +130,26 @@ func TestFollowWatchesWhatLinksNeed(t *testing.T) {
 	}
 }
 
+// The directory stays watched while what it is in does not answer.
+func TestWatchOutlivesSilence(t *testing.T) {
+	root, err := filepath.EvalSymlinks(t.TempDir())
+	fatal.If(t, err)
+	fatal.If(t, os.Mkdir(root+"/etc", 0o755))
+	disks, dead := disk.NewAsker(root+"/etc"), make(chan struct{})
+	defer close(dead)
+	w, err := New(root+"/etc", disks)
+	fatal.If(t, err)
+	defer w.Close()
+	fatal.If(t, w.WatchAll(nil))
+	disks.BeginStep(time.Millisecond)
+	disk.Ask(disks, root, func() bool { <-dead; return true })
+	disks.BeginStep(disk.Patience)
+	fatal.If(t, w.WatchAll(nil))
+	if a := w.Classify(fsnotify.Event{Name: root + "/etc/a"}); a.Name != "a" || !slices.Contains(w.WatchList(), root+"/etc") {
+		t.Errorf("an event is about %+v; watches %q", a, w.WatchList())
+	}
+}
+
 // What others write beside the directory causes no event. What happens to the directory itself does.
 func TestParentIsNotWatched(t *testing.T) {
 	parent, err := filepath.EvalSymlinks(t.TempDir())
