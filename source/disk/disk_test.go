@@ -1,10 +1,12 @@
 package disk
 
 import (
+	"context"
 	"errors"
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"svcproxy.dev/svcproxy/internal/fatal"
@@ -50,5 +52,21 @@ func TestReplaceIsAtomic(t *testing.T) {
 	holds("old")
 	if err := Replace(filepath.Join(dir, "none", "file"), filepath.Join(dir, "none", "file.new"), true, Bytes(nil)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("in a directory that is not there: %v", err)
+	}
+}
+
+// A text comes whole in parts, or ends where nobody wants it any more.
+func TestReadBesideEndsWithItsContext(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	text := strings.Repeat("0123456789", partSize/4)
+	fatal.If(t, os.WriteFile(path, []byte(text), 0o600))
+	d := NewAsker(filepath.Dir(path))
+	ctx, cancel := context.WithCancel(t.Context())
+	if got, ok := d.ReadBeside(ctx, path, d.Lstat(path), len(text)); !ok || string(got.Data) != text || got.Err != nil {
+		t.Errorf("%d bytes, %v; want %d", len(got.Data), got.Err, len(text))
+	}
+	cancel()
+	if got, _ := d.ReadBeside(ctx, path, d.Lstat(path), len(text)); got.Err != context.Canceled {
+		t.Errorf("%d bytes, %v; want %v", len(got.Data), got.Err, context.Canceled)
 	}
 }

@@ -1,10 +1,11 @@
 package disk
 
 import (
+	"context"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"time"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -75,10 +76,11 @@ func (d *Asker) Read(path string, is PathInfo, limit int) (Text, bool) {
 	return Ask(d, is.ContentPath(path), func() Text { return ReadText(path, is.IsLink(), limit) })
 }
 
-// ReadBeside is Read of a file of this size for which no step waits: it may take as long as a slow disk needs.
-func (d *Asker) ReadBeside(path string, is PathInfo, size int64, limit int) (Text, bool) {
-	patience := Patience + time.Duration(size)*time.Second/slowest
-	return askWithin(d, is.ContentPath(path), patience, func() Text { return ReadText(path, is.IsLink(), limit) })
+// ReadBeside is Read of a file for which no step waits: it may take as long as more of the text keeps coming, until ctx ends.
+func (d *Asker) ReadBeside(ctx context.Context, path string, is PathInfo, limit int) (Text, bool) {
+	var all atomic.Int64
+	came := func(n int) error { all.Add(int64(n)); return ctx.Err() }
+	return askWhile(d, is.ContentPath(path), Patience, &all, func() Text { return readText(path, is.IsLink(), limit, came) })
 }
 
 // ReadOnce reads the text of a file of which nothing is known. The error is ErrNoAnswer if that does not come in time.

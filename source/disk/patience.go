@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/trust"
@@ -28,9 +29,6 @@ const (
 	// maxUnanswered is how many paths and directories may not answer before only the directory of files is asked: each
 	// question has a thread.
 	maxUnanswered = 256
-
-	// slowest is the rate in bytes per second below which a file system does not answer whose files are read beside all else.
-	slowest = 1 << 20
 )
 
 // ErrNoAnswer says why a file cannot be read that may be there.
@@ -67,11 +65,11 @@ func Ask[T any](d *Asker, path string, do func() T) (got T, ok bool) {
 	d.mu.Lock()
 	patience := d.patience
 	d.mu.Unlock()
-	return askWithin(d, path, patience, do)
+	return askWhile(d, path, patience, new(atomic.Int64), do)
 }
 
-// askWithin is Ask with a patience of its own.
-func askWithin[T any](d *Asker, path string, patience time.Duration, do func() T) (got T, ok bool) {
+// askWhile is Ask with a patience of its own, for each time that do comes further.
+func askWhile[T any](d *Asker, path string, patience time.Duration, progress *atomic.Int64, do func() T) (got T, ok bool) {
 	path = filepath.Clean(path)
 	if !d.mayAnswer(path) {
 		return got, false
@@ -80,10 +78,13 @@ func askWithin[T any](d *Asker, path string, patience time.Duration, do func() T
 	go func() { answer <- do() }()
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
-	select {
-	case got = <-answer:
-		return got, true
-	case <-timer.C:
+	for was := int64(-1); was != progress.Load(); timer.Reset(patience) {
+		was = progress.Load()
+		select {
+		case got = <-answer:
+			return got, true
+		case <-timer.C:
+		}
 	}
 	select {
 	case got = <-answer: // both had come: this process was stopped

@@ -87,3 +87,28 @@ func TestAskAboutTheDirectoryBesideDeadOnes(t *testing.T) {
 		}
 	})
 }
+
+// What takes longer than a step waits is waited for while it comes further, and no longer.
+func TestAskWhileMoreComes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, dead := NewAsker("/conf"), make(chan struct{})
+		defer close(dead)
+		for _, hangs := range []bool{false, true} {
+			var came atomic.Int64
+			begun := time.Now()
+			_, ok := askWhile(d, "/far/x", Patience, &came, func() bool {
+				for range 100 {
+					time.Sleep(Patience * 3 / 4)
+					came.Add(1)
+				}
+				if hangs {
+					<-dead
+				}
+				return true
+			})
+			if took := time.Since(begun) - 75*Patience; ok == hangs || took < 0 || took > 2*Patience {
+				t.Errorf("hangs: %v; answered: %v, %v after the last part", hangs, ok, took)
+			}
+		}
+	})
+}

@@ -2,6 +2,7 @@ package disk
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -25,12 +26,17 @@ type Text struct {
 }
 
 // ReadText reads a regular file of at most limit bytes. link: path is a symbolic link.
-func ReadText(path string, link bool, limit int) (t Text) {
+func ReadText(path string, link bool, limit int) Text {
+	return readText(path, link, limit, nil)
+}
+
+// readText is ReadText that tells of each part that has come, unless came is nil, and ends with an error of that.
+func readText(path string, link bool, limit int, came func(n int) error) (t Text) {
 	if link {
 		t.Target, _ = filepath.EvalSymlinks(path)
 	}
 	t.Opened = time.Now()
-	t.Data, t.Stamp, t.Err = ReadContent(path, limit)
+	t.Data, t.Stamp, t.Err = readContent(path, limit, came)
 	t.Hidden = t.Err == nil && trust.ForeignLink(path, t.Stamp.Uid)
 	return t
 }
@@ -38,6 +44,10 @@ func ReadText(path string, link bool, limit int) (t Text) {
 // ReadContent reads a file of at most limit bytes, and says which version of it was
 // read: one that is written meanwhile has another stamp afterwards.
 func ReadContent(path string, limit int) ([]byte, Stamp, error) {
+	return readContent(path, limit, nil)
+}
+
+func readContent(path string, limit int, came func(n int) error) ([]byte, Stamp, error) {
 	f, info, err := Open(path)
 	if info == nil {
 		return nil, Stamp{}, err
@@ -46,7 +56,11 @@ func ReadContent(path string, limit int) ([]byte, Stamp, error) {
 		return nil, StampOf(info), err
 	}
 	defer f.Close()
-	data, err := readBounded(f, info, limit)
+	var r io.Reader = f
+	if came != nil {
+		r = parts{f, came}
+	}
+	data, err := readBounded(r, info, limit)
 	return data, StampOf(info), err
 }
 
@@ -87,19 +101,34 @@ func checkRegular(path string, info fs.FileInfo) error {
 	return &fs.PathError{Op: "open", Path: path, Err: ErrNotRegular}
 }
 
-func readBounded(f *os.File, info fs.FileInfo, limit int) ([]byte, error) {
+func readBounded(r io.Reader, info fs.FileInfo, limit int) ([]byte, error) {
 	if info.Size() > int64(limit) {
 		return nil, TooLargeError(limit)
 	}
 	var b bytes.Buffer
-	b.Grow(int(info.Size()) + bytes.MinRead) // one read, and one to see the end
-	if _, err := b.ReadFrom(io.LimitReader(f, int64(limit)+1)); err != nil {
+	b.Grow(int(info.Size()) + bytes.MinRead) // all of it, and room to see the end
+	if _, err := b.ReadFrom(io.LimitReader(r, int64(limit)+1)); err != nil {
 		return nil, err
 	}
 	if b.Len() > limit {
 		return nil, TooLargeError(limit)
 	}
 	return b.Bytes(), nil
+}
+
+// Parts are read one at a time, and told of.
+type parts struct {
+	io.Reader
+	came func(n int) error
+}
+
+// partSize is how much of a file is read at a time, in bytes: a disk of 32 KiB/s tells within Patience that it works.
+const partSize = 64 << 10
+
+// Read implements io.Reader.
+func (r parts) Read(p []byte) (int, error) {
+	n, err := r.Reader.Read(p[:min(len(p), partSize)])
+	return n, cmp.Or(err, r.came(n))
 }
 
 // ErrNotRegular says that something is no file to read.

@@ -39,7 +39,7 @@ func (s *waits) startLargeRead(ctx context.Context, p probe) {
 // readLarge reads what l is about, unless ctx ends before, and hands it over to Run.
 func (s *waits) readLarge(ctx context.Context, l *largeRead) {
 	defer l.cancel()
-	t, ok := s.disks.ReadBeside(l.f.path, l.PathInfo, l.stamp.Size, l.rules.MaxSize())
+	t, ok := s.disks.ReadBeside(ctx, l.f.path, l.PathInfo, l.rules.MaxSize())
 	select {
 	case s.slots <- struct{}{}:
 	case <-ctx.Done():
