@@ -39,6 +39,11 @@ func (s *waits) startLargeRead(ctx context.Context, p probe) {
 // readLarge reads what l is about, unless ctx ends before, and hands it over to Run.
 func (s *waits) readLarge(ctx context.Context, l *largeRead) {
 	defer l.cancel()
+	size := min(l.stamp.Size, maxTexts)
+	if s.texts.Acquire(ctx, size) != nil {
+		return
+	}
+	defer s.texts.Release(size)
 	t, ok := s.disks.ReadBeside(ctx, l.f.path, l.PathInfo, l.rules.MaxSize())
 	select {
 	case s.slots <- struct{}{}:

@@ -97,6 +97,32 @@ func TestSmallBesideLarge(t *testing.T) {
 	})
 }
 
+// Texts of large files are in memory as far as there is room for them, and the others wait for it.
+func TestLargeTextsWaitForRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var parsing atomic.Int32
+		release := make(chan struct{})
+		f := besides(t, func(ctx context.Context, text string) {
+			if strings.HasPrefix(text, "b") {
+				parsing.Add(1)
+				<-release
+			}
+		})
+		defer f.stop()
+		f.src.slots = make(chan struct{}, 4)
+		check(t, f.src.texts.Acquire(t.Context(), maxTexts-2*int64(len(long("b0 1\n")))))
+		for i := range cap(f.src.slots) {
+			f.put(fmt.Sprintf("b%d.toml", i), long(fmt.Sprintf("b%d 1\n", i)))
+		}
+		if n := parsing.Load(); n != 2 {
+			t.Errorf("%d texts are parsed, with room for 2", n)
+		}
+		close(release)
+		pass(time.Second)
+		f.holds("with room again", "a.toml: a 1; b0.toml: b0 1; b1.toml: b1 1; b2.toml: b2 1; b3.toml: b3 1")
+	})
+}
+
 // What changes while it is read is not used, and what has become of it is.
 func TestOvertakenReadIsDiscarded(t *testing.T) {
 	for name, tt := range map[string]struct {

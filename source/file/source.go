@@ -82,6 +82,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/internal/lately"
@@ -169,6 +170,7 @@ type (
 
 		largeReads map[string]*largeRead // of large files, by name
 		largeDone  chan *largeRead       // those that have ended
+		texts      *semaphore.Weighted   // bytes of those that are in memory
 		slots      chan struct{}         // as many as can be parsed at a time
 	}
 
@@ -210,6 +212,10 @@ type work struct {
 
 func newWork() work { return work{names: map[string]bool{}, renamed: map[string]bool{}} }
 
+// maxTexts is how much text of large files may be in memory at a time, in bytes, to be read and parsed. A larger file
+// is there alone.
+const maxTexts = 64 << 20
+
 // New returns a Source that does nothing before Run.
 func New(o Options) *Source {
 	s := &Source{poll: cmp.Or(o.Poll, hashPoll), commands: make(chan func(source.Sink))}
@@ -219,7 +225,7 @@ func New(o Options) *Source {
 	s.newLists, s.keeping, s.entries = map[string]bool{}, map[string]*state{}, map[string]keep.Entry{}
 	s.todo, s.waiting, s.largeReads = newWork(), map[string]*state{}, map[string]*largeRead{}
 	s.largeDone, s.slots = make(chan *largeRead), make(chan struct{}, runtime.GOMAXPROCS(0))
-	s.disks = disk.NewAsker(o.Dir)
+	s.disks, s.texts = disk.NewAsker(o.Dir), semaphore.NewWeighted(maxTexts)
 	s.rules.Writer = s.disks.Writer
 	s.parse, s.parseCopy = s.rules.ParseNew, s.rules.ParseCopy
 	s.directory, s.mounts, s.statfs = newServiceDir(o.Dir, o.StateDir), -1, unix.Statfs
