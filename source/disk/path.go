@@ -76,6 +76,9 @@ func (d *Asker) Read(path string, is PathInfo, limit int) (Text, bool) {
 	return Ask(d, is.ContentPath(path), func() Text { return ReadText(path, is.IsLink(), limit) })
 }
 
+// Silent reports whether Read would not ask, because it is known that no answer comes.
+func (d *Asker) Silent(path string, is PathInfo) bool { return !d.mayAnswer(is.ContentPath(path)) }
+
 // ReadBeside is Read of a file for which no step waits: it may take as long as more of the text keeps coming, until ctx ends.
 func (d *Asker) ReadBeside(ctx context.Context, path string, is PathInfo, limit int) (Text, bool) {
 	var all atomic.Int64

@@ -96,7 +96,7 @@ func (s *looks) lookAt(ctx context.Context, names []string, todo work) ([]probe,
 			is = s.disks.Follow(p.f.path, is)
 		}
 		toRead := p.examine(is, s.directory.lastID.Dev, todo.hash)
-		if large[i] = toRead && s.synced && p.stamp.Size > largeSize; large[i] {
+		if large[i] = toRead && s.synced && p.stamp.Size > largeSize && !s.disks.Silent(p.f.path, p.PathInfo); large[i] {
 			return
 		}
 		if toRead {

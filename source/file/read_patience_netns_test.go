@@ -210,6 +210,13 @@ func (d *deadDisk) large() {
 			all = append(all, filepath.Base(path)+state)
 		}
 		d.awaitStates("a.toml accepted 1; " + strings.Join(all, "; ") + "; x.toml accepted 1; z.toml accepted 1")
+		check(d.T, d.src.inRun(d.Context(), func(source.Sink) error { // what is being read delays removals
+			looked, _ := d.src.lookAt(d.Context(), []string{filepath.Base(held[0])}, newWork())
+			if len(looked) != 1 {
+				d.Errorf("%s is read again", held[0])
+			}
+			return nil
+		}))
 		answer()
 	}
 }
