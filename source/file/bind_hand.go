@@ -132,7 +132,7 @@ func Recall(rules read.Rules, dir, stateDir string) (units map[string]source.Uni
 				data, err = text, nil
 			}
 		}
-		v := read.NewVersion(context.Background(), s.path(name), data, err, rules, rules.ParseCopy, nil)
+		v := read.NewVersion(context.Background(), s.path(name), data, err, rules, read.Rules.ParseCopy, nil)
 		if v.Broken {
 			continue
 		}

@@ -22,7 +22,7 @@ func manyFrom(n int) string {
 // versionOf returns a version of a file with this text, which is good.
 func versionOf(t *testing.T, rules read.Rules, name, text string) *read.Version {
 	t.Helper()
-	v := read.NewVersion(t.Context(), name, []byte(text), nil, rules, rules.ParseNew, nil)
+	v := read.NewVersion(t.Context(), name, []byte(text), nil, rules, read.Rules.ParseNew, nil)
 	if v.Broken {
 		t.Fatalf("%s: %v", name, v.Faults)
 	}

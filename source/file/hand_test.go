@@ -153,16 +153,16 @@ func inBubble(t *testing.T, test func(h *host)) {
 
 func (h *host) start() {
 	h.src = New(Options{Dir: h.dir, StateDir: h.state, Poll: time.Hour, Log: slog.New(slog.NewTextHandler(&h.log, nil)), Guard: h.guard, Keep: h.keep, Rules: read.Rules{Limits: h.limits, Check: h.check, GuardPrograms: h.guardPrograms}})
-	h.src.parse = func(ctx context.Context, path string, data []byte, before read.KnownServices) ([]*source.Service, []source.Fault, read.KnownServices) {
+	h.src.parse = func(rules read.Rules, ctx context.Context, path string, data []byte, before read.KnownServices) ([]*source.Service, []source.Fault, read.KnownServices) {
 		h.parsed.Add(1)
 		if h.before != nil {
-			return held(h.before)(ctx, path, data, before)
+			return held(h.before)(rules, ctx, path, data, before)
 		}
-		return parseLines(ctx, path, data, before)
+		return parseLines(rules, ctx, path, data, before)
 	}
 	h.src.parseCopy = h.src.parse
 	if h.real {
-		h.src.parse, h.src.parseCopy = h.src.rules.ParseNew, h.src.rules.ParseCopy
+		h.src.parse, h.src.parseCopy = read.Rules.ParseNew, read.Rules.ParseCopy
 	}
 	h.src.watchErr = "blind"
 	h.sink = newTracked(h.src)

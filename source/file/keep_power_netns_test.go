@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"svcproxy.dev/svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 const (
@@ -273,7 +274,7 @@ func (p *power) onDisk(name string) (int, error) {
 	if err != nil || len(data) == 0 {
 		return 0, err
 	}
-	services, faults, _ := parseLines(context.Background(), name, data, nil)
+	services, faults, _ := parseLines(read.Rules{}, context.Background(), name, data, nil)
 	if len(faults) > 0 || len(services) != 1 {
 		return 0, errors.New("no version")
 	}

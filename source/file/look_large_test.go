@@ -24,12 +24,12 @@ func long(text string) string { return text + strings.Repeat("none\n", largeSize
 // held is a parser of texts of services that waits for some of them: before returns when
 // a text may be read on.
 func held(before func(ctx context.Context, text string)) read.Parser {
-	return func(ctx context.Context, path string, data []byte, was read.KnownServices) ([]*source.Service, []source.Fault, read.KnownServices) {
+	return func(rules read.Rules, ctx context.Context, path string, data []byte, was read.KnownServices) ([]*source.Service, []source.Fault, read.KnownServices) {
 		before(ctx, string(data))
 		if ctx.Err() != nil {
 			return nil, []source.Fault{read.Unreadable(path, ctx.Err())}, nil
 		}
-		return parseLines(ctx, path, data, was)
+		return parseLines(rules, ctx, path, data, was)
 	}
 }
 
@@ -384,7 +384,7 @@ func TestFreesReleasedClaims(t *testing.T) {
 		{"no node port", ", node_port = 30080", "", true},
 	} {
 		read := func(text string) *read.Version {
-			return read.NewVersion(t.Context(), "a.toml", []byte(text), nil, read.Rules{}, read.Rules{}.ParseNew, nil)
+			return read.NewVersion(t.Context(), "a.toml", []byte(text), nil, read.Rules{}, read.Rules.ParseNew, nil)
 		}
 		text := web
 		if tt.new != "" || tt.old != web {

@@ -227,7 +227,7 @@ func New(o Options) *Source {
 	s.largeDone, s.slots = make(chan *largeRead), make(chan struct{}, runtime.GOMAXPROCS(0))
 	s.disks, s.texts = disk.NewAsker(o.Dir), semaphore.NewWeighted(maxTexts)
 	s.rules.Writer = s.disks.Writer
-	s.parse, s.parseCopy = s.rules.ParseNew, s.rules.ParseCopy
+	s.parse, s.parseCopy = read.Rules.ParseNew, read.Rules.ParseCopy
 	s.directory, s.mounts, s.statfs = newServiceDir(o.Dir, o.StateDir), -1, unix.Statfs
 	s.around = lately.Value[source.Status]{Find: s.lookAround, Patience: aroundPatience}
 	if o.StateDir != "" {

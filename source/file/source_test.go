@@ -21,7 +21,7 @@ import (
 
 // parseLines reads a service a line: its name and how many endpoints it has,
 // as in "web 2". A line "bad ..." is a fault, "hm ..." a warning, "none" nothing.
-func parseLines(_ context.Context, path string, data []byte, _ read.KnownServices) (svcs []*source.Service, faults []source.Fault, _ read.KnownServices) {
+func parseLines(_ read.Rules, _ context.Context, path string, data []byte, _ read.KnownServices) (svcs []*source.Service, faults []source.Fault, _ read.KnownServices) {
 	if len(data) == 0 {
 		return nil, []source.Fault{{Pos: source.Position{File: path}, Msg: "the file is empty"}}, nil
 	}

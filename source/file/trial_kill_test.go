@@ -165,7 +165,7 @@ func TestEndTrialAtOnce(t *testing.T) {
 		h.apply(time.Minute)
 		h.change(func() { h.write("a.toml", "a 2\n") })
 		parse := h.src.parseCopy
-		h.src.parseCopy = func(ctx context.Context, path string, data []byte, before read.KnownServices) ([]*source.Service, []source.Fault, read.KnownServices) {
+		h.src.parseCopy = func(rules read.Rules, ctx context.Context, path string, data []byte, before read.KnownServices) ([]*source.Service, []source.Fault, read.KnownServices) {
 			h.src.Accepted(nil)
 			check(t, h.src.store.Flush(ctx))
 			text, err := os.ReadFile(h.state + "/lastgood/decisions")
@@ -173,7 +173,7 @@ func TestEndTrialAtOnce(t *testing.T) {
 			if d, err := parseDecisions(text); err != nil || d.trial == nil {
 				t.Errorf("before it goes back, the disk has %s (%v)", text, err)
 			}
-			return parse(ctx, path, data, before)
+			return parse(rules, ctx, path, data, before)
 		}
 		pass(time.Minute)
 		h.uses("gone back", "a 1")

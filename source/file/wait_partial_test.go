@@ -78,7 +78,7 @@ ports = [{ port = 80 }]
 	}
 	for _, tt := range tests {
 		read := func(text string) *read.Version {
-			return read.NewVersion(context.Background(), "a.toml", []byte(text), nil, read.Rules{}, read.Rules{}.ParseNew, nil)
+			return read.NewVersion(context.Background(), "a.toml", []byte(text), nil, read.Rules{}, read.Rules.ParseNew, nil)
 		}
 		old, v := read(tt.old), read(tt.new)
 		if old.Broken {

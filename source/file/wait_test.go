@@ -403,11 +403,11 @@ func TestPollComparesContents(t *testing.T) {
 		parsed := map[string]int{}
 		var mu sync.Mutex
 		f.stop()
-		f.src.parse = func(ctx context.Context, path string, data []byte, before read.KnownServices) ([]*source.Service, []source.Fault, read.KnownServices) {
+		f.src.parse = func(rules read.Rules, ctx context.Context, path string, data []byte, before read.KnownServices) ([]*source.Service, []source.Fault, read.KnownServices) {
 			mu.Lock()
 			defer mu.Unlock()
 			parsed[filepath.Base(path)]++
-			return parseLines(ctx, path, data, before)
+			return parseLines(rules, ctx, path, data, before)
 		}
 		f.stop = f.loop()
 		f.src.Reload()

@@ -22,7 +22,7 @@ func bindFile(t *testing.T, services string) *Version {
 		}
 		fmt.Fprintf(&b, "[[services]]\nname = %q\nvips = [%s]\nports = [{ name = %q, port = 80 }]\nendpoints_from = %q\n", f[0], strings.Join(vips, ", "), f[1], f[3]+".endpoints.json")
 	}
-	v := NewVersion(t.Context(), "f.toml", []byte(b.String()), nil, Rules{}, Rules{}.ParseNew, nil)
+	v := NewVersion(t.Context(), "f.toml", []byte(b.String()), nil, Rules{}, Rules.ParseNew, nil)
 	if v.Broken {
 		t.Fatal(v.Faults)
 	}

@@ -92,7 +92,7 @@ func TestReadFile(t *testing.T) {
 }
 
 // parseWords takes each line for a service, but "bad" for a fault, and "hm" for a warning.
-func parseWords(_ context.Context, path string, data []byte, _ KnownServices) (services []*source.Service, faults []source.Fault, _ KnownServices) {
+func parseWords(_ Rules, _ context.Context, path string, data []byte, _ KnownServices) (services []*source.Service, faults []source.Fault, _ KnownServices) {
 	for line := range strings.Lines(string(data)) {
 		switch line = strings.TrimSpace(line); line {
 		case "bad", "hm":

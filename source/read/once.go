@@ -19,7 +19,7 @@ import (
 // passed over, unless the name is known, see Recorded: then it is a file that cannot be read. The error is
 // about the directory; what is wrong with a file is among its faults.
 func (rules Rules) ReadDir(dir string, known map[string]bool) ([]File, error) {
-	return rules.readDir(dir, known, rules.ParseNew)
+	return rules.readDir(dir, known, Rules.ParseNew)
 }
 
 func (rules Rules) readDir(dir string, known map[string]bool, parse Parser) ([]File, error) {
@@ -50,7 +50,7 @@ func (rules Rules) readDir(dir string, known map[string]bool, parse Parser) ([]F
 func (rules Rules) ReadFile(path string) File {
 	dir := filepath.Dir(path)
 	d := disk.NewAsker(dir)
-	f := rules.readFile(d, path, rules.ParseNew)
+	f := rules.readFile(d, path, Rules.ParseNew)
 	return f.alone(rules, rules.listsOf(d, dir))
 }
 
@@ -72,7 +72,7 @@ func (rules Rules) ReadText(name, dir string, r io.Reader) (File, []byte) {
 	}
 	rules.GuardPrograms = false // it is no file yet
 	start := bytes.TrimLeft(bytes.TrimPrefix(data, []byte("\ufeff")), " \t\r\n")
-	parse := func(ctx context.Context, path string, data []byte, before KnownServices) ([]*source.Service, []source.Fault, KnownServices) {
+	parse := func(rules Rules, ctx context.Context, path string, data []byte, before KnownServices) ([]*source.Service, []source.Fault, KnownServices) {
 		return rules.parse(ctx, path, data, bytes.HasPrefix(start, []byte("{")), before)
 	}
 	f := NewVersion(context.Background(), name, data, nil, rules, parse, nil)

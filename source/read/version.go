@@ -14,10 +14,10 @@ import (
 // Source is what the source of files is called, in settings and in units.
 const Source = "file"
 
-// A Parser reads a service file's text, as Parse does, except for the services that
+// A Parser reads a service file's text, as Rules.ParseNew does, except for the services that
 // are known from before. It returns those that are known by now. When ctx ends
 // nobody wants to know any more, and what it returns is at fault.
-type Parser func(ctx context.Context, path string, data []byte, before KnownServices) ([]*source.Service, []source.Fault, KnownServices)
+type Parser func(rules Rules, ctx context.Context, path string, data []byte, before KnownServices) ([]*source.Service, []source.Fault, KnownServices)
 
 // A Version is what was found in the place of a file at one time.
 type Version struct {
@@ -95,7 +95,7 @@ func NewVersion(ctx context.Context, path string, data []byte, err error, rules 
 	case IsEndpointsFile(filepath.Base(path)):
 		v.List, v.Faults = parseList(path, data, rules.Limits.orDefault().Endpoints)
 	default:
-		v.Services, v.Faults, v.Known = parse(ctx, path, data, before)
+		v.Services, v.Faults, v.Known = parse(rules, ctx, path, data, before)
 		v.setLists()
 	}
 	if v.Hidden && err == nil {
