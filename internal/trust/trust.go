@@ -33,25 +33,52 @@ func Writer(path string) (string, error) {
 	return why, err
 }
 
-// ForeignLink reports whether path is a link to a file of another owner: uid owns the file that was read there, and
-// another user owns a link on the way to it. That user may have no right to read the file. Links above the directory of
-// path do not count. If path leads to a file of another owner by now, or nowhere, it has changed since, and the result
-// is true.
-func ForeignLink(path string, uid uint32) bool {
-	if info, err := os.Lstat(path); err == nil && info.Mode()&fs.ModeSymlink == 0 {
-		return owner(info) != uid
+// Links say who made the links on the way to a file. Of several, the highest counts.
+type Links uint8
+
+const (
+	// OwnLinks: there are none, or the owner of the file owns all of them.
+	OwnLinks Links = iota
+
+	// RootLinks: root owns one, or it lies in a directory that root alone can change. Another user may own it, and may
+	// have no right to read the file.
+	RootLinks
+
+	// ForeignLinks: one belongs to a user who is neither root nor the owner of the file.
+	ForeignLinks
+)
+
+// LinksTo says who made the links on the way to the file that was read at path, and that uid owns. Links above the
+// directory of path do not count. If path leads to a file of another owner by now, or nowhere, it has changed since, and
+// the result is ForeignLinks.
+func LinksTo(path string, uid uint32) Links {
+	if info, err := os.Lstat(path); err == nil && info.Mode()&fs.ModeSymlink == 0 && owner(info) == uid {
+		return OwnLinks
 	}
 	above, err := filepath.EvalSymlinks(filepath.Dir(path))
 	if err != nil {
-		return true
+		return ForeignLinks
 	}
-	foreign, last := false, uid
-	err = walk(filepath.Join(above, filepath.Base(path)), func(_ string, info fs.FileInfo) bool {
-		last = owner(info)
-		foreign = foreign || info.Mode()&fs.ModeSymlink != 0 && last != uid
+	links, last := OwnLinks, uid
+	err = walk(filepath.Join(above, filepath.Base(path)), func(at string, info fs.FileInfo) bool {
+		if last = owner(info); info.Mode()&fs.ModeSymlink != 0 && last != uid {
+			links = max(links, madeBy(at, last))
+		}
 		return true
 	})
-	return err != nil || foreign || last != uid
+	if err != nil || last != uid {
+		return ForeignLinks
+	}
+	return links
+}
+
+// madeBy says who made a link of this owner, who does not own the file.
+func madeBy(at string, uid uint32) Links {
+	dir, err := os.Lstat(filepath.Dir(at))
+	if uid == 0 || err == nil && owner(dir) == 0 && dir.Mode().Perm()&0o022 == 0 {
+		return RootLinks
+	}
+	return ForeignLinks
 }
 
 // walk calls visit with each directory, link and file on the way to path, from the root on, until it returns false.

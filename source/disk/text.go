@@ -17,12 +17,13 @@ import (
 
 // A Text is a text as it was read from a file.
 type Text struct {
-	Data   []byte
-	Stamp  Stamp
-	Target string // of a link
-	Err    error
-	Opened time.Time
-	Hidden bool // it may not be quoted: a link to the file belongs to another user than the file
+	Data    []byte
+	Stamp   Stamp
+	Target  string // of a link
+	Err     error
+	Opened  time.Time
+	Hidden  bool // it may not be quoted: a link to the file belongs to another user than the file
+	Strange bool // a link to the file belongs to a user who is neither root nor its owner
 }
 
 // ReadText reads a regular file of at most limit bytes. link: path is a symbolic link.
@@ -37,7 +38,10 @@ func readText(path string, link bool, limit int, came func(n int) error) (t Text
 	}
 	t.Opened = time.Now()
 	t.Data, t.Stamp, t.Err = readContent(path, limit, came)
-	t.Hidden = t.Err == nil && trust.ForeignLink(path, t.Stamp.Uid)
+	if t.Err == nil {
+		links := trust.LinksTo(path, t.Stamp.Uid)
+		t.Hidden, t.Strange = links != trust.OwnLinks, links == trust.ForeignLinks
+	}
 	return t
 }
 

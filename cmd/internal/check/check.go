@@ -317,7 +317,7 @@ func (c *Checker) Text(name string) []byte {
 	}
 	defer f.Close()
 	text, err := io.ReadAll(f)
-	if st, ok := info.Sys().(*syscall.Stat_t); err != nil || !ok || trust.ForeignLink(name, st.Uid) {
+	if st, ok := info.Sys().(*syscall.Stat_t); err != nil || !ok || trust.LinksTo(name, st.Uid) != trust.OwnLinks {
 		return nil
 	}
 	return bytes.TrimPrefix(text, bom)
