@@ -123,6 +123,7 @@ func Recall(rules read.Rules, dir, stateDir string) (units map[string]source.Uni
 	}
 	s.store.Load()
 	s.loadDecisions(time.Now())
+	rules.From.Accepted = true
 	var ch source.Changes
 	for _, name := range s.store.Names() {
 		rec, _ := s.store.Find(name)

@@ -180,7 +180,7 @@ func (s *Source) Rollback(ctx context.Context, name string, number int) (keep.Re
 	if err != nil {
 		return r, err
 	}
-	v.UID = r.UID
+	v.UID.Store(int64(r.UID))
 	why := fmt.Sprintf("version %d, accepted at %s, is used in place of the present file", r.Number, clock(r.At))
 	err = s.inRun(ctx, func(sink source.Sink) error {
 		s.mu.Lock()

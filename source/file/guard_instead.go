@@ -14,6 +14,7 @@ import (
 func (s *restoring) parseKept(ctx context.Context, name string, data []byte) (*read.Version, error) {
 	path, rules := s.path(name), s.rules
 	rules.Hidden = s.disks.Lstat(path).IsLink() // nobody knows whose file it was
+	rules.From.Accepted = true
 	v := read.NewVersion(ctx, path, data, nil, rules, s.parseCopy, nil)
 	if f := source.FirstError(v.Faults); f != nil {
 		return nil, fmt.Errorf("this version of %s cannot be used any more: %s", source.Quote(name), f)

@@ -136,6 +136,7 @@ type host struct {
 	keep   int
 
 	guardPrograms bool
+	owners        func() []read.Owner
 }
 
 func newHost(t *testing.T) *host {
@@ -152,7 +153,7 @@ func inBubble(t *testing.T, test func(h *host)) {
 }
 
 func (h *host) start() {
-	h.src = New(Options{Dir: h.dir, StateDir: h.state, Poll: time.Hour, Log: slog.New(slog.NewTextHandler(&h.log, nil)), Guard: h.guard, Keep: h.keep, Rules: read.Rules{Limits: h.limits, Check: h.check, GuardPrograms: h.guardPrograms}})
+	h.src = New(Options{Dir: h.dir, StateDir: h.state, Poll: time.Hour, Log: slog.New(slog.NewTextHandler(&h.log, nil)), Guard: h.guard, Keep: h.keep, Rules: read.Rules{Limits: h.limits, Check: h.check, GuardPrograms: h.guardPrograms, Owners: h.owners}})
 	h.src.parse = func(rules read.Rules, ctx context.Context, path string, data []byte, before read.KnownServices) ([]*source.Service, []source.Fault, read.KnownServices) {
 		h.parsed.Add(1)
 		if h.before != nil {

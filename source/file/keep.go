@@ -204,9 +204,11 @@ func (s *lists) noteKept(mayDrop bool) {
 
 // loadLists reads the versions of lists that decisions name from their copies. A version whose copy is lost has a name only.
 func (s *lists) loadLists(d *decisions) {
+	rules := s.rules
+	rules.From.Accepted = true
 	for _, l := range d.lists() {
 		data, err := s.store.Text(filepath.Base(l.Path), l.ID)
-		v := read.ListVersion(s.path(l.Path), data, s.rules)
+		v := read.ListVersion(s.path(l.Path), data, rules)
 		if l.Path = v.Path; err == nil && v.Broken {
 			err = errors.New(v.Faults[0].String())
 		}

@@ -70,7 +70,7 @@ func (s *waits) endedReads(todo work) (probes []probe) {
 			todo.names[name] = true
 		default:
 			l.at, l.f = time.Now(), s.files[name]
-			if seen := l.f.seen; seen != nil && l.v.ID == seen.ID && l.v.Revision.Load() == seen.Revision.Load() {
+			if seen := l.f.seen; seen != nil && l.v.Same(cmp.Or(seen.Original, seen)) {
 				l.v = seen // which may have come to fit its lists, or not to
 			}
 			probes = append(probes, l.probe)

@@ -44,7 +44,7 @@ func (p *probe) take(ctx context.Context, t disk.Text, inTime bool, parse read.P
 		p.v, p.stamp = p.unreadVersion(disk.ErrNoAnswer), disk.Stamp{} // to be read again
 		return
 	}
-	p.opened, p.stamp, p.target, p.rules.Hidden = t.Opened, t.Stamp, t.Target, t.Hidden
+	p.opened, p.stamp, p.target, p.rules = t.Opened, t.Stamp, t.Target, p.rules.OfText(t)
 	if errors.Is(t.Err, fs.ErrNotExist) && !p.f.link {
 		p.v, p.stamp = read.Gone, disk.Stamp{}
 		return
@@ -67,7 +67,7 @@ func (p *probe) version(ctx context.Context, data []byte, err error, parse read.
 			same = v
 		}
 	}
-	if same != nil && same.Revision.Load() == p.revision && same.Hidden == p.rules.Hidden && !read.MayRunPrograms(data) {
+	if same != nil && same.Revision.Load() == p.revision && same.Hidden == p.rules.Hidden && same.UID.Load() == p.rules.From.User(err) && !read.MayRunPrograms(data) {
 		return same
 	}
 	var before read.KnownServices
@@ -77,10 +77,8 @@ func (p *probe) version(ctx context.Context, data []byte, err error, parse read.
 		}
 	}
 	v := read.NewVersion(ctx, p.f.path, data, err, p.rules, parse, before)
-	if err == nil {
-		v.UID = int(p.stamp.Uid)
-	}
 	if same != nil && same.Hidden == v.Hidden && slices.Equal(same.Faults, v.Faults) {
+		same.UID.Store(v.UID.Load())
 		v = same
 	}
 	v.Revision.Store(p.revision)
@@ -119,6 +117,7 @@ func (s *restoring) restore(ctx context.Context, p *probe) {
 	}
 	rules := s.rules
 	rules.Hidden = p.IsLink() // nobody knows whose file it was
+	rules.From.Accepted = true
 	switch v := read.NewVersion(ctx, p.f.path, data, nil, rules, s.parseCopy, nil); {
 	case v.Broken && p.v.ID == v.ID: // the file says what is wrong with it
 	case v.Broken:

@@ -129,7 +129,7 @@ func (h *history) take(from copies, c *change, news []Revision) ([]Revision, err
 		r.At = time.Now().Round(0)
 		return append(news, r), nil
 	}
-	r.Sum, r.Services, r.Size, r.UID = read.IDText(c.Sum), len(c.Version.Services), c.Version.Size, c.Version.UID
+	r.Sum, r.Services, r.Size, r.UID = read.IDText(c.Sum), len(c.Version.Services), c.Version.Size, int(c.Version.UID.Load())
 	if u, err := user.LookupId(strconv.Itoa(r.UID)); err == nil {
 		r.Owner = u.Username
 	}

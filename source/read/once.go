@@ -56,7 +56,7 @@ func (rules Rules) ReadFile(path string) File {
 
 func (rules Rules) readFile(d *disk.Asker, path string, parse Parser) *Version {
 	t := d.ReadOnce(path, rules.MaxSize())
-	rules.Hidden = t.Hidden
+	rules = rules.OfText(t)
 	v := NewVersion(context.Background(), path, t.Data, t.Err, rules, parse, nil)
 	_, large := errors.AsType[disk.TooLargeError](t.Err)
 	v.unreadable = t.Err != nil && !large

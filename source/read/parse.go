@@ -37,8 +37,11 @@ func (rules Rules) ParseNew(ctx context.Context, path string, data []byte, befor
 
 func (rules Rules) parse(ctx context.Context, path string, data []byte, isJSON bool, before KnownServices) ([]*source.Service, []source.Fault, KnownServices) {
 	limits := rules.Limits.orDefault()
-	if rules.GuardPrograms {
+	if rules.GuardPrograms && rules.From.URL == "" {
 		rules.Check = with(rules.Check, rules.refusePrograms(path))
+	}
+	if rules.share != nil {
+		rules.Check = with(rules.Check, rules.share.refuse)
 	}
 	switch {
 	case len(data) == 0:

@@ -15,6 +15,7 @@ import (
 func (rules Rules) EndpointPlaces(svc *source.Service) []source.Position {
 	if svc.EndpointsFrom != "" {
 		dir := filepath.Dir(svc.Pos.File)
+		rules.From.Accepted = true // its owner was asked when it was
 		l, _ := rules.listsOf(disk.NewAsker(dir), dir)(svc.EndpointsFrom)
 		if l == nil {
 			return nil

@@ -36,7 +36,8 @@ func (rules Rules) refusePrograms(path string) func(*source.Service) []source.Pr
 
 const noProgram = "svcproxy runs no program that this file names: "
 
-// isOfFile reports whether a problem of a check is that others can change its file.
+// isOfFile reports whether a problem of a check is that its program must not run, whatever that is: others can change
+// the file, or its share has no programs.
 func isOfFile(p source.Problem) bool { return strings.HasPrefix(p.Msg, noProgram) }
 
 // warnOfProgram warns of a program that does not run because others can change it. A daemon finds that when it runs it.

@@ -8,6 +8,7 @@ import (
 
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/decode"
+	"svcproxy.dev/svcproxy/source/disk"
 )
 
 // Rules are what service files are held to, besides what is wrong anywhere.
@@ -27,6 +28,12 @@ type Rules struct {
 
 	Writer func(path string) (string, error) // in place of trust.Writer; nil: that
 
+	// Owners returns who may claim what; nil, or none: files may claim everything.
+	Owners func() []Owner
+
+	From  Origin // of the text; what reads a file by these rules sets Owned and UID
+	share *share // of the text; nil: everything
+
 	Before Before // for those who read a directory as its daemon would
 }
 
@@ -34,6 +41,13 @@ type Rules struct {
 type Before struct {
 	Bound map[string]*Bound
 	Lists map[string]*Version
+}
+
+// OfText returns the rules for a text that was read from a file.
+func (rules Rules) OfText(t disk.Text) Rules {
+	rules.Hidden = t.Hidden
+	rules.From.Owned, rules.From.UID = t.Err == nil && !t.Strange, t.Stamp.Uid
+	return rules
 }
 
 // MaxFileSize is the most that Limits.FileSize can be.

@@ -107,9 +107,7 @@ func (rules Rules) listsOf(d *disk.Asker, dir string) Lookup {
 		path := filepath.Join(dir, name)
 		if lists[name] == nil {
 			if t := d.ReadOnce(path, rules.MaxSize()); !errors.Is(t.Err, fs.ErrNotExist) {
-				rules := rules
-				rules.Hidden = t.Hidden
-				lists[name] = NewVersion(context.Background(), path, t.Data, t.Err, rules, nil, nil)
+				lists[name] = NewVersion(context.Background(), path, t.Data, t.Err, rules.OfText(t), nil, nil)
 			}
 		}
 		return of(name)

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 
 	"svcproxy.dev/svcproxy/source"
@@ -32,10 +33,10 @@ type Version struct {
 	Original *Version         // of one that would be good, but not with its lists: see Bind
 	Faults   []source.Fault
 	Revision atomic.Int64 // by which rules, see Source.Revalidate
+	UID      atomic.Int64 // who owned the file; -1: not known
 	Broken   bool         // a fault is more than a warning
 	Hidden   bool         // see Rules.Hidden
 	Size     int          // of the contents, in bytes
-	UID      int          // who owned the file; -1: not known
 	Data     []byte       // the contents, until they are known to be kept
 
 	unreadable bool // nobody knows what it says, of one that is read once
@@ -74,6 +75,11 @@ func (v *Version) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
+// Same reports whether both are one text that was judged alike.
+func (v *Version) Same(o *Version) bool {
+	return v.ID == o.ID && v.Revision.Load() == o.Revision.Load() && v.Hidden == o.Hidden && slices.Equal(v.Faults, o.Faults)
+}
+
 // Count returns how many services it has; nil: none.
 func (v *Version) Count() int {
 	if v == nil {
@@ -88,7 +94,10 @@ var Gone = &Version{}
 // NewVersion returns the version of a file with this text or, where err says why there is none, without. parse reads it, unless
 // the name is one of a list of endpoints; before are the services of the version before.
 func NewVersion(ctx context.Context, path string, data []byte, err error, rules Rules, parse Parser, before KnownServices) *Version {
-	v := &Version{ID: IDOf(data, err), Path: path, Size: len(data), UID: -1, Hidden: rules.Hidden}
+	v := &Version{ID: IDOf(data, err), Path: path, Size: len(data), Hidden: rules.Hidden}
+	v.UID.Store(rules.From.User(err))
+	var unowned *source.Fault
+	rules.share, unowned = rules.shareOf(path)
 	switch {
 	case err != nil:
 		v.Faults = []source.Fault{Unreadable(path, err)}
@@ -104,12 +113,20 @@ func NewVersion(ctx context.Context, path string, data []byte, err error, rules 
 	if v.List != nil {
 		v.List.hidden = v.Hidden
 	}
+	if unowned != nil && err == nil && !v.claimsNothing() {
+		v.Faults = append([]source.Fault{*unowned}, v.Faults...)
+	}
 	if v.Broken = source.AnyError(v.Faults); v.Broken {
 		v.Services, v.Lists, v.List = nil, nil, nil
 	} else {
 		v.Data = data
 	}
 	return v
+}
+
+// claimsNothing reports whether it is a service file that says that there are no services.
+func (v *Version) claimsNothing() bool {
+	return v.List == nil && len(v.Services) == 0 && !source.AnyError(v.Faults)
 }
 
 // ListVersion returns the version of a file of endpoints with this text.
@@ -132,8 +149,9 @@ func (v *Version) setLists() {
 
 // Unfit returns v as one that cannot be used with its lists, for these faults.
 func (v *Version) Unfit(faults []source.Fault) *Version {
-	u := &Version{ID: v.ID, Path: v.Path, Known: v.Known, Faults: faults, Broken: true, Size: v.Size, UID: v.UID, Hidden: v.Hidden, Original: v}
+	u := &Version{ID: v.ID, Path: v.Path, Known: v.Known, Faults: faults, Broken: true, Size: v.Size, Hidden: v.Hidden, Original: v}
 	u.Revision.Store(v.Revision.Load())
+	u.UID.Store(v.UID.Load())
 	return u
 }
 

@@ -1,0 +1,85 @@
+package read
+
+import (
+	"fmt"
+	"testing"
+
+	"svcproxy.dev/svcproxy/source"
+)
+
+// Endpoints that are fetched need a permission, and of a text of a server a signature, whatever the URL is.
+func TestFetch(t *testing.T) {
+	may, mayNot := &Owner{Namespaces: []string{"*"}, Allow: []string{mayFetch}}, &Owner{Namespaces: []string{"*"}, Files: []string{"*"}}
+	for _, tt := range []struct {
+		name string
+		share
+		from, want string
+	}{
+		{"with a permission", share{Owner: may}, "https://192.0.2.1/web.json", ""},
+		{"without", share{Owner: mayNot, name: "owners[1] in svcproxy.toml"}, "consul://web",
+			`endpoints_from: svcproxy fetches nothing for this file: "fetch" is not in allow of owners[1] in svcproxy.toml; leave it out, or add it there`},
+		{"not signed", share{Owner: may, name: "owners[0] in svcproxy.toml", from: Origin{URL: "https://192.0.2.1/x.toml"}}, "nomad://web",
+			`endpoints_from: svcproxy fetches nothing for this file: allow of owners[0] in svcproxy.toml is for signed texts of servers, and this one is not signed; leave it out, or sign the text`},
+		{"signed", share{Owner: may, from: Origin{URL: "https://192.0.2.1/x.toml", Signed: true}}, "nomad://web", ""},
+		{"a server without owners", share{from: Origin{URL: "https://192.0.2.1/x.toml"}}, "https://192.0.2.1/web.json", ""},
+		{"a list of the directory", share{Owner: mayNot}, "web.endpoints.json", ""},
+	} {
+		got := ""
+		for _, p := range tt.refuse(&source.Service{EndpointsFrom: tt.from}) {
+			got += fmt.Sprintf("%s: %s; %s", p.Path, p.Msg, p.Hint)
+		}
+		if got != tt.want {
+			t.Errorf("%s:\n got: %s\nwant: %s", tt.name, got, tt.want)
+		}
+	}
+}
+
+// Only a URL that names its text in one way lies below another.
+func TestSources(t *testing.T) {
+	o := Owner{Sources: []string{"https://192.0.2.1/a/", "https://192.0.2.1/b", "etcd:/svcproxy/a/"}}
+	for url, want := range map[string]bool{
+		"https://192.0.2.1/a/":           true,
+		"https://192.0.2.1/a/x/y.toml":   true,
+		"https://192.0.2.1/a":            false,
+		"https://192.0.2.1/ab/x.toml":    false,
+		"https://192.0.2.1/b":            true,
+		"https://192.0.2.1/b/x.toml":     false,
+		"https://192.0.2.1/a/../c.toml":  false,
+		"https://192.0.2.1/a/%2E%2e/c":   false,
+		"https://192.0.2.1/a/x%2f..%2fc": false,
+		"https://192.0.2.1/a/x..c":       true,
+		"https://192.0.2.1/a/x%2f../c":   false,
+		"https://192.0.2.1/a//c":         false,
+		"https://192.0.2.1/a/./c":        false,
+		"https://192.0.2.1/a/c?x=/../":   false,
+		"https://192.0.2.1/a/c#x":        false,
+		"https://192.0.2.1.example/a/c":  false,
+		"http://192.0.2.1/a/c":           false,
+		"etcd:/svcproxy/a/web.toml":      true,
+		"etcd:/svcproxy/a/../b/web.toml": false,
+		"https://192.0.2.1/a/%zz":        false,
+	} {
+		if got := o.hasSource(url); got != want {
+			t.Errorf("%s: %v, want %v", url, got, want)
+		}
+	}
+}
+
+// Ports are written as two numbers, one, or none.
+func TestPortRange(t *testing.T) {
+	for text, want := range map[string]string{
+		"30000-30099": "30000-30099", "80": "80-80", "": "", "1-65535": "1-65535",
+		"0": "no", "0-5": "no", "5-4": "no", "1-65536": "no", "-5": "no", "5-": "no", " 5": "no", "1-2-3": "no", "+1": "no",
+	} {
+		got := "no"
+		if r, ok := ParsePortRange(text); ok {
+			got = r.String()
+		}
+		if got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+	if (PortRange{}).Has(0) || !(PortRange{1, 2}).Has(2) || (PortRange{2, 3}).Has(1) {
+		t.Error("a range has ports outside of it, or lacks one")
+	}
+}
