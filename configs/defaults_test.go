@@ -135,7 +135,7 @@ func settingsWithDefaults(t *testing.T, header string, properties decode.Propert
 func TestKeysWithoutDefault(t *testing.T) {
 	want := []string{
 		"services.labels", "services.endpoints", "services.endpoints_from", "services.masquerade", "services.node_port_addresses", "ports.target_port", "endpoints.port", "endpoints.ports", "health_check.port",
-		"node_name", "bgp.peers",
+		"node_name", "owners", "bgp.peers",
 	}
 	var got []string
 	note := func(table string, s *decode.Schema) {

@@ -18,6 +18,7 @@ func Format(s Settings) []byte {
 			writePeers(&b, s.BGP.Peers)
 		}
 	}
+	writeOwners(&b, s.Owners)
 	return b.Bytes()
 }
 

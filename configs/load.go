@@ -71,6 +71,7 @@ func Parse(path string, data []byte) (Settings, []source.Fault) {
 	}
 	s := Default()
 	r := decode.NewReader(nil)
+	limitOwners(r)
 	decode.Table(r, doc.Root, fileFields(), &s)
 	faults = append(faults, r.Faults(doc)...)
 	if source.AnyError(faults) {

@@ -64,6 +64,14 @@ func every() configs.Settings {
 				{Address: netip.MustParseAddr("2001:db8::1"), AS: 64512, Port: 179, TTLSecurity: true, LocalPreference: 200},
 			},
 		},
+		Owners: []read.Owner{
+			{
+				Files: []string{"team-a-*.toml", "\u00fc \"[a-z]?.json"}, Sources: []string{"https://config.example.net/team-a/"}, Users: []string{"team-a", "1001"},
+				Addresses: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/28"), netip.MustParsePrefix("2001:db8::/48")}, NodePorts: read.PortRange{First: 30000, Last: 30099},
+				Namespaces: []string{"team-a", "a-*", "*"}, Allow: []string{"exec", "announce", "fetch"},
+			},
+			{Files: []string{"*"}, Namespaces: []string{"default"}},
+		},
 		Health: configs.Health{ExecUser: "svcproxy-check"},
 		Limits: read.Limits{FileSize: 1 << 30, Services: 2, Endpoints: 3, Ports: 65535, Frontends: 4, FrontendEndpoints: 1_000_000_000, FrontendSourceRanges: 5},
 		Log:    configs.Log{Level: "debug", Format: "json"},

@@ -95,17 +95,19 @@ func TestReferenceHasEveryKey(t *testing.T) {
 		part, _, _ = strings.Cut(part, "\n#[[")
 		_, faults := configs.Parse("x.toml", []byte(text))
 		for _, key := range keysOf(t, faults[len(faults)-1].Hint) {
-			if !regexp.MustCompile(`(?m)^#?`+key+` = `).MatchString(part) && !strings.Contains(settings, "\n["+key+"]\n") && !strings.Contains(settings, "\n#[["+table+"."+key+"]]\n") {
+			if !regexp.MustCompile(`(?m)^#?`+key+` = `).MatchString(part) && !strings.Contains(settings, "\n["+key+"]\n") && !strings.Contains(settings, "\n#[["+strings.TrimPrefix(table+"."+key, ".")+"]]\n") {
 				t.Errorf("reference.toml lacks %q of [%s]", key, table)
 			}
 		}
 	}
-	_, peers, _ := strings.Cut(settings, "\n#[[bgp.peers]]\n")
-	peers, _, _ = strings.Cut(peers, "\n[")
-	_, faults := configs.Parse("x.toml", []byte("[bgp]\n[[bgp.peers]]\nqqqqqqqqqq = 1"))
-	for _, key := range keysOf(t, faults[len(faults)-1].Hint) {
-		if !regexp.MustCompile(`(?m)^#` + key + ` = `).MatchString(peers) {
-			t.Errorf("reference.toml lacks %q of [[bgp.peers]]", key)
+	for _, list := range []string{"[[bgp.peers]]", "[[owners]]"} {
+		_, part, _ := strings.Cut(settings, "\n#"+list+"\n")
+		part, _, _ = strings.Cut(part, "\n[")
+		_, faults := configs.Parse("x.toml", []byte(list+"\nqqqqqqqqqq = 1"))
+		for _, key := range keysOf(t, faults[len(faults)-1].Hint) {
+			if !regexp.MustCompile(`(?m)^#` + key + ` = `).MatchString(part) {
+				t.Errorf("reference.toml lacks %q of %s", key, list)
+			}
 		}
 	}
 	tables := map[string]string{

@@ -131,7 +131,7 @@ func fileFields() []field {
 		}
 		fields = append(fields, field{Key: t.name, Schema: decode.TableOf(in, start).Schema, Read: read})
 	}
-	return fields
+	return append(fields, ownersField)
 }
 
 // standard returns the defaults of all hosts, which have no name.

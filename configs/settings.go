@@ -40,6 +40,7 @@ type Settings struct {
 	Limits  read.Limits
 	History History
 	Guard   Guard
+	Owners  []read.Owner
 	Metrics Metrics
 	Log     Log
 }

@@ -97,8 +97,8 @@ func BenchmarkChangeLarge(b *testing.B) {
 			put(texts[1])
 			src := New(Options{Dir: dir, StateDir: b.TempDir(), Poll: time.Hour})
 			if bb.all {
-				src.parse = func(ctx context.Context, path string, data []byte, _ read.KnownServices) ([]*source.Service, []source.Fault, read.KnownServices) {
-					return src.rules.ParseNew(ctx, path, data, nil)
+				src.parse = func(rules read.Rules, ctx context.Context, path string, data []byte, _ read.KnownServices) ([]*source.Service, []source.Fault, read.KnownServices) {
+					return rules.ParseNew(ctx, path, data, nil)
 				}
 			}
 			sink := &telling{src, make(signal, 1)}
