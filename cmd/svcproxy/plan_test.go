@@ -59,6 +59,17 @@ KERNEL
 `,
 		},
 		{
+			name: "a router comes", old: map[string]string{"web.toml": planned, "svcproxy.toml": "[bgp]\nas = 64512\n[[bgp.peers]]\naddress = \"192.0.2.1\"\nas = 1\n"},
+			now:  map[string]string{"web.toml": planned, "svcproxy.toml": "[bgp]\nas = 64512\n[[bgp.peers]]\naddress = \"192.0.2.1\"\nas = 2\n[[bgp.peers]]\naddress = \"192.0.2.2\"\nas = 3\n"},
+			code: 2, args: []string{"--all"},
+			out: "12 settings, 0 services, 0 kernel objects, compared with old (nftables mode)\nSETTINGS\n  bgp.peers[0].as: 1 -> 2\n  bgp.peers[1].address: \"192.0.2.2\"\n  bgp.peers[1].as: 3\n",
+		},
+		{
+			name: "a router goes", old: map[string]string{"web.toml": planned, "svcproxy.toml": "[bgp]\nas = 64512\n[[bgp.peers]]\naddress = \"192.0.2.1\"\nas = 1\n"},
+			now: map[string]string{"web.toml": planned}, code: 2, args: []string{"--all"},
+			out: "12 settings, 0 services, 0 kernel objects, compared with old (nftables mode)\nSETTINGS\n  bgp.as: 64512 -> 0\n  bgp.peers[0].address: \"192.0.2.1\" -> none\n",
+		},
+		{
 			name: "a file goes", old: map[string]string{"web.toml": planned}, code: 2,
 			out: "1 service (remove 1), ",
 		},

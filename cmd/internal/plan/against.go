@@ -2,6 +2,7 @@ package plan
 
 import (
 	"cmp"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -71,12 +72,21 @@ func modeOf(s configs.Settings) modes.Mode {
 	return modes.All[0]
 }
 
-// settingsEdits returns which settings differ.
+// settingsEdits returns which settings differ. Tables of a list are those at the same place in it.
 func settingsEdits(old, now configs.Settings) (edits []Edit) {
-	was, is := settingsLines(old), settingsLines(now)
-	for i, l := range is {
-		if l.Old = was[i].New; l.Old != l.New {
+	was, gone := map[string]string{}, settingsLines(old)
+	for _, l := range gone {
+		was[l.Key] = l.New
+	}
+	for _, l := range settingsLines(now) {
+		if l.Old = was[l.Key]; l.Old != l.New {
 			edits = append(edits, l)
+		}
+		delete(was, l.Key)
+	}
+	for _, l := range gone {
+		if was[l.Key] != "" {
+			edits = append(edits, Edit{Key: l.Key, Old: l.New, New: "none"})
 		}
 	}
 	return edits
@@ -84,10 +94,14 @@ func settingsEdits(old, now configs.Settings) (edits []Edit) {
 
 // settingsLines returns all settings as new ones, in order, with the names of their tables.
 func settingsLines(s configs.Settings) (list []Edit) {
-	table := ""
+	table, tables := "", map[string]int{}
 	for line := range strings.Lines(string(configs.Format(s))) {
 		line = strings.TrimSpace(line)
-		if name, ok := strings.CutPrefix(line, "["); ok {
+		if name, ok := strings.CutPrefix(line, "[["); ok {
+			name = strings.TrimSuffix(name, "]]")
+			table = fmt.Sprintf("%s[%d].", name, tables[name])
+			tables[name]++
+		} else if name, ok := strings.CutPrefix(line, "["); ok {
 			table = strings.TrimSuffix(name, "]") + "."
 		}
 		if key, value, ok := strings.Cut(line, " = "); ok {
