@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -20,6 +21,7 @@ endpoints = ["192.168.10.11", "192.168.10.12"]
 // Plan --against compares directories without root and without a daemon.
 func TestPlanComparesDirectories(t *testing.T) {
 	fewer := strings.Replace(planned, `, "192.168.10.12"`, "", 1)
+	const shares = "[[owners]]\nfiles = [\"web*\"]\nusers = [\"4294967290\"]\naddresses = [\"10.96.1.0/24\"]\nnamespaces = [\"default\"]\n"
 	const fault = "etc/b.toml:1:1: unknown key \"x\"; want defaults or services\n"
 	for _, tt := range []struct {
 		name     string
@@ -59,6 +61,12 @@ KERNEL
 `,
 		},
 		{
+			name: "a file outside of its share, which is judged by its name", code: 1,
+			old: map[string]string{"web.toml": planned}, now: map[string]string{"web.toml": planned, "b.toml": strings.ReplaceAll(planned, "web", "b"), "svcproxy.toml": shares},
+			out: "7 settings, ", err: "etc/b.toml: no [[owners]] in svcproxy.toml has a file of this name and of user UID, so it may claim nothing; write [[owners]] with \"b.toml\" in files\n" +
+				"etc/web.toml:3:9: 10.96.0.10 is outside of addresses of owners[0] in svcproxy.toml; want an address of \"10.96.1.0/24\"\n",
+		},
+		{
 			name: "a router comes", old: map[string]string{"web.toml": planned, "svcproxy.toml": "[bgp]\nas = 64512\n[[bgp.peers]]\naddress = \"192.0.2.1\"\nas = 1\n"},
 			now:  map[string]string{"web.toml": planned, "svcproxy.toml": "[bgp]\nas = 64512\n[[bgp.peers]]\naddress = \"192.0.2.1\"\nas = 2\n[[bgp.peers]]\naddress = \"192.0.2.2\"\nas = 3\n"},
 			code: 2, args: []string{"--all"},
@@ -95,7 +103,7 @@ KERNEL
 				fatal.If(t, os.WriteFile(filepath.Join("old", name), []byte(text), 0o644))
 			}
 			code, out, stderr := call(t, dir, append([]string{"plan", "--against", "old"}, tt.args...)...)
-			if code != tt.code || !strings.HasPrefix(out, tt.out) || stderr != tt.err {
+			if code != tt.code || !strings.HasPrefix(out, tt.out) || stderr != strings.ReplaceAll(tt.err, "UID", strconv.Itoa(os.Getuid())) {
 				t.Errorf("exit %d\n%s%s\nwant %d\n%s%s", code, out, stderr, tt.code, tt.out, tt.err)
 			}
 			if (out == "") != (tt.name == "wrong usage") {

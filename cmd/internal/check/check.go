@@ -112,7 +112,7 @@ func (c *Checker) Path(path string) (r Report) {
 		beside.last(*f, &r)
 	default:
 		alone := c.setting(c.ConfigDir, new(Report))
-		alone.reserved, alone.rules.GuardPrograms = nil, false
+		alone.reserved, alone.rules.GuardPrograms, alone.rules.From.Elsewhere = nil, false, true
 		alone.last(alone.rules.ReadFile(path), &r)
 	}
 	return r
@@ -204,6 +204,7 @@ func (c *Checker) setting(dir string, r *Report) setting {
 	}
 	in := setting{rules: c.Rules(s), reserved: node.Reserved(s), settings: s}
 	in.rules.GuardPrograms = s.Health.ExecUser == "" && SameDir(dir, c.ConfigDir)
+	in.rules.From.Elsewhere = !SameDir(dir, c.ConfigDir)
 	if found.Unreadable || source.AnyError(found.Faults) {
 		in.rules.Check = nil
 	}
@@ -268,6 +269,14 @@ func (c *Checker) beside(name string, r *Report) setting {
 // standardInput checks a text of which only the contents are known.
 func (c *Checker) standardInput(r *Report) {
 	in := c.beside("", r)
+	if len(in.settings.Owners) > 0 {
+		in.rules.Owners = nil
+		r.Faults = append(r.Faults, source.Fault{
+			Pos: source.Position{File: stdinName}, Warning: true,
+			Msg:  "shares of [[owners]] are not checked, for a text has no name and no owner",
+			Hint: "check it as a file of the name that it will have",
+		})
+	}
 	f, text := in.rules.ReadText(stdinName, c.ConfigDir, c.Stdin)
 	c.stdin = text
 	in.last(f, r)

@@ -1,6 +1,7 @@
 package check_test
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -132,6 +133,53 @@ func TestFaultsOfPaths(t *testing.T) {
 			compare(t, dir, tt.want, r.Faults)
 			if unreadable := strings.Contains(strings.Join(tt.want, ""), "cannot be read"); r.Unreadable != unreadable {
 				t.Errorf("Unreadable is %v", r.Unreadable)
+			}
+		})
+	}
+}
+
+// Files of the configuration directory have the share of their name and user, others that of their name.
+func TestOwners(t *testing.T) {
+	me := fmt.Sprint(os.Getuid())
+	const (
+		owner    = "[[owners]]\nnamespaces = [\"default\"]\nfiles = [%q]\nusers = [%q]\naddresses = [%q]\n"
+		outside  = "%s:3:9: 10.96.0.1 is outside of addresses of owners[%d] in svcproxy.toml; want an address of %q"
+		unnamed  = "<stdin>: warning: shares of [[owners]] are not checked, for a text has no name and no owner; check it as a file of the name that it will have"
+		nobody   = "4294967290"
+		mismatch = "%s: no [[owners]] in svcproxy.toml has a file of this name and of user "
+	)
+	settings := fmt.Sprintf(owner, "team-a-*.toml", me, "10.96.1.0/24") + fmt.Sprintf(owner, "team-b-*.toml", nobody, "10.96.2.0/24") + fmt.Sprintf(owner, "team-a-*.toml", nobody, "10.96.0.0/24")
+	for _, tt := range []struct{ name, path, want string }{
+		{"in its place", "team-a-x.toml", fmt.Sprintf(outside, "etc/team-a-x.toml", 0, "10.96.1.0/24")},
+		{"of another user", "team-b-x.toml", fmt.Sprintf(mismatch, "etc/team-b-x.toml")},
+		{"of another name", "x.toml", fmt.Sprintf(mismatch, "etc/x.toml")},
+		{"elsewhere, by name and user", "../team-a-x.toml", fmt.Sprintf(outside, "team-a-x.toml", 0, "10.96.1.0/24")},
+		{"elsewhere, by name", "../team-b-x.toml", fmt.Sprintf(outside, "team-b-x.toml", 1, "10.96.2.0/24")},
+		{"elsewhere, of another name", "../x.toml", fmt.Sprintf(mismatch, "x.toml")},
+		{"a directory elsewhere, by name", "../repo", fmt.Sprintf(outside, "repo/team-b-x.toml", 1, "10.96.2.0/24")},
+		{"standard input", "-", unnamed},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			root := t.TempDir()
+			dir, text := filepath.Join(root, "etc"), service("a", "10.96.0.1")
+			path := filepath.Join(dir, tt.path)
+			files := map[string]string{filepath.Join(dir, read.SettingsName): settings}
+			switch {
+			case tt.path == check.Stdin:
+				path = tt.path
+			case filepath.Base(path) == "repo":
+				files[filepath.Join(path, read.SettingsName)], files[filepath.Join(path, "team-b-x.toml")] = settings, text
+			default:
+				files[path] = text
+			}
+			for path, text := range files {
+				if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			faults := checker(dir, text).Path(path).Faults
+			if len(faults) != 1 || !strings.HasPrefix(strings.TrimPrefix(faults[0].String(), root+"/"), tt.want) {
+				t.Errorf("faults %v\nwant %s", faults, tt.want)
 			}
 		})
 	}

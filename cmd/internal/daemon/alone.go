@@ -89,7 +89,10 @@ func compare(ctx context.Context, in *modeswitch.Active, s configs.Settings, c s
 		return err
 	}
 	n := node.Build(s, addrs)
-	rules := read.Rules{Limits: s.Limits, Check: sources.Hold(s, func() []string { return []string{in.Name} })}
+	rules := read.Rules{
+		Limits: s.Limits, GuardPrograms: s.Health.ExecUser == "", Owners: func() []read.Owner { return s.Owners },
+		Check: sources.Hold(s, func() []string { return []string{in.Name} }),
+	}
 	reading := plan.LastGood(rules, node.Reserved(s), c.ConfigDir, c.StateDir)
 	r.Mode, r.Faults, r.Unreadable = in.Name, reading.Faults, reading.Unreadable
 	r.Errors = append(r.Errors, in.Missing()...)

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"reflect"
 	"time"
 
 	"svcproxy.dev/svcproxy/cmd/internal/hostsetup"
@@ -47,7 +48,7 @@ func (d *daemon) use(was, now configs.Settings) {
 	d.http.traffic.Want(wantedTraffic(now))
 	d.announcer.Use(now.BGP)
 	d.loop.SetReserved(node.Reserved(now))
-	if was.BGP.NoBGP() != now.BGP.NoBGP() { // service files were told whether anything is announced
+	if was.BGP.NoBGP() != now.BGP.NoBGP() || !reflect.DeepEqual(was.Owners, now.Owners) { // service files were judged by these
 		sources.Each(d.sources, sources.Revalidator.Revalidate)
 	}
 	d.host.SetNode()
@@ -81,6 +82,9 @@ func (d *daemon) reload(ctx context.Context) {
 	d.mode.Retry()
 	d.announcer.Reload()
 	sources.Each(d.sources, sources.Reloader.Reload)
+	if len(d.settings.Current().Owners) > 0 { // users may have come, or have another number
+		sources.Each(d.sources, sources.Revalidator.Revalidate)
+	}
 	d.loop.FullSync()
 	if err := d.host.LookAtAddresses(); err != nil {
 		d.log.Warn("cannot read the addresses of this host again; keeping the last ones", "err", err)

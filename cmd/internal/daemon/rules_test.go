@@ -1,6 +1,8 @@
 package daemon
 
 import (
+	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -51,6 +53,34 @@ func TestRulesFollowTheMode(t *testing.T) {
 	}
 	r.write("svcproxy.toml", settings+"\"ipvs\"\n")
 	r.eventually("accepted again", func() bool { return r.stateOf("web.toml") == source.Accepted })
+}
+
+// Shares follow the settings: a file that loses its own stays in use, and is accepted again with it.
+func TestSharesFollowTheSettings(t *testing.T) {
+	const settings = "http_address = \"\"\n"
+	share := func(addresses string) string {
+		return fmt.Sprintf("%s[[owners]]\nfiles = [\"web.toml\"]\nusers = [\"%d\"]\naddresses = [%q]\nnamespaces = [\"default\"]\n", settings, os.Getuid(), addresses)
+	}
+	r := launch(t, settings)
+	r.ready()
+	r.write("web.toml", web)
+	r.eventually("accepted", func() bool { return r.stateOf("web.toml") == source.Accepted })
+	r.write("svcproxy.toml", share("192.0.2.0/24"))
+	r.eventually("stale", func() bool { return r.stateOf("web.toml") == source.Stale })
+	if got := r.faultsOf("web.toml"); !strings.Contains(got, "is outside of addresses of owners[0] in svcproxy.toml") {
+		t.Errorf("faults: %s", got)
+	}
+	if names, _, _ := r.kernel.seen(); names != "default/web" {
+		t.Errorf("kernel holds %q", names)
+	}
+	r.write("x.toml", strings.ReplaceAll(web, "web", "x"))
+	r.eventually("refused", func() bool { return r.stateOf("x.toml") == source.Refused })
+	r.write("svcproxy.toml", share("10.96.0.0/16"))
+	r.eventually("accepted again", func() bool { return r.stateOf("web.toml") == source.Accepted })
+	r.write("svcproxy.toml", settings)
+	r.eventually("all without owners", func() bool {
+		return r.faultsOf("x.toml") != "" && !strings.Contains(r.faultsOf("x.toml"), "[[owners]]")
+	})
 }
 
 // stateOf returns what status says of a service file.

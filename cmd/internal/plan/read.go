@@ -44,6 +44,7 @@ func LastGood(rules read.Rules, reserved []netip.AddrPort, dir, stateDir string)
 // are those of both.
 func Directories(oldRules, rules read.Rules, reserved []netip.AddrPort, oldDir, dir string) *Reading {
 	r := new(Reading)
+	oldRules.From.Elsewhere, rules.From.Elsewhere = true, true
 	old, names := r.directory(oldRules, oldDir, nil)
 	for i := range old {
 		old[i].ID.Name, old[i].Since = filepath.Join(dir, filepath.Base(old[i].ID.Name)), 1

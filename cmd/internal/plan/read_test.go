@@ -64,6 +64,23 @@ func TestLastGood(t *testing.T) {
 	}
 }
 
+// What was accepted stays planned where a file lost its share since, as the daemon has it.
+func TestLastGoodShare(t *testing.T) {
+	dir, state := t.TempDir(), t.TempDir()
+	const text = "[[services]]\nname = \"a\"\nvips = [\"10.96.0.1\"]\nports = [{ port = 80 }]\nendpoints = []\n"
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, "a.toml"), []byte(text), 0o644), filetest.Accept(t.Context(), dir, state)); err != nil {
+		t.Fatal(err)
+	}
+	owners := func() []read.Owner { return []read.Owner{{Files: []string{"a.toml"}, Namespaces: []string{"default"}}} }
+	r := LastGood(read.Rules{Owners: owners}, nil, dir, state)
+	if len(r.Edits) != 0 || len(r.Before) != 1 || len(r.After) != 1 {
+		t.Errorf("edits %v, %d services before and %d after", r.Edits, len(r.Before), len(r.After))
+	}
+	if want := "10.96.0.1 is outside of addresses of owners[0] in svcproxy.toml; leave it out: it has none"; len(r.Faults) != 1 || !strings.HasSuffix(r.Faults[0].String(), want) {
+		t.Errorf("faults %v, want %s", r.Faults, want)
+	}
+}
+
 // A service that does not fit its list keeps the endpoints it has, as the daemon has it, and the rest of a change is planned.
 func TestLastGoodList(t *testing.T) {
 	dir, state := t.TempDir(), t.TempDir()

@@ -21,12 +21,13 @@ func Rules(s configs.Settings) read.Rules {
 	}
 	inMode := Hold(s, func() []string { return names })
 	check := func(svc *source.Service) []source.Problem { return append(inMode(svc), s.WarnOfAnnounce(svc)...) }
-	if s.Mode != configs.Auto {
-		return read.Rules{Limits: s.Limits, Check: check}
+	rules := read.Rules{Limits: s.Limits, Check: check, Owners: func() []read.Owner { return s.Owners }}
+	if s.Mode == configs.Auto {
+		rules.Check = func(svc *source.Service) []source.Problem {
+			return append(check(svc), configs.WarnOfModes(svc, names...)...)
+		}
 	}
-	return read.Rules{Limits: s.Limits, Check: func(svc *source.Service) []source.Problem {
-		return append(check(svc), configs.WarnOfModes(svc, names...)...)
-	}}
+	return rules
 }
 
 // Supported returns which of the settings this build cannot do.
@@ -41,10 +42,13 @@ func Supported(s configs.Settings) error {
 // RulesInUse returns what service files are held to in the mode that is in use.
 func RulesInUse(w *settings.Watcher, sw *modeswitch.Switch) read.Rules {
 	check := Hold(w.Fixed, func() []string { return []string{sw.Current().Name} })
-	return read.Rules{Limits: w.Fixed.Limits, GuardPrograms: w.Fixed.Health.ExecUser == "", Check: func(svc *source.Service) []source.Problem {
-		now := w.Current()
-		return append(check(svc), now.WarnOfAnnounce(svc)...)
-	}}
+	return read.Rules{
+		Limits: w.Fixed.Limits, GuardPrograms: w.Fixed.Health.ExecUser == "", Owners: func() []read.Owner { return w.Current().Owners },
+		Check: func(svc *source.Service) []source.Problem {
+			now := w.Current()
+			return append(check(svc), now.WarnOfAnnounce(svc)...)
+		},
+	}
 }
 
 // Hold returns what holds services to what modes can do.
