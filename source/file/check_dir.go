@@ -22,24 +22,25 @@ var editorFiles = regexp.MustCompile(`^\.|~$|\.(swp|tmp|bak|orig|rej|secret)$|\.
 // CheckDir returns warnings of what is in a directory beside service files, and of
 // who may write it: names that are passed over although one may think that
 // they are read, and files that others than root may change. What cannot be
-// looked at is for the reader of the files to report, and so is a directory in the place of a known file.
-func CheckDir(dir string, known map[string]bool) []source.Fault {
+// looked at is for the reader of the files to report, and so is a directory in the place of a known file. shared: service
+// files may belong to others than root, who have a share.
+func CheckDir(dir string, known map[string]bool, shared bool) []source.Fault {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil
 	}
 	d := disk.NewAsker(dir)
-	faults := modeFaults(dir)
+	faults := modeFaults(dir, false)
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
-		found, _ := disk.Ask(d, path, func() []source.Fault { return checkEntry(path, e, known) })
+		found, _ := disk.Ask(d, path, func() []source.Fault { return checkEntry(path, e, known, shared) })
 		faults = append(faults, found...)
 	}
 	return faults
 }
 
 // checkEntry returns the warnings of one name in the directory.
-func checkEntry(path string, e fs.DirEntry, known map[string]bool) []source.Fault {
+func checkEntry(path string, e fs.DirEntry, known map[string]bool, shared bool) []source.Fault {
 	switch {
 	case editorFiles.MatchString(e.Name()):
 		return nil
@@ -48,12 +49,12 @@ func checkEntry(path string, e fs.DirEntry, known map[string]bool) []source.Faul
 	case isDir(path, e):
 		return dirWarning(path, "this directory is not read", "service files lie in the configuration directory itself")
 	case read.IsServiceFile(e.Name()), e.Name() == read.SettingsName:
-		return modeFaults(path)
+		return modeFaults(path, shared && e.Name() != read.SettingsName)
 	}
 	return dirWarning(path, "this file is not read", "names of service files end in .toml or .json")
 }
 
-func modeFaults(path string) []source.Fault {
+func modeFaults(path string, owned bool) []source.Fault {
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil
@@ -62,7 +63,7 @@ func modeFaults(path string) []source.Fault {
 	if !ok {
 		return nil
 	}
-	return append(dirWarning(path, writableBy(path, st), "who can write it directs the traffic of this host"),
+	return append(dirWarning(path, writableBy(path, st, owned), "who can write it directs the traffic of this host"),
 		dirWarning(path, hiddenFromRoot(path, st), "svcproxy.service, which may not pass over modes, cannot read it: chown root, or chmod a+r")...)
 }
 
@@ -79,8 +80,8 @@ func isDir(path string, e fs.DirEntry) bool {
 	return e.IsDir() || err == nil && info.IsDir()
 }
 
-// writableBy says who besides root and the user of this process may write a path, links followed.
-func writableBy(path string, st *syscall.Stat_t) string {
+// writableBy says who besides root and the user of this process may write a path, links followed. owned: its owner may.
+func writableBy(path string, st *syscall.Stat_t, owned bool) string {
 	switch {
 	case trust.ReadOnly(path):
 		return ""
@@ -88,7 +89,7 @@ func writableBy(path string, st *syscall.Stat_t) string {
 		return "everybody may write this"
 	case st.Mode&0o020 != 0 && st.Gid != 0 && int(st.Gid) != os.Getegid():
 		return "its group may write this, which is not that of root"
-	case st.Uid != 0 && int(st.Uid) != os.Geteuid():
+	case !owned && st.Uid != 0 && int(st.Uid) != os.Geteuid():
 		return "its owner may write this, who is not root"
 	}
 	return ""

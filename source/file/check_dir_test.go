@@ -19,7 +19,7 @@ func TestCheckDir(t *testing.T) {
 	check(t, os.Mkdir(filepath.Join(dir, "sub.toml"), 0o755))
 	check(t, os.Chmod(filepath.Join(dir, "open.toml"), 0o666))
 	var got []string
-	for _, f := range CheckDir(dir, nil) {
+	for _, f := range CheckDir(dir, nil, false) {
 		if !f.Warning {
 			t.Errorf("%s is no warning", f)
 		}
@@ -31,10 +31,10 @@ func TestCheckDir(t *testing.T) {
 		t.Errorf("got  %s\nwant %s", all, want)
 	}
 	check(t, os.Chmod(dir, 0o777))
-	if got := CheckDir(dir, nil); len(got) == 0 || got[0].Pos.File != dir {
+	if got := CheckDir(dir, nil, false); len(got) == 0 || got[0].Pos.File != dir {
 		t.Errorf("a directory that everybody may write: %v", got)
 	}
-	if got := CheckDir(filepath.Join(dir, "none"), nil); got != nil {
+	if got := CheckDir(filepath.Join(dir, "none"), nil, false); got != nil {
 		t.Errorf("a directory that does not exist: %v", got)
 	}
 	st := New(Options{Dir: dir}).Status()

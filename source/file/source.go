@@ -279,7 +279,7 @@ func (s *Source) lookAround() (st source.Status) {
 	if remote := watch.RemoteName(s.dir, s.statfs); remote != "" {
 		st.Warnings = append(st.Warnings, fmt.Sprintf("%s is on %s, where changes by other hosts come without events: they are noticed within %v, or at once after a reload", source.Quote(s.dir), remote, s.poll))
 	}
-	faults := CheckDir(s.dir, s.knownNames())
+	faults := CheckDir(s.dir, s.knownNames(), s.rules.Shared())
 	for _, f := range faults {
 		f.Warning = false // the word; a status shows it among warnings
 		st.Warnings = append(st.Warnings, f.String())

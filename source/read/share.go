@@ -19,6 +19,9 @@ type share struct {
 // mostRefused is how many problems of one service are looked for: more than decode.Cap keeps.
 const mostRefused = 1001
 
+// Shared reports whether there are owners.
+func (rules Rules) Shared() bool { return rules.Owners != nil && len(rules.Owners()) > 0 }
+
 // shareOf returns the share of the text at a path; nil: it may claim everything. Of a text that matches no owner it
 // returns the fault that it may claim nothing.
 func (rules Rules) shareOf(at string) (*share, *source.Fault) {
@@ -110,10 +113,18 @@ func (sh *share) refuseNamespace(s *source.Service, r *refusals) {
 }
 
 func (sh *share) refuseAddresses(s *source.Service, r *refusals) {
+	hint := ""
 	for _, list := range s.AddressLists() {
 		for i, a := range list.Addrs {
-			if a.IsValid() && !sh.hasAddress(a) {
-				r.add(a.String()+" is outside of addresses of "+sh.name, sh.wantAddress(), list.Key, i)
+			switch {
+			case len(*r) == mostRefused:
+				return
+			case !a.IsValid() || sh.hasAddress(a):
+			default:
+				if hint == "" {
+					hint = sh.wantAddress()
+				}
+				r.add(a.String()+" is outside of addresses of "+sh.name, hint, list.Key, i)
 			}
 		}
 	}

@@ -113,7 +113,7 @@ func NewVersion(ctx context.Context, path string, data []byte, err error, rules 
 	if v.List != nil {
 		v.List.hidden = v.Hidden
 	}
-	if unowned != nil && err == nil && !v.claimsNothing() {
+	if unowned != nil && err == nil { // one without services would still remove those of before
 		v.Faults = append([]source.Fault{*unowned}, v.Faults...)
 	}
 	if v.Broken = source.AnyError(v.Faults); v.Broken {
@@ -122,11 +122,6 @@ func NewVersion(ctx context.Context, path string, data []byte, err error, rules 
 		v.Data = data
 	}
 	return v
-}
-
-// claimsNothing reports whether it is a service file that says that there are no services.
-func (v *Version) claimsNothing() bool {
-	return v.List == nil && len(v.Services) == 0 && !source.AnyError(v.Faults)
 }
 
 // ListVersion returns the version of a file of endpoints with this text.

@@ -221,7 +221,7 @@ func (c *Checker) directory(dir string, r *Report) {
 		return
 	}
 	r.add(files...)
-	r.Faults = append(r.Faults, file.CheckDir(dir, c.knownIn(dir))...)
+	r.Faults = append(r.Faults, file.CheckDir(dir, c.knownIn(dir), in.rules.Shared())...)
 	t := in.tracker(files)
 	r.Faults = append(r.Faults, refusals(t, "")...)
 	r.Faults = append(r.Faults, in.doubts(t, files...)...)
