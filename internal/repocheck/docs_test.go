@@ -13,7 +13,7 @@ import (
 var (
 	fence    = regexp.MustCompile("(?ms)^```([a-z]*)\n(.*?)^```$")
 	heredoc  = regexp.MustCompile(`(?ms)^cat >(\S+\.toml) <<'?EOF'?\n(.*?)^EOF$`)
-	isConfig = regexp.MustCompile(`(?m)^ *(\[\[services\]\]|\[\[bgp\.peers\]\]|\[(bgp|ipvs|conntrack|guard|defaults\.health_check)\]) *$`)
+	isConfig = regexp.MustCompile(`(?m)^ *(\[\[services\]\]|\[\[(?:bgp\.peers|owners)\]\]|\[(bgp|ipvs|conntrack|guard|defaults\.health_check)\]) *$`)
 )
 
 // Commands are those of a shell, and files that they write are read without a fault.

@@ -18,12 +18,14 @@ type Stamp struct {
 	Size         int64
 	Mtime, Ctime syscall.Timespec
 	Uid          uint32
+	Loose        bool // its mode lets others write it: everybody or, where root owns it, its group
 }
 
 // StampOf returns the stamp of a file that this is the information of.
 func StampOf(info fs.FileInfo) Stamp {
 	st := info.Sys().(*syscall.Stat_t)
-	return Stamp{FileID{uint64(st.Dev), st.Ino}, st.Size, st.Mtim, st.Ctim, st.Uid}
+	loose := st.Mode&0o002 != 0 || st.Uid == 0 && st.Mode&0o020 != 0 // an access control list shows in the mode of the group
+	return Stamp{FileID{uint64(st.Dev), st.Ino}, st.Size, st.Mtim, st.Ctim, st.Uid, loose}
 }
 
 // putInPlace is how long after a file was written it can have been put in its place for

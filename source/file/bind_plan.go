@@ -167,9 +167,9 @@ func (p *plan) tryAgain(due []*probe) []*probe {
 }
 
 // waitsToFit reports whether a file would be good, except for its lists, and has nothing newer. One that was rolled back
-// stays so.
+// stays so. One that was judged by former rules is read again first: its share may be another by now.
 func (s *lists) waitsToFit(name string, f *state) bool {
-	if f.seen == nil || f.seen.Original == nil || f.next != nil {
+	if f.seen == nil || f.seen.Original == nil || f.next != nil || f.seen.Original.Revision.Load() != s.revision.Load() {
 		return false
 	}
 	pin := s.decisions.pins[name]

@@ -67,8 +67,9 @@ func (r PortRange) Has(port uint16) bool { return r.First <= port && port <= r.L
 
 // An Origin says where a text is from. The zero Origin is a file that nobody is known to own.
 type Origin struct {
-	Owned bool   // UID owns the file
+	Owned bool   // UID owns the file, and alone says what is in it
 	UID   uint32 // of the file itself, where its name is a link
+	Loose bool   // it is not Owned because others may write it
 
 	// Elsewhere: the file is not where the daemon reads it, and may get another owner there. One that no owner matches
 	// by user has the share of the first that matches its name.

@@ -46,7 +46,8 @@ type Before struct {
 // OfText returns the rules for a text that was read from a file.
 func (rules Rules) OfText(t disk.Text) Rules {
 	rules.Hidden = t.Hidden
-	rules.From.Owned, rules.From.UID = t.Err == nil && !t.Strange, t.Stamp.Uid
+	rules.From.UID, rules.From.Loose = t.Stamp.Uid, t.Stamp.Loose
+	rules.From.Owned = t.Err == nil && !t.Strange && !t.Stamp.Loose
 	return rules
 }
 

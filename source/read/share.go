@@ -54,7 +54,10 @@ func unowned(owners []Owner, at string, from Origin) *source.Fault {
 	case from.URL != "":
 		f.Msg = "no [[owners]] in " + SettingsName + " has this source, so it may claim nothing"
 		f.Hint = "write [[owners]] with " + source.Excerpt(from.URL) + " in sources"
-	case !from.Owned:
+	case from.Loose && !from.Elsewhere:
+		f.Msg = "others than its owner may write this file, so it may claim nothing"
+		f.Hint = "chmod go-w"
+	case !from.Owned && !from.Elsewhere:
 		f.Msg = "a link to this file belongs neither to root nor to the owner of the file, so it may claim nothing"
 		f.Hint = "give the link the owner of the file (chown -h), or put the file itself in its place"
 	default:
