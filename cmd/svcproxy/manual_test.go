@@ -81,6 +81,9 @@ func TestManualHasKeys(t *testing.T) {
 			sections[strings.Trim(title, "[]")] = text
 		}
 		if path == "man/man5/svcproxy.toml.5" {
+			if !strings.Contains(files[path], "\n.SH [[owners]]\n") {
+				t.Error("svcproxy.toml(5) has no list of tables owners")
+			}
 			sections[""] = sections["KEYS"]
 		}
 		keysIn(t, sections, "", s)

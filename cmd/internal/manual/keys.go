@@ -54,7 +54,7 @@ func settingsPage(s schema) page {
 	b.WriteString(aboutSettings + "\n# KEYS\n")
 	tables := keys(&b, s)
 	for _, t := range tables {
-		table(&b, "["+t.key+"]", t.key, t.schema)
+		table(&b, header(t.key, t.schema), t.key, t.schema)
 	}
 	return page{"svcproxy.toml", 5, "File Formats Manual", b.String() + seeSettings}
 }
@@ -69,19 +69,23 @@ func servicePage(s schema) page {
 }
 
 // table writes what is said of a table, its keys, and the tables in it.
-func table(b *strings.Builder, header, path string, s schema) {
-	fmt.Fprintf(b, "\n# %s\n", escape(header))
+func table(b *strings.Builder, begins, path string, s schema) {
+	fmt.Fprintf(b, "\n# %s\n", escape(begins))
 	if s.Description != "" {
 		fmt.Fprintf(b, "%s\n\n", escape(s.Description))
 	}
 	for _, t := range keys(b, s.table()) {
 		below := path + "." + t.key
-		header := "[" + below + "]"
-		if t.Type == "array" {
-			header = "[" + header + "]"
-		}
-		table(b, header, below, t.schema)
+		table(b, header(below, t.schema), below, t.schema)
 	}
+}
+
+// header returns what begins a table, or one of a list of tables, in TOML.
+func header(path string, s schema) string {
+	if s.Type == "array" {
+		return "[[" + path + "]]"
+	}
+	return "[" + path + "]"
 }
 
 // keys writes the keys of a table, and returns those that are tables.
