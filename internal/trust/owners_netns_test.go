@@ -16,7 +16,7 @@ func TestOwnersCanChangeTheirFiles(t *testing.T) {
 		links                  Links
 	}{
 		{"the file", "/real/file", "/real/file", "/real/file can be changed by its owner, user 65534, who is not root", OwnLinks},
-		{"the file of a link", "/real/file", "/links/file", "/real/file can be changed by its owner, user 65534, who is not root", RootLinks},
+		{"the file of a link", "/real/file", "/links/file", "/real/file can be changed by its owner, user 65534, who is not root", OwnLinks},
 		{"a link", "/links/file", "/links/file", "/links/file can be changed by its owner, user 65534, who is not root", RootLinks},
 		{"a link on the way", "/links/dir", "/links/file", "/links/dir can be changed by its owner, user 65534, who is not root", RootLinks},
 		{"a link above", "/links/dir", "/links/dir/file", "/links/dir can be changed by its owner, user 65534, who is not root", OwnLinks},
@@ -75,6 +75,38 @@ func TestLinksOfOthers(t *testing.T) {
 		try(t, os.Chown(root+"/links", tt.owner, 0))
 		try(t, os.Chmod(root+"/links", tt.mode))
 		if got := LinksTo(root+"/links/file", uint32(tt.file)); got != tt.want {
+			t.Errorf("%s: LinksTo = %v, want %v", tt.name, got, tt.want)
+		}
+	}
+}
+
+// A link of root is as good as one of the owner of the file, where nobody else can put a file at its end.
+func TestLinksOfRoot(t *testing.T) {
+	const team, other = 65533, 65534
+	for _, tt := range []struct {
+		name string
+		dir  int // who owns the directory of the file
+		mode os.FileMode
+		file int // who owns the file
+		top  int // who owns the directory above
+		want Links
+	}{
+		{"a file of the team", team, 0o755, team, 0, OwnLinks},
+		{"in a directory of root", 0, 0o755, team, 0, OwnLinks},
+		{"a file of another, which the team put there", team, 0o755, other, 0, RootLinks},
+		{"where a group writes", team, 0o775, team, 0, RootLinks},
+		{"in a sticky directory", 0, 0o777 | os.ModeSticky, team, 0, RootLinks},
+		{"below a directory of another", team, 0o755, team, other, RootLinks},
+	} {
+		root := tree(t)
+		try(t, os.Mkdir(root+"/real/team", 0o755))
+		try(t, os.WriteFile(root+"/real/team/file", nil, 0o644))
+		try(t, os.Symlink("../real/team/file", root+"/links/team"))
+		try(t, os.Chown(root+"/real/team/file", tt.file, 0))
+		try(t, os.Chown(root+"/real/team", tt.dir, 0))
+		try(t, os.Chmod(root+"/real/team", tt.mode))
+		try(t, os.Chown(root+"/real", tt.top, 0))
+		if got := LinksTo(root+"/links/team", uint32(tt.file)); got != tt.want {
 			t.Errorf("%s: LinksTo = %v, want %v", tt.name, got, tt.want)
 		}
 	}

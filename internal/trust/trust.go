@@ -37,11 +37,12 @@ func Writer(path string) (string, error) {
 type Links uint8
 
 const (
-	// OwnLinks: there are none, or the owner of the file owns all of them.
+	// OwnLinks: there are none, or the owner of the file owns all of them. A link of root is as good where root and the
+	// owner of the file alone can put a file at its end.
 	OwnLinks Links = iota
 
-	// RootLinks: root owns one, or it lies in a directory that root alone can change. Another user may own it, and may
-	// have no right to read the file.
+	// RootLinks: root owns one, or it lies in a directory that root alone can change. Another user may own it, or may have
+	// put the file there, and may have no right to read the file.
 	RootLinks
 
 	// ForeignLinks: one belongs to a user who is neither root nor the owner of the file.
@@ -60,22 +61,35 @@ func LinksTo(path string, uid uint32) Links {
 		return ForeignLinks
 	}
 	links, last := OwnLinks, uid
+	var ofRoot bool              // a link
+	open, parent := false, false // others can change a directory on the way, and the last one
 	err = walk(filepath.Join(above, filepath.Base(path)), func(at string, info fs.FileInfo) bool {
-		if last = owner(info); info.Mode()&fs.ModeSymlink != 0 && last != uid {
-			links = max(links, madeBy(at, last))
+		last = owner(info)
+		switch mode := info.Mode(); {
+		case mode.IsDir():
+			parent = last != 0 && last != uid || mode.Perm()&0o022 != 0
+			open = open || parent && (last != 0 || mode&fs.ModeSticky == 0)
+		case mode&fs.ModeSymlink == 0 || last == uid:
+		case last == 0:
+			ofRoot = true
+		default:
+			links = max(links, madeBy(at))
 		}
 		return true
 	})
-	if err != nil || last != uid {
+	switch {
+	case err != nil || last != uid:
 		return ForeignLinks
+	case ofRoot && (open || parent):
+		return max(links, RootLinks)
 	}
 	return links
 }
 
-// madeBy says who made a link of this owner, who does not own the file.
-func madeBy(at string, uid uint32) Links {
+// madeBy says who made a link that belongs neither to root nor to the owner of the file.
+func madeBy(at string) Links {
 	dir, err := os.Lstat(filepath.Dir(at))
-	if uid == 0 || err == nil && owner(dir) == 0 && dir.Mode().Perm()&0o022 == 0 {
+	if err == nil && owner(dir) == 0 && dir.Mode().Perm()&0o022 == 0 {
 		return RootLinks
 	}
 	return ForeignLinks
