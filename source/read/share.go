@@ -73,10 +73,15 @@ func missed(owners []Owner, name string, from Origin) string {
 	if named >= 0 {
 		return fmt.Sprintf("files of user %d are called %s (owners[%d])", from.UID, excerpts(owners[named].Files), named)
 	}
-	if i := slices.IndexFunc(owners, func(o Owner) bool { return o.hasFile(name) }); i >= 0 {
-		return fmt.Sprintf("files of this name are of user %s (owners[%d]): chown it", excerpts(owners[i].Users), i)
+	i := slices.IndexFunc(owners, func(o Owner) bool { return o.hasFile(name) })
+	if i < 0 {
+		return "write [[owners]] with " + source.Excerpt(name) + " in files"
 	}
-	return "write [[owners]] with " + source.Excerpt(name) + " in files"
+	users := excerpts(owners[i].Users)
+	if !slices.ContainsFunc(owners[i].Users, func(name string) bool { _, ok := userID(name); return ok }) {
+		return fmt.Sprintf("/etc/passwd has no user %s: write the number in users of owners[%d]", users, i)
+	}
+	return fmt.Sprintf("files of this name are of user %s (owners[%d]): chown it", users, i)
 }
 
 // refuse returns what a service claims outside of the share.

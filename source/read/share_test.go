@@ -83,3 +83,28 @@ func TestPortRange(t *testing.T) {
 		t.Error("a range has ports outside of it, or lacks one")
 	}
 }
+
+// The hint for a file without a share says what of name and user to change.
+func TestMissed(t *testing.T) {
+	owners := []Owner{
+		{Files: []string{"a.toml"}, Users: []string{"no-such-user"}},
+		{Files: []string{"b*", "c"}, Users: []string{"no-such-user", "61001"}},
+		{Sources: []string{"https://192.0.2.1/"}, Users: []string{"61002"}},
+		{Files: []string{"1", "2", "3", "4", "5", "6"}, Users: []string{"61003"}},
+	}
+	for _, tt := range []struct {
+		name string
+		uid  uint32
+		want string
+	}{
+		{"a.toml", 61002, `/etc/passwd has no user "no-such-user": write the number in users of owners[0]`},
+		{"b.toml", 61002, `files of this name are of user "no-such-user" or "61001" (owners[1]): chown it`},
+		{"a.toml", 61001, `files of user 61001 are called "b*" or "c" (owners[1])`},
+		{"a.toml", 61003, `files of user 61003 are called "1", "2", "3", "4" or one of 2 more (owners[3])`},
+		{"d.toml", 61002, `write [[owners]] with "d.toml" in files`},
+	} {
+		if got := missed(owners, tt.name, Origin{Owned: true, UID: tt.uid}); got != tt.want {
+			t.Errorf("%s of %d: %s, want %s", tt.name, tt.uid, got, tt.want)
+		}
+	}
+}
