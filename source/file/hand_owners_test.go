@@ -5,6 +5,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -24,16 +25,17 @@ func TestSharesOfAcceptedFile(t *testing.T) {
 	for name, more := range map[string]string{"small": "", "large": strings.Repeat("# padding\n", largeSize/10+1)} {
 		t.Run(name, func(t *testing.T) {
 			me := strconv.Itoa(os.Getuid())
-			owners := ownedBy(me, "10.96.1.0/24")
+			var owners atomic.Value
+			owners.Store(ownedBy(me, "10.96.1.0/24"))
 			h := newHost(t)
-			h.real, h.owners = true, func() []read.Owner { return owners }
+			h.real, h.owners = true, func() []read.Owner { return owners.Load().([]read.Owner) }
 			text := func(vip string) string {
 				return "[[services]]\nname = \"a\"\nvips = [\"" + vip + "\"]\nports = [{ port = 80 }]\nendpoints_from = \"a.endpoints.json\"\n" + more
 			}
 			synctest.Test(t, func(t *testing.T) {
 				h.T, h.fixture.T = t, t
 				share := func(now []read.Owner) func() {
-					return func() { owners = now; h.src.Revalidate() }
+					return func() { owners.Store(now); h.src.Revalidate() }
 				}
 				is := func(when, name, state, inUse, fault string) {
 					t.Helper()
