@@ -1,6 +1,7 @@
 package bgp
 
 import (
+	"net/netip"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -21,6 +22,13 @@ func (s *Speaker) SetSettle(d time.Duration) { s.table.settle = d }
 // SetListAddrs sets how the addresses of an interface are listed, before Run.
 func (s *Speaker) SetListAddrs(f func(netlink.Link, int) ([]netlink.Addr, error)) {
 	s.table.listAddrs = f
+}
+
+// Full reports whether no more routes of a router are kept.
+func (s *Speaker) Full(router netip.Addr) bool {
+	s.sessions.mu.Lock()
+	defer s.sessions.mu.Unlock()
+	return s.sessions.byPeer[router].full
 }
 
 // SetMostReceived sets how many routes of a router are kept, before Run.

@@ -162,7 +162,7 @@ func TestReceivedIsBounded(t *testing.T) {
 	}
 	until(t, s, "as many as are kept", func(st bgp.PeerState) bool { return st.Refused() == most })
 	set(t, s, route("198.51.100.1/32")) // and so it looks
-	until(t, s, "looked", func(st bgp.PeerState) bool { return st.Announced() == 1 })
+	until(t, s, "that it is full", func(st bgp.PeerState) bool { return s.Full(st.Address) })
 	for i := range 40 {
 		send(10_000+i*50, 50)
 	}
