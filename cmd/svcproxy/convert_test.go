@@ -21,7 +21,8 @@ func TestConvertExitCodes(t *testing.T) {
 		stderr     string // how it begins
 	}{
 		{"services and notes", saved, []string{"ipvsadm", "in"}, 0, "in: endpoints saw the addresses of clients"},
-		{"not this format", saved, []string{"keepalived", "in"}, 1, "in: no service that can be used was found\n"},
+		{"not this format", saved, []string{"keepalived", "in"}, 1,
+			"in:1: \"-A\" is left out: it is no service\nin:2: \"-a\" is left out: it is no service\nin: no service that can be used was found\n"},
 		{"cannot be read", "-A nonsense\n", []string{"ipvsadm", "in"}, 1, "converting: in:1: \"nonsense\" is no option of a line of ipvsadm-save\n"},
 		{"open to all", "listen a\n bind 192.0.2.1:80\n tcp-request connection reject if { src -f nowhere }\n server a 10.0.0.1:80\n", []string{"haproxy", "in"}, 1,
 			"in:3: the sources of a rule are not known: reading an included file: stat nowhere: no such file or directory; convert on the host that has the file\n" +
