@@ -67,7 +67,7 @@ func (p *probe) version(ctx context.Context, data []byte, err error, parse read.
 			same = v
 		}
 	}
-	if same != nil && same.Revision.Load() == p.revision && same.Hidden == p.rules.Hidden && same.UID.Load() == p.rules.From.User(err) && !read.MayRunPrograms(data) {
+	if same != nil && same.Revision.Load() == p.revision && same.Hidden == p.rules.Hidden && same.IsFrom(p.rules.From, err) && !read.MayRunPrograms(data) {
 		return same
 	}
 	var before read.KnownServices
@@ -78,7 +78,7 @@ func (p *probe) version(ctx context.Context, data []byte, err error, parse read.
 	}
 	v := read.NewVersion(ctx, p.f.path, data, err, p.rules, parse, before)
 	if same != nil && same.Hidden == v.Hidden && slices.Equal(same.Faults, v.Faults) {
-		same.UID.Store(v.UID.Load())
+		same.SetOrigin(p.rules.From, err)
 		v = same
 	}
 	v.Revision.Store(p.revision)

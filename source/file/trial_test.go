@@ -88,6 +88,12 @@ func TestHistoryOfVersions(t *testing.T) {
 		if r := list[1]; r.File != "a.toml" || r.UID != os.Getuid() || r.At.IsZero() || r.Size != 9 {
 			t.Errorf("revision %+v", r)
 		}
+		h.change(func() { check(t, os.Chmod(h.path("a.toml"), 0o666)); h.write("a.toml", "a 5\nc5 2\n") })
+		list, err = keep.Histories(h.state, "a.toml")
+		check(t, err)
+		if r := list[0]; r.UID != os.Getuid() {
+			t.Errorf("revision of a file that everybody may write: %+v", r)
+		}
 		entries, err := os.ReadDir(h.state + "/history")
 		check(t, err)
 		if len(entries) != 5 { // the index, 3 of a.toml, 1 of b.toml

@@ -83,9 +83,9 @@ type Origin struct {
 	Signed bool   // the signature of such a text was verified
 }
 
-// User returns who owns the file that a text was read from; -1, also where it could not be read: not known.
-func (o Origin) User(err error) int64 {
-	if !o.Owned || err != nil {
+// user returns who owns the file that a text was read from; -1, also where it could not be read: not known.
+func (o Origin) user(err error) int64 {
+	if o.Accepted || err != nil {
 		return -1
 	}
 	return int64(o.UID)

@@ -34,6 +34,7 @@ type Version struct {
 	Faults   []source.Fault
 	Revision atomic.Int64 // by which rules, see Source.Revalidate
 	UID      atomic.Int64 // who owned the file; -1: not known
+	owned    atomic.Bool  // see Origin
 	Broken   bool         // a fault is more than a warning
 	Hidden   bool         // see Rules.Hidden
 	Size     int          // of the contents, in bytes
@@ -80,6 +81,17 @@ func (v *Version) Same(o *Version) bool {
 	return v.ID == o.ID && v.Revision.Load() == o.Revision.Load() && v.Hidden == o.Hidden && slices.Equal(v.Faults, o.Faults)
 }
 
+// IsFrom reports whether it was judged as a text of this owner. err says why there is no text.
+func (v *Version) IsFrom(o Origin, err error) bool {
+	return v.UID.Load() == o.user(err) && v.owned.Load() == o.Owned
+}
+
+// SetOrigin has it be a text of this owner, by whom it is judged alike.
+func (v *Version) SetOrigin(o Origin, err error) {
+	v.UID.Store(o.user(err))
+	v.owned.Store(o.Owned)
+}
+
 // Count returns how many services it has; nil: none.
 func (v *Version) Count() int {
 	if v == nil {
@@ -95,7 +107,7 @@ var Gone = &Version{}
 // the name is one of a list of endpoints; before are the services of the version before.
 func NewVersion(ctx context.Context, path string, data []byte, err error, rules Rules, parse Parser, before KnownServices) *Version {
 	v := &Version{ID: IDOf(data, err), Path: path, Size: len(data), Hidden: rules.Hidden}
-	v.UID.Store(rules.From.User(err))
+	v.SetOrigin(rules.From, err)
 	var unowned *source.Fault
 	rules.share, unowned = rules.shareOf(path)
 	switch {
@@ -147,6 +159,7 @@ func (v *Version) Unfit(faults []source.Fault) *Version {
 	u := &Version{ID: v.ID, Path: v.Path, Known: v.Known, Faults: faults, Broken: true, Size: v.Size, Hidden: v.Hidden, Original: v}
 	u.Revision.Store(v.Revision.Load())
 	u.UID.Store(v.UID.Load())
+	u.owned.Store(v.owned.Load())
 	return u
 }
 
