@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"svcproxy.dev/svcproxy/source/read"
 )
@@ -67,6 +68,12 @@ func TestSharesOfAcceptedFile(t *testing.T) {
 				is("after a restart", "a.toml", "stale", "10.96.1.1", outside)
 				h.change(func() { h.write("a.toml", text("10.96.3.1")) })
 				is("with another that is not its own", "a.toml", "stale", "10.96.1.1", "10.96.3.1 is outside of addresses")
+				h.change(share(ownedBy("nobody-yet", "10.96.0.0/16")))
+				is("of a user who does not exist", "a.toml", "stale", "10.96.1.1", "has a file of this name and of user "+me)
+				owners.Store(ownedBy(me, "10.96.0.0/16")) // as if the user existed by now
+				time.Sleep(hashPoll + time.Second)
+				is("of a user who was added", "a.toml", "accepted", "10.96.3.1", "")
+				h.change(func() { h.write("a.toml", text("10.96.1.1")) })
 				h.change(share(ownedBy("4294967290", "10.96.0.0/16")))
 				is("of another user", "a.toml", "stale", "10.96.1.1", "has a file of this name and of user "+me)
 				is("of another user", "a.endpoints.json", "stale", "", "a.endpoints.json: no [[owners]]")

@@ -67,7 +67,7 @@ func (p *probe) version(ctx context.Context, data []byte, err error, parse read.
 			same = v
 		}
 	}
-	if same != nil && same.Revision.Load() == p.revision && same.Hidden == p.rules.Hidden && same.IsFrom(p.rules.From, err) && !read.MayRunPrograms(data) {
+	if same != nil && same.Revision.Load() == p.revision && same.Hidden == p.rules.Hidden && same.IsFrom(p.rules.From, err) && !read.MayRunPrograms(data) && !p.maySuit(same) {
 		return same
 	}
 	var before read.KnownServices
@@ -83,6 +83,12 @@ func (p *probe) version(ctx context.Context, data []byte, err error, parse read.
 	}
 	v.Revision.Store(p.revision)
 	return v
+}
+
+// maySuit reports whether a text that was at fault may be good by now without any change of it: a user of [[owners]] may
+// have been added to this host.
+func (p *probe) maySuit(v *read.Version) bool {
+	return v.Broken && v.Original == nil && p.rules.Shared()
 }
 
 // restore finds the last good version of p's file. As a rule that is the one
