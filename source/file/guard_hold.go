@@ -155,11 +155,14 @@ func (s *guarding) letGo() (ch source.Changes, files []string, faults []source.F
 	return ch, files, faults
 }
 
-// planHeld plans to use all that is held, and what could not be used without, unless the guard holds that.
+// planHeld plans to use all that is held, and what could not be used without, unless the guard holds that. With
+// [[owners]], a version that was judged by former rules is judged again first: its share may be another by now.
 func (s *guarding) planHeld() *plan {
 	p := s.newPlan(map[*state]*read.Version{})
 	for _, f := range s.held {
-		p.next[f] = f.seen
+		if !s.rules.Shared() || f.seen == read.Gone || f.seen.Revision.Load() == p.revision {
+			p.next[f] = f.seen
+		}
 	}
 	waiting := map[*state]bool{}
 	for name, f := range s.files {

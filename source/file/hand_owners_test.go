@@ -1,6 +1,7 @@
 package file
 
 import (
+	"context"
 	"net/netip"
 	"os"
 	"strconv"
@@ -85,6 +86,52 @@ func TestSharesOfAcceptedFile(t *testing.T) {
 				is("that wants it again", "a.toml", "accepted", "10.96.1.1", "")
 				h.change(func() { h.write("b.toml", strings.ReplaceAll(text("10.96.1.2"), `"a"`, `"b"`)) })
 				is("a new name", "b.toml", "refused", "", "b.toml: no [[owners]]")
+				h.stop()
+				h.checkStore()
+			})
+		})
+	}
+}
+
+// What is held is judged by the shares of when it is let go, also where one change of settings does both.
+func TestSharesOfHeldChange(t *testing.T) {
+	me := strconv.Itoa(os.Getuid())
+	for name, letGo := range map[string]func(h *host){
+		"the guard is off": func(h *host) { h.src.SetGuard(Guard{}) },
+		"confirm": func(h *host) {
+			if _, err := h.src.Confirm(context.Background()); err != nil {
+				t.Log(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var owners atomic.Value
+			owners.Store(ownedBy(me, "10.96.0.0/16"))
+			h := newHost(t)
+			h.real, h.guard, h.owners = true, Guard{Manual: true}, func() []read.Owner { return owners.Load().([]read.Owner) }
+			text := func(vip string) string {
+				return "[[services]]\nname = \"a\"\nvips = [\"" + vip + "\"]\nports = [{ port = 80 }]\nendpoints = [\"192.0.2.1\"]\n"
+			}
+			synctest.Test(t, func(t *testing.T) {
+				h.T, h.fixture.T = t, t
+				h.write("a.toml", text("10.96.1.1"))
+				h.start()
+				moment()
+				h.change(func() { h.write("a.toml", text("10.96.2.1")) })
+				if n := h.src.Held(); n != 1 {
+					t.Errorf("%d changes are held", n)
+				}
+				h.change(func() {
+					owners.Store(ownedBy(me, "10.96.1.0/24"))
+					h.src.Revalidate()
+					letGo(h)
+				})
+				h.src.mu.Lock()
+				vip := h.src.files["a.toml"].good.Services[0].VIPs[0].String()
+				h.src.mu.Unlock()
+				if n := h.src.Held(); vip != "10.96.1.1" || n != 0 {
+					t.Errorf("serves %s, and %d changes are held; faults %s", vip, n, h.faults())
+				}
 				h.stop()
 				h.checkStore()
 			})

@@ -116,6 +116,7 @@ func (s *Source) step(ctx context.Context, sink source.Sink) (found bool, wait t
 		s.handFirst(probes, sink)
 	} else {
 		s.handChanges(probes, sink)
+		s.releaseIfOff(sink) // what had to be judged again before
 	}
 	s.forgetEnded()
 	s.steps++

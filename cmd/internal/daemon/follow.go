@@ -44,13 +44,13 @@ func (s sink) Apply(ch source.Changes) {
 func (d *daemon) use(was, now configs.Settings) {
 	d.http.metrics.Reloaded(time.Now())
 	d.loop.SetIntervals(now.Sync.MinInterval, now.Sync.ResyncInterval)
-	sources.Guard(d.sources, now)
 	d.http.traffic.Want(wantedTraffic(now))
 	d.announcer.Use(now.BGP)
 	d.loop.SetReserved(node.Reserved(now))
 	if was.BGP.NoBGP() != now.BGP.NoBGP() || !reflect.DeepEqual(was.Owners, now.Owners) { // service files were judged by these
 		sources.Each(d.sources, sources.Revalidator.Revalidate)
 	}
+	sources.Guard(d.sources, now) // what was held is judged by the new shares
 	d.host.SetNode()
 	if !modeswitch.SameChoice(was, now) {
 		d.mode.Want(now)
