@@ -31,7 +31,7 @@ func ReadText(path string, link bool, limit int) Text {
 	return readText(path, link, limit, nil)
 }
 
-// readText is ReadText that tells of each part that has come, unless came is nil, and ends with an error of that.
+// readText calls came, unless that is nil, with the size of each part that it has read, and stops with the error of came.
 func readText(path string, link bool, limit int, came func(n int) error) (t Text) {
 	if link {
 		t.Target, _ = filepath.EvalSymlinks(path)
@@ -120,7 +120,7 @@ func readBounded(r io.Reader, info fs.FileInfo, limit int) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// Parts are read one at a time, and told of.
+// parts reads a file in parts of partSize, and calls came with the size of each.
 type parts struct {
 	io.Reader
 	came func(n int) error

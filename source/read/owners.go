@@ -65,18 +65,18 @@ func (r PortRange) String() string {
 // Has reports whether a port is in the range.
 func (r PortRange) Has(port uint16) bool { return r.First <= port && port <= r.Last && port != 0 }
 
-// An Origin says where a text is from. The zero Origin is a file that nobody is known to own.
+// An Origin says where a text is from. In the zero Origin the owner of the file is not known.
 type Origin struct {
 	Owned bool   // UID owns the file, and alone says what is in it
 	UID   uint32 // of the file itself, where its name is a link
 	Loose bool   // it is not Owned because others may write it
 
-	// Elsewhere: the file is not where the daemon reads it, and may get another owner there. One that no owner matches
-	// by user has the share of the first that matches its name.
+	// Elsewhere: the file is not where the daemon reads it, and may get another owner there. If no owner matches it by
+	// user, it has the share of the first owner that matches its name.
 	Elsewhere bool
 
-	// Accepted: the text was in use before. Nobody's share takes back what was accepted: an outage would follow from a
-	// slip in the settings.
+	// Accepted: the text was in use before. No share removes what was accepted, since a mistake in the settings would
+	// cause an outage.
 	Accepted bool
 
 	URL    string // of a text of a server; empty: it is a file

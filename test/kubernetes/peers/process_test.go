@@ -34,7 +34,7 @@ var errOver = errors.New("it took too long")
 type process struct {
 	*netnstest.Process
 	host    *lab.Host
-	metrics string // where it tells of itself
+	metrics string // the URL of its metrics
 	prefix  string // of its metrics
 }
 
