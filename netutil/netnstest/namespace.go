@@ -31,8 +31,9 @@ const (
 	// namePrefix is followed by the process id, so that Sweep can tell what the dead left.
 	namePrefix = "svcp-"
 
-	// pipeDelay is how long what a killed command has started may hold its output.
-	pipeDelay = time.Second
+	// pipeDelay is how long what a command has started may hold its output after the command has ended. On a busy machine
+	// that can be any program that another goroutine starts: it holds all that is open until its exec.
+	pipeDelay = 20 * time.Second
 )
 
 // CommandTimeout ends a command that hangs, lengthened as by pace.Scale. The slowest, iptables-save, takes some 20 ms; a
