@@ -132,8 +132,9 @@ func (t *Tool) find(name string) (err error) {
 // program returns the path of the program for single commands, which is beside the others.
 func (t *Tool) program() string { return strings.TrimSuffix(t.save, "-save") }
 
-// killWait is how long a killed program may keep its output open.
-const killWait = time.Second
+// outputWait is how long the output of a program may stay open after it has ended. Its children are killed with it, so
+// only a machine that stands still takes so long; a program that has succeeded must not count as failed for that.
+const outputWait = 10 * time.Second
 
 // maxStderr is how much of a program's standard error is kept, in bytes.
 const maxStderr = 4096
@@ -149,7 +150,7 @@ func run(ctx context.Context, stdin io.Reader, read func(io.Reader) error, path 
 	cmd.Stderr = &stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = killWait
+	cmd.WaitDelay = outputWait
 	if read == nil {
 		return explain(ctx, path, runKnown(cmd, stdin), &stderr)
 	}
