@@ -269,10 +269,10 @@ func each(all []*samePort, do func(int, *samePort)) {
 	wg.Wait()
 }
 
-// movesWithin is how long after a change a client may still come to a former endpoint. In ipvs mode a UDP flow
-// does for a second while the endpoint lives.
+// movesWithin is how long after a change a client may still come to a former endpoint: some milliseconds, and more on a
+// machine that stands still for a moment. In ipvs mode a UDP flow does for a second while the endpoint lives.
 const (
-	movesWithin = 100 * time.Millisecond
+	movesWithin = 400 * time.Millisecond
 	graceOfIPVS = time.Second
 )
 
