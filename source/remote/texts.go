@@ -11,8 +11,12 @@ type Text struct {
 
 // A Set is every service file that a server has at one time.
 type Set struct {
-	Version string // of the server's own, for logs; may be empty
-	Texts   []Text // sorted by Name, each name once
+	Version string // of the server's own, for logs; may be empty. A number: one below the highest so far is of an older set
+	Texts   []Text // sorted by Name, each name once; their Data is never changed
+
+	// Of a server of several answers, each with a name that [guard] allow_empty can have:
+	Empty   []string // those that list nothing
+	Partial bool     // some have not come yet: what they list is not in Texts, and stays as it is known
 }
 
 // A Fetcher follows a server. Run calls give with each new Set, first as soon as it has one, and report with nil after each
