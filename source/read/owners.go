@@ -83,13 +83,19 @@ type Origin struct {
 	Signed bool   // the signature of such a text was verified
 }
 
-// user returns who owns the file that a text was read from; -1, also where it could not be read: not known.
+// user returns who owns the file that a text was read from; -1, also where it could not be read: not known; -2: it is of a server.
 func (o Origin) user(err error) int64 {
-	if o.Accepted || err != nil {
+	switch {
+	case o.Accepted, err != nil:
 		return -1
+	case o.URL != "":
+		return -2
 	}
 	return int64(o.UID)
 }
+
+// vouched reports whether it is known who wrote a text.
+func (o Origin) vouched() bool { return o.Owned || o.Signed }
 
 // ownerOf returns the index of the owner whose share a text with this name has: the first that matches; -1: there is none.
 func ownerOf(owners []Owner, name string, from Origin) int {

@@ -89,16 +89,38 @@ func (rules Rules) changeable(path string) string {
 	return why
 }
 
-// ParseCopy is ParseNew of a text that was accepted before. Where others can change the file, its services are as
-// they were, and their programs do not run.
+// refuseAccepted is refusePrograms of a text of a server that was accepted: one that names a program was signed, and the
+// settings of now must allow it.
+func (rules Rules) refuseAccepted(path string) func(*source.Service) []source.Problem {
+	rules.From.Accepted, rules.From.Signed = false, true
+	return func(s *source.Service) (r []source.Problem) {
+		if !runsProgram(s) {
+			return nil
+		}
+		sh, unowned := rules.shareOf(path)
+		if unowned != nil {
+			return []source.Problem{{Msg: noProgram + unowned.Msg}}
+		}
+		if why, _ := sh.forbids(mayExec); why != "" {
+			return []source.Problem{{Msg: noProgram + why}}
+		}
+		return nil
+	}
+}
+
+// ParseCopy is ParseNew of a text that was accepted before. Where others can change the file, or its server has no
+// permission any more, its services are as they were, and their programs do not run.
 func (rules Rules) ParseCopy(ctx context.Context, path string, data []byte, before KnownServices) ([]*source.Service, []source.Fault, KnownServices) {
 	unguarded := rules
 	unguarded.GuardPrograms = false
 	services, faults, known := unguarded.ParseNew(ctx, path, data, before)
-	if !rules.GuardPrograms {
+	refuse := rules.refusePrograms(path)
+	switch {
+	case rules.From.URL != "":
+		refuse = rules.refuseAccepted(path)
+	case !rules.GuardPrograms:
 		return services, faults, known
 	}
-	refuse := rules.refusePrograms(path)
 	barred := map[*source.HealthCheck]*source.HealthCheck{} // services share checks
 	for i, s := range services {
 		problems := refuse(s)

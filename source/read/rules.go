@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+	"unicode/utf8"
 
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/decode"
@@ -134,10 +135,22 @@ func IsServiceFile(name string) bool {
 // IsFileName reports whether a text that was kept can be the name of a service file.
 func IsFileName(name string) bool { return IsServiceFile(name) && !strings.ContainsAny(name, "/\x00") }
 
+// maxTextName is how long the name of a text of a server can be, in bytes.
+const maxTextName = 1024
+
+// IsTextName reports whether a text of a server can have this name: a URL or etcd:/KEY that ends as names of service files do.
+func IsTextName(name string) bool {
+	scheme, _, ok := strings.Cut(name, ":/")
+	return ok && scheme != "" && !strings.Contains(scheme, "/") && len(name) <= maxTextName && utf8.ValidString(name) && source.Printable(name) == name && IsServiceFile(name)
+}
+
+// IsKeptName reports whether a text that was kept can be the name of a file, or of a text of a server.
+func IsKeptName(name string) bool { return IsFileName(name) || IsTextName(name) }
+
 // IsEndpointsFile reports whether a file that can hold services holds a list of endpoints
-// instead, by its name: what services refer to by endpoints_from.
+// instead, by its name: what services refer to by endpoints_from. No text of a server is one.
 func IsEndpointsFile(name string) bool {
-	return IsServiceFile(name) && (strings.HasSuffix(name, ".endpoints.json") || strings.HasSuffix(name, ".endpoints.toml"))
+	return IsServiceFile(name) && !strings.Contains(name, "/") && (strings.HasSuffix(name, ".endpoints.json") || strings.HasSuffix(name, ".endpoints.toml"))
 }
 
 // A File is one service file as it was read.

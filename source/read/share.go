@@ -87,6 +87,9 @@ func missed(owners []Owner, name string, from Origin) string {
 // refuse returns what a service claims outside of the share.
 func (sh *share) refuse(s *source.Service) []source.Problem {
 	var r refusals
+	if sh.from.URL != "" && s.EndpointsFrom != "" && !isURL(s.EndpointsFrom) {
+		r.add("a text of a server reads no file of this host", "write its endpoints here", ListKey+"_from")
+	}
 	if sh.Owner != nil {
 		sh.refuseNamespace(s, &r)
 		sh.refuseAddresses(s, &r)
@@ -167,7 +170,7 @@ func (sh *share) refuseNodePorts(s *source.Service, r *refusals) {
 // refuseList refuses a list of endpoints that is not one of the owner's files: who writes a list says where the service
 // leads to.
 func (sh *share) refuseList(s *source.Service, r *refusals) {
-	if s.EndpointsFrom == "" || isURL(s.EndpointsFrom) || sh.hasFile(s.EndpointsFrom) {
+	if s.EndpointsFrom == "" || isURL(s.EndpointsFrom) || sh.from.URL != "" || sh.hasFile(s.EndpointsFrom) {
 		return
 	}
 	hint := none
@@ -203,8 +206,6 @@ func (sh *share) refuseDeeds(s *source.Service, r *refusals) {
 func (sh *share) forbids(permission string) (why, hint string) {
 	server := sh.from.URL != ""
 	switch {
-	case sh.Owner == nil && permission == mayFetch:
-		return "", ""
 	case sh.Owner == nil:
 		return "it is from a server, and " + SettingsName + " has no [[owners]]",
 			fmt.Sprintf("leave it out, or sign the text and write [[owners]] with its URL in sources and allow = [%q]", permission)

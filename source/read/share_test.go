@@ -21,7 +21,10 @@ func TestFetch(t *testing.T) {
 		{"not signed", share{Owner: may, name: "owners[0] in svcproxy.toml", from: Origin{URL: "https://192.0.2.1/x.toml"}}, "nomad://web",
 			`endpoints_from: svcproxy fetches nothing for this file: allow of owners[0] in svcproxy.toml is for signed texts of servers, and this one is not signed; leave it out, or sign the text`},
 		{"signed", share{Owner: may, from: Origin{URL: "https://192.0.2.1/x.toml", Signed: true}}, "nomad://web", ""},
-		{"a server without owners", share{from: Origin{URL: "https://192.0.2.1/x.toml"}}, "https://192.0.2.1/web.json", ""},
+		{"a server without owners", share{from: Origin{URL: "https://192.0.2.1/x.toml", Signed: true}}, "https://192.0.2.1/web.json",
+			`endpoints_from: svcproxy fetches nothing for this file: it is from a server, and svcproxy.toml has no [[owners]]; leave it out, or sign the text and write [[owners]] with its URL in sources and allow = ["fetch"]`},
+		{"a list of this host", share{Owner: may, from: Origin{URL: "https://192.0.2.1/x.toml", Signed: true}}, "web.endpoints.json",
+			`endpoints_from: a text of a server reads no file of this host; write its endpoints here`},
 		{"a list of the directory", share{Owner: mayNot}, "web.endpoints.json", ""},
 	} {
 		got := ""

@@ -33,8 +33,8 @@ type Version struct {
 	Original *Version         // of one that would be good, but not with its lists: see Bind
 	Faults   []source.Fault
 	Revision atomic.Int64 // by which rules, see Source.Revalidate
-	UID      atomic.Int64 // who owned the file; -1: not known
-	owned    atomic.Bool  // see Origin
+	UID      atomic.Int64 // who owned the file; -1: not known; -2: it is of a server
+	vouched  atomic.Bool  // see Origin
 	Broken   bool         // a fault is more than a warning
 	Hidden   bool         // see Rules.Hidden
 	Size     int          // of the contents, in bytes
@@ -83,13 +83,13 @@ func (v *Version) Same(o *Version) bool {
 
 // IsFrom reports whether it was judged as a text of this owner. err says why there is no text.
 func (v *Version) IsFrom(o Origin, err error) bool {
-	return v.UID.Load() == o.user(err) && v.owned.Load() == o.Owned
+	return v.UID.Load() == o.user(err) && v.vouched.Load() == o.vouched()
 }
 
 // SetOrigin has it be a text of this owner, by whom it is judged alike.
 func (v *Version) SetOrigin(o Origin, err error) {
 	v.UID.Store(o.user(err))
-	v.owned.Store(o.Owned)
+	v.vouched.Store(o.vouched())
 }
 
 // Count returns how many services it has; nil: none.
@@ -113,7 +113,7 @@ func NewVersion(ctx context.Context, path string, data []byte, err error, rules 
 	switch {
 	case err != nil:
 		v.Faults = []source.Fault{Unreadable(path, err)}
-	case IsEndpointsFile(filepath.Base(path)):
+	case rules.From.URL == "" && IsEndpointsFile(filepath.Base(path)):
 		v.List, v.Faults = parseList(path, data, rules.Limits.orDefault().Endpoints)
 	default:
 		v.Services, v.Faults, v.Known = parse(rules, ctx, path, data, before)
@@ -159,7 +159,7 @@ func (v *Version) Unfit(faults []source.Fault) *Version {
 	u := &Version{ID: v.ID, Path: v.Path, Known: v.Known, Faults: faults, Broken: true, Size: v.Size, Hidden: v.Hidden, Original: v}
 	u.Revision.Store(v.Revision.Load())
 	u.UID.Store(v.UID.Load())
-	u.owned.Store(v.owned.Load())
+	u.vouched.Store(v.vouched.Load())
 	return u
 }
 
