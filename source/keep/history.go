@@ -43,7 +43,7 @@ func (r Revision) encode() string {
 // parseRevision reads a line of the index. It returns false when that is not as encode wrote it.
 func parseRevision(line string) (r Revision, ok bool) {
 	text, ok := restOf(line)
-	if !ok || json.Unmarshal([]byte(text), &r) != nil || !read.IsFileName(r.File) {
+	if !ok || json.Unmarshal([]byte(text), &r) != nil || !read.IsKeptName(r.File) {
 		return r, false
 	}
 	return r, r.Number > 0 && (r.version().exists() || r.Sum == "")

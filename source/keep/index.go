@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io/fs"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -76,7 +77,7 @@ func parseRecord(line string) (name string, r Record, ok bool) {
 		return "", Record{}, false
 	}
 	name, err := strconv.Unquote(f[3])
-	if err != nil || !read.IsFileName(name) {
+	if err != nil || !read.IsKeptName(name) {
 		return "", Record{}, false
 	}
 	if f[0] == "-" {
@@ -163,13 +164,26 @@ func copyName(name string, sum [sha256.Size]byte) string {
 	return strings.TrimSuffix(stem, ext) + "." + hex.EncodeToString(sum[:])[:sumDigits] + ext
 }
 
-// copyStem returns what the names of all copies of a file have in common: its own name, if that is short enough.
+// copyStem returns what the names of all copies of a file have in common: its own name, if that is short enough. That of
+// a text of a server stands behind a dot, with escapes.
 func copyStem(name string) string {
-	if len(name)+1+sumDigits > read.MaxName {
+	stem := name
+	if strings.Contains(name, "/") {
+		stem = "." + url.PathEscape(name)
+	}
+	if len(stem)+1+sumDigits > read.MaxName {
 		hash := sha256.Sum256([]byte(name))
 		return "." + hex.EncodeToString(hash[:]) + filepath.Ext(name)
 	}
-	return name
+	return stem
+}
+
+// nameOf returns what copyStem made a stem of, unless that was too long.
+func nameOf(stem string) string {
+	if name, err := url.PathUnescape(strings.TrimPrefix(stem, ".")); err == nil && read.IsTextName(name) && copyStem(name) == stem {
+		return name
+	}
+	return stem
 }
 
 // isCopy matches what copyName returns: copyStem without its extension, the start of the checksum, the extension.

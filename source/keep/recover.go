@@ -33,7 +33,8 @@ func (r *records) Load() {
 		return
 	}
 	r.log.Warn("the index of last good versions is incomplete; recovering the rest from the copies", "err", err)
-	for name := range r.found { // one too long to stand in the name of its copy is not known before it is asked for
+	for stem := range r.found { // a name too long to stand in that of its copy is not known before it is asked for
+		name := nameOf(stem)
 		if _, ok := r.known[name]; !ok && read.IsServiceFile(name) {
 			r.recordCopy(name)
 		}
