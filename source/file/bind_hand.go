@@ -3,7 +3,6 @@ package file
 import (
 	"cmp"
 	"context"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -26,7 +25,7 @@ func (s *lists) complete(p *plan, ch *source.Changes) {
 	}
 	if len(s.newLists) > 0 {
 		for _, f := range s.usersOf(s.newLists) {
-			if !set[f.id()] {
+			if !set[s.id(f)] {
 				u := s.outgoing(f)
 				u.Changed = s.listsChanged(f.used)
 				ch.Set = append(ch.Set, u)
@@ -36,7 +35,7 @@ func (s *lists) complete(p *plan, ch *source.Changes) {
 	}
 	files, first := map[string]int{}, map[string]string{} // with services that a list does not fit, and why
 	for i := range ch.Set {
-		f := s.files[filepath.Base(ch.Set[i].ID.Name)]
+		f := s.files[s.place.name(ch.Set[i].ID.Name)]
 		if f == nil || f.used == nil {
 			continue
 		}
@@ -96,7 +95,7 @@ func (s *lists) bind(p *plan, f *state, u *source.Unit) {
 
 // noteKeeping notes whether lists do not fit services of f, and what these keep.
 func (s *lists) noteKeeping(f *state) {
-	name := filepath.Base(f.path)
+	name := f.name
 	delete(s.keeping, name)
 	f.keeps = nil
 	for _, b := range []*read.Bound{f.bound, f.inUse} {
@@ -137,7 +136,7 @@ func Recall(rules read.Rules, dir, stateDir string) (units map[string]source.Uni
 		if v.Broken {
 			continue
 		}
-		f := &state{path: v.Path, used: v, handed: handed{good: v, claimedAt: rec.Since}}
+		f := &state{name: name, path: v.Path, used: v, handed: handed{good: v, claimedAt: rec.Since}}
 		if s.files[name] = f; f.isList() {
 			before.Lists[name] = v
 		} else {
@@ -146,7 +145,7 @@ func Recall(rules read.Rules, dir, stateDir string) (units map[string]source.Uni
 	}
 	s.complete(s.newPlan(nil), &ch)
 	for _, u := range ch.Set {
-		name := filepath.Base(u.ID.Name)
+		name := s.place.name(u.ID.Name)
 		units[name], before.Bound[name] = u, s.files[name].bound
 	}
 	return units, before

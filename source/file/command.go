@@ -184,7 +184,7 @@ func (s *Source) Rollback(ctx context.Context, name string, number int) (keep.Re
 	why := fmt.Sprintf("version %d, accepted at %s, is used in place of the present file", r.Number, clock(r.At))
 	err = s.inRun(ctx, func(sink source.Sink) error {
 		s.mu.Lock()
-		b := s.newPlan(nil).of(cmp.Or(s.files[r.File], &state{path: s.path(r.File)}), v)
+		b := s.newPlan(nil).of(cmp.Or(s.files[r.File], s.newState(r.File)), v)
 		if t := s.decisions.trial; t != nil && !b.Unfit {
 			t.Before[r.File] = v // what was asked for stays
 			delete(t.Refused, r.File)
@@ -208,6 +208,14 @@ type Confirmation struct {
 	Files   []string       `json:"files,omitempty"`  // whose held changes went through
 	Faults  []source.Fault `json:"faults,omitempty"` // why another held change cannot be used: the first of each file
 	Held    int            `json:"held,omitempty"`   // files that are held still
+	Server  bool           `json:"-"`                // an answer of the server was held, and is used now
+}
+
+// OnTrial reports whether something is on trial.
+func (s *Source) OnTrial() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.decisions.trial != nil
 }
 
 // ErrNothingHeld says that there is nothing to confirm.
@@ -228,7 +236,8 @@ func (s *Source) Confirm(ctx context.Context) (c Confirmation, err error) {
 			s.log.Info("the apply is confirmed")
 		case late != nil:
 			return late
-		case len(s.held) > 0:
+		case len(s.held) > 0, s.server != nil && s.server.Held() > 0:
+			c.Server = s.admit(ctx, sink)
 			c.Files, c.Faults = s.release(sink)
 		default:
 			return ErrNothingHeld

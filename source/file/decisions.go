@@ -159,7 +159,7 @@ func parseDecisions(data []byte) (d decisions, err error) {
 		return d, err
 	}
 	for _, p := range k.Pins {
-		if read.IsFileName(p.File) {
+		if read.IsKeptName(p.File) {
 			d.pins[p.File] = &p
 		}
 	}
@@ -175,7 +175,7 @@ func parseDecisions(data []byte) (d decisions, err error) {
 		t.Kept, t.Before = map[string][]*read.Version{}, map[string]*read.Version{}
 		addLists(t.Kept, kept)
 		for name, v := range before {
-			if v != nil && read.IsFileName(name) {
+			if v != nil && read.IsKeptName(name) {
 				t.Before[name] = v
 			}
 		}

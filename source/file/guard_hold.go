@@ -2,7 +2,6 @@ package file
 
 import (
 	"fmt"
-	"path/filepath"
 	"time"
 
 	"svcproxy.dev/svcproxy/source"
@@ -95,10 +94,13 @@ func changes(was, is *read.Version) string {
 	return text
 }
 
-// Held returns how many files have a change that is held.
+// Held returns how many files have a change that is held, and answers of a server.
 func (s *Source) Held() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.server != nil {
+		return len(s.held) + s.server.Held()
+	}
 	return len(s.held)
 }
 
@@ -109,7 +111,7 @@ func (s *guarding) release(sink source.Sink) (files []string, faults []source.Fa
 	s.mu.Unlock()
 	apply(sink, ch)
 	if len(files) > 0 {
-		s.log.Info("released held changes of service files", "files", len(files), "first", filepath.Join(s.dir, files[0]))
+		s.log.Info("released held changes of service files", "files", len(files), "first", s.path(files[0]))
 	}
 	if len(faults) > 0 {
 		s.log.Warn("held changes of service files cannot be used", "files", len(faults), "first", faults[0].String())

@@ -12,10 +12,7 @@ import (
 
 // parseKept parses the text of a version that was accepted once.
 func (s *restoring) parseKept(ctx context.Context, name string, data []byte) (*read.Version, error) {
-	path, rules := s.path(name), s.rules
-	rules.Hidden = s.disks.Lstat(path).IsLink() // nobody knows whose file it was
-	rules.From.Accepted = true
-	v := read.NewVersion(ctx, path, data, nil, rules, s.parseCopy, nil)
+	v := read.NewVersion(ctx, s.path(name), data, nil, s.copyRules(name, s.place.isLink(name)), s.parseCopy, nil)
 	if f := source.FirstError(v.Faults); f != nil {
 		return nil, fmt.Errorf("this version of %s cannot be used any more: %s", source.Quote(name), f)
 	}
@@ -51,7 +48,7 @@ func (s *restoring) useInstead(sink source.Sink, versions map[string]*read.Versi
 	for name, v := range versions {
 		f := s.files[name]
 		if f == nil {
-			f = &state{path: s.path(name)}
+			f = s.newState(name)
 			s.files[name] = f
 		}
 		f.seen, p.next[f] = cmp.Or(f.seen, read.Gone), cmp.Or(v, read.Gone)
@@ -80,7 +77,7 @@ func (s *restoring) replaceUsed(name string, f *state, v *read.Version, why stri
 	switch {
 	case v == nil:
 		if f.used != nil && !f.isList() {
-			ch.Delete = append(ch.Delete, f.id())
+			ch.Delete = append(ch.Delete, s.id(f))
 		}
 		if f.good != nil {
 			s.forget(name, f.good)

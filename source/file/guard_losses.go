@@ -2,7 +2,6 @@ package file
 
 import (
 	"net/netip"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -83,7 +82,7 @@ func (j *judgement) changing() (files []*state) {
 	lists := map[string]bool{}
 	for f := range j.next {
 		if f.isList() {
-			lists[filepath.Base(f.path)] = true
+			lists[f.name] = true
 		} else {
 			files = append(files, f)
 		}

@@ -20,7 +20,7 @@ func (s *waits) handFirst(probes []probe, sink source.Sink) {
 	if len(before) == 0 || len(ch.Set)+len(ch.Delete) > 0 {
 		sink.Apply(ch)
 	}
-	sink.Synced(Name)
+	sink.Synced(s.source)
 	s.mu.Lock()
 	s.synced = true
 	s.mu.Unlock()
@@ -95,7 +95,7 @@ func (s *waits) collect(probes []probe, first bool) (ch source.Changes, news []p
 	var due []*probe
 	for i := range probes {
 		p := &probes[i]
-		isDue := p.f.next != nil && !s.dueTime(p.f, arriving).After(p.at)
+		isDue := p.f.next != nil && (p.certain || !s.dueTime(p.f, arriving).After(p.at))
 		switch {
 		case isDue:
 			delete(s.waiting, p.name)
@@ -138,7 +138,7 @@ func (s *waits) logFiles(news []probe, first bool) {
 		s.log.Warn("holding changes of more service files", "files", more)
 	}
 	if first {
-		s.log.Info("service files read", "dir", s.dir, "files", len(news), "services", services)
+		s.log.Info("service files read", s.where, "files", len(news), "services", services)
 	}
 }
 

@@ -3,7 +3,6 @@ package file
 import (
 	"context"
 	"log/slog"
-	"path/filepath"
 	"time"
 
 	"svcproxy.dev/svcproxy/source"
@@ -27,9 +26,9 @@ func (s *waits) accept(units []source.Unit, now time.Time) (lines []func(*slog.L
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, u := range units {
-		name := filepath.Base(u.ID.Name)
+		name := s.place.name(u.ID.Name)
 		f := s.files[name]
-		if u.ID.Source != Name || f == nil {
+		if u.ID.Source != s.source || f == nil {
 			continue // it was removed meanwhile
 		}
 		was := f.good

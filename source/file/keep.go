@@ -40,14 +40,7 @@ func (s *lists) cleanStore() {
 	s.keepStep()
 	s.mu.Unlock()
 	s.markStore()
-	s.background.Go(func() { s.store.Tidy(s.contents) })
-}
-
-// contents returns what a file has, false if that cannot be read.
-func (s *table) contents(name string) ([]byte, bool) {
-	path := s.path(name)
-	t, ok := s.disks.Read(path, s.disks.Lstat(path), s.rules.MaxSize())
-	return t.Data, ok && t.Err == nil
+	s.background.Go(func() { s.store.Tidy(s.place.contents) })
 }
 
 // forgetLost has nobody wait any more for files that a power failure may have taken.

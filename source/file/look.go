@@ -133,7 +133,7 @@ func (s *looks) register(probes []probe) (links []string) {
 	for i := range probes {
 		p := &probes[i]
 		if p.f = s.files[p.name]; p.f == nil {
-			p.f = &state{path: s.path(p.name)}
+			p.f = s.newState(p.name)
 			s.files[p.name] = p.f
 		}
 		was := p.f.link

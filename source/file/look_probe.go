@@ -121,10 +121,7 @@ func (s *restoring) restore(ctx context.Context, p *probe) {
 		p.last, data = other, text
 		p.damage[0].Msg += "; " + what + " is used"
 	}
-	rules := s.rules
-	rules.Hidden = p.IsLink() // nobody knows whose file it was
-	rules.From.Accepted = true
-	switch v := read.NewVersion(ctx, p.f.path, data, nil, rules, s.parseCopy, nil); {
+	switch v := read.NewVersion(ctx, p.f.path, data, nil, s.copyRules(p.name, p.IsLink()), s.parseCopy, nil); {
 	case v.Broken && p.v.ID == v.ID: // the file says what is wrong with it
 	case v.Broken:
 		p.damage = s.damage(p.name, p.last.Sum, source.FirstError(v.Faults).Msg)

@@ -1,7 +1,6 @@
 package file
 
 import (
-	"path/filepath"
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/times"
@@ -23,7 +22,7 @@ func (s *lists) activate(p *probe, ch *source.Changes) {
 		delete(s.keeping, p.name)
 		s.forget(p.name, f.good)
 		if f.used != nil && !f.isList() {
-			ch.Delete = append(ch.Delete, f.id())
+			ch.Delete = append(ch.Delete, s.id(f))
 		}
 	case f.state == source.Accepted:
 		s.handOn(f, ch)
@@ -46,7 +45,7 @@ func (s *lists) handOn(f *state, ch *source.Changes) {
 // takeList has what is used of a file of endpoints count as accepted: it claims nothing. The files that refer to it are
 // handed on with it by complete. The caller holds s.mu.
 func (s *lists) takeList(f *state) {
-	name := filepath.Base(f.path)
+	name := f.name
 	was := f.good
 	f.good, f.sent, f.damage, f.unlogged = f.used, nil, nil, false
 	s.newLists[name] = true
@@ -96,7 +95,7 @@ func (s *lists) outgoing(f *state) source.Unit {
 		f.sent = append(f.sent, handedVersion{Version: f.used})
 		f.sent = f.sent[max(0, len(f.sent)-maxSent):]
 	}
-	u := source.Unit{ID: f.id(), Version: f.used.Name(), Services: f.used.Services}
+	u := source.Unit{ID: s.id(f), Version: f.used.Name(), Services: f.used.Services}
 	if !f.claimedAt.IsZero() {
 		u.Since = f.claimedAt.UnixNano()
 	}
@@ -115,13 +114,13 @@ const maxSent = 16
 func (s *lists) withdraw(f *state, ch *source.Changes) {
 	f.used, f.sent, f.unlogged = f.good, nil, false
 	if f.used == nil {
-		ch.Delete = append(ch.Delete, f.id())
+		ch.Delete = append(ch.Delete, s.id(f))
 	} else {
 		ch.Set = append(ch.Set, s.outgoing(f))
 	}
 }
 
-func (f *state) id() source.UnitID { return source.UnitID{Source: Name, Name: f.path} }
+func (s *table) id(f *state) source.UnitID { return source.UnitID{Source: s.source, Name: f.path} }
 
 // apply hands changes on, if there are any.
 func apply(sink source.Sink, ch source.Changes) {

@@ -1,16 +1,27 @@
 package file
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
+	"svcproxy.dev/svcproxy/internal/wake"
+	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/disk"
 	"svcproxy.dev/svcproxy/source/keep"
 	"svcproxy.dev/svcproxy/source/read"
+	"svcproxy.dev/svcproxy/source/remote"
 )
 
 // A serviceDir is the directory of files that services were last read from. Where that
@@ -82,4 +93,120 @@ func CheckListing(dir, stateDir string) error {
 		return nil // there never was one
 	}
 	return err
+}
+
+// A place is where texts are: a directory, or a server.
+type place interface {
+	path(name string) string // as faults, status and units have it
+	name(path string) string
+	origin(name string) read.Origin
+	isLink(name string) bool
+	contents(name string) (text []byte, ok bool) // not ok: it cannot be read
+}
+
+// A directory is a place. It knows of the owner of a text only when that is read.
+type directory struct {
+	dir     string
+	disks   *disk.Asker
+	maxSize int
+}
+
+func (d directory) path(name string) string { return filepath.Join(d.dir, name) }
+func (directory) name(path string) string   { return filepath.Base(path) }
+func (directory) origin(string) read.Origin { return read.Origin{} }
+func (d directory) isLink(name string) bool { return d.disks.Lstat(d.path(name)).IsLink() }
+func (d directory) contents(name string) ([]byte, bool) {
+	path := d.path(name)
+	t, ok := d.disks.Read(path, d.disks.Lstat(path), d.maxSize)
+	return t.Data, ok && t.Err == nil
+}
+
+// A server is a place that a Fetcher follows. Texts are called there what they are called here.
+type server struct {
+	*remote.State
+	source  string // its name
+	fetcher remote.Fetcher
+	beside  bool                       // other sources are served too, and do not wait for it
+	begun   time.Time                  // zero: not yet
+	given   chan struct{}              // holds something after next was set
+	next    atomic.Pointer[remote.Set] // the newest, which was not looked at yet; nil: none
+	set     atomic.Pointer[remote.Set] // that was looked at last; nil: none
+	newest  uint64                     // the highest version of a set; 0: not known
+	lacking bool                       // what set lacks is used as it was last known
+	admits  *remote.Set                // that the operator has confirmed
+	allowed atomic.Pointer[[]string]   // see Source.SetAllowEmpty
+}
+
+func newServer(f remote.Fetcher, name, address string, log *slog.Logger) *server {
+	s := &server{State: remote.NewState(name, log, 1), source: name, fetcher: f, given: make(chan struct{}, 1)}
+	s.Use(address)
+	return s
+}
+
+var errFetcherEnded = errors.New("the work of asking the server has ended; beginning again")
+
+// follow has the server followed until ctx ends.
+func (s *server) follow(ctx context.Context) {
+	for ctx.Err() == nil {
+		err := s.fetcher.Run(ctx, s.give, s.report)
+		if ctx.Err() == nil {
+			s.report(cmp.Or(err, errFetcherEnded))
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(remote.MostWait):
+		}
+	}
+}
+
+// give takes a set that the fetcher found. One before it that was not looked at yet is overtaken.
+func (s *server) give(set remote.Set) {
+	for i, t := range set.Texts {
+		if !read.IsTextName(t.Name) || i > 0 && set.Texts[i-1].Name >= t.Name {
+			s.Fail(0, fmt.Errorf("reading the service files of the server: unexpected name %s", source.Excerpt(t.Name)))
+			return
+		}
+	}
+	s.next.Store(&set)
+	wake.Once(s.given)
+}
+
+// report takes how an exchange with the server ended.
+func (s *server) report(err error) {
+	if err == nil {
+		s.Watching(0)
+	} else {
+		s.Fail(0, err)
+	}
+}
+
+// reload has the server asked now, if the fetcher can.
+func (s *server) reload() {
+	if r, ok := s.fetcher.(interface{ Reload() }); ok {
+		r.Reload()
+	}
+}
+
+func (*server) path(name string) string        { return name }
+func (*server) name(path string) string        { return path }
+func (*server) origin(name string) read.Origin { return read.Origin{URL: name} }
+func (*server) isLink(string) bool             { return false }
+func (s *server) contents(name string) ([]byte, bool) {
+	t := textOf(s.set.Load(), name)
+	if t == nil {
+		return nil, false
+	}
+	return t.Data, true
+}
+
+// textOf returns the text of a set that has this name; nil: none.
+func textOf(set *remote.Set, name string) *remote.Text {
+	if set == nil {
+		return nil
+	}
+	i, ok := slices.BinarySearchFunc(set.Texts, name, func(t remote.Text, name string) int { return strings.Compare(t.Name, name) })
+	if !ok {
+		return nil
+	}
+	return &set.Texts[i]
 }

@@ -17,6 +17,12 @@ import (
 // Run implements source.Source. It returns nil when ctx ends, and never before. A disk that does not answer can delay that:
 // callers bound how long they wait.
 func (s *Source) Run(ctx context.Context, sink source.Sink) error {
+	if s.server != nil {
+		s.server.begun = time.Now()
+		s.background.Go(func() { s.server.follow(ctx) })
+		s.run(ctx, sink)
+		return nil
+	}
 	s.background.Go(func() { watch.WarnRemote(s.log, s.dir, s.poll, s.statfs) })
 	s.open = watch.New
 	s.openWatcher()
@@ -34,6 +40,10 @@ func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 func (s *Source) run(ctx context.Context, sink source.Sink) {
 	var events <-chan fsnotify.Event
 	var errs <-chan error
+	var given <-chan struct{}
+	if s.server != nil {
+		given = s.server.given
+	}
 	if s.store != nil {
 		s.store.Load()
 		s.directory.loadID()
@@ -62,6 +72,8 @@ func (s *Source) run(ctx context.Context, sink source.Sink) {
 			s.log.Warn("watching service files; listing all of them", "dir", s.dir, "err", err)
 			s.todo.all = true
 			next.within(mergeTime)
+		case <-given:
+			next.soon()
 		case l := <-s.largeDone:
 			if s.largeReads[l.name] == l { // else it was dropped
 				l.ended = true
@@ -90,27 +102,13 @@ func (s *Source) step(ctx context.Context, sink source.Sink) (found bool, wait t
 	s.pollContents()
 	s.endTrial(sink)
 	s.releaseIfOff(sink)
-	s.pollUnwatched()
-	s.lookAtDue()
-	todo := s.todo
-	s.todo = newWork()
-
-	probes := s.endedReads(todo)
-	names, ok := s.prepareLook(todo)
-	if !ok {
-		s.todo.all, s.todo.hash = true, todo.hash
-		s.handRecorded(ctx, sink)
-		return false, blindPoll
+	find := s.findInDir
+	if s.server != nil {
+		find = s.findInSet
 	}
-	small, ok := s.lookAt(ctx, s.withoutLarge(names, todo), todo)
+	probes, wait, ok := find(ctx, sink)
 	if !ok {
-		return false, blindPoll
-	}
-	probes = append(probes, small...)
-	missing := slices.ContainsFunc(probes, func(p probe) bool { return p.v == read.Gone })
-	if missing && !s.sameDirectory() { // a file seems to be gone, too, when the directory has gone meanwhile
-		s.todo.all, s.todo.hash = true, todo.hash
-		return false, mergeTime
+		return false, wait
 	}
 	if !s.synced {
 		s.handFirst(probes, sink)
@@ -123,10 +121,39 @@ func (s *Source) step(ctx context.Context, sink source.Sink) (found bool, wait t
 	return len(probes) > 0, s.nextWait()
 }
 
-// pollContents adds to the work to do, when it is time, to read all files.
+// findInDir finds out about files. It returns false when nothing can be concluded before the time to the next step.
+func (s *Source) findInDir(ctx context.Context, sink source.Sink) (probes []probe, wait time.Duration, ok bool) {
+	s.pollUnwatched()
+	s.lookAtDue()
+	todo := s.todo
+	s.todo = newWork()
+
+	probes = s.endedReads(todo)
+	names, ok := s.prepareLook(todo)
+	if !ok {
+		s.todo.all, s.todo.hash = true, todo.hash
+		s.handRecorded(ctx, sink)
+		return nil, blindPoll, false
+	}
+	small, ok := s.lookAt(ctx, s.withoutLarge(names, todo), todo)
+	if !ok {
+		return nil, blindPoll, false
+	}
+	probes = append(probes, small...)
+	missing := slices.ContainsFunc(probes, func(p probe) bool { return p.v == read.Gone })
+	if missing && !s.sameDirectory() { // a file seems to be gone, too, when the directory has gone meanwhile
+		s.todo.all, s.todo.hash = true, todo.hash
+		return nil, mergeTime, false
+	}
+	return probes, 0, true
+}
+
+// pollContents adds to the work to do, when it is time, to read all files. A server tells of all that it has.
 func (s *Source) pollContents() {
 	if now := time.Now(); !now.Before(s.nextPoll) {
-		s.todo.all, s.todo.hash = true, true
+		if s.server == nil {
+			s.todo.all, s.todo.hash = true, true
+		}
 		s.nextPoll = now.Add(s.poll)
 		s.maintainStore()
 	}
@@ -178,7 +205,9 @@ func (s *Source) nextWait() time.Duration {
 		s.todo.all = true
 		until = times.Earlier(until, time.Now().Add(blindPoll))
 	}
-	until = times.Earlier(until, time.Now().Add(unwatchedPoll))
+	if s.server == nil {
+		until = times.Earlier(until, time.Now().Add(unwatchedPoll))
+	}
 	if t := s.decisions.trial; t != nil {
 		until = times.Earlier(until, t.Until)
 	}

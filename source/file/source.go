@@ -1,5 +1,6 @@
-// Package file reads services from the files of a directory, and keeps reading. Package read parses a text, package
-// watch reports changes of the directory, package keep stores what a restart needs.
+// Package file reads services from the files of a directory or of a server, and keeps reading. Package read parses a text,
+// package watch reports changes of the directory, package keep stores what a restart needs. A remote.Fetcher gives what a
+// server has, as whole sets of texts (look_set.go); nothing that is about half-written files applies to them.
 //
 //	directory ──► look ──► observe ──► decide ──► hand ──► sink
 //	  events      stat,    new         effective  one
@@ -62,7 +63,7 @@
 //	removals   what changes may remove, and what they removed lately
 //	check      what is in the directory beside service files, and who may write it
 //	decisions  what was decided of versions, against what the files say
-//	read       the directory that was read last
+//	place      where texts are: the directory that was read last, or a server
 //	timing     when the next step is, and how long anything waits
 //
 // Stale beats partial: a file that is broken, empty or cannot be read keeps the
@@ -75,7 +76,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"sync"
@@ -92,6 +92,7 @@ import (
 	"svcproxy.dev/svcproxy/source/disk"
 	"svcproxy.dev/svcproxy/source/keep"
 	"svcproxy.dev/svcproxy/source/read"
+	"svcproxy.dev/svcproxy/source/remote"
 	"svcproxy.dev/svcproxy/source/watch"
 )
 
@@ -113,13 +114,24 @@ type Options struct {
 
 	// Poll is how often all contents are read to find what no event told; 0: 30 s.
 	Poll time.Duration
+
+	// Of a source whose texts are of a server, in place of Dir and Poll:
+	Fetcher    remote.Fetcher
+	Name       string   // of the source
+	Server     string   // as status shows it
+	Beside     bool     // other sources are served too: they do not wait for a server that cannot be reached
+	AllowEmpty []string // see SetAllowEmpty
 }
 
 // What a Source has, from what all need to what only Run does. Each part uses those before it only.
 type (
 	// A table is what is known of the files.
 	table struct {
-		dir        string
+		source     string // its name, as settings and units have it
+		place      place
+		dir        string    // empty: texts are of a server
+		where      slog.Attr // the same, for the log
+		server     *server   // nil: they are in a directory
 		log        *slog.Logger
 		rules      read.Rules
 		revision   atomic.Int64 // how often Revalidate was called
@@ -188,7 +200,7 @@ type (
 	}
 )
 
-// A Source is a directory of service files. It implements source.Source.
+// A Source is a directory of service files, or a server that has them. It implements source.Source.
 type Source struct {
 	looks
 	poll     time.Duration
@@ -219,7 +231,8 @@ const maxTexts = 64 << 20
 // New returns a Source that does nothing before Run.
 func New(o Options) *Source {
 	s := &Source{poll: cmp.Or(o.Poll, hashPoll), commands: make(chan func(source.Sink))}
-	s.dir, s.log, s.rules = o.Dir, cmp.Or(o.Log, slog.New(slog.DiscardHandler)), o.Rules
+	s.source, s.dir, s.where = cmp.Or(o.Name, Name), o.Dir, slog.String("dir", o.Dir)
+	s.log, s.rules = cmp.Or(o.Log, slog.New(slog.DiscardHandler)), o.Rules
 	s.reload = make(chan struct{}, 1)
 	s.files, s.held, s.decisions.pins = map[string]*state{}, map[string]*state{}, map[string]*pin{}
 	s.newLists, s.keeping, s.entries = map[string]bool{}, map[string]*state{}, map[string]keep.Entry{}
@@ -227,6 +240,12 @@ func New(o Options) *Source {
 	s.largeDone, s.slots = make(chan *largeRead), make(chan struct{}, runtime.GOMAXPROCS(0))
 	s.disks, s.texts = disk.NewAsker(o.Dir), semaphore.NewWeighted(maxTexts)
 	s.rules.Writer = s.disks.Writer
+	if s.place = (directory{o.Dir, s.disks, s.rules.MaxSize()}); o.Fetcher != nil {
+		s.server = newServer(o.Fetcher, s.source, o.Server, s.log)
+		s.server.beside = o.Beside
+		s.place, s.where = s.server, slog.String("source", s.source)
+		s.SetAllowEmpty(o.AllowEmpty)
+	}
 	s.parse, s.parseCopy = read.Rules.ParseNew, read.Rules.ParseCopy
 	s.directory, s.mounts, s.statfs = newServiceDir(o.Dir, o.StateDir), -1, unix.Statfs
 	s.around = lately.Value[source.Status]{Find: s.lookAround, Patience: aroundPatience}
@@ -243,6 +262,9 @@ func New(o Options) *Source {
 func (s *Source) Reload() {
 	s.reloaded.Store(true)
 	s.wake()
+	if s.server != nil {
+		s.server.reload()
+	}
 }
 
 func (s *table) wake() { wake.Once(s.reload) }
@@ -259,6 +281,15 @@ func (s *Source) Revalidate() {
 func (s *Source) SetGuard(g Guard) {
 	if was := s.guardSet.Swap(&g); was != nil && *was != g {
 		s.wake()
+	}
+}
+
+// SetAllowEmpty sets of which sources, or answers of a server, one is used also where it became empty. It may be called
+// from any goroutine.
+func (s *Source) SetAllowEmpty(names []string) {
+	if s.server != nil {
+		s.server.allowed.Store(&names)
+		wake.Once(s.server.given)
 	}
 }
 
@@ -301,6 +332,9 @@ func (s *table) knownNames() map[string]bool {
 
 // Status implements source.Source.
 func (s *Source) Status() source.Status {
+	if s.server != nil {
+		return s.Known()
+	}
 	around, inTime := s.around.Get()
 	st := s.Known()
 	if !inTime {
@@ -315,7 +349,7 @@ func (s *Source) Status() source.Status {
 func (s *Source) Known() source.Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st := source.Status{Source: Name, Synced: s.synced}
+	st := source.Status{Source: s.source, Synced: s.synced}
 	referred, misfits := s.referredTo(), s.misfitsByFile()
 	for _, name := range slices.Sorted(maps.Keys(s.files)) {
 		if f := s.files[name]; f.seen != nil {
@@ -333,6 +367,10 @@ func (s *Source) Known() source.Status {
 		if t.why != "" {
 			st.Warnings = append(st.Warnings, t.means+": "+t.why)
 		}
+	}
+	if s.server != nil {
+		about := s.server.State.Status()
+		st.Connection, st.Warnings = about.Connection, append(about.Warnings, st.Warnings...)
 	}
 	return st
 }
@@ -382,6 +420,9 @@ func (s *table) problems() []problem {
 	if s.store != nil {
 		list[2].why = s.store.WriteError()
 	}
+	if s.server != nil {
+		return list[2:]
+	}
 	return list
 }
 
@@ -407,4 +448,14 @@ func (s *table) noteProblem(trouble *string, err error) bool {
 	return !same
 }
 
-func (s *table) path(name string) string { return filepath.Join(s.dir, name) }
+func (s *table) path(name string) string { return s.place.path(name) }
+
+func (s *table) newState(name string) *state { return &state{name: name, path: s.path(name)} }
+
+// copyRules returns the rules for a text that was accepted once. Of a link nobody knows whose file it was.
+func (s *table) copyRules(name string, isLink bool) read.Rules {
+	rules := s.rules
+	rules.Hidden, rules.From = isLink, s.place.origin(name)
+	rules.From.Accepted = true
+	return rules
+}

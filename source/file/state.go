@@ -3,7 +3,6 @@ package file
 import (
 	"cmp"
 	"context"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -15,7 +14,7 @@ import (
 
 // A state is what is known of one name in the directory.
 type state struct {
-	path string
+	name, path string
 	looked
 	link      bool // a symbolic link
 	maybeLost bool // a power failure, and nobody who removed it, may be why it does not exist
@@ -93,6 +92,7 @@ type doubts struct {
 	complete     bool // but is not
 	releases     bool // it lacks something that the file claims
 	openForWrite bool // and it is open to write it
+	certain      bool // it is of a server, and nothing of this is to be asked
 }
 
 // What is resumed of a file that was accepted before this start, at the first look.
@@ -118,7 +118,7 @@ func (p *probe) lastChanged() time.Time {
 }
 
 // isList reports whether the file is one of endpoints.
-func (f *state) isList() bool { return read.IsEndpointsFile(filepath.Base(f.path)) }
+func (f *state) isList() bool { return read.IsEndpointsFile(f.name) }
 
 // eachList calls visit with the lists that the file refers to, as it is or as it is used.
 func (f *state) eachList(visit func(name string)) {

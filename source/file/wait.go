@@ -73,7 +73,7 @@ func (s *waits) isPrefix(f *state, v, old *read.Version) bool {
 	if s.store == nil { // nobody drops texts
 		return bytes.HasPrefix(old.Data, v.Data)
 	}
-	text, _ := disk.Ask(s.disks, s.store.Dir(), func() []byte { return s.store.TextOf(f.path, old) })
+	text, _ := disk.Ask(s.disks, s.store.Dir(), func() []byte { return s.store.TextOf(f.name, old) })
 	return text == nil || bytes.HasPrefix(text, v.Data)
 }
 

@@ -81,14 +81,14 @@ func (r *records) Read(name string, rec Record) ([]byte, error) {
 }
 
 // TextOf returns what an accepted version says; nil: nobody knows any more.
-func (r *records) TextOf(path string, v *read.Version) []byte {
+func (r *records) TextOf(name string, v *read.Version) []byte {
 	r.mu.Lock()
 	data := v.Data
 	r.mu.Unlock()
 	if data != nil {
 		return data
 	}
-	data, err := r.dir.read(Version{filepath.Base(path), v.ID})
+	data, err := r.dir.read(Version{name, v.ID})
 	if err != nil {
 		return nil
 	}
