@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"io"
 	"net/url"
-	"path/filepath"
 	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"svcproxy.dev/svcproxy/cmd/internal/control"
+	"svcproxy.dev/svcproxy/cmd/internal/sources"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/file"
 	"svcproxy.dev/svcproxy/source/keep"
@@ -33,10 +33,7 @@ before (~). One version of each file is in use, unless the file was removed.`,
 			name := append(args, "")[0]
 			err := control.NewClient(p.dirs.run).Ask(cmd.Context(), "/v1/history", url.Values{"file": {name}}, &list)
 			if errors.Is(err, control.ErrUnreachable) { // no daemon runs: what it would read
-				if name != "" {
-					name = filepath.Base(name)
-				}
-				if list, err = keep.Histories(p.dirs.state, name); err != nil {
+				if list, err = sources.Histories(p.dirs.state, name); err != nil {
 					return unreachable(err)
 				}
 			}

@@ -121,8 +121,12 @@ func AsUsed(st source.Status, refusals []claims.Refusal) source.Status {
 
 // withRefusals adds to the objects of an API what of them others have.
 func withRefusals(st source.Status, refusals []claims.Refusal) []source.FileStatus {
+	files := make(map[string]bool, len(st.Files))
+	for _, f := range st.Files {
+		files[f.Path] = true
+	}
 	for _, r := range refusals {
-		if r.Unit.Source != st.Source || st.Connection == nil {
+		if r.Unit.Source != st.Source || st.Connection == nil || files[r.Unit.Name] {
 			continue
 		}
 		i := slices.IndexFunc(st.Objects, func(o source.FileStatus) bool { return o.Path == r.Unit.Name })

@@ -3,6 +3,7 @@ package sources
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/url"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/file"
 	"svcproxy.dev/svcproxy/source/keep"
+	"svcproxy.dev/svcproxy/source/read"
 	"svcproxy.dev/svcproxy/source/remote"
 )
 
@@ -21,7 +23,9 @@ import (
 type versioned interface {
 	SetGuard(file.Guard)
 	SetKeep(n int)
+	SetAllowEmpty(names []string)
 	Held() int
+	OnTrial() bool
 	Rollback(ctx context.Context, name string, number int) (keep.Revision, error)
 	Confirm(context.Context) (file.Confirmation, error)
 	Apply(ctx context.Context, timeout time.Duration) (file.Application, error)
@@ -39,6 +43,7 @@ func Guard(sources []source.Source, now configs.Settings) {
 	Each(sources, func(s versioned) {
 		s.SetGuard(guardOf(now))
 		s.SetKeep(now.History.Keep)
+		s.SetAllowEmpty(now.Guard.AllowEmpty)
 	})
 	for _, s := range sources {
 		if c, ok := s.(remote.Confirmer); ok {
@@ -49,58 +54,113 @@ func Guard(sources []source.Source, now configs.Settings) {
 
 var errNoFiles = errors.New("service files are not among the sources")
 
-// Versioning answers and changes which versions of files there are.
+// Versioning answers and changes which versions of service files there are, of a directory and of servers.
 type Versioning struct {
 	Log      *slog.Logger
 	StateDir string
 	Sources  []source.Source
 }
 
-// files returns the source of files.
-func (v *Versioning) files() (f versioned, err error) {
-	Each(v.Sources, func(s versioned) { f = s })
-	if f == nil {
+// A fileSource is a source of service files.
+type fileSource struct {
+	versioned
+	name string
+}
+
+// files returns the sources of service files.
+func (v *Versioning) files() (list []fileSource, err error) {
+	for _, s := range v.Sources {
+		if f, ok := s.(versioned); ok {
+			list = append(list, fileSource{f, s.Status().Source})
+		}
+	}
+	if len(list) == 0 {
 		err = errNoFiles
 	}
-	return f, err
+	return list, err
 }
 
 // AddRoutes adds what is asked about versions of files.
 func (v *Versioning) AddRoutes(r *control.Routes) {
 	control.Get(r, "/v1/history", func(_ context.Context, q url.Values) ([]keep.Revision, error) {
-		return keep.Histories(v.StateDir, fileName(q.Get("file")))
+		return Histories(v.StateDir, q.Get("file"))
 	})
 	control.Post(r, "/v1/rollback", func(ctx context.Context, by control.Peer, q control.Rollback) (keep.Revision, error) {
-		f, err := v.files()
-		if err != nil {
-			return keep.Revision{}, err
-		}
 		v.Log.Info("asked to roll back", "file", q.File, "version", q.Number, "by", by)
-		return f.Rollback(ctx, fileName(q.File), q.Number)
+		return v.rollback(ctx, fileName(q.File), q.Number)
 	})
 	control.Post(r, "/v1/confirm", func(ctx context.Context, by control.Peer, _ struct{}) (control.Confirmation, error) {
 		v.Log.Info("asked to confirm", "by", by)
 		return v.confirm(ctx)
 	})
 	control.Post(r, "/v1/apply", func(ctx context.Context, by control.Peer, q control.Apply) (file.Application, error) {
-		f, err := v.files()
+		list, err := v.files()
 		if err != nil {
 			return file.Application{}, err
 		}
 		v.Log.Info("asked to apply", "timeout", q.Timeout, "by", by)
-		return applyWhole(ctx, f, q.Timeout)
+		return applyWhole(ctx, list, q.Timeout)
 	})
 }
 
-// confirm confirms what files hold or have on trial and, unless that was a trial, what servers hold. It is an
-// error that there is neither.
-func (v *Versioning) confirm(ctx context.Context) (c control.Confirmation, err error) {
-	f, none := v.files()
-	if none == nil {
-		c.Confirmation, none = f.Confirm(ctx)
-		if c.Applied || none != nil && !errors.Is(none, file.ErrNothingHeld) {
-			return c, none
+// Histories returns what a state directory keeps of the versions of service files of all sources, the newest first: of those
+// with this name or, where it is empty, of all. It writes nothing.
+func Histories(stateDir, name string) (all []keep.Revision, err error) {
+	for _, t := range byPrecedence() {
+		list, err := keep.Histories(versionsDir(stateDir, t.Name), fileName(name))
+		if err != nil {
+			return nil, err
 		}
+		several := len(all) > 0 && len(list) > 0
+		if all = append(all, list...); several {
+			slices.SortStableFunc(all, func(a, b keep.Revision) int { return b.At.Compare(a.At) })
+		}
+	}
+	return all, nil
+}
+
+// rollback has the source roll back that has this version. Each source counts its own versions.
+func (v *Versioning) rollback(ctx context.Context, name string, number int) (keep.Revision, error) {
+	list, err := v.files()
+	if err != nil {
+		return keep.Revision{}, err
+	}
+	has := slices.DeleteFunc(slices.Clone(list), func(s fileSource) bool {
+		known, err := keep.Histories(versionsDir(v.StateDir, s.name), name)
+		return err == nil && !slices.ContainsFunc(known, func(r keep.Revision) bool { return r.Number == number })
+	})
+	switch len(has) {
+	case 0:
+		return list[0].Rollback(ctx, name, number) // which says why not
+	case 1:
+		return has[0].Rollback(ctx, name, number)
+	}
+	return keep.Revision{}, fmt.Errorf("more than one source has a version %d; name the file before it", number)
+}
+
+// confirm confirms what is on trial or, where nothing is, what is held of files and of servers. It is an error that there is
+// neither.
+func (v *Versioning) confirm(ctx context.Context) (c control.Confirmation, err error) {
+	list, none := v.files()
+	if slices.ContainsFunc(list, func(s fileSource) bool { return s.OnTrial() }) {
+		list = slices.DeleteFunc(list, func(s fileSource) bool { return !s.OnTrial() })
+	}
+	var failed error
+	done := false
+	for _, s := range list {
+		one, err := s.Confirm(ctx)
+		if none = file.ErrNothingHeld; errors.Is(err, none) {
+			continue
+		}
+		done, failed = true, errors.Join(failed, err)
+		c.Applied, c.Held = c.Applied || one.Applied, c.Held+one.Held
+		c.Files, c.Faults = append(c.Files, one.Files...), append(c.Faults, one.Faults...)
+		if one.Server {
+			c.Sources = append(c.Sources, s.name)
+		}
+	}
+	if c.Applied || failed != nil {
+		return c, failed
 	}
 	for _, s := range v.Sources {
 		server, ok := s.(remote.Confirmer)
@@ -112,10 +172,11 @@ func (v *Versioning) confirm(ctx context.Context) (c control.Confirmation, err e
 			return c, err
 		}
 		if some {
+			done = true
 			c.Sources = append(c.Sources, s.Status().Source)
 		}
 	}
-	if len(c.Sources) > 0 {
+	if done {
 		return c, nil
 	}
 	return c, none
@@ -124,17 +185,31 @@ func (v *Versioning) confirm(ctx context.Context) (c control.Confirmation, err e
 // applyLimit is how long an apply may take: clients give up after 30 s without an answer.
 const applyLimit = 20 * time.Second
 
-// applyWhole applies also for a client that goes away meanwhile: none of it is left half done.
-func applyWhole(ctx context.Context, v versioned, timeout time.Duration) (file.Application, error) {
+// applyWhole applies also for a client that goes away meanwhile: none of it is left half done. Where a later source fails, those
+// before it are on trial and go back.
+func applyWhole(ctx context.Context, list []fileSource, timeout time.Duration) (a file.Application, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), applyLimit)
 	defer cancel()
-	return v.Apply(ctx, timeout)
+	for i, s := range list {
+		one, err := s.Apply(ctx, timeout)
+		a.Files, a.Faults = append(a.Files, one.Files...), append(a.Faults, one.Faults...)
+		if i == 0 || one.Until.Before(a.Until) && !one.Until.IsZero() {
+			a.Until = one.Until
+		}
+		if err != nil && i > 0 {
+			err = fmt.Errorf("applying what source %q has: %w; what source %q has is on trial until %s", s.name, err, list[0].name, a.Until.Format(time.TimeOnly))
+		}
+		if err != nil {
+			return a, err
+		}
+	}
+	return a, nil
 }
 
-// fileName returns the name of a service file that may be written with its directory.
+// fileName returns the name of a service file that may be written with its directory, or that of a text of a server.
 func fileName(path string) string {
-	if path == "" {
-		return ""
+	if path == "" || read.IsTextName(path) {
+		return path
 	}
 	return filepath.Base(path)
 }
