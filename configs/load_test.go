@@ -114,6 +114,8 @@ func TestFormatText(t *testing.T) {
 
 func TestSettingsFaults(t *testing.T) {
 	keys, sources, modes := known()
+	answers := "want the name of a source with a server (" + source.Either(slices.DeleteFunc(slices.Clone(sources), func(name string) bool { return name == "file" })) +
+		"), or a URL that one is asked for"
 	tests := []struct{ name, in, want string }{
 		{"nothing", "", ""},
 		{"comments", "# x\n", ""},
@@ -124,6 +126,8 @@ func TestSettingsFaults(t *testing.T) {
 		{"dotted keys", "sync.resync_interval = '0s'\n", "1:24: resync_interval is \"0s\"; want 1s to 24h\n"},
 		{"mode", "mode = 'nft'\n", "1:8: unknown mode \"nft\"; want " + source.Either(modes) + "; did you mean \"nftables\"?\n"},
 		{"sources", "sources = ['file', 'k8s', 'file']\n", "1:20: unknown source \"k8s\"; want " + source.Either(sources) + "\n1:27: sources[2] is the same as sources[0]\n"},
+		{"answers that may be empty", "[guard]\nallow_empty = ['kubernetes', 'https://config.example.net/a.json', 'k8s', 'nfs://x/']\n",
+			"2:67: allow_empty[2] is \"k8s\"; " + answers + "\n2:74: allow_empty[3] is \"nfs://x/\"; " + answers + "\n"},
 		{"no sources", "sources = []\nfamilies = []\n", "1:11: the list is empty; want one at least\n2:12: the list is empty; want one at least\n"},
 		{"node name", "node_name = 'a b'\nzone = 'x;y'\n", "1:13: node_name is \"a b\"; want 1 to 253 letters, digits, -, _ and .\n2:8: zone is \"x;y\"; want letters, digits, -, _ and .\n"},
 		{"empty node name", "node_name = ''\n", "1:13: node_name is \"\"; want 1 to 253 letters, digits, -, _ and .\n"},

@@ -24,7 +24,7 @@ const (
 
 var (
 	filePattern = decode.Matching(`a name without directory, in which * stands for any characters, such as "team-a-*.toml"`, isFilePattern).As(`^[^/]+$`)
-	sourceURL   = decode.Matching(`a URL such as "https://config.example.net/team-a/", which with / at its end stands for all below it`, isSourceURL).As(`^[a-z][a-z0-9+.-]*://.+$`)
+	sourceURL   = decode.Matching(`a URL such as "https://config.example.net/team-a/", which with / at its end stands for all below it`, isSourceURL).As(`^[a-z][a-z0-9+.-]*:/.+$`)
 	ownerUser   = decode.Matching(`the name of a user, or its number in quotes`, userName.MatchString).As("^" + userPattern + "$")
 	namespaces  = decode.Matching(`the name of a namespace, or the beginning of names and *, such as "team-a-*"`, isNamespaces).As(`^[a-z0-9-]{0,63}[*]?$`)
 	nodePorts   = decode.To(decode.Matching(`two ports, the lower one first, as in "30000-30099", or ""`, isPortRange).As(`^([0-9]{1,5}(-[0-9]{1,5})?)?$`), portRange)

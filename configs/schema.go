@@ -109,7 +109,7 @@ var sections = slices.Concat([]section{
 	{"guard", []field{
 		decode.Key("removals", decode.Number(0, 99), func(s *Settings) *int { return &s.Guard.Removals }),
 		decode.Key("apply", decode.Word("way to apply changes", "auto", "manual").Or("auto"), func(s *Settings) *string { return &s.Guard.Apply }),
-		decode.Key("allow_empty", decode.Unique(decode.Word("source with a server", remoteNames()...)), func(s *Settings) *[]string { return &s.Guard.AllowEmpty }),
+		decode.Key("allow_empty", decode.Unique(answer), func(s *Settings) *[]string { return &s.Guard.AllowEmpty }),
 	}},
 	{"metrics", []field{
 		decode.Key("traffic", decode.Bool, func(s *Settings) *bool { return &s.Metrics.Traffic }),
@@ -259,6 +259,11 @@ func isPath(s string) bool { return filepath.IsAbs(s) && isPrintable(s) }
 func isPrintable(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return !strconv.IsPrint(r) })
 }
+
+// answer reads the name of a source with a server, or of one of its answers.
+var answer = decode.Matching(fmt.Sprintf("the name of a source with a server (%s), or a URL that one is asked for", source.Either(remoteNames())), func(s string) bool {
+	return slices.Contains(remoteNames(), s) || isURL(s)
+}).As("^(" + strings.Join(remoteNames(), "|") + "|https?://.+)$")
 
 func isURL(s string) bool {
 	u, err := url.Parse(s)

@@ -97,7 +97,7 @@ type History struct {
 type Guard struct {
 	Removals   int      // of service files, per cent of services, and of the endpoints of a service; 0: any
 	Apply      string   // of service files, "auto" or "manual"
-	AllowEmpty []string // sources whose answer is used also where it became empty
+	AllowEmpty []string // sources, or URLs of answers, which are used also where they became empty
 }
 
 // Metrics says which of the traffic of services there are.

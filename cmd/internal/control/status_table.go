@@ -72,7 +72,7 @@ func (t *table) syncs(families []report.FamilyStatus) {
 }
 
 func (t *table) files(st *Status) {
-	if !slices.ContainsFunc(st.Sources, func(s source.Status) bool { return s.Connection == nil }) {
+	if !slices.ContainsFunc(st.Sources, func(s source.Status) bool { return s.Connection == nil || len(s.Files) > 0 }) {
 		return // files are not read
 	}
 	t.line("")
