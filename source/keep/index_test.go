@@ -29,6 +29,33 @@ func TestIndexCutOff(t *testing.T) {
 	}
 }
 
+// The name of a copy has that of its file or text, cannot lead out of the directory, and is of no other.
+func TestCopyNamesOfTexts(t *testing.T) {
+	var sum [32]byte
+	long := "https://config.example.net/" + strings.Repeat("x", 300) + ".toml"
+	names := []string{
+		"web.toml", "https:%2F%2Fh%2Fweb.toml", "https://h/web.toml", "https://h//web.toml", "https://h/web.json", "https://h/a/../web.toml",
+		"https://h/%2e%2e/web.toml", "https://h/a%2Fweb.toml", "https://h/a/web.toml", "etcd:/svcproxy/services/web.toml", long, long + ".toml",
+	}
+	of := map[string]string{}
+	for _, name := range names {
+		c := copyName(name, sum)
+		if other, taken := of[c]; taken {
+			t.Errorf("%s and %s are both kept as %s", name, other, c)
+		}
+		if of[c] = name; strings.Contains(c, "/") || len(c) > read.MaxName || !isCopy.MatchString(c) {
+			t.Errorf("%s is kept as %s", name, c)
+		}
+		got := nameOf(copyStem(name))
+		if want := name; len(name) < 300 && got != want || len(name) >= 300 && read.IsServiceFile(got) {
+			t.Errorf("%s is found again as %s", name, got)
+		}
+	}
+	if got, want := copyName("https://h/web.toml", sum), ".https:%2F%2Fh%2Fweb.000000000000.toml"; got != want {
+		t.Errorf("copy %s, want %s", got, want)
+	}
+}
+
 // A damaged line is left out, and no other.
 func TestDamagedIndexLineIsLeftOut(t *testing.T) {
 	r := Record{read.IDOf([]byte("a"), nil), time.Unix(1, 0), time.Unix(2, 0)}

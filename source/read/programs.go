@@ -132,6 +132,9 @@ func (rules Rules) ParseCopy(ctx context.Context, path string, data []byte, befo
 			c := *s.HealthCheck
 			c.Barred = problems[0].Msg
 			check, barred[s.HealthCheck] = &c, &c
+			if rules.From.URL != "" { // the same text is another version once its program may run
+				faults = append(faults, source.Fault{Pos: s.Pos, Msg: c.Barred, Warning: true})
+			}
 		}
 		out := *s
 		out.HealthCheck = check
