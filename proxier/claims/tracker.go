@@ -17,9 +17,9 @@ import (
 // together, as soon as the last of them wants to. Of an object of an API only what
 // another unit owns is left out.
 //
-// Claims go to files: first to their present owner, then by age, then by name. What files
-// leave goes to objects: to that of the earliest source, then to the oldest. Not safe for
-// concurrent use.
+// Claims go to files: first to those of the earliest source, and among these to their present
+// owner, then by age, then by name. What files leave goes to objects: to that of the
+// earliest source, then to the oldest. Not safe for concurrent use.
 type Tracker struct {
 	ranks   map[string]int // of sources
 	units   map[source.UnitID]*unit
@@ -113,7 +113,7 @@ func (t *Tracker) Reserve(ports []netip.AddrPort) {
 // Apply applies one step of a source and returns what it changed, over all units,
 // sorted by the names of services.
 func (t *Tracker) Apply(ch source.Changes) []Transition {
-	st := step{t, make(map[source.Key]*source.Service), make(map[*unit]bool)}
+	st := step{t, make(map[source.Key]*source.Service), make(map[*unit]bool), make(map[*unit]bool)}
 	var files, objects []source.Unit
 	for _, u := range ch.Set {
 		if u.Partial {
@@ -145,6 +145,8 @@ type step struct {
 	*Tracker
 	before map[source.Key]*source.Service // nil: there was none
 	failed map[*unit]bool                 // files that cannot get what they want in this step
+
+	evicted map[*unit]bool // files whose claims one of an earlier source took
 }
 
 func (t step) remove(u *unit) {

@@ -32,6 +32,13 @@ func (t *Tracker) candidates(dirty map[source.UnitID]*unit) []*unit {
 func (t step) settle(files []*unit) {
 	for t.settleOnce(files) {
 		clear(t.failed)
+		for u := range t.evicted {
+			if !slices.Contains(files, u) {
+				files = append(files, u)
+			}
+		}
+		clear(t.evicted)
+		slices.SortFunc(files, (*unit).compare)
 	}
 	for _, u := range files {
 		if u.pending {
@@ -52,8 +59,11 @@ func (t step) settleOnce(files []*unit) (again bool) {
 		if !u.pending { // it changed with one before it
 			continue
 		}
-		var team []*unit
-		if !t.hopeless(u, floor) && t.gather(u, &team) && !clash(team) && t.hasRoom(u, team) {
+		var team, lower []*unit
+		if !t.hopeless(u, floor) && t.gather(u, &team, &lower) && !clash(team) && t.hasRoom(u, team) {
+			for _, h := range lower {
+				t.evict(h)
+			}
 			t.swap(team)
 			for _, f := range team {
 				floor = floor.Plus(f.load)
@@ -64,19 +74,24 @@ func (t step) settleOnce(files []*unit) (again bool) {
 		}
 		lacking = lacking || u.excess
 	}
-	return changed && lacking
+	return changed && lacking || len(t.evicted) > 0
 }
 
 // gather adds a file to a team, the files that can only change together as one owns what another wants, and all that must
 // change with it. It reports whether all of them are about to release what the others want, as far as each alone shows.
-func (t step) gather(u *unit, team *[]*unit) bool {
+// Files of later sources need not be: they are added to lower.
+func (t step) gather(u *unit, team, lower *[]*unit) bool {
 	if slices.Contains(*team, u) {
 		return true
 	}
 	*team = append(*team, u)
 	t.updateConflicts(u)
 	for _, h := range u.holders {
-		if h == nil || !h.pending || t.failed[h] || !t.gather(h, team) {
+		if h != nil && h.rank > u.rank {
+			*lower = append(*lower, h)
+			continue
+		}
+		if h == nil || !h.pending || t.failed[h] || !t.gather(h, team, lower) {
 			t.failed[u] = true
 			return false
 		}
@@ -102,6 +117,18 @@ func clash(team []*unit) bool {
 		}
 	}
 	return false
+}
+
+// evict takes from a file all that it has. What it wants has another try.
+func (t step) evict(u *unit) {
+	if !u.hasUsed {
+		return
+	}
+	t.remember(u)
+	t.release(u)
+	t.inFiles = t.inFiles.Minus(u.usedLoad)
+	u.used, u.hasUsed, u.usedLoad, u.usedAs, u.renewal, u.pending = nil, false, source.Products{}, "", nil, true
+	t.evicted[u] = true
 }
 
 // swap grants all files of a team what they want, which must be free once they have
