@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -143,6 +145,136 @@ func TestSetIsOneStep(t *testing.T) {
 			t.Errorf("connection %+v", c)
 		}
 		s.use("with a server that does not answer", "a 2, b 1, d 1", 0)
+		s.stop()
+	})
+}
+
+// Many texts in one set are one step, and one of them that changes is read alone.
+func TestLargeSets(t *testing.T) {
+	serving(t, func(s *served) {
+		const n = 10_000
+		texts := map[string]string{}
+		for i := range n {
+			texts[fmt.Sprintf("s%05d.toml", i)] = fmt.Sprintf("s%05d 1\n", i)
+		}
+		s.start()
+		is := set(texts)
+		s.giveSet(is)
+		count := func(when string, services, parsed int) {
+			t.Helper()
+			_, steps := s.host.sink.look()
+			steps = slices.DeleteFunc(steps, func(step string) bool { return step == "synced" })
+			if len(steps) != 1 || strings.Count(steps[0], " 1")+strings.Count(steps[0], " 2") != services || s.parsed.Load() != int32(parsed) {
+				t.Errorf("%s: %d steps, %d texts parsed; want one of %d services, and %d parsed", when, len(steps), s.parsed.Load(), services, parsed)
+			}
+			s.host.sink.mu.Lock()
+			s.host.sink.steps = nil
+			s.host.sink.mu.Unlock()
+			s.parsed.Store(0)
+		}
+		count("at first", n, n)
+		is.Texts = slices.Clone(is.Texts)
+		is.Texts[7].Data = []byte("s00007 2\n")
+		s.giveSet(is)
+		count("with one changed", n, 1)
+		is.Texts = append(slices.Clone(is.Texts[:5000]), remote.Text{Name: "https://h/t.toml", Data: []byte("t 1\n")})
+		s.giveSet(is)
+		count("with one new, and half of them gone", 5001, 1)
+		s.stop()
+	})
+}
+
+// What cannot be a set is not used, and the next one is.
+func TestSetWithUnexpectedNames(t *testing.T) {
+	serving(t, func(s *served) {
+		s.start()
+		s.give(map[string]string{"a.toml": "a 1\n"})
+		for _, names := range [][]string{{"a.toml"}, {"https://h/a"}, {"https://h/a\n.toml"}, {"https://h/b.toml", "https://h/a.toml"}, {"https://h/a.toml", "https://h/a.toml"}, {"https://h/" + strings.Repeat("a", 1024) + ".toml"}} {
+			var bad remote.Set
+			for _, name := range names {
+				bad.Texts = append(bad.Texts, remote.Text{Name: name, Data: []byte("a 2\n")})
+			}
+			s.src.server.give(bad)
+			pass(time.Second)
+			if c := s.src.Status().Connection; !strings.HasPrefix(c.Error, "reading the service files of the server: unexpected name ") {
+				t.Errorf("names %q: connection %+v", names, c)
+			}
+		}
+		s.use("with those", "a 1", 1)
+		s.give(map[string]string{"a.toml": "a 2\n"})
+		s.use("after them", "a 2", 1)
+		s.stop()
+	})
+}
+
+// A text is judged again when it was signed, or is not any more, and when settings change.
+func TestSharesOfTextsOfServer(t *testing.T) {
+	serving(t, func(s *served) {
+		var owners atomic.Pointer[[]read.Owner]
+		all := []read.Owner{{Sources: []string{"https://h/"}, Addresses: []netip.Prefix{netip.MustParsePrefix("10.96.1.0/24")}, Namespaces: []string{"*"}, Allow: []string{"exec"}}}
+		owners.Store(&all)
+		s.real, s.guardPrograms, s.owners = true, true, func() []read.Owner { return *owners.Load() }
+		text := "[[services]]\nname = 'a'\nvips = ['10.96.1.1']\nports = [{ port = 80 }]\nendpoints = ['192.0.2.1']\nhealth_check = { type = 'exec', command = ['/bin/true'] }\n"
+		is := func(when, states, fault string) {
+			t.Helper()
+			if got, faults := s.states(), s.faults(); got != states || !strings.Contains(faults, fault) || fault == "" && faults != "" {
+				t.Errorf("%s: %s with faults %q; want %s with %q", when, got, faults, states, fault)
+			}
+		}
+		give := func(signed bool) {
+			set := set(map[string]string{"a.toml": text})
+			set.Texts[0].Signed = signed
+			s.giveSet(set)
+		}
+		s.start()
+		give(false)
+		is("not signed", "a.toml refused 0", "https://h/a.toml:6:43: svcproxy runs no program that this file names: allow of owners[0]")
+		give(true)
+		is("signed", "a.toml accepted 1", "")
+		give(false)
+		is("not signed any more", "a.toml stale 1", "is not signed")
+		give(true)
+		moment()
+		s.stop()
+		s.start()
+		pass(time.Second)
+		is("without the server", "a.toml accepted 1", "")
+		give(false)
+		is("and then not signed", "a.toml stale 1", "is not signed")
+		give(true)
+		is("and then signed", "a.toml accepted 1", "")
+		owners.Store(&[]read.Owner{{Files: []string{"*"}, Namespaces: []string{"*"}}})
+		s.src.Revalidate()
+		pass(time.Second)
+		is("of no owner any more", "a.toml stale 1", `has this source, so it may claim nothing; write [[owners]] with "https://h/a.toml" in sources`)
+		s.stop()
+		s.start()
+		pass(time.Second)
+		is("of no owner, without the server", "a.toml accepted 1", "svcproxy runs no program that this file names")
+		owners.Store(&all)
+		give(true)
+		is("of its owner again", "a.toml accepted 1", "")
+		if s.src.files["https://h/a.toml"].used.Services[0].HealthCheck.Barred != "" {
+			t.Error("its program does not run")
+		}
+		s.stop()
+	})
+}
+
+// Whether a text is signed is part of what is judged, also where nothing else of it changes.
+func TestSignatureOfText(t *testing.T) {
+	serving(t, func(s *served) {
+		s.real, s.owners = true, func() []read.Owner {
+			return []read.Owner{{Sources: []string{"https://h/"}, Addresses: []netip.Prefix{netip.MustParsePrefix("10.96.1.0/24")}, Namespaces: []string{"*"}, Allow: []string{"announce"}}}
+		}
+		s.start()
+		for i, want := range []string{"a.toml refused 0", "a.toml accepted 1", "a.toml stale 1", "a.toml accepted 1"} {
+			set := set(map[string]string{"a.toml": "[[services]]\nname = 'a'\nvips = ['10.96.1.1']\nports = [{ port = 80 }]\nendpoints = ['192.0.2.1']\nannounce = ['bgp']\n"})
+			set.Texts[0].Signed = i%2 == 1
+			if s.giveSet(set); s.states() != want {
+				t.Errorf("signed %v: %s with faults %q, want %s", i%2 == 1, s.states(), s.faults(), want)
+			}
+		}
 		s.stop()
 	})
 }

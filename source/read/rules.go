@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -141,7 +142,8 @@ const maxTextName = 1024
 // IsTextName reports whether a text of a server can have this name: a URL or etcd:/KEY that ends as names of service files do.
 func IsTextName(name string) bool {
 	scheme, _, ok := strings.Cut(name, ":/")
-	return ok && scheme != "" && !strings.Contains(scheme, "/") && len(name) <= maxTextName && utf8.ValidString(name) && source.Printable(name) == name && IsServiceFile(name)
+	return ok && scheme != "" && !strings.Contains(scheme, "/") && len(name) <= maxTextName && utf8.ValidString(name) && IsServiceFile(name) &&
+		!strings.ContainsFunc(name, func(r rune) bool { return !strconv.IsPrint(r) })
 }
 
 // IsKeptName reports whether a text that was kept can be the name of a file, or of a text of a server.
