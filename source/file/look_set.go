@@ -108,7 +108,7 @@ func (s *looks) doubt(set *remote.Set) string {
 	empty = slices.DeleteFunc(slices.Clone(empty), srv.allows)
 	a := remote.Answer{Lists: len(set.Texts), Version: numberOf(set), Newest: srv.newest}
 	older := a.Version != 0 && a.Version < a.Newest && !srv.allows(s.source)
-	if srv.newest = max(srv.newest, a.Version); len(empty) == 0 && !older {
+	if s.noteVersion(max(srv.newest, a.Version)); len(empty) == 0 && !older {
 		return ""
 	}
 	s.eachKnown(func(name string) {
@@ -129,6 +129,14 @@ func (s *looks) doubt(set *remote.Set) string {
 func (s *server) allows(answer string) bool {
 	names := *s.allowed.Load()
 	return slices.Contains(names, answer) || slices.Contains(names, s.source)
+}
+
+// noteVersion notes which version a set must not be older than, over restarts too.
+func (s *looks) noteVersion(v uint64) {
+	if v != s.server.newest && s.store != nil {
+		s.store.PutDirectory(fmt.Appendf(nil, "%d\n", v))
+	}
+	s.server.newest = v
 }
 
 // numberOf returns the version of a set, if it is a number.
@@ -212,7 +220,7 @@ func (s *looks) admit(ctx context.Context, sink source.Sink) bool {
 		return false
 	}
 	srv.admits = srv.set.Load()
-	srv.newest = numberOf(srv.admits)
+	s.noteVersion(numberOf(srv.admits))
 	if probes, _, ok := s.findInSet(ctx, sink); ok {
 		s.handChanges(probes, sink)
 	}

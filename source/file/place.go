@@ -143,6 +143,13 @@ func newServer(f remote.Fetcher, name, address string, log *slog.Logger) *server
 	return s
 }
 
+// loadVersion takes up the newest version that an earlier run heard of.
+func (s *server) loadVersion(path string) {
+	if data, err := os.ReadFile(path); err == nil {
+		_, _ = fmt.Sscan(string(data), &s.newest) // or else 0: not known
+	}
+}
+
 var errFetcherEnded = errors.New("the work of asking the server has ended; beginning again")
 
 // follow has the server followed until ctx ends.

@@ -46,7 +46,11 @@ func (s *Source) run(ctx context.Context, sink source.Sink) {
 	}
 	if s.store != nil {
 		s.store.Load()
-		s.directory.loadID()
+		if s.server != nil {
+			s.server.loadVersion(s.directory.statePath)
+		} else {
+			s.directory.loadID()
+		}
 		s.loadDecisions(time.Now())
 		s.background.Go(func() { s.store.Run(ctx) })
 	}

@@ -107,7 +107,7 @@ const (
 	directoryFile = "directory"
 )
 
-// PutDirectory takes what is to be kept of the directory of files, for writeMore.
+// PutDirectory takes what is to be kept of the directory of files, or of the server that has them, for writeMore.
 func (q *queue) PutDirectory(text []byte) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -134,7 +134,7 @@ func (st *Store) Flush(ctx context.Context) error {
 // DecisionsPath returns the path of what PutDecisions takes.
 func (st *Store) DecisionsPath() string { return st.dir.file(decisionsFile) }
 
-// DirectoryPath returns the path of what stateDir keeps of the directory of files, see PutDirectory.
+// DirectoryPath returns the path of what PutDirectory has kept in stateDir.
 func DirectoryPath(stateDir string) string { return lastGoodDir(stateDir).file(directoryFile) }
 
 // writeMore writes some of what is pending, and reports whether there is more. After
