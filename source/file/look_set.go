@@ -2,6 +2,7 @@ package file
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,9 +34,7 @@ func (s *looks) findInSet(ctx context.Context, _ source.Sink) (probes []probe, w
 		if !srv.beside && len(s.remembered()) == 0 {
 			return nil, blindPoll, false
 		}
-		srv.set.Store(&remote.Set{Partial: true})
-		s.takeSet()
-		s.todo.all = true
+		s.useSet(&remote.Set{Partial: true}, false)
 	}
 	todo := s.todo
 	s.todo = newWork()
@@ -45,31 +44,43 @@ func (s *looks) findInSet(ctx context.Context, _ source.Sink) (probes []probe, w
 	return probes, blindPoll, ok
 }
 
-// takeSet adds to the work to do what the newest set changes. What a set lacks that is incomplete, or in doubt, stays.
+// takeSet has the newest set used, unless it is in doubt: one that is older than what is in use waits.
 func (s *looks) takeSet() {
 	srv := s.server
-	now, was := srv.next.Swap(nil), srv.set.Load()
-	switch {
-	case now != nil && was != nil && !srv.lacking:
-		addChanged(s.todo.names, was.Texts, now.Texts)
-	case now != nil:
-		s.todo.all = true
-	case was == nil:
+	now := srv.next.Swap(nil)
+	set := cmp.Or(now, srv.set.Load())
+	if set == nil {
 		return
-	default:
-		now = was
 	}
-	srv.set.Store(now)
-	why := s.doubt(now)
-	lacking := why != "" || now.Partial
-	s.todo.all = s.todo.all || srv.lacking && !lacking
-	srv.lacking = lacking
-	if why != "" {
-		srv.Hold(0, why)
-	} else {
+	why, older := s.doubt(set)
+	if why == "" {
 		srv.Release(0)
+	} else {
+		srv.Hold(0, why)
 	}
-	if now.Partial {
+	if older {
+		srv.next.CompareAndSwap(nil, now)
+	} else {
+		s.useSet(set, why != "")
+	}
+}
+
+// useSet adds to the work to do what a set changes. What one lacks that is incomplete, or in doubt, stays.
+func (s *looks) useSet(set *remote.Set, doubt bool) {
+	srv := s.server
+	was, lacked := srv.set.Swap(set), srv.lacking
+	srv.lacking = doubt || set.Partial
+	if was == nil || lacked && (was != set || !srv.lacking) {
+		s.todo.all = true
+	} else if was != set {
+		addChanged(s.todo.names, was.Texts, set.Texts)
+	}
+	if v := numberOf(set); v != srv.newest && v != 0 {
+		if srv.newest = v; s.store != nil {
+			s.store.PutDirectory(fmt.Appendf(nil, "%d\n", v))
+		}
+	}
+	if set.Partial {
 		srv.Stale(fmt.Sprintf("STALE: the server has not told of all that it has since the start of %s: the rest is as last known", clock(srv.begun)))
 	} else {
 		srv.Synced()
@@ -95,11 +106,12 @@ func addChanged(names map[string]bool, was, is []remote.Text) {
 	}
 }
 
-// doubt returns why a set takes nothing away before the operator confirms it; empty: what it lacks is gone.
-func (s *looks) doubt(set *remote.Set) string {
+// doubt returns why a set is held; empty: it is used. One that is older than what is in use is not used at all, and of another
+// one only what it lacks stays.
+func (s *looks) doubt(set *remote.Set) (why string, older bool) {
 	srv := s.server
 	if set == srv.admits {
-		return ""
+		return "", false
 	}
 	empty := set.Empty
 	if len(set.Texts) == 0 && !set.Partial && len(empty) == 0 {
@@ -107,9 +119,9 @@ func (s *looks) doubt(set *remote.Set) string {
 	}
 	empty = slices.DeleteFunc(slices.Clone(empty), srv.allows)
 	a := remote.Answer{Lists: len(set.Texts), Version: numberOf(set), Newest: srv.newest}
-	older := a.Version != 0 && a.Version < a.Newest && !srv.allows(s.source)
-	if s.noteVersion(max(srv.newest, a.Version)); len(empty) == 0 && !older {
-		return ""
+	older = a.Version != 0 && a.Version < a.Newest && !srv.allows(s.source)
+	if len(empty) == 0 && !older {
+		return "", false
 	}
 	s.eachKnown(func(name string) {
 		if a.Known++; textOf(set, name) == nil {
@@ -118,25 +130,17 @@ func (s *looks) doubt(set *remote.Set) string {
 	})
 	switch {
 	case a.Lacks == 0:
-		return ""
+		return "", false
 	case older || a.Lists == 0:
-		return a.Doubt("service files")
+		return a.Doubt("service files"), older
 	}
-	return fmt.Sprintf("%s lists no service files, and %d of %d that were known are missing", source.Excerpt(empty[0]), a.Lacks, a.Known)
+	return fmt.Sprintf("%s lists no service files, and %d of %d that were known are missing", source.Excerpt(empty[0]), a.Lacks, a.Known), false
 }
 
 // allows reports whether an answer of the server, or any of the source, is used also where it became empty.
 func (s *server) allows(answer string) bool {
 	names := *s.allowed.Load()
 	return slices.Contains(names, answer) || slices.Contains(names, s.source)
-}
-
-// noteVersion notes which version a set must not be older than, over restarts too.
-func (s *looks) noteVersion(v uint64) {
-	if v != s.server.newest && s.store != nil {
-		s.store.PutDirectory(fmt.Appendf(nil, "%d\n", v))
-	}
-	s.server.newest = v
 }
 
 // numberOf returns the version of a set, if it is a number.
@@ -219,8 +223,7 @@ func (s *looks) admit(ctx context.Context, sink source.Sink) bool {
 	if srv == nil || srv.Held() == 0 {
 		return false
 	}
-	srv.admits = srv.set.Load()
-	s.noteVersion(numberOf(srv.admits))
+	srv.admits = cmp.Or(srv.next.Load(), srv.set.Load())
 	if probes, _, ok := s.findInSet(ctx, sink); ok {
 		s.handChanges(probes, sink)
 	}

@@ -129,9 +129,9 @@ type server struct {
 	beside  bool                       // other sources are served too, and do not wait for it
 	begun   time.Time                  // zero: not yet
 	given   chan struct{}              // holds something after next was set
-	next    atomic.Pointer[remote.Set] // the newest, which was not looked at yet; nil: none
-	set     atomic.Pointer[remote.Set] // that was looked at last; nil: none
-	newest  uint64                     // the highest version of a set; 0: not known
+	next    atomic.Pointer[remote.Set] // the newest, which is not used yet; nil: none
+	set     atomic.Pointer[remote.Set] // that is used; nil: none
+	newest  uint64                     // the version of the last set that had a number; 0: not known
 	lacking bool                       // what set lacks is used as it was last known
 	admits  *remote.Set                // that the operator has confirmed
 	allowed atomic.Pointer[[]string]   // see Source.SetAllowEmpty
