@@ -26,7 +26,8 @@ func historyCommand(p *program) *cobra.Command {
 		Long: `History shows the versions of service files that were accepted, the newest first:
 the number, by which rollback knows it, when it was accepted, who owned the file, how
 many services it had, and how many of them were new (+), gone (-) or other than
-before (~). One version of each file is in use, unless the file was removed.`,
+before (~). One version of each file is in use, unless the file was removed. FILE is
+the name of a file, or the URL of one that a server has.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var list []keep.Revision
@@ -56,7 +57,9 @@ func rollbackCommand(p *program) *cobra.Command {
 		Short: "Use an older version of a service file until the file changes again",
 		Long: `Rollback has the daemon use a version that svcproxy history shows in place of the
 present file, also over restarts, until the file changes again. The file itself is
-left as it is, and status calls it rolled back. With FILE the version must be one of it.`,
+left as it is, and status calls it rolled back. With FILE, a name or a URL, the version
+must be one of it. Each source of service files counts its own versions: FILE is needed
+where two have the number.`,
 		Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			number, err := strconv.Atoi(args[len(args)-1])

@@ -47,7 +47,7 @@ func TestTextsOfServers(t *testing.T) {
 		if strings.HasPrefix(tt.text, "{") || strings.HasPrefix(tt.text, `["`) {
 			ext = ".json"
 		}
-		for _, name := range []string{"web" + ext, "web.endpoints" + ext} { // which is no list
+		for _, name := range []string{"web" + ext, "web.endpoints" + ext} { // the second is not a list
 			url := "https://config.example.net/team-a/" + name
 			for what, j := range map[string]struct {
 				owners       func() []read.Owner
