@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"time"
 
 	"svcproxy.dev/svcproxy/source"
@@ -34,7 +33,9 @@ func (s *looks) findInSet(ctx context.Context, _ source.Sink) (probes []probe, w
 		if !srv.beside && len(s.remembered()) == 0 {
 			return nil, blindPoll, false
 		}
-		s.useSet(&remote.Set{Partial: true}, false)
+		srv.set.Store(&remote.Set{Partial: true})
+		s.takeSet()
+		s.todo.all = true
 	}
 	todo := s.todo
 	s.todo = newWork()
@@ -44,41 +45,28 @@ func (s *looks) findInSet(ctx context.Context, _ source.Sink) (probes []probe, w
 	return probes, blindPoll, ok
 }
 
-// takeSet has the newest set used, unless it is in doubt: one that is older than what is in use waits.
+// takeSet adds to the work to do what the newest set changes. What one lacks stays where the server has not spoken of it, or
+// may have lost it.
 func (s *looks) takeSet() {
 	srv := s.server
-	now := srv.next.Swap(nil)
-	set := cmp.Or(now, srv.set.Load())
-	if set == nil {
+	now, was := srv.next.Swap(nil), srv.set.Load()
+	if now == nil && was == nil {
 		return
 	}
-	why, older := s.doubt(set)
-	if why == "" {
-		srv.Release(0)
-	} else {
-		srv.Hold(0, why)
-	}
-	if older {
-		srv.next.CompareAndSwap(nil, now)
-	} else {
-		s.useSet(set, why != "")
-	}
-}
-
-// useSet adds to the work to do what a set changes. What one lacks that is incomplete, or in doubt, stays.
-func (s *looks) useSet(set *remote.Set, doubt bool) {
-	srv := s.server
-	was, lacked := srv.set.Swap(set), srv.lacking
-	srv.lacking = doubt || set.Partial
-	if was == nil || lacked && (was != set || !srv.lacking) {
+	set, had := cmp.Or(now, was), srv.lacks
+	srv.set.Store(set)
+	why, lost := s.doubt(set)
+	srv.lacks = lacking{set, lost}
+	switch {
+	case was == nil, had.set == nil, !srv.lacks.equal(had):
 		s.todo.all = true
-	} else if was != set {
+	case set != was:
 		addChanged(s.todo.names, was.Texts, set.Texts)
 	}
-	if v := numberOf(set); v != srv.newest && v != 0 {
-		if srv.newest = v; s.store != nil {
-			s.store.PutDirectory(fmt.Appendf(nil, "%d\n", v))
-		}
+	if why != "" {
+		srv.Hold(0, why)
+	} else {
+		srv.Release(0)
 	}
 	if set.Partial {
 		srv.Stale(fmt.Sprintf("STALE: the server has not told of all that it has since the start of %s: the rest is as last known", clock(srv.begun)))
@@ -106,50 +94,77 @@ func addChanged(names map[string]bool, was, is []remote.Text) {
 	}
 }
 
-// doubt returns why a set is held; empty: it is used. One that is older than what is in use is not used at all, and of another
-// one only what it lacks stays.
-func (s *looks) doubt(set *remote.Set) (why string, older bool) {
+// doubt returns why a set does not take away all that it lacks before the operator confirms it, and which answers may have lost
+// that; empty: what it lacks is gone. Once an answer was empty, or older, that ends when nothing is missing any more: a server
+// may be filled bit by bit, and its version may pass the one that was known.
+func (s *looks) doubt(set *remote.Set) (why string, lost []string) {
 	srv := s.server
 	if set == srv.admits {
-		return "", false
+		return "", nil
 	}
-	empty := set.Empty
-	if len(set.Texts) == 0 && !set.Partial && len(empty) == 0 {
-		empty = []string{s.source}
+	lost = slices.Concat(srv.empty, set.Empty)
+	if len(set.Texts) == 0 && !set.Partial && len(set.Unknown)+len(lost) == 0 {
+		lost = append(lost, s.source)
 	}
-	empty = slices.DeleteFunc(slices.Clone(empty), srv.allows)
-	a := remote.Answer{Lists: len(set.Texts), Version: numberOf(set), Newest: srv.newest}
-	older = a.Version != 0 && a.Version < a.Newest && !srv.allows(s.source)
-	if len(empty) == 0 && !older {
-		return "", false
+	slices.Sort(lost)
+	lost = slices.DeleteFunc(slices.Compact(lost), srv.allows)
+	older := srv.heard.older(set) && !srv.allows(s.source)
+	a := remote.Answer{Lists: len(set.Texts), Version: numberOf(set), Newest: srv.heard.newest}
+	of := map[string]bool{} // answers of which something is missing
+	if len(lost) > 0 || older {
+		s.eachKnown(func(name string) {
+			a.Known++
+			if textOf(set, name) != nil || set.Leaves(name) {
+				return
+			}
+			i := slices.IndexFunc(lost, func(answer string) bool { return remote.Below(name, answer) })
+			if i >= 0 {
+				of[lost[i]] = true
+			}
+			if i >= 0 || older {
+				a.Lacks++
+			}
+		})
 	}
-	s.eachKnown(func(name string) {
-		if a.Known++; textOf(set, name) == nil {
-			a.Lacks++
-		}
-	})
+	lost = slices.DeleteFunc(lost, func(answer string) bool { return !of[answer] })
+	srv.empty = lost
 	switch {
 	case a.Lacks == 0:
-		return "", false
-	case older || a.Lists == 0:
-		return a.Doubt("service files"), older
+		s.compareWith(set)
+		return "", nil
+	case older:
+		s.noteHeard(heard{srv.heard.newest, true, srv.heard.counter})
+		return srv.heard.doubt(a, set), []string{s.source}
+	case a.Lists+len(set.Unknown) == 0:
+		return a.Doubt("service files"), lost
 	}
-	return fmt.Sprintf("%s lists no service files, and %d of %d that were known are missing", source.Excerpt(empty[0]), a.Lacks, a.Known), false
+	lists := "lists"
+	if !slices.Contains(set.Empty, lost[0]) {
+		lists = "listed"
+	}
+	return fmt.Sprintf("%s %s no service files, and %d of %d that were known are missing", source.Excerpt(lost[0]), lists, a.Lacks, a.Known), lost
+}
+
+// compareWith has the next sets compared with this one.
+func (s *looks) compareWith(set *remote.Set) {
+	s.server.empty = nil
+	if v := numberOf(set); v != 0 {
+		s.noteHeard(heard{newest: v, counter: set.Counter})
+	}
+}
+
+// noteHeard notes what was heard, over restarts too.
+func (s *looks) noteHeard(h heard) {
+	if h != s.server.heard && s.store != nil {
+		s.store.PutDirectory(h.encode())
+	}
+	s.server.heard = h
 }
 
 // allows reports whether an answer of the server, or any of the source, is used also where it became empty.
 func (s *server) allows(answer string) bool {
 	names := *s.allowed.Load()
 	return slices.Contains(names, answer) || slices.Contains(names, s.source)
-}
-
-// numberOf returns the version of a set, if it is a number.
-func numberOf(set *remote.Set) uint64 {
-	n, err := strconv.ParseUint(set.Version, 10, 64)
-	if err != nil {
-		return 0
-	}
-	return n
 }
 
 // eachKnown visits the texts that are in use or, before that, those of the state directory.
@@ -168,7 +183,7 @@ func (s *looks) eachKnown(visit func(name string)) {
 
 // lookAtTexts finds out which version each of these texts has now. It returns false when ctx ended before.
 func (s *looks) lookAtTexts(ctx context.Context, todo work) ([]probe, bool) {
-	set, lacking := s.server.set.Load(), s.server.lacking
+	set, lacks := s.server.set.Load(), s.server.lacks
 	names := maps.Clone(todo.names)
 	if todo.all {
 		for i := range set.Texts {
@@ -177,12 +192,12 @@ func (s *looks) lookAtTexts(ctx context.Context, todo work) ([]probe, bool) {
 		for name := range s.files {
 			names[name] = true
 		}
-		if lacking || s.keepsMissing() {
+		if lacks.any() || s.keepsMissing() {
 			maps.Copy(names, s.remembered())
 		}
 	}
-	if lacking && s.synced {
-		maps.DeleteFunc(names, func(name string, _ bool) bool { return textOf(set, name) == nil })
+	if s.synced {
+		maps.DeleteFunc(names, func(name string, _ bool) bool { return textOf(set, name) == nil && lacks.keeps(name) })
 	}
 	probes := make([]probe, 0, len(names))
 	s.mu.Lock()
@@ -199,11 +214,12 @@ func (s *looks) lookAtTexts(ctx context.Context, todo work) ([]probe, bool) {
 	return probes, forEach(ctx, len(probes), func(i int) {
 		p := &probes[i]
 		t := textOf(set, p.name)
+		left := t == nil && lacks.keeps(p.name)
 		switch {
 		case t != nil:
 			p.rules.From.Signed = t.Signed
 			p.v = p.version(ctx, t.Data, nil, s.parse)
-		case lacking:
+		case left:
 			p.v = p.unreadVersion(errNoText)
 		default:
 			p.v = read.Gone
@@ -211,7 +227,7 @@ func (s *looks) lookAtTexts(ctx context.Context, todo work) ([]probe, bool) {
 		if s.store != nil && !s.synced {
 			s.restore(ctx, p)
 		}
-		if t == nil && lacking && p.good != nil { // as if the server had it
+		if left && p.good != nil { // as if the server had it
 			p.v = p.good
 		}
 	})
@@ -223,7 +239,8 @@ func (s *looks) admit(ctx context.Context, sink source.Sink) bool {
 	if srv == nil || srv.Held() == 0 {
 		return false
 	}
-	srv.admits = cmp.Or(srv.next.Load(), srv.set.Load())
+	srv.admits = srv.set.Load()
+	s.compareWith(srv.admits)
 	if probes, _, ok := s.findInSet(ctx, sink); ok {
 		s.handChanges(probes, sink)
 	}

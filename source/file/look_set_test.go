@@ -402,7 +402,7 @@ func TestOlderSetIsHeld(t *testing.T) {
 	serving(t, func(s *served) {
 		version := func(v string, texts map[string]string) remote.Set {
 			set := set(texts)
-			set.Version = v
+			set.Version, set.Counter = v, "cluster 1"
 			return set
 		}
 		s.start()
@@ -411,22 +411,58 @@ func TestOlderSetIsHeld(t *testing.T) {
 		s.use("of a backup", "a 1, b 1", 1)
 		s.warns("of a backup", "its list of service files is of version 5, before 7, and lacks 1 of 2")
 		s.giveSet(version("6", map[string]string{"a.toml": "a 2\n"}))
-		s.use("that goes on", "a 1, b 1", 0)
+		s.use("that goes on", "a 2, b 1", 1)
 		moment()
 		s.stop()
 		s.start()
 		s.giveSet(version("6", map[string]string{"a.toml": "a 2\n"}))
-		pass(time.Second)
-		s.use("after a restart", "a 1, b 1", 1)
+		s.use("after a restart", "a 2, b 1", 1)
 		s.warns("after a restart", "its list of service files is of version 6, before 7, and lacks 1 of 2")
 		s.confirm()
 		s.use("confirmed", "a 2", 1)
-		s.giveSet(version("6", map[string]string{"a.toml": "a 2\n", "b.toml": "b 1\n"}))
-		s.giveSet(version("5", map[string]string{"a.toml": "a 3\n", "b.toml": "b 1\n"}))
-		s.use("older and whole", "a 3, b 1", 2)
-		s.giveSet(version("6", map[string]string{"c.toml": "c 1\n"}))
+		s.giveSet(version("8", map[string]string{"c.toml": "c 1\n"}))
 		s.use("after that", "c 1", 1)
 		s.warns("after that", "")
+
+		s.giveSet(version("4", map[string]string{"d.toml": "d 1\n"}))
+		s.use("of another backup", "c 1, d 1", 1)
+		moment()
+		s.stop()
+		s.start()
+		s.giveSet(version("9", map[string]string{"d.toml": "d 1\n"}))
+		s.use("of it with a higher version, after a restart", "c 1, d 1", 1)
+		s.warns("of it with a higher version", "its list of service files was of a version before 8, and lacks 1 of 2")
+		s.giveSet(version("10", map[string]string{"c.toml": "c 2\n", "d.toml": "d 1\n"}))
+		s.use("that lacks nothing", "c 2, d 1", 1)
+		s.warns("that lacks nothing", "")
+		s.giveSet(version("11", map[string]string{"d.toml": "d 1\n"}))
+		s.use("after that one", "d 1", 1)
+
+		other := version("12", map[string]string{"e.toml": "e 1\n"})
+		other.Counter = "cluster 2"
+		s.giveSet(other)
+		s.use("of another server", "d 1, e 1", 1)
+		s.warns("of another server", "its list of service files is of cluster 2, was of cluster 1, and lacks 1 of 1")
+		s.confirm()
+		s.use("of another server, confirmed", "e 1", 1)
+		s.stop()
+	})
+}
+
+// A server that was emptied and is filled bit by bit takes nothing away meanwhile.
+func TestFilledAgain(t *testing.T) {
+	serving(t, func(s *served) {
+		s.start()
+		s.give(map[string]string{"a.toml": "a 1\n", "b.toml": "b 1\n"})
+		s.give(nil)
+		s.give(map[string]string{"a.toml": "a 2\n"})
+		s.use("filled in part", "a 2, b 1", 2)
+		s.warns("filled in part", `"http" listed no service files, and 1 of 2 that were known are missing`)
+		s.give(map[string]string{"a.toml": "a 2\n", "b.toml": "b 2\n"})
+		s.use("full again", "a 2, b 2", 1)
+		s.warns("full again", "")
+		s.give(map[string]string{"a.toml": "a 2\n"})
+		s.use("after that", "a 2", 1)
 		s.stop()
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -129,12 +130,31 @@ type server struct {
 	beside  bool                       // other sources are served too, and do not wait for it
 	begun   time.Time                  // zero: not yet
 	given   chan struct{}              // holds something after next was set
-	next    atomic.Pointer[remote.Set] // the newest, which is not used yet; nil: none
-	set     atomic.Pointer[remote.Set] // that is used; nil: none
-	newest  uint64                     // the version of the last set that had a number; 0: not known
-	lacking bool                       // what set lacks is used as it was last known
+	next    atomic.Pointer[remote.Set] // the newest, which was not looked at yet; nil: none
+	set     atomic.Pointer[remote.Set] // that was looked at last; nil: none
+	heard   heard                      // of versions
+	empty   []string                   // answers that listed nothing, until nothing of them is missing
+	lacks   lacking                    // which texts stay that set lacks
 	admits  *remote.Set                // that the operator has confirmed
 	allowed atomic.Pointer[[]string]   // see Source.SetAllowEmpty
+}
+
+// A lacking says which texts stay that a set lacks.
+type lacking struct {
+	set  *remote.Set
+	lost []string // answers that are in doubt: what they may list stays
+}
+
+func (l lacking) any() bool { return len(l.lost) > 0 || l.set.Partial || len(l.set.Unknown) > 0 }
+
+// keeps reports whether a text stays that the set lacks.
+func (l lacking) keeps(name string) bool {
+	return l.set.Leaves(name) || slices.ContainsFunc(l.lost, func(answer string) bool { return remote.Below(name, answer) })
+}
+
+// equal reports whether l keeps the same names as one of another set.
+func (l lacking) equal(o lacking) bool {
+	return slices.Equal(l.lost, o.lost) && l.set.Partial == o.set.Partial && slices.Equal(l.set.Unknown, o.set.Unknown)
 }
 
 func newServer(f remote.Fetcher, name, address string, log *slog.Logger) *server {
@@ -143,10 +163,50 @@ func newServer(f remote.Fetcher, name, address string, log *slog.Logger) *server
 	return s
 }
 
-// loadVersion takes up the newest version that an earlier run heard of.
-func (s *server) loadVersion(path string) {
+// A heard is what is known of the versions of a server, over restarts too.
+type heard struct {
+	newest  uint64 // of the last set that was not older; 0: not known
+	doubted bool   // an older one came: what it lacked stays until nothing is missing, whatever the version is by then
+	counter string // see remote.Set
+}
+
+const heardFormat = "%d %t %q\n"
+
+func (h heard) encode() []byte { return fmt.Appendf(nil, heardFormat, h.newest, h.doubted, h.counter) }
+
+// older reports whether a set may be older than what was heard.
+func (h heard) older(set *remote.Set) bool {
+	v := numberOf(set)
+	return v != 0 && h.newest != 0 && (h.doubted || v < h.newest || set.Counter != h.counter)
+}
+
+// doubt returns why a set is held that may be older, and lacks something.
+func (h heard) doubt(a remote.Answer, set *remote.Set) string {
+	switch {
+	case set.Counter != h.counter:
+		return fmt.Sprintf("its list of service files is of %s, was of %s, and lacks %d of %d", set.Counter, h.counter, a.Lacks, a.Known)
+	case a.Version >= a.Newest:
+		return fmt.Sprintf("its list of service files was of a version before %d, and lacks %d of %d", a.Newest, a.Lacks, a.Known)
+	}
+	return a.Doubt("service files")
+}
+
+// numberOf returns the version of a set, if it is a number.
+func numberOf(set *remote.Set) uint64 {
+	n, err := strconv.ParseUint(set.Version, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// loadHeard takes up what an earlier run heard.
+func (s *server) loadHeard(path string) {
+	var h heard
 	if data, err := os.ReadFile(path); err == nil {
-		_, _ = fmt.Sscan(string(data), &s.newest) // or else 0: not known
+		if _, err := fmt.Sscanf(string(data), heardFormat, &h.newest, &h.doubted, &h.counter); err == nil {
+			s.heard = h
+		}
 	}
 }
 

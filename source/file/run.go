@@ -47,7 +47,7 @@ func (s *Source) run(ctx context.Context, sink source.Sink) {
 	if s.store != nil {
 		s.store.Load()
 		if s.server != nil {
-			s.server.loadVersion(s.directory.statePath)
+			s.server.loadHeard(s.directory.statePath)
 		} else {
 			s.directory.loadID()
 		}
