@@ -35,6 +35,11 @@ func known() (keys, sources, modes []string) {
 // every is settings in which no key has its default.
 func every() configs.Settings {
 	ofSources := configs.Default().OfSources // of which some keys may have no zero
+	ofSources.HTTP = configs.HTTP{
+		URLs: []string{"https://config.example.net/svc/index.json", "http://[::1]:8080/web.toml"}, Interval: time.Minute, Timeout: 1500 * time.Millisecond,
+		CAFile: "/etc/svcproxy/ca.pem", CertFile: "/etc/svcproxy/cert.pem", KeyFile: "/etc/svcproxy/key.pem", BearerFile: "/etc/svcproxy/token",
+		PublicKey: "RWTcw9yO5zBiCtmA3JbYJ8/nXGfK7IpfnI6eZIcz6C1lWGwkgXoqm5fG", MaxSize: 1 << 30,
+	}
 	ofSources.Kubernetes = configs.Kubernetes{Kubeconfig: "/etc/kübe \"config\"", APIServer: "https://[fd00::1]:6443", ProxyName: "svcproxy"}
 	return configs.Settings{
 		Mode: "ipvs", Sources: []string{"kubernetes", "file"}, NodeName: "node-a", Zone: "East",
@@ -154,6 +159,12 @@ func TestSettingsFaults(t *testing.T) {
 		{"conntrack", "[conntrack]\nmax = -1\ntcp_be_liberal = 1\n", "2:7: max is -1; want 0 to 2147483647\n3:18: tcp_be_liberal is 1, a number; want true or false\n"},
 		{"kubernetes", "[kubernetes]\nkubeconfig = 'config'\napi_server = '10.0.0.1:6443'\nproxy_name = '-'\n", "2:14: kubeconfig is \"config\"; want an absolute path\n" +
 			"3:14: api_server is \"10.0.0.1:6443\"; want a URL, such as \"https://10.0.0.1:6443\"\n4:14: proxy_name is \"-\"; want letters, digits, -, _ and .\n"},
+		{"http", "[http]\nurls = ['https://h/a.toml', 'https://u@h/a.toml', 'h/a.toml', 'https://h/a.toml']\ninterval = '10ms'\nca_file = 'ca.pem'\npublic_key = 'RW'\nmax_size = '16MB'\n",
+			"2:29: \"https://u@h/a.toml\" is not the URL of a service file or an index; a URL has no user or password; write bearer_file\n" +
+				"2:51: \"h/a.toml\" is not the URL of a service file or an index; want https://HOST/PATH\n2:63: urls[3] is the same as urls[0]\n3:12: interval is \"10ms\"; want 1s to 24h\n" +
+				"4:11: ca_file is \"ca.pem\"; want an absolute path\n5:14: public_key is \"RW\"; want the second line of a public key of minisign, or \"\"\n" +
+				"6:12: max_size is \"16MB\", which is not a size; want a number and B, KiB, MiB or GiB, such as \"16MiB\"\n"},
+		{"http size", "[http]\nmax_size = '1023B'\ntimeout = '0s'\n", "2:12: max_size is \"1023B\"; want 1KiB to 1GiB\n3:11: timeout is \"0s\"; want 100ms to 1h\n"},
 		{"log", "log.level = 'warning'\nlog.format = 'logfmt'\n", "1:13: unknown log level \"warning\"; want debug, info, warn or error\n2:14: unknown log format \"logfmt\"; want text or json\n"},
 		{"limits", "[limits]\nfile_size = 0\nservices = '1'\nendpoints = 10000001\nports = 65536\nvips = 1\n", "2:13: file_size is 0; want 1 to 1073741824\n3:12: services is \"1\", a string; want a number from 1 to 10000000\n" +
 			"4:13: endpoints is 10000001; want 1 to 10000000\n5:9: ports is 65536; want 1 to 65535\n6:1: unknown key \"vips\"; want file_size, services, endpoints, ports, frontends, frontend_endpoints or frontend_source_ranges\n"},
@@ -234,6 +245,34 @@ func TestLocalhostNodePortsNeedIptables(t *testing.T) {
 		if err := s.Check(); err != nil {
 			t.Errorf("mode %s without localhost_node_ports: %v", tt.mode, err)
 		}
+	}
+}
+
+// Keys of [http] that need each other.
+func TestHTTPKeysTogether(t *testing.T) {
+	for want, h := range map[string]configs.HTTP{
+		"": {URLs: []string{"http://127.0.0.1/a.toml", "http://localhost:8080/a.toml", "http://[::1]/a.toml", "https://h/a.toml"}, CertFile: "/c", KeyFile: "/k", BearerFile: "/t"},
+		"[http] cert_file and key_file belong together, and one is not set":                         {CertFile: "/c"},
+		"[http] bearer_file would be sent in clear text to http://192.0.2.1/a.toml; write https://": {URLs: []string{"http://192.0.2.1/a.toml"}, BearerFile: "/t"},
+	} {
+		s, got := configs.Default(), ""
+		if s.HTTP = h; len(h.URLs) > 0 {
+			s.Sources = []string{"http"}
+		}
+		if err := s.Check(); err != nil {
+			got = err.Error()
+		}
+		if got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+func TestHTTPNeedsURLs(t *testing.T) {
+	s := configs.Default()
+	s.Sources = []string{"file", "http"}
+	if err := s.Check(); err == nil || err.Error() != `sources has "http", and [http] has no urls` {
+		t.Error(err)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/http"
 )
 
 // A Mode is what settings and service files may ask of a kernel subsystem that can
@@ -76,7 +77,7 @@ func (s *Settings) Check() error {
 	if s.LocalhostNodePorts && s.Mode != Auto && !modeNamed(s.Mode).LocalhostNodePorts {
 		return fmt.Errorf("localhost_node_ports is for %s mode, and mode is %q", able(canServeLocalhost), s.Mode)
 	}
-	return nil
+	return s.HTTP.check(slices.Contains(s.Sources, http.Name))
 }
 
 // WarnOfMode returns what these settings ask for that a mode does not do, and does without.
