@@ -33,9 +33,7 @@ func (s *looks) findInSet(ctx context.Context, _ source.Sink) (probes []probe, w
 		if !srv.beside && len(s.remembered()) == 0 {
 			return nil, blindPoll, false
 		}
-		srv.set.Store(&remote.Set{Partial: true})
-		s.takeSet()
-		s.todo.all = true
+		s.useSet(&remote.Set{Partial: true}, nil)
 	}
 	todo := s.todo
 	s.todo = newWork()
@@ -45,28 +43,41 @@ func (s *looks) findInSet(ctx context.Context, _ source.Sink) (probes []probe, w
 	return probes, blindPoll, ok
 }
 
-// takeSet adds to the work to do what the newest set changes. What one lacks stays where the server has not spoken of it, or
-// may have lost it.
+// takeSet has the newest set used, unless it is in doubt: one that is older than what is in use waits.
 func (s *looks) takeSet() {
 	srv := s.server
-	now, was := srv.next.Swap(nil), srv.set.Load()
-	if now == nil && was == nil {
+	now := srv.next.Swap(nil)
+	set := cmp.Or(now, srv.set.Load())
+	if set == nil {
 		return
 	}
-	set, had := cmp.Or(now, was), srv.lacks
-	srv.set.Store(set)
-	why, lost := s.doubt(set)
+	why, lost, older := s.doubt(set)
+	if why == "" {
+		srv.Release(0)
+	} else {
+		srv.Hold(0, why)
+	}
+	if older {
+		srv.next.CompareAndSwap(nil, now)
+	} else {
+		s.useSet(set, lost)
+	}
+}
+
+// useSet adds to the work to do what a set changes. What it lacks stays where the server has not spoken of it, or where these
+// answers may have lost it.
+func (s *looks) useSet(set *remote.Set, lost []string) {
+	srv := s.server
+	was, had := srv.set.Swap(set), srv.lacks
 	srv.lacks = lacking{set, lost}
 	switch {
-	case was == nil, had.set == nil, !srv.lacks.equal(had):
+	case was == nil, !srv.lacks.equal(had):
 		s.todo.all = true
-	case set != was:
+	case was != set:
 		addChanged(s.todo.names, was.Texts, set.Texts)
 	}
-	if why != "" {
-		srv.Hold(0, why)
-	} else {
-		srv.Release(0)
+	if v := numberOf(set); v != 0 {
+		s.noteHeard(heard{version: v, counter: set.Counter})
 	}
 	if set.Partial {
 		srv.Stale(fmt.Sprintf("STALE: the server has not told of all that it has since the start of %s: the rest is as last known", clock(srv.begun)))
@@ -94,13 +105,13 @@ func addChanged(names map[string]bool, was, is []remote.Text) {
 	}
 }
 
-// doubt returns why a set does not take away all that it lacks before the operator confirms it, and which answers may have lost
-// that; empty: what it lacks is gone. Once an answer was empty, or older, that ends when nothing is missing any more: a server
-// may be filled bit by bit, and its version may pass the one that was known.
-func (s *looks) doubt(set *remote.Set) (why string, lost []string) {
+// doubt returns why a set is held; empty: it is used. One that is older than what is in use is not used at all, and of another
+// one stays what these answers may have lost. That ends when nothing is missing: a server may be filled bit by bit, and the
+// version of one that was restored passes the one in use.
+func (s *looks) doubt(set *remote.Set) (why string, lost []string, older bool) {
 	srv := s.server
 	if set == srv.admits {
-		return "", nil
+		return "", nil, false
 	}
 	lost = slices.Concat(srv.empty, set.Empty)
 	if len(set.Texts) == 0 && !set.Partial && len(set.Unknown)+len(lost) == 0 {
@@ -108,49 +119,46 @@ func (s *looks) doubt(set *remote.Set) (why string, lost []string) {
 	}
 	slices.Sort(lost)
 	lost = slices.DeleteFunc(slices.Compact(lost), srv.allows)
-	older := srv.heard.older(set) && !srv.allows(s.source)
-	a := remote.Answer{Lists: len(set.Texts), Version: numberOf(set), Newest: srv.heard.newest}
-	of := map[string]bool{} // answers of which something is missing
+	older = srv.heard.older(set) && !srv.allows(s.source)
+	a := remote.Answer{Lists: len(set.Texts), Version: numberOf(set), Newest: srv.heard.version}
 	if len(lost) > 0 || older {
-		s.eachKnown(func(name string) {
-			a.Known++
-			if textOf(set, name) != nil || set.Leaves(name) {
-				return
-			}
-			i := slices.IndexFunc(lost, func(answer string) bool { return remote.Below(name, answer) })
-			if i >= 0 {
-				of[lost[i]] = true
-			}
-			if i >= 0 || older {
-				a.Lacks++
-			}
-		})
+		lost = s.countLacks(set, lost, older, &a)
 	}
-	lost = slices.DeleteFunc(lost, func(answer string) bool { return !of[answer] })
 	srv.empty = lost
 	switch {
 	case a.Lacks == 0:
-		s.compareWith(set)
-		return "", nil
+		return "", nil, false
 	case older:
-		s.noteHeard(heard{srv.heard.newest, true, srv.heard.counter})
-		return srv.heard.doubt(a, set), []string{s.source}
+		s.noteHeard(heard{srv.heard.version, srv.heard.counter, true})
+		return srv.heard.why(set, a), nil, true
 	case a.Lists+len(set.Unknown) == 0:
-		return a.Doubt("service files"), lost
+		return a.Doubt("service files"), lost, false
 	}
 	lists := "lists"
 	if !slices.Contains(set.Empty, lost[0]) {
 		lists = "listed"
 	}
-	return fmt.Sprintf("%s %s no service files, and %d of %d that were known are missing", source.Excerpt(lost[0]), lists, a.Lacks, a.Known), lost
+	return fmt.Sprintf("%s %s no service files, and %d of %d that were known are missing", source.Excerpt(lost[0]), lists, a.Lacks, a.Known), lost, false
 }
 
-// compareWith has the next sets compared with this one.
-func (s *looks) compareWith(set *remote.Set) {
-	s.server.empty = nil
-	if v := numberOf(set); v != 0 {
-		s.noteHeard(heard{newest: v, counter: set.Counter})
-	}
+// countLacks counts in a what was known, and what of that a set lacks which these answers may have lost: all where it is older.
+// It returns those of the answers.
+func (s *looks) countLacks(set *remote.Set, answers []string, older bool, a *remote.Answer) []string {
+	lost := map[string]bool{}
+	s.eachKnown(func(name string) {
+		a.Known++
+		if textOf(set, name) != nil || set.Leaves(name) {
+			return
+		}
+		i := slices.IndexFunc(answers, func(answer string) bool { return remote.Below(name, answer) })
+		if i >= 0 {
+			lost[answers[i]] = true
+		}
+		if i >= 0 || older {
+			a.Lacks++
+		}
+	})
+	return slices.DeleteFunc(answers, func(answer string) bool { return !lost[answer] })
 }
 
 // noteHeard notes what was heard, over restarts too.
@@ -239,8 +247,8 @@ func (s *looks) admit(ctx context.Context, sink source.Sink) bool {
 	if srv == nil || srv.Held() == 0 {
 		return false
 	}
-	srv.admits = srv.set.Load()
-	s.compareWith(srv.admits)
+	srv.admits = cmp.Or(srv.next.Load(), srv.set.Load())
+	srv.empty = nil
 	if probes, _, ok := s.findInSet(ctx, sink); ok {
 		s.handChanges(probes, sink)
 	}

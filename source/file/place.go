@@ -165,23 +165,23 @@ func newServer(f remote.Fetcher, name, address string, log *slog.Logger) *server
 
 // A heard is what is known of the versions of a server, over restarts too.
 type heard struct {
-	newest  uint64 // of the last set that was not older; 0: not known
-	doubted bool   // an older one came: what it lacked stays until nothing is missing, whatever the version is by then
+	version uint64 // of the last set that was used; 0: not known
 	counter string // see remote.Set
+	doubted bool   // an older one came: it and those after it are held until nothing is missing, whatever their version
 }
 
 const heardFormat = "%d %t %q\n"
 
-func (h heard) encode() []byte { return fmt.Appendf(nil, heardFormat, h.newest, h.doubted, h.counter) }
+func (h heard) encode() []byte { return fmt.Appendf(nil, heardFormat, h.version, h.doubted, h.counter) }
 
 // older reports whether a set may be older than what was heard.
 func (h heard) older(set *remote.Set) bool {
 	v := numberOf(set)
-	return v != 0 && h.newest != 0 && (h.doubted || v < h.newest || set.Counter != h.counter)
+	return v != 0 && h.version != 0 && (h.doubted || v < h.version || set.Counter != h.counter)
 }
 
-// doubt returns why a set is held that may be older, and lacks something.
-func (h heard) doubt(a remote.Answer, set *remote.Set) string {
+// why says how an older set differs.
+func (h heard) why(set *remote.Set, a remote.Answer) string {
 	switch {
 	case set.Counter != h.counter:
 		return fmt.Sprintf("its list of service files is of %s, was of %s, and lacks %d of %d", set.Counter, h.counter, a.Lacks, a.Known)
@@ -204,7 +204,7 @@ func numberOf(set *remote.Set) uint64 {
 func (s *server) loadHeard(path string) {
 	var h heard
 	if data, err := os.ReadFile(path); err == nil {
-		if _, err := fmt.Sscanf(string(data), heardFormat, &h.newest, &h.doubted, &h.counter); err == nil {
+		if _, err := fmt.Sscanf(string(data), heardFormat, &h.version, &h.doubted, &h.counter); err == nil {
 			s.heard = h
 		}
 	}

@@ -15,7 +15,7 @@ type Text struct {
 
 // A Set is every service file that a server has at one time.
 type Set struct {
-	Version string // of the server's own, for logs; may be empty. A number: one below the highest so far is of an older set
+	Version string // of the server's own, for logs; may be empty. One that is a lower number than before is older
 	Counter string // who counts versions that are numbers, for people; those of another one may be older
 	Texts   []Text // sorted by Name, each name once; their Data is never changed
 
