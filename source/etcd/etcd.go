@@ -1,0 +1,164 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"svcproxy.dev/svcproxy/source/remote"
+)
+
+// Name is what the source is called, in settings, units and the names of texts.
+const Name = "etcd"
+
+// Options say which etcd is followed, and as whom.
+type Options struct {
+	Endpoints                 []string // URLs of members: http or https, host and port
+	Prefix                    string   // of keys; it begins and ends with /
+	CAFile, CertFile, KeyFile string   // read for each connection; empty: the certificates of the system, and none
+	Username                  string   // empty: without a login
+	Password                  func() (string, error)
+	MaxSize                   int // of a text, in bytes; a larger one may be given all the same, up to maxSlack more
+	Log                       *slog.Logger
+
+	dial func(ctx context.Context, addr string) (net.Conn, error) // nil: dial
+}
+
+// A Fetcher follows an etcd. It implements remote.Fetcher.
+type Fetcher struct {
+	Options
+
+	token string // of the last login; empty: log in
+	seen  seen
+
+	given    bool // contents were given
+	contents contents
+	warned   string // of keys that are no service files
+}
+
+// New returns a Fetcher that does nothing before Run.
+func New(o Options) *Fetcher {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.dial == nil {
+		o.dial = dial
+	}
+	return &Fetcher{Options: o}
+}
+
+// Server names the members in status.
+func (f *Fetcher) Server() string { return strings.Join(f.Endpoints, ", ") }
+
+// stable is how long a session must last to count as one that works: after it the next one is not waited for longer each time.
+const stable = 10 * time.Second
+
+// refusedWait is when an answer is asked for again that was refused: it is large, or not of an etcd.
+const refusedWait = 30 * time.Second
+
+// A refusal is why an answer is not used.
+type refusal struct{ error }
+
+func refuse(format string, args ...any) error { return refusal{fmt.Errorf(format, args...)} }
+
+// Unwrap implements errors.
+func (r refusal) Unwrap() error { return r.error }
+
+// Run implements remote.Fetcher.
+func (f *Fetcher) Run(ctx context.Context, give func(remote.Set), report func(error)) error {
+	if len(f.Endpoints) == 0 {
+		report(errors.New("no member of etcd is named: set endpoints under [etcd]"))
+		<-ctx.Done()
+		return nil
+	}
+	pace := remote.NewPacer(remote.MostWait, func(err error) (bool, time.Duration) {
+		if _, refused := errors.AsType[refusal](err); refused {
+			return false, refusedWait
+		}
+		return false, 0
+	})
+	failed := make([]error, len(f.Endpoints))
+	answered := func() {
+		clear(failed)
+		report(nil)
+	}
+	for next := rand.IntN(len(failed)); ; next = (next + 1) % len(failed) {
+		done := pace.Ask(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		begin := time.Now()
+		err := f.session(ctx, f.Endpoints[next], give, answered)
+		if ctx.Err() != nil {
+			return nil
+		}
+		failed[next] = err
+		report(joined(failed))
+		if time.Since(begin) >= stable {
+			done(nil)
+		}
+		done(err)
+	}
+}
+
+// joined returns the errors of all members as one, so that it stays the same while they do.
+func joined(failed []error) error {
+	const shown = 3
+	failed = slices.DeleteFunc(slices.Clone(failed), func(err error) bool { return err == nil })
+	var words []string
+	for _, err := range failed[:min(shown, len(failed))] {
+		words = append(words, err.Error())
+	}
+	if more := len(failed) - shown; more > 0 {
+		words = append(words, fmt.Sprintf("and %d more members", more))
+	}
+	return errors.New(strings.Join(words, "; "))
+}
+
+// session follows one member, and calls answered after each answer of its watch: a list alone is soon old. It returns why that
+// ended.
+func (f *Fetcher) session(ctx context.Context, endpoint string, give func(remote.Set), answered func()) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	m, err := f.connect(ctx, endpoint)
+	if err != nil {
+		return fmt.Errorf("connecting to %s: %w", endpoint, err)
+	}
+	defer m.Close()
+	l, err := f.list(ctx, m)
+	if err != nil {
+		f.token = "" // it may have expired
+		return fmt.Errorf("listing %s at %s: %w", f.Prefix, endpoint, err)
+	}
+	f.takeList(l, give)
+	if err := f.watch(ctx, m, give, answered); err != nil {
+		f.token = ""
+		return fmt.Errorf("watching %s at %s: %w", f.Prefix, endpoint, err)
+	}
+	return nil
+}
+
+// takeList gives what was listed, unless it was given before by the same cluster.
+func (f *Fetcher) takeList(l listing, give func(remote.Set)) {
+	known := f.given && l.cluster == f.seen.cluster && l.revision >= f.seen.revision && f.contents.equal(&l.contents)
+	f.seen, f.contents = l.seen, l.contents
+	f.warnOfOthers()
+	if !known {
+		f.give(give)
+	}
+}
+
+// give gives the contents.
+func (f *Fetcher) give(give func(remote.Set)) {
+	f.given = true
+	give(remote.Set{Version: strconv.FormatInt(f.seen.revision, 10), Counter: fmt.Sprintf("cluster %x", f.seen.cluster), Texts: f.contents.texts})
+}
+
+var _ remote.Fetcher = (*Fetcher)(nil)

@@ -1,0 +1,56 @@
+//go:build netns
+
+package etcd
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"svcproxy.dev/svcproxy/internal/pace"
+)
+
+// What is there is given at once, then each transaction as one Set.
+func TestFollow(t *testing.T) {
+	s := newServer(t)
+	s.commit(put("b.toml", "1"), put("a.json", "{}"), put("readme", "x"))
+	f := follow(t, s.options())
+	f.wait("a.json={}", "b.toml=1")
+	s.commit(put("b.toml", "2"), put("c/d.toml", "3"), remove("a.json"))
+	f.wait("b.toml=2", "c/d.toml=3")
+	s.commit(put("b.toml", "2"), put("other", "x"))
+	s.commit(put("b.toml", "3"))
+	f.wait("b.toml=3", "c/d.toml=3")
+	if _, n := f.last(); n != 3 {
+		t.Errorf("%d Sets, want 3", n)
+	}
+}
+
+// A transaction of 200 keys, larger than what etcd sends in one message, is one Set.
+func TestTransactionIsOneSet(t *testing.T) {
+	s := newServer(t, "--max-request-bytes", "33554432")
+	f := follow(t, s.options())
+	s.commit(put("0.toml", ""))
+	f.wait("0.toml=")
+	for round, size := range []int{100, 60_000} {
+		var ops []*pb.RequestOp
+		for i := range 200 {
+			ops = append(ops, put(fmt.Sprintf("%d.toml", i), fmt.Sprintf("%d %0*d", round, size, i)))
+		}
+		_, before := f.last()
+		s.commit(ops...)
+		pace.Until(t, "new texts", func() bool { _, n := f.last(); return n > before })
+		time.Sleep(pace.Scale(100 * time.Millisecond))
+		set, n := f.last()
+		if n != before+1 {
+			t.Errorf("%d bytes each: %d Sets for one transaction", size, n-before)
+		}
+		for _, text := range set.Texts {
+			if text.Data[0] != byte('0'+round) {
+				t.Errorf("%d bytes each: %s is of another transaction", size, text.Name)
+			}
+		}
+	}
+}

@@ -1,0 +1,186 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"svcproxy.dev/svcproxy/internal/fatal"
+	"svcproxy.dev/svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/source/remote"
+)
+
+// A list that etcd would not send changes nothing, and the report says why.
+func TestListIsRefused(t *testing.T) {
+	many := make([]*mvccpb.KeyValue, maxKeys+1)
+	for i := range many {
+		many[i] = kv(fmt.Sprintf("%06d.toml", i), "", 1)
+	}
+	for name, tt := range map[string]struct {
+		list func(*pb.RangeRequest) (*pb.RangeResponse, error)
+		want string
+	}{
+		"another prefix": {pages(&mvccpb.KeyValue{Key: []byte("/svcproxy/services0"), Value: []byte("x")}), "not below the prefix"},
+		"before the key": {func(*pb.RangeRequest) (*pb.RangeResponse, error) {
+			return &pb.RangeResponse{Header: header(1), Kvs: []*mvccpb.KeyValue{kv("b.toml", "", 1), kv("a.toml", "", 1)}}, nil
+		}, "not in order"},
+		"the same page again": {func(*pb.RangeRequest) (*pb.RangeResponse, error) {
+			return &pb.RangeResponse{Header: header(1), Kvs: []*mvccpb.KeyValue{kv("a.toml", "", 1)}, More: true}, nil
+		}, "not in order"},
+		"more of nothing": {func(*pb.RangeRequest) (*pb.RangeResponse, error) {
+			return &pb.RangeResponse{Header: header(1), More: true}, nil
+		}, "without keys"},
+		"without a revision": {func(*pb.RangeRequest) (*pb.RangeResponse, error) { return &pb.RangeResponse{}, nil }, "no revision"},
+		"pages of two clusters": {func(ask *pb.RangeRequest) (*pb.RangeResponse, error) {
+			if ask.Revision == 0 {
+				return &pb.RangeResponse{Header: header(1), Kvs: []*mvccpb.KeyValue{kv("a.toml", "", 1)}, More: true}, nil
+			}
+			return &pb.RangeResponse{Header: &pb.ResponseHeader{ClusterId: 8, Revision: 1}}, nil
+		}, "cluster 8"},
+		"too many keys":  {pages(many...), "more than 100000 keys"},
+		"too large text": {pages(kv("a.toml", "x", 1), kv("b.toml", strings.Repeat("x", 3<<20), 1)), `a.toml\x00" has more than 2097152 bytes`},
+		"a long refusal": {func(*pb.RangeRequest) (*pb.RangeResponse, error) {
+			return nil, status.Error(codes.Internal, "\x1b[31m"+strings.Repeat("x", 10_000))
+		}, `\x1b[31mxx`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := follow(t, (&fake{list: tt.list}).serve(t))
+			pace.Until(t, "a report", func() bool { return f.problem() != nil })
+			if err := f.problem(); !strings.Contains(err.Error(), tt.want) || len(err.Error()) > 600 {
+				t.Errorf("reported %.1000v, want %s", err, tt.want)
+			}
+			if _, n := f.last(); n > 0 {
+				t.Error("it was given")
+			}
+		})
+	}
+}
+
+// Answers of a watch that etcd would not send end it, and what they say is not used.
+func TestWatchIsRefused(t *testing.T) {
+	put := func(kv *mvccpb.KeyValue) []*mvccpb.Event { return []*mvccpb.Event{{Kv: kv}} }
+	sends := func(answers ...*pb.WatchResponse) func(func(*pb.WatchResponse) error) error {
+		return func(send func(*pb.WatchResponse) error) error {
+			for _, a := range answers {
+				if err := send(a); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+	}
+	for name, tt := range map[string]struct {
+		watch func(func(*pb.WatchResponse) error) error
+		want  string
+	}{
+		"another cluster":   {sends(&pb.WatchResponse{Header: &pb.ResponseHeader{ClusterId: 8}, Events: put(kv("b.toml", "2", 11))}), "cluster 8"},
+		"an older revision": {sends(&pb.WatchResponse{Header: header(9), Created: true}), "begins at revision 9"},
+		"another prefix":    {sends(&pb.WatchResponse{Header: header(11), Events: put(&mvccpb.KeyValue{Key: []byte("/x.toml"), ModRevision: 11})}), "not below the prefix"},
+		"no key":            {sends(&pb.WatchResponse{Header: header(11), Events: []*mvccpb.Event{{Kv: &mvccpb.KeyValue{ModRevision: 11}}}}), "not below the prefix"},
+		"compaction":        {sends(&pb.WatchResponse{Header: header(11), Canceled: true, CompactRevision: 11}), "revision 11 were compacted"},
+		"cancellation":      {sends(&pb.WatchResponse{Header: header(11), Canceled: true, CancelReason: "why\nnot"}), `canceled: why\nnot`},
+		"empty parts without end": {func(send func(*pb.WatchResponse) error) error {
+			for {
+				if err := send(&pb.WatchResponse{Header: header(11), Fragment: true}); err != nil {
+					return err
+				}
+			}
+		}, "parts of one revision have more than 67108864 bytes"},
+		"parts without end": {func(send func(*pb.WatchResponse) error) error {
+			for {
+				part := &pb.WatchResponse{Header: header(11), Fragment: true}
+				for range 1000 {
+					part.Events = append(part.Events, put(kv("a.toml", strings.Repeat("x", 1000), 11))...)
+				}
+				if err := send(part); err != nil {
+					return err
+				}
+			}
+		}, "more than 67108864 bytes"},
+		"order": {sends(&pb.WatchResponse{Header: header(12), Fragment: true, Events: put(kv("b.toml", "", 12))},
+			&pb.WatchResponse{Header: header(12), Events: put(kv("b.toml", "", 11))}), "revision 11 comes after 12"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := follow(t, (&fake{list: pages(kv("a.toml", "1", 10)), watch: tt.watch}).serve(t))
+			pace.Until(t, "a report", func() bool { return f.problem() != nil })
+			if err := f.problem(); !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("reported %v, want %s", err, tt.want)
+			}
+			if s, n := f.last(); n != 1 || len(s.Texts) != 1 {
+				t.Errorf("%d Sets, the last one %q", n, words(s))
+			}
+		})
+	}
+}
+
+// What was listed already is not taken from the watch.
+func TestListedEventsAreIgnored(t *testing.T) {
+	watch := func(send func(*pb.WatchResponse) error) error {
+		return errors.Join(
+			send(&pb.WatchResponse{Header: header(10), Events: []*mvccpb.Event{{Kv: kv("a.toml", "old", 9)}, {}}}),
+			send(&pb.WatchResponse{Header: header(11), Events: []*mvccpb.Event{{Kv: kv("b.toml", "2", 11)}}}))
+	}
+	f := follow(t, (&fake{list: pages(kv("a.toml", "1", 10)), watch: watch}).serve(t))
+	f.wait("a.toml=1", "b.toml=2")
+}
+
+// Pages become smaller where texts are large.
+func TestPagesFitTexts(t *testing.T) {
+	var kvs []*mvccpb.KeyValue
+	var want []string
+	large := strings.Repeat("x", 1<<20)
+	for i := range 2000 {
+		text := "small"
+		if i%100 == 0 {
+			text = large
+		}
+		kvs = append(kvs, kv(fmt.Sprintf("%04d.toml", i), text, 1))
+		want = append(want, fmt.Sprintf("%04d.toml=%s", i, text))
+	}
+	s := &fake{list: pages(kvs...)}
+	f := follow(t, s.serve(t))
+	f.wait(want...)
+	if n := s.lists.Load(); n > 300 {
+		t.Errorf("%d requests for 2,000 keys", n)
+	}
+}
+
+// A server whose watches end at once is not listed again and again without a pause.
+func TestFailingWatchIsPaced(t *testing.T) {
+	s := &fake{list: pages(kv("a.toml", "1", 10)), watch: func(func(*pb.WatchResponse) error) error { return status.Error(codes.Unavailable, "no") }}
+	f := follow(t, s.serve(t))
+	time.Sleep(3 * time.Second)
+	f.end()
+	if n := s.lists.Load(); n < 2 || n > 9 {
+		t.Errorf("%d lists in 3 s, want some 4", n)
+	}
+	if _, n := f.last(); n != 1 {
+		t.Errorf("the same texts were given %d times", n)
+	}
+}
+
+// Members that are all down are reported in the same words each time, so that the log has them once.
+func TestFailuresStayTheSame(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+	defer cancel()
+	reports := map[string]int{}
+	o := Options{Prefix: testPrefix, MaxSize: 1 << 20, dial: func(_ context.Context, addr string) (net.Conn, error) { return nil, errors.New("no way to " + addr) }}
+	for i := range 3 {
+		o.Endpoints = append(o.Endpoints, fmt.Sprintf("http://10.0.0.%d:2379", i))
+	}
+	fatal.If(t, New(o).Run(ctx, func(remote.Set) { t.Error("something was given") }, func(err error) { reports[err.Error()]++ }))
+	if len(reports) != len(o.Endpoints) {
+		t.Errorf("%d different reports: %v", len(reports), reports)
+	}
+}
