@@ -73,6 +73,7 @@ func Parse(path string, data []byte) (Settings, []source.Fault) {
 	r := decode.NewReader(nil)
 	limitOwners(r)
 	decode.Table(r, doc.Root, fileFields(), &s)
+	s.checkSources(r)
 	faults = append(faults, r.Faults(doc)...)
 	if source.AnyError(faults) {
 		return Default(), faults

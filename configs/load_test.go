@@ -41,6 +41,10 @@ func every() configs.Settings {
 		PublicKey: "RWTcw9yO5zBiCtmA3JbYJ8/nXGfK7IpfnI6eZIcz6C1lWGwkgXoqm5fG", MaxSize: 1 << 30,
 	}
 	ofSources.Kubernetes = configs.Kubernetes{Kubeconfig: "/etc/kübe \"config\"", APIServer: "https://[fd00::1]:6443", ProxyName: "svcproxy"}
+	ofSources.Etcd = configs.Etcd{
+		Endpoints: []string{"https://10.0.0.1:2379", "https://[fd00::1]:2379"}, Prefix: "/a \"b\"/", CAFile: "/ca.pem", CertFile: "/cert.pem", KeyFile: "/key.pem",
+		Username: "h\u00f6st", PasswordFile: "/password",
+	}
 	return configs.Settings{
 		Mode: "ipvs", Sources: []string{"kubernetes", "file"}, NodeName: "node-a", Zone: "East",
 		Families:   []string{"ipv6"},

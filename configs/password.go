@@ -22,21 +22,26 @@ func (p *BGPPeer) Password() (string, error) {
 	if p.PasswordFile == "" {
 		return "", nil
 	}
-	f, info, err := disk.Open(p.PasswordFile)
+	return readPassword(p.PasswordFile, fmt.Sprintf("peer %s", p.Address), maxPassword)
+}
+
+// readPassword reads a file that holds the password of whom, of at most so many bytes.
+func readPassword(path, whom string, most int) (string, error) {
+	f, info, err := disk.Open(path)
 	if err != nil {
-		return "", fmt.Errorf("reading the password of peer %s: %w", p.Address, err)
+		return "", fmt.Errorf("reading the password of %s: %w", whom, err)
 	}
 	defer f.Close()
 	if err := isSecret(info); err != nil {
-		return "", fmt.Errorf("%s, the password of peer %s, %w", p.PasswordFile, p.Address, err)
+		return "", fmt.Errorf("%s, the password of %s, %w", path, whom, err)
 	}
-	text, err := io.ReadAll(io.LimitReader(f, maxPassword+3)) // an end of line, and a byte too many
+	text, err := io.ReadAll(io.LimitReader(f, int64(most)+3)) // an end of line, and a byte too many
 	if err != nil {
-		return "", fmt.Errorf("reading the password of peer %s: %w", p.Address, err)
+		return "", fmt.Errorf("reading the password of %s: %w", whom, err)
 	}
 	password := strings.TrimSuffix(strings.TrimSuffix(string(text), "\n"), "\r")
-	if len(password) == 0 || len(password) > maxPassword || !isPrintable(password) {
-		return "", fmt.Errorf("%s, the password of peer %s, does not hold one line of 1 to %d bytes that can be printed", p.PasswordFile, p.Address, maxPassword)
+	if len(password) == 0 || len(password) > most || !isPrintable(password) {
+		return "", fmt.Errorf("%s, the password of %s, does not hold one line of 1 to %d bytes that can be printed", path, whom, most)
 	}
 	return password, nil
 }

@@ -126,8 +126,11 @@ func fileFields() []field {
 	fields, start := slices.Clone(topFields), standard()
 	for _, t := range sections {
 		in, read := t.fields, func(r *decode.Reader, v any, s *Settings) { decode.Table(r, v, t.fields, s) }
-		if t.name == bgpName {
+		switch t.name {
+		case bgpName:
 			in, read = bgpTable, readBGP
+		case etcdName:
+			read = readEtcd
 		}
 		fields = append(fields, field{Key: t.name, Schema: decode.TableOf(in, start).Schema, Read: read})
 	}

@@ -17,6 +17,7 @@ import (
 type OfSources struct {
 	HTTP       HTTP
 	Kubernetes Kubernetes
+	Etcd       Etcd
 }
 
 // HTTP says which service files of web servers are used.
@@ -55,6 +56,14 @@ var sources = []section{
 		decode.Key("api_server", decode.Matching(`a URL, such as "https://10.0.0.1:6443"`, orEmpty(isURL)).As(orNone("https?://.+")), func(s *Settings) *string { return &s.Kubernetes.APIServer }),
 		decode.Key("proxy_name", decode.Matching("letters, digits, -, _ and .", source.IsLabelValue).As(orNone(namePattern)), func(s *Settings) *string { return &s.Kubernetes.ProxyName }),
 	}},
+	{etcdName, etcdFields},
+}
+
+// checkSources reports sources that say nothing of their server.
+func (s *Settings) checkSources(r *decode.Reader) {
+	if slices.Contains(s.Sources, etcdName) && len(s.Etcd.Endpoints) == 0 {
+		r.Problem(source.Problem{Path: source.At("sources"), Msg: "sources has etcd, and [etcd] has no endpoints", Hint: `write endpoints = ["https://10.0.0.1:2379"] there, say`})
+	}
 }
 
 // pathOrNone reads the path of a file that may not be set.
