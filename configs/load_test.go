@@ -165,7 +165,7 @@ func TestSettingsFaults(t *testing.T) {
 			"3:14: api_server is \"10.0.0.1:6443\"; want a URL, such as \"https://10.0.0.1:6443\"\n4:14: proxy_name is \"-\"; want letters, digits, -, _ and .\n"},
 		{"http", "[http]\nurls = ['https://h/a.toml', 'https://u@h/a.toml', 'h/a.toml', 'https://h/a.toml']\ninterval = '10ms'\nca_file = 'ca.pem'\npublic_key = 'RW'\nmax_size = '16MB'\n",
 			"2:29: \"https://u@h/a.toml\" is not the URL of a service file or an index; a URL has no user or password; write bearer_file\n" +
-				"2:51: \"h/a.toml\" is not the URL of a service file or an index; want https://HOST/PATH\n2:63: urls[3] is the same as urls[0]\n3:12: interval is \"10ms\"; want 1s to 24h\n" +
+				"2:51: \"h/a.toml\" is not the URL of a service file or an index; want https://HOST/PATH\n2:63: urls[3] is the same as urls[0]\n3:12: interval is \"10ms\"; want 100ms to 24h\n" +
 				"4:11: ca_file is \"ca.pem\"; want an absolute path\n5:14: public_key is \"RW\"; want the second line of a public key of minisign, or \"\"\n" +
 				"6:12: max_size is \"16MB\", which is not a size; want a number and B, KiB, MiB or GiB, such as \"16MiB\"\n"},
 		{"http size", "[http]\nmax_size = '1023B'\ntimeout = '0s'\n", "2:12: max_size is \"1023B\"; want 1KiB to 1GiB\n3:11: timeout is \"0s\"; want 100ms to 1h\n"},

@@ -42,7 +42,7 @@ var sources = []section{
 	{file.Name, nil},
 	{http.Name, []field{
 		decode.Key("urls", textURLs, func(s *Settings) *[]string { return &s.HTTP.URLs }),
-		decode.Key("interval", decode.Duration(time.Second, maxInterval).Or(10*time.Second), func(s *Settings) *time.Duration { return &s.HTTP.Interval }),
+		decode.Key("interval", decode.Duration(100*time.Millisecond, maxInterval).Or(10*time.Second), func(s *Settings) *time.Duration { return &s.HTTP.Interval }),
 		decode.Key("timeout", decode.Duration(100*time.Millisecond, time.Hour).Or(5*time.Second), func(s *Settings) *time.Duration { return &s.HTTP.Timeout }),
 		decode.Key("ca_file", pathOrNone, func(s *Settings) *string { return &s.HTTP.CAFile }),
 		decode.Key("cert_file", pathOrNone, func(s *Settings) *string { return &s.HTTP.CertFile }),
