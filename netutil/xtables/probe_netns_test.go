@@ -3,6 +3,7 @@
 package xtables
 
 import (
+	"context"
 	"os/exec"
 	"strings"
 	"testing"
@@ -42,5 +43,25 @@ func TestProbe(t *testing.T) {
 				t.Errorf("%s, %s: %v, left is\n%s", tool, tt.name, err, out)
 			}
 		}
+	}
+}
+
+// Where chains of the nft variant are ours, it is chosen without a reading of all rules.
+func TestChooseByNames(t *testing.T) {
+	netnstest.Enter(t)
+	for _, tool := range []string{"iptables-nft", "iptables-legacy"} {
+		if out, err := exec.Command(tool, "-t", "nat", "-N", "OURS-A").CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	got, err := Choose(t.Context(), false, "OURS-", func(ctx context.Context, tool *Tool) (map[string]*Table, error) {
+		if tool.Variant == NFT {
+			t.Errorf("the rules of %s are read", tool)
+		}
+		return tool.ReadAll(ctx, "OURS-")
+	})
+	fatal.If(t, err)
+	if used := append(got.Stale, got.Use); len(used) != 2 || used[0].Variant == used[1].Variant {
+		t.Errorf("got %v, want both variants", used)
 	}
 }

@@ -205,7 +205,7 @@ func TestChooseVariant(t *testing.T) {
 				"iptables-save": tt.plainSave, "iptables-restore": tt.plain,
 				other + "-save": tt.other, other + "-restore": none,
 			})
-			c, err := Choose(context.Background(), false, readOurs)
+			c, err := Choose(context.Background(), false, "SVCP-", readOurs)
 			fatal.If(t, err)
 			if c.Use.String() != tt.use || len(c.Stale) != tt.others {
 				t.Errorf("got %s and %v, want %s and %d others", c.Use, c.Stale, tt.use, tt.others)
@@ -220,7 +220,7 @@ func TestVariantThatTheKernelLacks(t *testing.T) {
 		"iptables-save":    "echo 'Could not fetch rule set generation id: Invalid argument' >&2; exit 4",
 		"iptables-restore": "echo 'iptables v1.8.9 (nf_tables)'",
 	})
-	if c, err := Choose(context.Background(), false, readOurs); !errors.Is(err, errors.ErrUnsupported) {
+	if c, err := Choose(context.Background(), false, "SVCP-", readOurs); !errors.Is(err, errors.ErrUnsupported) {
 		t.Errorf("got %v, %v", c, err)
 	}
 }
@@ -231,7 +231,7 @@ func readOurs(ctx context.Context, tool *Tool) (map[string]*Table, error) {
 
 func TestOnlyNamesOfAVariant(t *testing.T) {
 	programs(t, map[string]string{"ip6tables-legacy-save": ":", "ip6tables-legacy-restore": ":"})
-	c, err := Choose(context.Background(), true, readOurs)
+	c, err := Choose(context.Background(), true, "SVCP-", readOurs)
 	if err != nil || c.Use.String() != "ip6tables-legacy" {
 		t.Errorf("got %v, %v", c, err)
 	}
@@ -239,7 +239,7 @@ func TestOnlyNamesOfAVariant(t *testing.T) {
 
 func TestErrorWithoutPrograms(t *testing.T) {
 	programs(t, nil)
-	_, err := Choose(context.Background(), false, readOurs)
+	_, err := Choose(context.Background(), false, "SVCP-", readOurs)
 	if !errors.Is(err, exec.ErrNotFound) || !strings.Contains(err.Error(), "install the package iptables") {
 		t.Errorf("got %v", err)
 	}

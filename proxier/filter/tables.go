@@ -131,7 +131,7 @@ func readChunk(ctx context.Context, tool *xtables.Tool, conn *nft.Conn, t nft.Ta
 // Choose returns which variant of iptables this host uses. It finishes even while
 // other processes write rules all the time.
 func Choose(ctx context.Context, v6 bool) (*xtables.Choice, error) {
-	return xtables.Choose(ctx, v6, readAll)
+	return xtables.Choose(ctx, v6, layout.Prefix, readAll)
 }
 
 // unmonitoredScript is the size in bytes from which on the events of our own changes
