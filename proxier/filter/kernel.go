@@ -112,8 +112,16 @@ func (k *Kernel) ReadFor(ctx context.Context, r *layout.Rules, st *policy.State)
 	return h, nil
 }
 
-// Read reads what the kernel holds of ours, and the tables that r needs.
+// Read reads what the kernel holds of ours, and the tables that r needs. As long as that is unknown, as at a start, the
+// other family of this process does not write meanwhile: each of its commits would make the reading begin again.
 func (k *Kernel) Read(ctx context.Context, r *layout.Rules) (*layout.Actual, error) {
+	if !k.CanApply() {
+		unlock, err := k.tool.LockWriter(ctx)
+		if err != nil {
+			return nil, err
+		}
+		defer unlock()
+	}
 	tables, once, err := readAtOnce(ctx, k.tool)
 	if err != nil {
 		return nil, err

@@ -384,3 +384,21 @@ func TestRuleInFrontBesideSync(t *testing.T) {
 	k.mirror.Unlock()
 	pace.Until(t, "told of the rule", func() bool { return len(told) > 0 })
 }
+
+// While nothing is known of the kernel, as at a start, the other family does not write while tables are read, which
+// would begin again; later it does.
+func TestFirstReadingIsUndisturbed(t *testing.T) {
+	k, r, _, _ := watched(t)
+	release, err := k.tool.LockWriter(t.Context())
+	fatal.If(t, err)
+	defer release()
+	if _, err := k.Read(t.Context(), r); err != nil {
+		t.Errorf("reading beside a writer: %v", err)
+	}
+	k.mirror.forget()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if _, err := k.Read(ctx, r); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the first reading does not wait for a writer: %v", err)
+	}
+}
