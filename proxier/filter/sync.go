@@ -64,7 +64,7 @@ func (k *Kernel) Resync(ctx context.Context, h *layout.Actual, r *layout.Rules, 
 	if err := k.writeMarked(ctx, h, d, st); err != nil {
 		return err
 	}
-	if err := k.confirm(); err != nil {
+	if err := k.confirm(&d.script); err != nil {
 		return err
 	}
 	k.order.movedAhead(d.passed, k.Tool(), k.log)
@@ -82,10 +82,10 @@ func (k *Kernel) Resync(ctx context.Context, h *layout.Actual, r *layout.Rules, 
 	return nil
 }
 
-// confirm returns an error if the legacy variant does not have what was written. Of the nft variant each
+// confirm returns an error if the legacy variant does not have what a script wrote. Of the nft variant each
 // writing is confirmed, see xtables.ErrNothingWritten.
-func (f *family) confirm() error {
-	if !f.WritesWholeTables() {
+func (f *family) confirm(s *xtables.Script) error {
+	if !f.WritesWholeTables() || s.Empty() {
 		return nil
 	}
 	switch there, err := f.tool.ChainExists("nat", layout.Services); {
