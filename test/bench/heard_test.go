@@ -34,24 +34,32 @@ func listenOn(t *testing.T, n *node) (l listener, err error) {
 	return l, err
 }
 
-// after returns how long after the start that change returns an element was heard of.
+// after returns how long after the start that change returns an element was heard of. The listener waits before the
+// change begins, so that it has to be woken by every change.
 func (l listener) after(change func() (time.Time, error)) (took time.Duration, err error) {
-	start, err := change()
-	if err != nil {
+	if err := l.conn.SetReadDeadline(time.Now().Add(changePatience)); err != nil {
 		return 0, err
 	}
-	if err := l.conn.SetReadDeadline(start.Add(changePatience)); err != nil {
-		return 0, err
-	}
+	var start time.Time
+	changed := make(chan error, 1)
+	go func() {
+		time.Sleep(5 * time.Millisecond)
+		var err error
+		if start, err = change(); err != nil {
+			_ = l.conn.SetReadDeadline(time.Now()) // nothing will come
+		}
+		changed <- err
+	}()
 	for {
 		messages, err := l.conn.Receive()
 		now := time.Now()
 		if err != nil {
-			return 0, fmt.Errorf("waiting for an element: %w", err)
+			return 0, fmt.Errorf("waiting for an element: %w", errors.Join(<-changed, err))
 		}
 		const added = netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWSETELEM)
 		if slices.ContainsFunc(messages, func(m netlink.Message) bool { return m.Header.Type == added }) {
-			return now.Sub(start), l.drain()
+			err := errors.Join(<-changed, l.drain())
+			return now.Sub(start), err
 		}
 	}
 }
