@@ -34,6 +34,19 @@ func TestUnitOutlivesItsPrograms(t *testing.T) {
 	}
 }
 
+// On a busy host the daemon has more than the usual share of the processors, which is 100.
+func TestUnitHasWeight(t *testing.T) {
+	text, err := os.ReadFile("svcproxy.service")
+	fatal.If(t, err)
+	m := regexp.MustCompile(`(?m)^CPUWeight=([0-9]+)$`).FindSubmatch(text)
+	if m == nil {
+		t.Fatal("the unit has no CPUWeight")
+	}
+	if weight, _ := strconv.Atoi(string(m[1])); weight <= 100 {
+		t.Errorf("CPUWeight is %d, want more than the usual 100", weight)
+	}
+}
+
 // What the limits allow by default fits into the memory of the unit, with room for the kernel's part and for programs. A
 // frontend takes 1,240 bytes at a start, and an endpoint of one 170.
 func TestUnitHasMemoryForLimits(t *testing.T) {
