@@ -158,9 +158,16 @@ var writerPatience = 3 * time.Second
 // tries again, and fails with "File exists" for chains that it is about to create itself.
 var nftWriter atomic.Pointer[writer] // nil: none writes
 
+// readerPatience is how long a writer waits while another family of this process reads all tables for the first time.
+// 10,000 services take 1.2 s, and several times as long on a busy machine.
+const readerPatience = 15 * time.Second
+
 // A writer that holds the lock for too long loses it: a program that hangs does not commit, and must not keep the
 // other family from writing.
-type writer struct{ ended chan struct{} } // closed when it ends, or loses the lock
+type writer struct {
+	patience time.Duration // of others, where it is more than writerPatience
+	ended    chan struct{} // closed when it ends, or loses the lock
+}
 
 func (w *writer) end() {
 	if nftWriter.CompareAndSwap(w, nil) {
@@ -171,11 +178,20 @@ func (w *writer) end() {
 // LockWriter waits for other writers of this process, as Restore does, and locks them
 // out until unlock, or until one has waited for writerPatience.
 func (t *Tool) LockWriter(ctx context.Context) (unlock func(), err error) {
+	return t.lock(ctx, 0)
+}
+
+// LockOutWriters is LockWriter for a reading of all tables, which any commit makes begin again. Others wait longer for it.
+func (t *Tool) LockOutWriters(ctx context.Context) (unlock func(), err error) {
+	return t.lock(ctx, readerPatience)
+}
+
+func (t *Tool) lock(ctx context.Context, patience time.Duration) (unlock func(), err error) {
 	if t.Variant != NFT {
 		return func() {}, nil
 	}
 	defer awaited.Begin(ctx, "the other family", nil)()
-	mine := &writer{make(chan struct{})}
+	mine := &writer{patience, make(chan struct{})}
 	for !nftWriter.CompareAndSwap(nil, mine) {
 		other := nftWriter.Load()
 		if other == nil {
@@ -183,7 +199,7 @@ func (t *Tool) LockWriter(ctx context.Context) (unlock func(), err error) {
 		}
 		select {
 		case <-other.ended:
-		case <-time.After(writerPatience):
+		case <-time.After(max(writerPatience, other.patience)):
 			other.end()
 		case <-ctx.Done():
 			return nil, fmt.Errorf("writing rules: waiting for the other family: %w", context.Cause(ctx))

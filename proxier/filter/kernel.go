@@ -116,7 +116,7 @@ func (k *Kernel) ReadFor(ctx context.Context, r *layout.Rules, st *policy.State)
 // other family of this process does not write meanwhile: each of its commits would make the reading begin again.
 func (k *Kernel) Read(ctx context.Context, r *layout.Rules) (*layout.Actual, error) {
 	if !k.CanApply() {
-		unlock, err := k.tool.LockWriter(ctx)
+		unlock, err := k.tool.LockOutWriters(ctx)
 		if err != nil {
 			return nil, err
 		}
