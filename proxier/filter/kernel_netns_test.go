@@ -402,3 +402,29 @@ func TestFirstReadingIsUndisturbed(t *testing.T) {
 		t.Errorf("the first reading does not wait for a writer: %v", err)
 	}
 }
+
+// A commit of others at the beginning cancels nothing: what began again because of it comes to an end. One after the
+// timeout does.
+func TestContentionAfterTimeout(t *testing.T) {
+	netnstest.Enter(t)
+	const timeout = 200 * time.Millisecond
+	for _, tt := range []struct {
+		name string
+		at   time.Duration
+		want error
+	}{{"at once", 0, nil}, {"after the timeout", 2 * timeout, errContended}} {
+		err := cancelOnContention(t.Context(), 0, timeout, func(ctx context.Context) error {
+			time.Sleep(tt.at)
+			command(t, "nft", "add table inet neighbour; delete table inet neighbour")
+			select {
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			case <-time.After(10 * timeout):
+				return nil
+			}
+		})
+		if !errors.Is(err, tt.want) {
+			t.Errorf("a commit %s: got %v, want %v", tt.name, err, tt.want)
+		}
+	}
+}

@@ -210,9 +210,8 @@ func (f *family) attempt(ctx context.Context, tool *xtables.Tool, s *xtables.Scr
 	return err
 }
 
-// cancelOnContention calls do, which itself commits up to so many times. If other
-// processes commit and do takes longer than timeout, it cancels do's context and
-// returns errContended.
+// cancelOnContention calls do, which itself commits up to so many times. If do takes longer than timeout, and other
+// processes commit after that, so that it begins again, it cancels do's context and returns errContended.
 func cancelOnContention(ctx context.Context, commits int, timeout time.Duration, do func(context.Context) error) error {
 	conn, err := nft.Dial()
 	if err != nil {
@@ -237,14 +236,18 @@ func cancelOnContention(ctx context.Context, commits int, timeout time.Duration,
 			return
 		case <-time.After(timeout):
 		}
-		for !foreign() {
+		begun, err := conn.Generation()
+		for {
 			select {
 			case <-ended:
 				return
 			case <-time.After(timeout / 10):
 			}
+			if now, errNow := conn.Generation(); err == nil && errNow == nil && now.ID-begun.ID > uint32(commits) {
+				cancel(errContended)
+				return
+			}
 		}
-		cancel(errContended)
 	}()
 	err = do(inner)
 	close(ended)
