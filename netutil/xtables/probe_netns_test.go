@@ -65,3 +65,22 @@ func TestChooseByNames(t *testing.T) {
 		t.Errorf("got %v, want both variants", used)
 	}
 }
+
+// A target counts as known once the legacy variant has the table and the kernel the target.
+func TestHasTarget(t *testing.T) {
+	netnstest.Enter(t)
+	tool := &Tool{Variant: Legacy}
+	if tool.HasTarget("nat", "DNAT") {
+		t.Error("a table that does not exist has a target")
+	}
+	rule := strings.Fields("-t nat -A OUTPUT -p tcp -j DNAT --to-destination 192.0.2.1:1")
+	if out, err := exec.Command("iptables-legacy", rule...).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if !tool.HasTarget("nat", "DNAT") || tool.HasTarget("nat", "NONE") || tool.HasTarget("mangle", "DNAT") {
+		t.Error("want the target DNAT in table nat, and no other one or table")
+	}
+	if nft := (&Tool{Variant: NFT}); nft.HasTarget("nat", "DNAT") {
+		t.Error("the nft variant does not tell, and has a target")
+	}
+}

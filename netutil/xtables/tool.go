@@ -26,6 +26,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -86,14 +87,23 @@ func Installed(ctx context.Context, v6 bool) ([]*Tool, error) {
 
 // LegacyTables returns the names of the tables of the legacy variant that the kernel has. A program
 // that is asked for one creates it.
-func LegacyTables(v6 bool) []string {
-	name := "/proc/thread-self/net/ip_tables_names"
+func LegacyTables(v6 bool) []string { return legacyNames(v6, "names") }
+
+// HasTarget reports whether the legacy variant has a table, and the kernel a target, as it does while rules use it. It is
+// false for the nft variant, whose targets the kernel does not list.
+func (t *Tool) HasTarget(table, target string) bool {
+	return t.Variant == Legacy && slices.Contains(LegacyTables(t.IPv6), table) && slices.Contains(legacyNames(t.IPv6, "targets"), target)
+}
+
+// legacyNames reads a list of the legacy variant: its tables, as "names", or "targets" of its rules.
+func legacyNames(v6 bool, list string) []string {
+	family := "ip"
 	if v6 {
-		name = "/proc/thread-self/net/ip6_tables_names"
+		family = "ip6"
 	}
-	text, err := os.ReadFile(name)
+	text, err := os.ReadFile("/proc/thread-self/net/" + family + "_tables_" + list)
 	if err != nil {
-		return nil // it has none
+		return nil // the kernel has none
 	}
 	return strings.Fields(string(text))
 }

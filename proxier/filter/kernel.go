@@ -161,7 +161,7 @@ func (k *Kernel) Probe(ctx context.Context, r *layout.Rules) (xtables.Missing, e
 	if err := k.sets.Create(ctx, set); err != nil && !errors.Is(err, ipset.ErrExist) {
 		return nil, err
 	}
-	features := r.Features(set.Name)
+	features := slices.DeleteFunc(r.Features(set.Name), func(f xtables.Feature) bool { return k.tool.HasTarget(f.Table, f.Name) })
 	missing, err := k.tool.Probe(ctx, layout.ProbePrefix, features, features)
 	if err = errors.Join(err, k.sets.destroyWithin(ctx, set.Name, busyFor)); err != nil {
 		return nil, err

@@ -21,7 +21,8 @@ const ProbePrefix = Prefix + "PROBE"
 // endpoints, session affinity, or SCTP. Every service needs all other features.
 var Optional = []string{"statistic", "recent", "sctp"}
 
-// Features returns a rule for each feature that rules need.
+// Features returns a rule for each feature that rules need: in the table nat, which holds all services, what only it can
+// have, as each program that writes to a table works through all of it.
 func (r *Rules) Features(set string) []xtables.Feature {
 	target := "192.0.2.1:1"
 	if r.words.fam == policy.IPv6 {
@@ -29,22 +30,22 @@ func (r *Rules) Features(set string) []xtables.Feature {
 	}
 	rule := feature
 	features := []xtables.Feature{
-		rule("nat", "tcp", "-p tcp -m tcp --dport 1"),
-		rule("nat", "comment", "-m comment --comment probe"),
-		rule("nat", "conntrack", "-m conntrack --ctstate DNAT"),
-		rule("nat", "addrtype", "-m addrtype --src-type LOCAL"),
-		rule("nat", "mark", "-m mark --mark 0x1/0x1"),
-		rule("nat", "connmark", "-m connmark --mark 0x1/0x1"),
-		rule("nat", "set", "-m set --match-set "+set+" dst"),
-		rule("nat", "statistic", "-m statistic --mode random --probability 0.5"),
-		rule("nat", "recent", "-m recent --set --name "+ProbePrefix+" --mask "+r.words.mask+" --rsource"),
+		rule("filter", "tcp", "-p tcp -m tcp --dport 1"),
+		rule("filter", "comment", "-m comment --comment probe"),
+		rule("filter", "conntrack", "-m conntrack --ctstate DNAT"),
+		rule("filter", "addrtype", "-m addrtype --src-type LOCAL"),
+		rule("filter", "mark", "-m mark --mark 0x1/0x1"),
+		rule("filter", "connmark", "-m connmark --mark 0x1/0x1"),
+		rule("filter", "set", "-m set --match-set "+set+" dst"),
+		rule("filter", "statistic", "-m statistic --mode random --probability 0.5"),
+		rule("filter", "recent", "-m recent --set --name "+ProbePrefix+" --mask "+r.words.mask+" --rsource"),
 		rule("nat", "DNAT", "-p tcp -j DNAT --to-destination "+target),
-		rule("nat", "MARK", "-j MARK --set-xmark 0x1/0x1"),
+		rule("filter", "MARK", "-j MARK --set-xmark 0x1/0x1"),
 		rule("nat", "MASQUERADE", masquerade),
-		rule("nat", "sctp", "-p sctp -m sctp --dport 1"),
-		rule("nat", "udp", "-p udp -m udp --dport 1"),
+		rule("filter", "sctp", "-p sctp -m sctp --dport 1"),
+		rule("filter", "udp", "-p udp -m udp --dport 1"),
 		rule("filter", "REJECT", "-p tcp -j REJECT --reject-with tcp-reset"),
-		rule("nat", "CONNMARK", "-j CONNMARK --set-xmark 0x1/0x1"),
+		rule("filter", "CONNMARK", "-j CONNMARK --set-xmark 0x1/0x1"),
 	}
 	if r.byIPVS {
 		features = append(features, ipvsFeatures...)
