@@ -27,6 +27,15 @@ func (c *Conn) Commit(b *Batch) error {
 	return c.commit(b)
 }
 
+// Ensure is Commit for elements that the kernel may have already. It counts no transaction that changes nothing, so any
+// that it counts meanwhile may be of another process, and our monitors report events as lost.
+func (c *Conn) Ensure(b *Batch) error {
+	if b.Empty() {
+		return nil
+	}
+	return c.Unheard(0, func() error { return c.commit(b) })
+}
+
 func (c *Conn) commit(b *Batch) error {
 	first, last := b.seal(c.seq + 1)
 	c.seq = last

@@ -161,6 +161,23 @@ func (l *Listing) addSet(m message) {
 	l.Sets[s.Name] = s
 }
 
+// setCount is NFTA_SET_COUNT of <linux/netfilter/nf_tables.h>, which 6.18 has, and 6.1 has not.
+const setCount = 20
+
+// Count returns how many elements a set has; known is false where the kernel does not tell.
+func (c *Conn) Count(t Table, set string) (n int, known bool, err error) {
+	m := startMessage(nil, nftMessage(unix.NFT_MSG_GETSET), 0, t.Family, 0)
+	m = putString(putString(m, unix.NFTA_SET_TABLE, t.Name), unix.NFTA_SET_NAME, set)
+	err = c.request(endMessage(m, 0), func(m message) error {
+		n, known = int(m.uint32(setCount)), m.find(setCount) != nil
+		return nil
+	})
+	if err != nil {
+		return 0, false, fmt.Errorf("asking for set %s: %w", set, err)
+	}
+	return n, known, nil
+}
+
 // chainTries is how often the chains are listed if they change meanwhile. A list of
 // 10,000 takes some ms.
 const chainTries = 100

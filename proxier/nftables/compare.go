@@ -61,7 +61,7 @@ func (d *difference) compareElements(see func(*layout.Edits) error) error {
 
 // compare reads our table and returns how it differs from want. A foreign commit
 // meanwhile makes it start again. To be quick it lists no set that should have many
-// elements, and finds only those that are missing or differ in it.
+// elements, and finds only those that are missing or differ in it; missing slots it adds.
 func (t *tableConn) compare(ctx context.Context, want *layout.Content, quick bool) (*difference, error) {
 	const attempts = 10
 	for n := 1; ; n++ {
@@ -86,7 +86,7 @@ func (t *tableConn) compareOnce(ctx context.Context, want *layout.Content, quick
 			return err
 		}
 		proxier.Progressed(ctx)
-		return t.seeElements(d, e, quick)
+		return t.seeElements(ctx, d, e, quick)
 	})
 }
 
@@ -96,7 +96,7 @@ var manyElements = 100_000
 
 // seeElements reads the elements of a set. It asks for each that a listing left out, as it may exist, and for all
 // where there are too many to be listed: no packet meets others of full slots, as every frontend of the size has all.
-func (t *tableConn) seeElements(d *difference, e *layout.Edits, quick bool) error {
+func (t *tableConn) seeElements(ctx context.Context, d *difference, e *layout.Edits, quick bool) error {
 	name := e.Set.Name()
 	if e.Set == layout.Tickets {
 		targets := d.want.Records(layout.PoolTargets)
@@ -107,6 +107,11 @@ func (t *tableConn) seeElements(d *difference, e *layout.Edits, quick bool) erro
 			return nil
 		})
 	}
+	if quick && e.Set.HasSlots() && e.Want.Count() > manyElements/10 {
+		if ensured, err := t.ensure(ctx, e); ensured || err != nil {
+			return err
+		}
+	}
 	if e.Want.Count() > manyElements && !e.Set.AdmitsSources() && (quick || e.Set.FullSlots()) {
 		d.unlisted = d.unlisted || !e.Set.FullSlots()
 	} else if err := t.conn.Scan(t.Table(), name, func(el *nft.Element) error { e.See(el); return nil }); err != nil {
@@ -115,6 +120,49 @@ func (t *tableConn) seeElements(d *difference, e *layout.Edits, quick bool) erro
 	missing := e.Missing()
 	return t.conn.Get(t.Table(), name, len(missing), func(i int) []byte { return e.Want.Key(missing[i]) },
 		func(i int, el *nft.Element) { e.SeeKey(missing[i], el) })
+}
+
+// ensure adds all elements of a map of slots: the kernel compares them with those that it has, in half of the time that
+// it takes to list them, or to ask for each. Slots may come before all else, as a packet meets them only once its frontend
+// is one of their size. It reports whether the map holds them all, and no others, as far as these count: see seeElements.
+func (t *tableConn) ensure(ctx context.Context, e *layout.Edits) (ensured bool, err error) {
+	name, want := e.Set.Name(), e.Want.Count()
+	othersCount := want <= manyElements || !e.Set.FullSlots()
+	if _, known, err := t.conn.Count(t.Table(), name); err != nil || othersCount && !known {
+		return false, err
+	}
+	t.batch.Reset()
+	for el := range e.Want.All() {
+		if t.batch.Len()+el.Size(name) > min(chunkBytes, t.conn.MaxBatch()) {
+			if err = t.ensureBatch(ctx); err != nil {
+				break
+			}
+		}
+		t.batch.AddElement(name, el)
+	}
+	if err == nil {
+		err = t.ensureBatch(ctx)
+	}
+	if _, refused := errors.AsType[*nft.CommitError](err); refused { // a slot has another target
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	n, _, err := t.conn.Count(t.Table(), name)
+	if ensured = err == nil && (n == want || !othersCount); ensured {
+		e.SeeAll()
+	}
+	return ensured, err
+}
+
+func (t *tableConn) ensureBatch(ctx context.Context) error {
+	defer t.batch.Reset()
+	proxier.Progressed(ctx)
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return t.conn.Ensure(t.batch)
 }
 
 // hasSet reports whether the kernel has a set as it should be, whatever is in it.

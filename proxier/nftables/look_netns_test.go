@@ -10,8 +10,10 @@ import (
 
 	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/netutil/netnstest"
+	nfnetlink "svcproxy.dev/svcproxy/netutil/nft"
 	"svcproxy.dev/svcproxy/proxier/backendtest"
 	"svcproxy.dev/svcproxy/proxier/nftables"
+	"svcproxy.dev/svcproxy/proxier/nftables/layout"
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
@@ -141,6 +143,53 @@ func TestStartWithMany(t *testing.T) {
 		h.Sync(nil)
 		h.Settled("what a look has found after a start")
 	})
+}
+
+// A start with many slots in the kernel lists none, and finds all the same what differs.
+func TestStartEnsuresSlots(t *testing.T) {
+	defer nftables.ListAtMost(2000)()
+	everywhere(t, func(h *host) {
+		for i := range 200 {
+			h.World.Put(backendtest.Key(i), backendtest.Web(h.Family, i, 10))
+		}
+		h.Sync(nil)
+		of := func(n int) string {
+			return backendtest.Web(h.Family, n, 1).Frontends[0].Key.Addr.String() + " . tcp . 80 . 0x00000000"
+		}
+		target := h.address(1).String() + " . 81"
+		for _, harm := range []struct{ name, script string }{
+			{"nothing", ""},
+			{"a slot missing", "delete element TABLE slots-10 { " + of(7) + " }"},
+			{"another target", "delete element TABLE slots-10 { " + of(7) + " }; add element TABLE slots-10 { " + of(7) + " : " + target + " }"},
+			{"one more slot", "add element TABLE slots-10 { " + of(700) + " : " + target + " }"},
+			{"one in place of another", "delete element TABLE slots-10 { " + of(7) + " }; add element TABLE slots-10 { " + of(700) + " : " + target + " }"},
+		} {
+			if harm.script != "" {
+				h.nft(strings.ReplaceAll(harm.script, "; ", "\n"))
+			}
+			h.Restart()
+			h.Sync(nil)
+			const listed = 64 << 10 // bytes, of the slots; the rest takes less
+			if n := h.Backend.Received(); harm.name == "nothing" && n > listed && h.countsElements() {
+				h.Errorf("%s: a start has read %d bytes", harm.name, n)
+			}
+			for _, c := range h.Planned() {
+				h.Errorf("%s: a start has left %v", harm.name, c)
+			}
+			h.Settled(harm.name)
+		}
+	})
+}
+
+// countsElements reports whether the kernel tells how many elements a set has. Before 6.18 some did not.
+func (h *host) countsElements() bool {
+	h.Helper()
+	conn, err := nfnetlink.Dial()
+	fatal.If(h, err)
+	defer conn.Close()
+	_, known, err := conn.Count(layout.Dialects[h.Family].Table(), "frontends")
+	fatal.If(h, err)
+	return known
 }
 
 // Looks beside changes of ours count none of them as one of others, or the next that

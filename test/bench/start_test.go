@@ -102,6 +102,10 @@ func (n *node) elements() (c contents, err error) {
 
 func clone(b []byte) []byte { return append([]byte(nil), b...) }
 
+// pieceBytes is how much of a load is sent at once. The kernel is slower with more: its tables grow beside a transaction,
+// and chains of elements get long within one.
+const pieceBytes = 1 << 20
+
 // fillCopy returns how long the kernel takes for the same sets and elements in a table of its own, without rules.
 func (n *node) fillCopy(c contents) (took time.Duration, err error) {
 	table := tables.Table{Family: unix.NFPROTO_IPV4, Name: "copy"}
@@ -122,7 +126,7 @@ func (n *node) fillCopy(c contents) (took time.Duration, err error) {
 		}
 		for name, list := range c.elements {
 			for _, e := range list {
-				if b.Len()+e.Size(name) > conn.MaxBatch() {
+				if b.Len()+e.Size(name) > min(conn.MaxBatch(), pieceBytes) {
 					if err := conn.Commit(b); err != nil {
 						return err
 					}

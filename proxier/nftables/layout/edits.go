@@ -47,6 +47,13 @@ func (d *Edits) SeeKey(i int, e *nft.Element) bool {
 	return d.seen[i] == keyEqual
 }
 
+// SeeAll is See for an equal element of each record.
+func (d *Edits) SeeAll() {
+	for i := range d.seen {
+		d.seen[i] = keyEqual
+	}
+}
+
 // Missing returns the numbers of the records whose keys the set does not have.
 func (d *Edits) Missing() (numbers []int) {
 	for i, found := range d.seen {

@@ -110,6 +110,9 @@ func (s Set) Fronts() (of Set, slots int) {
 	return s, int(s.size)
 }
 
+// HasSlots reports whether it is a map of slots of frontends.
+func (s Set) HasSlots() bool { return s.kind == slotMap }
+
 // FullSlots reports whether it is a map in which every frontend of its size has each slot.
 func (s Set) FullSlots() bool {
 	return s.kind == slotMap && (s.size <= exactSizes || s.hash != source.NotHashed)
