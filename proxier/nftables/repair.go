@@ -14,11 +14,6 @@ import (
 	"svcproxy.dev/svcproxy/proxier/policy"
 )
 
-// chunkBytes is about how much of a repair is sent at once, some 20,000 elements:
-// the kernel processes it without a pause, and holds a buffer of 4 KiB for each
-// meanwhile, if anyone listens for events.
-var chunkBytes = 1 << 20 // less in tests
-
 // repair makes the kernel hold st. It reads our table unless the mirror proves that the kernel holds st, or the table was
 // just recreated.
 func (b *Backend) repair(ctx context.Context, st *policy.State, recreated bool) error {

@@ -22,6 +22,11 @@ func newTableConn(d *layout.Dialect, conn *nft.Conn) *tableConn {
 	return &tableConn{Dialect: d, conn: conn, batch: nft.NewBatch(d.Table())}
 }
 
+// chunkBytes is about how much of a repair is sent at once, some 20,000 elements:
+// the kernel processes it without a pause, and holds a buffer of 4 KiB for each
+// meanwhile, if anyone listens for events.
+var chunkBytes = 1 << 20 // less in tests
+
 // commit sends the batch, and counts it as ours. An empty batch is not sent.
 func (t *tableConn) commit() error {
 	if t.batch.Empty() {
