@@ -24,6 +24,10 @@ const steadyGC = 25
 const (
 	giveBackEvery = time.Minute
 	giveBackFrom  = 8 << 20 // bytes, where steadyGC is less
+
+	// settledAfter is how long after the first load, as a rule, all files have their last good copies, whose texts
+	// are not needed any more. They are few allocations, so Go would not collect garbage for them.
+	settledAfter = 30 * time.Second
 )
 
 // saveMemory gives back what the first load took and does not need any more, and what large
@@ -36,6 +40,12 @@ func saveMemory(ctx context.Context, loaded <-chan struct{}) {
 	case <-loaded:
 	}
 	collectAt(steadyGC)
+	debug.FreeOSMemory()
+	select {
+	case <-ctx.Done():
+		return
+	case <-time.After(settledAfter):
+	}
 	tick := time.NewTicker(giveBackEvery)
 	defer tick.Stop()
 	// Bytes that were allocated since the process began, and that were in use when garbage was last collected.
