@@ -348,7 +348,7 @@ func TestWarnOfModes(t *testing.T) {
 		maglev = `scheduler: mode is "auto", and only nftables or ipvs mode accepts scheduler; write mode = "nftables" in svcproxy.toml, or leave the key out: iptables mode refuses the file`
 		ipvs   = `mode is "auto", and only ipvs mode accepts %s; write mode = "ipvs" in svcproxy.toml, or leave the key out: nftables or iptables mode refuses the file`
 	)
-	limited := []source.Endpoint{{}, {MaxConnections: 5}}
+	limited := []source.Endpoint{{}, source.Endpoint{}.With(source.Extras{MaxConnections: 5})}
 	for _, tt := range []struct {
 		svc  source.Service
 		want []string
@@ -401,7 +401,7 @@ func TestForwardNeedsIPVS(t *testing.T) {
 func TestRefuseKeysOfIPVS(t *testing.T) {
 	svc := &source.Service{
 		Scheduler: "sh", SchedulerFlags: source.SHPort, OnePacket: true,
-		Endpoints: []source.Endpoint{{}, {MaxConnections: 5, MinConnections: 1}, {MaxConnections: 5}},
+		Endpoints: []source.Endpoint{{}, source.Endpoint{}.With(source.Extras{MaxConnections: 5, MinConnections: 1}), source.Endpoint{}.With(source.Extras{MaxConnections: 5})},
 	}
 	for _, modes := range [][]string{{"ipvs"}, {"nftables", "ipvs"}, {"nftables"}, {"iptables"}} {
 		var got, want []string

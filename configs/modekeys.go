@@ -15,7 +15,7 @@ func refuseKeys(s *source.Service, modes []string) (list []source.Problem) {
 	if s.OnePacket {
 		list = append(list, refuse(modes, func(m Mode) bool { return m.OnePacket }, "one_packet", source.At("one_packet"))...)
 	}
-	if i := slices.IndexFunc(s.Endpoints, func(e source.Endpoint) bool { return e.MaxConnections > 0 }); i >= 0 { // one of all is enough
+	if i := slices.IndexFunc(s.Endpoints, func(e source.Endpoint) bool { return e.Extras().MaxConnections > 0 }); i >= 0 { // one of all is enough
 		list = append(list, refuse(modes, func(m Mode) bool { return m.Limits }, "max_connections", source.At("endpoints", i, "max_connections"))...)
 	}
 	return list

@@ -21,6 +21,7 @@ var (
 	serviceKeys  = keyedBy[Service]("key")
 	serviceNotes = keyedBy[Service]("note")
 	endpointKeys = keyedBy[Endpoint]("key")
+	extrasKeys   = keyedBy[Extras]("key")
 	checkKeys    = keyedBy[HealthCheck]("key")
 )
 
@@ -50,11 +51,13 @@ func same(a, b reflect.Value) bool {
 
 // equal compares by hand what equalBy would take seven times as long for: a service has thousands of endpoints.
 func (e Endpoint) equal(o Endpoint) bool {
-	return e.Addr == o.Addr && maps.Equal(e.Ports, o.Ports) && e.Node == o.Node && e.Zone == o.Zone &&
-		(e.Hints == o.Hints || same(reflect.ValueOf(e.Hints), reflect.ValueOf(o.Hints))) && e.Weight == o.Weight && e.Tier == o.Tier && e.Disabled == o.Disabled &&
-		e.MaxConnections == o.MaxConnections && e.MinConnections == o.MinConnections &&
+	return e.Addr == o.Addr && maps.Equal(e.Ports, o.Ports) && (e.extras == o.extras || sameExtras(e.Extras(), o.Extras())) &&
+		e.Weight == o.Weight && e.Tier == o.Tier && e.Disabled == o.Disabled &&
 		e.Ready == o.Ready && e.Serving == o.Serving && e.Terminating == o.Terminating
 }
+
+// sameExtras compares Hints by what they say: these may be equal where extras are not.
+func sameExtras(a, b Extras) bool { return equalBy(extrasKeys, &a, &b) }
 
 // each reports whether all of n numbers are good.
 func each(n int, good func(int) bool) bool {
@@ -85,7 +88,14 @@ type Difference struct {
 func (s *Service) Differences(now *Service) []Difference { return differences(serviceKeys, s, now) }
 
 // Differences returns the keys in which two endpoints differ.
-func (e *Endpoint) Differences(now *Endpoint) []Difference { return differences(endpointKeys, e, now) }
+func (e *Endpoint) Differences(now *Endpoint) []Difference {
+	list := differences(endpointKeys, e, now)
+	if e.extras != now.extras {
+		was, is := e.Extras(), now.Extras()
+		list = append(differences(extrasKeys, &was, &is), list...)
+	}
+	return list
+}
 
 // Differences returns the keys in which two health checks differ. Nil is one without any; of one that comes or goes
 // the type is enough.

@@ -2,11 +2,13 @@ package source
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"iter"
 	"net/netip"
 	"slices"
 	"time"
+	"unique"
 )
 
 // A Key names a service. It is unique over all sources.
@@ -178,17 +180,10 @@ type Endpoint struct {
 	// 0: it does not serve this port.
 	Ports map[string]uint16 `key:"ports"`
 
-	Node   string `key:"node"` // the node it runs on; empty: the node that owns Addr
-	Zone   string `key:"zone"`
-	Hints  *Hints `key:"hints"`  // whom it is meant to serve, for AsHinted; nil: nobody more than others
+	extras unique.Handle[Extras] // zero: none; a million endpoints have one each
+
 	Weight uint16 `key:"weight"` // share of new connections relative to the others; 0: none
 	Tier   uint8  `key:"tier"`   // 0 to 9; used where fewer than MinUp endpoints of lower tiers can be used
-
-	// IPVS gives it no new connections from MaxConnections on, counted at each address and
-	// port of the service by itself, until they are fewer than MinConnections; 0: than
-	// three quarters of MaxConnections. MaxConnections 0: any number.
-	MaxConnections uint32 `key:"max_connections"`
-	MinConnections uint32 `key:"min_connections"`
 
 	Disabled bool `key:"!enabled"` // it gets no new connections
 
@@ -196,6 +191,58 @@ type Endpoint struct {
 	Ready       bool `key:"ready"`
 	Serving     bool `key:"serving"`
 	Terminating bool `key:"terminating"`
+}
+
+// Extras are what few endpoints have, or many alike. Its tags are those of keyedBy.
+type Extras struct {
+	Node  string `key:"node"` // the node it runs on; empty: the node that owns Addr
+	Zone  string `key:"zone"`
+	Hints *Hints `key:"hints"` // whom it is meant to serve, for AsHinted; nil: nobody more than others
+
+	// IPVS gives it no new connections from MaxConnections on, counted at each address and
+	// port of the service by itself, until they are fewer than MinConnections; 0: than
+	// three quarters of MaxConnections. MaxConnections 0: any number.
+	MaxConnections uint32 `key:"max_connections"`
+	MinConnections uint32 `key:"min_connections"`
+}
+
+// Extras returns those of the endpoint.
+func (e Endpoint) Extras() (x Extras) {
+	if e.extras != (unique.Handle[Extras]{}) {
+		x = e.extras.Value()
+	}
+	return x
+}
+
+// With returns the endpoint with other Extras.
+func (e Endpoint) With(x Extras) Endpoint {
+	e.extras = unique.Handle[Extras]{}
+	if x != (Extras{}) {
+		e.extras = unique.Make(x)
+	}
+	return e
+}
+
+// MarshalJSON implements json.Marshaler. The extras are members like the others.
+func (e Endpoint) MarshalJSON() ([]byte, error) {
+	return json.Marshal(flatEndpoint{plainEndpoint(e), e.Extras()})
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (e *Endpoint) UnmarshalJSON(b []byte) error {
+	var f flatEndpoint
+	if err := json.Unmarshal(b, &f); err != nil {
+		return err
+	}
+	*e = Endpoint(f.plainEndpoint).With(f.Extras)
+	return nil
+}
+
+type plainEndpoint Endpoint
+
+type flatEndpoint struct {
+	plainEndpoint
+	Extras
 }
 
 // Hints say which clients an endpoint is meant for: those on some nodes, and those

@@ -14,14 +14,15 @@ func (v *validator) endpoints() {
 			return
 		}
 		e := &v.Endpoints[i]
-		if e.Node != "" && !IsName(e.Node) {
-			v.fault(At("endpoints", i, "node"), Excerpt(e.Node)+" is not the name of a node", wantName)
+		x := e.Extras()
+		if x.Node != "" && !IsName(x.Node) {
+			v.fault(At("endpoints", i, "node"), Excerpt(x.Node)+" is not the name of a node", wantName)
 		}
-		if e.Zone != "" && !IsName(e.Zone) {
-			v.fault(At("endpoints", i, "zone"), Excerpt(e.Zone)+" is not the name of a zone", wantName)
+		if x.Zone != "" && !IsName(x.Zone) {
+			v.fault(At("endpoints", i, "zone"), Excerpt(x.Zone)+" is not the name of a zone", wantName)
 		}
 		v.endpointPorts(i, e)
-		v.connectionLimits(i, e)
+		v.connectionLimits(i, &x)
 		if e.Terminating && e.Ready && !v.PublishNotReady {
 			v.warn(At("endpoints", i, "terminating"), "the endpoint is both ready and terminating, so it gets new connections", "write ready = false")
 		}
@@ -158,11 +159,11 @@ func sharedAddresses(list []Endpoint) (shared []int) {
 }
 
 // connectionLimits finds limits that contradict each other: the kernel refuses them.
-func (v *validator) connectionLimits(i int, e *Endpoint) {
+func (v *validator) connectionLimits(i int, x *Extras) {
 	switch at := At("endpoints", i, "min_connections"); {
-	case e.MinConnections > 0 && e.MaxConnections == 0:
+	case x.MinConnections > 0 && x.MaxConnections == 0:
 		v.fault(at, "min_connections without max_connections", "it says when an endpoint that was full gets connections again")
-	case e.MinConnections > e.MaxConnections:
-		v.fault(at, fmt.Sprintf("min_connections %d is more than max_connections %d", e.MinConnections, e.MaxConnections), "")
+	case x.MinConnections > x.MaxConnections:
+		v.fault(at, fmt.Sprintf("min_connections %d is more than max_connections %d", x.MinConnections, x.MaxConnections), "")
 	}
 }

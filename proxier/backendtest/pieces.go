@@ -203,9 +203,9 @@ func pieceSteps(fam policy.Family) []pieceStep {
 			})
 		}
 		for i := range 3 {
-			s.Endpoints = append(s.Endpoints, source.Endpoint{
-				Addr: Addr(fam, "endpoint", first+i), Weight: 1, Ready: true, Serving: true, Node: []string{"here", "there"}[i%2],
-			})
+			e := source.Endpoint{Addr: Addr(fam, "endpoint", first+i), Weight: 1, Ready: true, Serving: true}
+			e = e.With(source.Extras{Node: []string{"here", "there"}[i%2]})
+			s.Endpoints = append(s.Endpoints, e)
 		}
 		for _, e := range edit {
 			e(s)

@@ -24,7 +24,7 @@ func TestLoopCounts(t *testing.T) {
 			}
 		}
 		at := func(addr, node string) source.Endpoint {
-			return source.Endpoint{Addr: netip.MustParseAddr(addr), Node: node, Ready: true, Serving: true, Weight: 1}
+			return source.Endpoint{Addr: netip.MustParseAddr(addr), Ready: true, Serving: true, Weight: 1}.With(source.Extras{Node: node})
 		}
 		light, leaving, dead := at("192.0.2.2", ""), at("192.0.2.3", ""), at("192.0.2.4", "")
 		light.Weight, leaving.Ready, leaving.Terminating, dead.Ready, dead.Serving = 0, false, true, false, false

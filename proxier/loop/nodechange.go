@@ -38,6 +38,6 @@ func touchedBy(old, now *policy.Node) func(*source.Service) bool {
 				return true
 			}
 		}
-		return len(addrs) > 0 && slices.ContainsFunc(s.Endpoints, func(e source.Endpoint) bool { return e.Node == "" && addrs[e.Addr] })
+		return len(addrs) > 0 && slices.ContainsFunc(s.Endpoints, func(e source.Endpoint) bool { return e.Extras().Node == "" && addrs[e.Addr] })
 	}
 }

@@ -59,7 +59,7 @@ func TestRebaseResolvesLittle(t *testing.T) {
 	ranges.Services[0].LoadBalancerSourceRanges = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
 	l.grantClaims([]source.Changes{policytest.Set(checked("a", 0, "10.0.0.1"), checked("b", 0, "10.0.0.2"), policytest.File("c", "c 10.96.0.3:80"), ranges)})
 	anywhere := checked("d", 0, "10.0.0.4")
-	anywhere.Services[0].Endpoints[0].Node = ""
+	anywhere.Services[0].Endpoints[0] = anywhere.Services[0].Endpoints[0].With(source.Extras{})
 	l.grantClaims([]source.Changes{policytest.Set(anywhere)})
 	for _, tt := range []struct{ added, want string }{
 		{"192.0.2.77", "r"}, {"10.0.0.1", "r"}, {"10.0.0.4", "d r"}, {"10.96.0.3", "c r"},

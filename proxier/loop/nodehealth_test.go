@@ -21,9 +21,7 @@ func checked(name string, port uint16, endpoints ...string) source.Unit {
 	s.ExternalIPs, s.VIPs = s.VIPs, nil
 	s.ExternalTrafficPolicy, s.HealthCheckNodePort = source.Local, port
 	for _, e := range endpoints {
-		e := policytest.Endpoint(e)
-		e.Node = policytest.Node().Name
-		s.Endpoints = append(s.Endpoints, e)
+		s.Endpoints = append(s.Endpoints, policytest.Endpoint(e).With(source.Extras{Node: policytest.Node().Name}))
 	}
 	return u
 }

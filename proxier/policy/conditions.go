@@ -125,8 +125,8 @@ func StateOf(svc Subject, e *source.Endpoint) EndpointState {
 
 // IsLocal reports whether the endpoint runs on this node.
 func IsLocal(e *source.Endpoint, node *Node) bool {
-	if e.Node != "" {
-		return e.Node == node.Name
+	if name := e.Extras().Node; name != "" {
+		return name == node.Name
 	}
 	return node.Owns(e.Addr)
 }

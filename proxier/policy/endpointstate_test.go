@@ -11,13 +11,13 @@ import (
 
 func TestStatesOfEndpoints(t *testing.T) {
 	ep := func(a string, change func(*source.Endpoint)) source.Endpoint {
-		e := source.Endpoint{Addr: netip.MustParseAddr(a), Node: "other", Weight: 1, Ready: true, Serving: true}
+		e := source.Endpoint{Addr: netip.MustParseAddr(a), Weight: 1, Ready: true, Serving: true}.With(source.Extras{Node: "other"})
 		if change != nil {
 			change(&e)
 		}
 		return e
 	}
-	here := func(e *source.Endpoint) { e.Node, e.Zone = "node", "z" }
+	here := func(e *source.Endpoint) { *e = e.With(source.Extras{Node: "node", Zone: "z"}) }
 	gone := func(e *source.Endpoint) { e.Ready, e.Serving = false, false }
 	unready := func(e *source.Endpoint) { e.Ready = false }
 	leaving := func(e *source.Endpoint) { e.Ready, e.Terminating = false, true }

@@ -15,7 +15,9 @@ func TestResolveHints(t *testing.T) {
 	hints := func(h ...*source.Hints) func(*source.Service) {
 		return func(s *source.Service) {
 			for i := range s.Endpoints {
-				s.Endpoints[i].Hints = h[i]
+				more := s.Endpoints[i].Extras()
+				more.Hints = h[i]
+				s.Endpoints[i] = s.Endpoints[i].With(more)
 			}
 			s.TrafficDistribution = source.AsHinted
 		}

@@ -267,13 +267,14 @@ func (r *resolver) limits(p source.Port) map[netip.AddrPort]Limits {
 	var out map[netip.AddrPort]Limits
 	for i := range r.svc.Endpoints {
 		e := &r.svc.Endpoints[i]
-		if e.MaxConnections == 0 || FamilyOf(e.Addr) != r.fam || e.Port(p) == 0 {
+		x := e.Extras()
+		if x.MaxConnections == 0 || FamilyOf(e.Addr) != r.fam || e.Port(p) == 0 {
 			continue
 		}
 		if out == nil {
 			out = map[netip.AddrPort]Limits{}
 		}
-		out[netip.AddrPortFrom(e.Addr, e.Port(p))] = Limits{Max: e.MaxConnections, Min: e.MinConnections}
+		out[netip.AddrPortFrom(e.Addr, e.Port(p))] = Limits{Max: x.MaxConnections, Min: x.MinConnections}
 	}
 	return out
 }

@@ -83,7 +83,7 @@ func preferredByDistribution(d source.TrafficDistribution, ready []*source.Endpo
 		}
 	}
 	if d != source.Evenly && node.Zone != "" {
-		if zone := lists.Keep(ready, func(e *source.Endpoint) bool { return e.Zone == node.Zone }); len(zone) > 0 {
+		if zone := lists.Keep(ready, func(e *source.Endpoint) bool { return e.Extras().Zone == node.Zone }); len(zone) > 0 {
 			return zone
 		}
 	}
@@ -100,10 +100,10 @@ func hinted(ready []*source.Endpoint, node *Node) []*source.Endpoint {
 		{node.Name, func(h *source.Hints) []string { return h.Nodes }},
 		{node.Zone, func(h *source.Hints) []string { return h.Zones }},
 	} {
-		if slices.ContainsFunc(ready, func(e *source.Endpoint) bool { return e.Hints == nil || len(by.of(e.Hints)) == 0 }) {
+		if slices.ContainsFunc(ready, func(e *source.Endpoint) bool { h := e.Extras().Hints; return h == nil || len(by.of(h)) == 0 }) {
 			continue
 		}
-		if meant := lists.Keep(ready, func(e *source.Endpoint) bool { return slices.Contains(by.of(e.Hints), by.name) }); len(meant) > 0 {
+		if meant := lists.Keep(ready, func(e *source.Endpoint) bool { return slices.Contains(by.of(e.Extras().Hints), by.name) }); len(meant) > 0 {
 			return meant
 		}
 	}

@@ -7,18 +7,18 @@ import (
 	"testing"
 	"time"
 
-	"svcproxy.dev/svcproxy/internal/structtest"
 	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/sourcetest"
 )
 
 // Whatever differs between two services is told.
 func TestEditsReportEveryDifference(t *testing.T) {
-	same := structtest.Filled[source.Service]()
-	if got := Describe(claims.Transition{Old: same, New: structtest.Filled[source.Service]()}); got != "" {
+	same := sourcetest.Filled()
+	if got := Describe(claims.Transition{Old: same, New: sourcetest.Filled()}); got != "" {
 		t.Errorf("services that mean the same differ in %q", got)
 	}
-	for path, other := range structtest.Changes[source.Service]() {
+	for path, other := range sourcetest.Changes() {
 		tr := claims.Transition{Old: same, New: other}
 		if got := Describe(tr); (got == "") != same.Equal(other) && same.Key == other.Key {
 			t.Errorf("%s: the log says %q", path, got)
@@ -65,9 +65,9 @@ func TestDescribe(t *testing.T) {
 		{"many", func(s *source.Service) { s.Endpoints = many[2:] }, "endpoints removed: 192.0.2.0 192.0.2.1, endpoints added: 7"},
 		{"order", func(s *source.Service) { s.Endpoints = []source.Endpoint{s.Endpoints[1], s.Endpoints[0]} },
 			"endpoints 192.0.2.0 192.0.2.1 -> 192.0.2.1 192.0.2.0"},
-		{"a name that steers a terminal", func(s *source.Service) { s.Endpoints[0].Zone = "a\x1b[2J" },
+		{"a name that steers a terminal", func(s *source.Service) { zone(s, "a\x1b[2J") },
 			`endpoints changed: 192.0.2.0 zone none -> "a\x1b[2J"`},
-		{"a long name", func(s *source.Service) { s.Endpoints[0].Zone = strings.Repeat("z", 1e6) },
+		{"a long name", func(s *source.Service) { zone(s, strings.Repeat("z", 1e6)) },
 			"endpoints changed: 192.0.2.0 zone none -> " + strings.Repeat("z", maxWord) + "..."},
 	}
 	for _, tt := range tests {
@@ -105,4 +105,8 @@ func TestEditsOfEqualNames(t *testing.T) {
 			t.Errorf("got:  %s\nwant: %s", got, tt.want)
 		}
 	}
+}
+
+func zone(s *source.Service, name string) {
+	s.Endpoints[0] = s.Endpoints[0].With(source.Extras{Zone: name})
 }

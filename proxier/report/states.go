@@ -51,7 +51,7 @@ func (u *usedService) endpointStatus(e *source.Endpoint, state policy.EndpointSt
 	known := u.Conditions.Of(u.Service, e)
 	st := EndpointStatus{
 		Address: endpointName(*e), Local: policy.IsLocal(e, node), State: state.String(), Weight: e.Weight, Tier: e.Tier, Drain: detail.Drain,
-		MaxConnections: e.MaxConnections,
+		MaxConnections: e.Extras().MaxConnections,
 	}
 	if u.HealthCheck != nil {
 		st.Check = &CheckStatus{

@@ -71,5 +71,6 @@ func textsOf(v *read.Version) map[string]string {
 }
 
 func endpointText(e source.Endpoint) string {
-	return fmt.Sprintln(e.Ports, e.Node, e.Zone, e.Weight, e.Tier, e.MaxConnections, e.MinConnections, e.Disabled, e.Ready, e.Serving, e.Terminating)
+	x := e.Extras()
+	return fmt.Sprintln(e.Ports, x.Node, x.Zone, e.Weight, e.Tier, x.MaxConnections, x.MinConnections, e.Disabled, e.Ready, e.Serving, e.Terminating)
 }

@@ -310,7 +310,9 @@ func TestLastKnownSaysTheSame(t *testing.T) {
 	of.Endpoints[0].NodeName, of.Endpoints[0].Zone = new("n"), new("z")
 	of.Endpoints[0].Hints = nil
 	merged, _ := merge(s.Service, []*slice{parseSlice(of, newWords())})
-	merged.Endpoints[0].Hints = &source.Hints{Nodes: []string{"n"}, Zones: []string{"z"}}
+	more := merged.Endpoints[0].Extras()
+	more.Hints = &source.Hints{Nodes: []string{"n"}, Zones: []string{"z"}}
+	merged.Endpoints[0] = merged.Endpoints[0].With(more)
 	path := filepath.Join(t.TempDir(), lastKnownName)
 	fatal.If(t, remote.Save(path, new(lastKnown), []remote.Handed{{Since: 7, Service: merged}}))
 	back, err := remote.Load(path, new(lastKnown))

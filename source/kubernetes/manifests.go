@@ -151,7 +151,9 @@ func (m *Manifests) service(s manifest) Converted {
 	merged, more := merge(svc.Service, list)
 	merged.InCluster, merged.TrafficDistribution = false, distribution(s.Spec.TrafficDistribution)
 	for i := range merged.Endpoints {
-		merged.Endpoints[i].Hints = nil
+		x := merged.Endpoints[i].Extras()
+		x.Hints = nil
+		merged.Endpoints[i] = merged.Endpoints[i].With(x)
 	}
 	if borrowed {
 		merged.VIPs = nil

@@ -23,8 +23,8 @@ func show(svc *source.Service, e source.Endpoint) string {
 	if !e.Ready {
 		out += " unready"
 	}
-	if e.Hints != nil {
-		out += fmt.Sprintf(" for nodes %v zones %v", e.Hints.Nodes, e.Hints.Zones)
+	if h := e.Extras().Hints; h != nil {
+		out += fmt.Sprintf(" for nodes %v zones %v", h.Nodes, h.Zones)
 	}
 	return out
 }

@@ -249,7 +249,7 @@ func parseSlice(s *discovery.EndpointSlice, words *words) *slice {
 		if ok {
 			e.Weight = weight
 			out.endpoints = append(out.endpoints, e)
-			out.hinted = out.hinted || e.Hints != nil
+			out.hinted = out.hinted || e.Extras().Hints != nil
 		}
 	}
 	slices.SortStableFunc(out.endpoints, compareEndpoints)
@@ -284,13 +284,14 @@ func (n *notes) endpoint(e *discovery.Endpoint, words *words) (source.Endpoint, 
 		zone = ""
 	}
 	c := &e.Conditions
-	return source.Endpoint{
+	out := source.Endpoint{
 		Addr: list[0], Weight: 1,
-		Node: words.one(ptr.Deref(e.NodeName, "")), Zone: words.one(zone), Hints: parseHints(e.Hints, words),
 		Ready:       c.Ready == nil || *c.Ready,
 		Serving:     c.Serving == nil || *c.Serving,
 		Terminating: c.Terminating != nil && *c.Terminating,
-	}, true
+	}
+	out = out.With(source.Extras{Node: words.one(ptr.Deref(e.NodeName, "")), Zone: words.one(zone), Hints: parseHints(e.Hints, words)})
+	return out, true
 }
 
 func parseHints(h *discovery.EndpointHints, words *words) *source.Hints {

@@ -55,7 +55,7 @@ func (d *defaults) typical() *service {
 	for _, text := range []string{"192.0.2.11", "192.0.2.12", "2001:db8::11", "2001:db8::12"} {
 		e := standardEndpoint
 		e.Addr = netip.MustParseAddr(text)
-		s.endpoints = append(s.endpoints, e)
+		s.endpoints = append(s.endpoints, e.endpoint)
 	}
 	d.give(&s, nil)
 	return &s

@@ -16,7 +16,11 @@ func TestKeysOfModel(t *testing.T) {
 		haveKeys(t, serviceFields, service.Differences(now), named)
 	}
 	for _, now := range structtest.Changes[source.Endpoint]() {
-		haveKeys(t, endpointFields, endpoint.Differences(now), map[string]bool{"hints": true})
+		haveKeys(t, endpointFields, endpoint.Differences(now), nil)
+	}
+	for _, more := range structtest.Changes[source.Extras]() {
+		now := endpoint.With(*more)
+		haveKeys(t, endpointFields, endpoint.Differences(&now), map[string]bool{"hints": true})
 	}
 	for _, now := range structtest.Changes[source.HealthCheck]() {
 		haveKeys(t, checkFields, check.Differences(now), map[string]bool{"barred": true})

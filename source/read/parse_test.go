@@ -85,7 +85,7 @@ func everyKey() []*source.Service {
 			},
 			Endpoints: []source.Endpoint{
 				{Addr: addr("192.168.10.11"), Weight: 1, Ready: true, Serving: true},
-				{Addr: addr("fd00::11"), Ports: map[string]uint16{"http": 8081, "quic": 8443}, Node: "node-a", Zone: "East", Terminating: true},
+				source.Endpoint{Addr: addr("fd00::11"), Ports: map[string]uint16{"http": 8081, "quic": 8443}, Terminating: true}.With(source.Extras{Node: "node-a", Zone: "East"}),
 			},
 			InternalTrafficPolicy: source.Local, ExternalTrafficPolicy: source.Local,
 			Affinity: 90 * time.Minute, TrafficDistribution: source.PreferSameZone,
@@ -347,7 +347,7 @@ func checkSafe(t *testing.T, path string, data []byte) {
 			ok = ok && safe(p.Name, label) && p.Port != 0 && p.TargetPort != 0
 		}
 		for _, e := range s.Endpoints {
-			ok = ok && safe(e.Node, name) && safe(e.Zone, name) && e.Addr.IsValid() && e.Addr.Zone() == ""
+			ok = ok && safe(e.Extras().Node, name) && safe(e.Extras().Zone, name) && e.Addr.IsValid() && e.Addr.Zone() == ""
 			for n, p := range e.Ports {
 				ok = ok && safe(n, label) && p != 0
 			}

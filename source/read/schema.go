@@ -34,6 +34,17 @@ type endpoint struct {
 	Port uint16 // for the one port of the service; 0: not written
 }
 
+// A writtenEndpoint is what a table says of an endpoint, whose extras are not yet those of source.Endpoint.
+type writtenEndpoint struct {
+	endpoint
+	more source.Extras
+}
+
+func (w *writtenEndpoint) finish() endpoint {
+	w.Endpoint = w.With(w.more)
+	return w.endpoint
+}
+
 var (
 	policy       = decode.Values("traffic policy", source.Cluster, source.Local)
 	masquerading = decode.Values("masquerade mode", source.MasqueradeAuto, source.MasqueradeAll, source.MasqueradeNever).Instead(masqueradeHint)
@@ -151,20 +162,20 @@ var serviceFields = []decode.Field[service]{
 }
 
 // endpointFields are the keys of an endpoint.
-var endpointFields = []decode.Field[endpoint]{
-	decode.Need(decode.Key("address", endpointAddress, func(e *endpoint) *netip.Addr { return &e.Addr })),
-	decode.Key("port", portNumber, func(e *endpoint) *uint16 { return &e.Port }),
-	decode.Key("ports", decode.MapOf(portNumber), func(e *endpoint) *map[string]uint16 { return &e.Ports }),
-	decode.Key("node", decode.To(name, strings.ToLower), func(e *endpoint) *string { return &e.Node }),
-	decode.Key("zone", name, func(e *endpoint) *string { return &e.Zone }),
-	decode.Key("weight", orNoNumber.Or(1), func(e *endpoint) *uint16 { return &e.Weight }),
-	decode.Key("tier", decode.Number[uint8](0, source.MaxTier), func(e *endpoint) *uint8 { return &e.Tier }),
-	decode.Key("max_connections", connections, func(e *endpoint) *uint32 { return &e.MaxConnections }),
-	decode.Key("min_connections", connections, func(e *endpoint) *uint32 { return &e.MinConnections }),
-	decode.Key("enabled", yes, func(e *endpoint) *bool { return &e.Disabled }),
-	decode.Key("ready", decode.Bool.Or(true), func(e *endpoint) *bool { return &e.Ready }),
-	decode.Key("serving", decode.Bool.Or(true), func(e *endpoint) *bool { return &e.Serving }),
-	decode.Key("terminating", decode.Bool, func(e *endpoint) *bool { return &e.Terminating }),
+var endpointFields = []decode.Field[writtenEndpoint]{
+	decode.Need(decode.Key("address", endpointAddress, func(e *writtenEndpoint) *netip.Addr { return &e.Addr })),
+	decode.Key("port", portNumber, func(e *writtenEndpoint) *uint16 { return &e.Port }),
+	decode.Key("ports", decode.MapOf(portNumber), func(e *writtenEndpoint) *map[string]uint16 { return &e.Ports }),
+	decode.Key("node", decode.To(name, strings.ToLower), func(e *writtenEndpoint) *string { return &e.more.Node }),
+	decode.Key("zone", name, func(e *writtenEndpoint) *string { return &e.more.Zone }),
+	decode.Key("weight", orNoNumber.Or(1), func(e *writtenEndpoint) *uint16 { return &e.Weight }),
+	decode.Key("tier", decode.Number[uint8](0, source.MaxTier), func(e *writtenEndpoint) *uint8 { return &e.Tier }),
+	decode.Key("max_connections", connections, func(e *writtenEndpoint) *uint32 { return &e.more.MaxConnections }),
+	decode.Key("min_connections", connections, func(e *writtenEndpoint) *uint32 { return &e.more.MinConnections }),
+	decode.Key("enabled", yes, func(e *writtenEndpoint) *bool { return &e.Disabled }),
+	decode.Key("ready", decode.Bool.Or(true), func(e *writtenEndpoint) *bool { return &e.Ready }),
+	decode.Key("serving", decode.Bool.Or(true), func(e *writtenEndpoint) *bool { return &e.Serving }),
+	decode.Key("terminating", decode.Bool, func(e *writtenEndpoint) *bool { return &e.Terminating }),
 }
 
 // endpointAddress reads the address of an endpoint, which has its port in a key of its own.
@@ -234,7 +245,7 @@ func endpointsOf(r *decode.Reader, v any) (list []endpoint) {
 		} else {
 			decode.Addr.Read(r, v)
 		}
-		list = append(list, e)
+		list = append(list, e.finish())
 	})
 	return list
 }

@@ -48,7 +48,7 @@ func (s *service) warnIdle(r *decode.Reader) {
 	if s.NodePortAddresses != nil && !hasNodePorts(s) {
 		idle("node_port_addresses", "no port has a node_port")
 	}
-	zoned := slices.ContainsFunc(s.Endpoints, func(e source.Endpoint) bool { return e.Zone != "" })
+	zoned := slices.ContainsFunc(s.Endpoints, func(e source.Endpoint) bool { return e.Extras().Zone != "" })
 	if s.TrafficDistribution == source.PreferSameZone && !zoned && len(s.Endpoints) > 0 {
 		idle("traffic_distribution", "no endpoint has a zone")
 	}

@@ -147,7 +147,7 @@ func TestJudge(t *testing.T) {
 		{name: "a flow that began before others were masqueraded", attempts: []Attempt{own(flow(try(1, lab.Answered, first)))}},
 		{name: "a flow to an endpoint that others are nearer than", attempts: []Attempt{flow(try(1, lab.Answered, second)), try(1, lab.Answered, second)}, illegal: 1,
 			service: with(serving(first, second), func(s *source.Service) {
-				s.TrafficDistribution, s.Endpoints[0].Node = source.PreferSameNode, "node"
+				s.TrafficDistribution, s.Endpoints[0] = source.PreferSameNode, s.Endpoints[0].With(source.Extras{Node: "node"})
 			})},
 		{name: "a flow to a weight of 0", attempts: []Attempt{flow(try(1, lab.Refused, none)), flow(try(1, lab.Answered, first))},
 			service: with(serving(first), func(s *source.Service) { s.Endpoints[0].Weight = 0 })},

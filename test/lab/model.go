@@ -87,10 +87,12 @@ func (s Service) Model() *source.Service {
 		if e.Weight != nil {
 			weight = *e.Weight
 		}
-		m.Endpoints = append(m.Endpoints, source.Endpoint{
-			Addr: e.Address, Ports: e.Ports, Node: e.Node, Zone: e.Zone, Weight: weight, Tier: uint8(e.Tier), Disabled: !is(e.Enabled, true),
+		out := source.Endpoint{
+			Addr: e.Address, Ports: e.Ports, Weight: weight, Tier: uint8(e.Tier), Disabled: !is(e.Enabled, true),
 			Ready: is(e.Ready, true), Serving: is(e.Serving, true), Terminating: is(e.Terminating, false),
-		})
+		}
+		out = out.With(source.Extras{Node: e.Node, Zone: e.Zone})
+		m.Endpoints = append(m.Endpoints, out)
 	}
 	return m
 }

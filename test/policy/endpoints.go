@@ -131,7 +131,7 @@ func (p pool) share(e *source.Endpoint) int {
 // zone while there is one. Hints of Kubernetes say it for each endpoint.
 func (p pool) near(ready []*source.Endpoint) (list []*source.Endpoint) {
 	node := func(e *source.Endpoint) bool { return p.w.Host.runs(e) }
-	zone := func(e *source.Endpoint) bool { return e.Zone != "" && e.Zone == p.w.Host.Zone }
+	zone := func(e *source.Endpoint) bool { zone := e.Extras().Zone; return zone != "" && zone == p.w.Host.Zone }
 	var steps []func(*source.Endpoint) bool
 	switch p.s.TrafficDistribution {
 	case source.AsHinted:
@@ -154,16 +154,23 @@ func (p pool) near(ready []*source.Endpoint) (list []*source.Endpoint) {
 	return list
 }
 
+func hints(e *source.Endpoint) source.Hints {
+	if h := e.Extras().Hints; h != nil {
+		return *h
+	}
+	return source.Hints{}
+}
+
 // hinted returns, of each tier, the endpoints that hints of Kubernetes mean for this node, or else for its
 // zone, if all endpoints have such hints.
 func (p pool) hinted(ready []*source.Endpoint) (list []*source.Endpoint) {
 	host := p.w.Host
 	for tier := range uint8(source.MaxTier + 1) {
 		of := keep(ready, func(e *source.Endpoint) bool { return e.Tier == tier })
-		byNode := keep(of, func(e *source.Endpoint) bool { return e.Hints != nil && len(e.Hints.Nodes) > 0 })
-		byZone := keep(of, func(e *source.Endpoint) bool { return e.Hints != nil && len(e.Hints.Zones) > 0 })
-		forNode := keep(byNode, func(e *source.Endpoint) bool { return slices.Contains(e.Hints.Nodes, host.Name) })
-		forZone := keep(byZone, func(e *source.Endpoint) bool { return slices.Contains(e.Hints.Zones, host.Zone) })
+		byNode := keep(of, func(e *source.Endpoint) bool { return len(hints(e).Nodes) > 0 })
+		byZone := keep(of, func(e *source.Endpoint) bool { return len(hints(e).Zones) > 0 })
+		forNode := keep(byNode, func(e *source.Endpoint) bool { return slices.Contains(hints(e).Nodes, host.Name) })
+		forZone := keep(byZone, func(e *source.Endpoint) bool { return slices.Contains(hints(e).Zones, host.Zone) })
 		switch {
 		case len(byNode) == len(of) && len(forNode) > 0:
 			of = forNode

@@ -148,17 +148,19 @@ func (d Drawer) Service(i int) *source.Service {
 }
 
 func (d Drawer) endpoint(a netip.Addr) source.Endpoint {
-	e := source.Endpoint{Addr: a, Node: pick(d, nodes), Zone: pick(d, zones), Weight: uint16(d.IntN(4)),
+	more := source.Extras{Node: pick(d, nodes), Zone: pick(d, zones)}
+	e := source.Endpoint{Addr: a, Weight: uint16(d.IntN(4)),
 		Ready: !d.one(3), Serving: !d.one(3), Terminating: d.one(3), Disabled: d.one(10)}
 	if d.one(4) {
 		e.Tier = pick(d, []uint8{0, 1, 2, source.MaxTier - 1, source.MaxTier})
 	}
 	if d.one(2) {
-		e.Hints = &source.Hints{Nodes: some(d, []string{"a", "b"}, 1), Zones: some(d, []string{"z1", "z2"}, 1)}
+		more.Hints = &source.Hints{Nodes: some(d, []string{"a", "b"}, 1), Zones: some(d, []string{"z1", "z2"}, 1)}
 	}
 	if d.one(6) {
 		e.Ports = map[string]uint16{"p0": uint16(d.IntN(2) * 9000)}
 	}
+	e = e.With(more)
 	return e
 }
 

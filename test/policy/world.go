@@ -96,8 +96,8 @@ func (h *Host) servesNodePorts(s *source.Service, a netip.Addr) bool {
 
 // runs reports whether an endpoint is local.
 func (h *Host) runs(e *source.Endpoint) bool {
-	if e.Node != "" {
-		return e.Node == h.Name
+	if node := e.Extras().Node; node != "" {
+		return node == h.Name
 	}
 	return h.carries(e.Addr)
 }

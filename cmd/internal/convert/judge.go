@@ -194,7 +194,7 @@ func (j Judge) reads(s *judged) bool {
 	return len(s.faults) == 0
 }
 
-func limited(e source.Endpoint) bool { return e.MaxConnections > 0 }
+func limited(e source.Endpoint) bool { return e.Extras().MaxConnections > 0 }
 
 // leaveOut leaves out what the mode cannot do, where a service is one without it.
 func leaveOut(s *reader.Service, p source.Problem) {
@@ -224,7 +224,9 @@ func leaveOut(s *reader.Service, p source.Problem) {
 		note("max_connections")
 		s.Endpoints = slices.Clone(s.Endpoints)
 		for i := range s.Endpoints {
-			s.Endpoints[i].MaxConnections, s.Endpoints[i].MinConnections = 0, 0
+			more := s.Endpoints[i].Extras()
+			more.MaxConnections, more.MinConnections = 0, 0
+			s.Endpoints[i] = s.Endpoints[i].With(more)
 		}
 	}
 }

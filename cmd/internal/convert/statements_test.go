@@ -378,7 +378,7 @@ func ipvsadmConfig(c *config) {
 			switch limits {
 			case " -x 100":
 				c.states(server, "max_connections", of(addr, port, func(s *source.Service) bool {
-					return slices.ContainsFunc(s.Endpoints, func(e source.Endpoint) bool { return e.MaxConnections == 100 })
+					return slices.ContainsFunc(s.Endpoints, func(e source.Endpoint) bool { return e.Extras().MaxConnections == 100 })
 				}))
 			case " -x 10 -y 20":
 				c.states(server, "threshold", nil)

@@ -28,8 +28,8 @@ func TestOnePacketAndLimits(t *testing.T) {
 		s := service()
 		s.Ports = []source.Port{{Protocol: source.UDP, Port: 53, TargetPort: 53}}
 		s.OnePacket = true
-		s.Endpoints[0].MaxConnections, s.Endpoints[0].MinConnections = 100, 10
-		s.Endpoints[1].MaxConnections = 7
+		s.Endpoints[0] = s.Endpoints[0].With(source.Extras{MaxConnections: 100, MinConnections: 10})
+		s.Endpoints[1] = s.Endpoints[1].With(source.Extras{MaxConnections: 7})
 		tt.edit(s)
 		w := world(s)
 		w.Balancing = ipvs(tt.ipvs)

@@ -162,12 +162,13 @@ func (r *Report) checks(d *decision, used []*source.Endpoint) {
 
 // atMost says how many connections an endpoint gets where that is limited.
 func (d *decision) atMost(e *source.Endpoint) string {
-	if e == nil || e.MaxConnections == 0 || !d.balancedOutside() {
+	if e == nil || e.Extras().MaxConnections == 0 || !d.balancedOutside() {
 		return ""
 	}
-	text := fmt.Sprintf(", at most %d connections", e.MaxConnections)
-	if e.MinConnections > 0 {
-		text += fmt.Sprintf(", then none until it has fewer than %d", e.MinConnections)
+	limits := e.Extras()
+	text := fmt.Sprintf(", at most %d connections", limits.MaxConnections)
+	if limits.MinConnections > 0 {
+		text += fmt.Sprintf(", then none until it has fewer than %d", limits.MinConnections)
 	}
 	return text
 }

@@ -82,7 +82,7 @@ func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
 // service is a service at 10.96.0.10:80 with two endpoints, one of which is on this node.
 func service() *source.Service {
 	ep := func(a, node string) source.Endpoint {
-		return source.Endpoint{Addr: addr(a), Node: node, Weight: 1, Ready: true, Serving: true}
+		return source.Endpoint{Addr: addr(a), Weight: 1, Ready: true, Serving: true}.With(source.Extras{Node: node})
 	}
 	return &source.Service{
 		Key: source.Key{Namespace: "default", Name: "web"}, VIPs: []netip.Addr{addr("10.96.0.10"), addr("fd00:96::10")},

@@ -7,17 +7,17 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/fatal"
-	"svcproxy.dev/svcproxy/internal/structtest"
 	"svcproxy.dev/svcproxy/proxier"
 	"svcproxy.dev/svcproxy/proxier/claims"
 	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/sourcetest"
 )
 
 // Whatever changes of a service has words, also what it will have one day.
 func TestEveryFieldHasWords(t *testing.T) {
-	same := structtest.Filled[source.Service]()
-	for path, other := range structtest.Changes[source.Service]() {
+	same := sourcetest.Filled()
+	for path, other := range sourcetest.Changes() {
 		if same.Equal(other) || same.Key != other.Key || strings.HasSuffix(path, " twice") {
 			continue // no change, another service, or a fault
 		}
@@ -54,7 +54,9 @@ func TestServiceWords(t *testing.T) {
 		{"scheduler", func(s *source.Service) { s.Scheduler = "\x1b[2Jrr" }, `scheduler: "" -> \x1b[2Jrr`},
 		{"flags and one packet", func(s *source.Service) { s.SchedulerFlags, s.OnePacket = source.SHFallback|source.SHPort, true },
 			`scheduler_flags: "" -> sh-fallback,sh-port; one_packet: false -> true`},
-		{"limits", func(s *source.Service) { s.Endpoints[0].MaxConnections, s.Endpoints[0].MinConnections = 1<<31-1, 7 },
+		{"limits", func(s *source.Service) {
+			s.Endpoints[0] = s.Endpoints[0].With(source.Extras{MaxConnections: 1<<31 - 1, MinConnections: 7})
+		},
 			"max_connections of 192.0.2.1: 0 -> 2147483647; min_connections of 192.0.2.1: 0 -> 7"},
 		{"a health check", func(s *source.Service) { s.HealthCheck = &source.HealthCheck{Type: source.CheckTCP, Rise: 2} }, "health_check.type: none -> tcp"},
 		{"a service that is disabled", func(s *source.Service) { s.Disabled = true }, "enabled: true -> false"},

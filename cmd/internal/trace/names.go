@@ -146,7 +146,7 @@ func NamesOf(u claims.Snapshot, only netip.Addr) *Names {
 	for _, s := range u.Services {
 		if wanted[s.Key] {
 			for _, e := range s.Endpoints {
-				n.Endpoints[e.Addr] = e.Node
+				n.Endpoints[e.Addr] = e.Extras().Node
 			}
 		}
 	}

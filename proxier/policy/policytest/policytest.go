@@ -64,16 +64,17 @@ func Endpoints(list ...string) func(*source.Service) {
 func Endpoint(text string) source.Endpoint {
 	words := strings.Fields(text)
 	e := source.Endpoint{Addr: netip.MustParseAddr(words[0]), Weight: 1, Ready: true, Serving: true}
+	more := source.Extras{}
 	for _, w := range words[1:] {
 		switch {
 		case w[0] == '@':
-			e.Node = w[1:]
+			more.Node = w[1:]
 		case w == "notready":
 			e.Ready, e.Serving = false, false
 		case w == "terminating":
 			e.Ready, e.Terminating = false, true
 		case strings.HasPrefix(w, "zone="):
-			e.Zone = w[5:]
+			more.Zone = w[5:]
 		case w == "disabled":
 			e.Disabled = true
 		case scan(w, "tier=%d", &e.Tier), scan(w, "weight=%d", &e.Weight):
@@ -81,6 +82,7 @@ func Endpoint(text string) source.Endpoint {
 			panic("an endpoint has no word " + w)
 		}
 	}
+	e = e.With(more)
 	return e
 }
 
@@ -245,7 +247,7 @@ func RandomServices(t *rapid.T) (units []source.Unit) {
 		s.Masquerade = rapid.SampledFrom([]source.Masquerading{source.MasqueradeAsSet, source.MasqueradeAuto, source.MasqueradeAll, source.MasqueradeNever}).Draw(t, "masquerade")
 		for _, a := range randomAddrs(t, 3, "endpoints") {
 			e := Endpoint(a.String())
-			e.Node = rapid.SampledFrom([]string{"", "here", "elsewhere"}).Draw(t, "node")
+			e = e.With(source.Extras{Node: rapid.SampledFrom([]string{"", "here", "elsewhere"}).Draw(t, "node")})
 			s.Endpoints = append(s.Endpoints, e)
 		}
 		units = append(units, u)

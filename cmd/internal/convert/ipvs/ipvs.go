@@ -130,11 +130,12 @@ func (d Destination) endpoint(s *reader.Service, port uint16) source.Endpoint {
 	if e.Weight = uint16(max(0, min(d.Weight, 65535))); int(e.Weight) != d.Weight {
 		s.Note(d.At, fmt.Sprintf("the weight %d of %s is written as %d", d.Weight, d.Addr.Addr(), e.Weight), "the greatest is 65535")
 	}
-	e.MaxConnections, e.MinConnections = uint32(min(d.Upper, source.MaxConnectionLimit)), uint32(min(d.Lower, source.MaxConnectionLimit))
+	limits := source.Extras{MaxConnections: uint32(min(d.Upper, source.MaxConnectionLimit)), MinConnections: uint32(min(d.Lower, source.MaxConnectionLimit))}
 	if d.Lower > d.Upper {
 		s.Note(d.At, fmt.Sprintf("the lower threshold of connections of %s, %d, is left out: it is above the upper one, %d", d.Addr.Addr(), d.Lower, d.Upper), "")
-		e.MinConnections = 0
+		limits.MinConnections = 0
 	}
+	e = e.With(limits)
 	if d.checksum != "" {
 		s.Note(d.At, fmt.Sprintf("%s of the tunnel to %s is left out", d.checksum, d.Addr.Addr()), "tunnels have the checksums that IPVS gives them by itself")
 	}
