@@ -63,13 +63,12 @@ func family(a netip.Addr) string {
 }
 
 func (v *validator) endpointAddr(i int, e *Endpoint) {
-	at := At("endpoints", i, "address")
 	if why := Unusable(e.Addr); why != "" {
 		hint := ""
 		if e.Addr.IsLoopback() { // what people try
 			hint = "the kernel drops what is redirected there from outside: write an address of an interface"
 		}
-		v.fault(at, fmt.Sprintf("endpoint %s is %s", e.Addr, why), hint)
+		v.fault(At("endpoints", i, "address"), fmt.Sprintf("endpoint %s is %s", e.Addr, why), hint)
 	}
 	own, ok := v.where[e.Addr]
 	if !ok {
@@ -78,7 +77,7 @@ func (v *validator) endpointAddr(i int, e *Endpoint) {
 	for _, p := range v.Ports { // a proxy on the address itself, under another port, is none of ours
 		n := e.Port(p)
 		if _, served := v.served[PortAddr{p.Protocol, portOnly(n)}]; served && n != 0 {
-			v.fault(at, fmt.Sprintf("endpoint %s is an address and port of its own service, %s", netip.AddrPortFrom(e.Addr, n), own), "")
+			v.fault(At("endpoints", i, "address"), fmt.Sprintf("endpoint %s is an address and port of its own service, %s", netip.AddrPortFrom(e.Addr, n), own), "")
 			return
 		}
 	}
@@ -160,10 +159,11 @@ func sharedAddresses(list []Endpoint) (shared []int) {
 
 // connectionLimits finds limits that contradict each other: the kernel refuses them.
 func (v *validator) connectionLimits(i int, x *Extras) {
-	switch at := At("endpoints", i, "min_connections"); {
+	at := func() Path { return At("endpoints", i, "min_connections") }
+	switch {
 	case x.MinConnections > 0 && x.MaxConnections == 0:
-		v.fault(at, "min_connections without max_connections", "it says when an endpoint that was full gets connections again")
+		v.fault(at(), "min_connections without max_connections", "it says when an endpoint that was full gets connections again")
 	case x.MinConnections > x.MaxConnections:
-		v.fault(at, fmt.Sprintf("min_connections %d is more than max_connections %d", x.MinConnections, x.MaxConnections), "")
+		v.fault(at(), fmt.Sprintf("min_connections %d is more than max_connections %d", x.MinConnections, x.MaxConnections), "")
 	}
 }

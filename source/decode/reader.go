@@ -250,6 +250,14 @@ func Each(r *Reader, v any, read func(i int, v any)) bool {
 	return false
 }
 
+// Collect returns what was read of each element of a list.
+func Collect[T any](r *Reader, v any, read func(v any) T) []T {
+	_, n := elements(v)
+	list := slices.Grow([]T(nil), min(n, r.limit().max))
+	Each(r, v, func(_ int, v any) { list = append(list, read(v)) })
+	return list
+}
+
 // elements returns how many elements a list has, and each by its index; nil: it is no list.
 func elements(v any) (at func(int) any, n int) {
 	switch list := v.(type) {

@@ -235,9 +235,10 @@ func readEndpoints(r *decode.Reader, v any, s *service) {
 }
 
 // endpointsOf reads a list of endpoints.
-func endpointsOf(r *decode.Reader, v any) (list []endpoint) {
-	decode.Each(r, v, func(_ int, v any) {
-		e := standardEndpoint
+func endpointsOf(r *decode.Reader, v any) []endpoint {
+	var e writtenEndpoint // one for all: what it is read into is allocated
+	return decode.Collect(r, v, func(v any) endpoint {
+		e = standardEndpoint
 		if text, ok := v.(string); ok {
 			e.Addr, e.Port = endpointAddr(r, text)
 		} else if _, ok := v.(map[string]any); ok {
@@ -245,9 +246,8 @@ func endpointsOf(r *decode.Reader, v any) (list []endpoint) {
 		} else {
 			decode.Addr.Read(r, v)
 		}
-		list = append(list, e.finish())
+		return e.finish()
 	})
-	return list
 }
 
 // endpointAddr reads "address", "address:port" and "[address]:port".

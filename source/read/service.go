@@ -200,16 +200,16 @@ func (s *service) setEndpoints(r *decode.Reader) {
 // onePort returns the port of an endpoint under the name of the one port of the
 // service, or of its one port of several protocols: last, if that is the same.
 func (s *service) onePort(r *decode.Reader, i int, e endpoint, last map[string]uint16) map[string]uint16 {
-	at := source.At("endpoints", i, "port")
+	at := func() source.Path { return source.At("endpoints", i, "port") }
 	switch {
 	case e.Ports != nil:
-		r.Problem(source.Problem{Path: at, Msg: "the endpoint has both port and ports", Hint: "leave one out"})
+		r.Problem(source.Problem{Path: at(), Msg: "the endpoint has both port and ports", Hint: "leave one out"})
 		return e.Ports
 	case len(s.written.list) > 1:
-		r.Problem(source.Problem{Path: at, Msg: "the endpoint has a port, and the service has several", Hint: "write ports = { name = number }"})
+		r.Problem(source.Problem{Path: at(), Msg: "the endpoint has a port, and the service has several", Hint: "write ports = { name = number }"})
 		return nil
 	case len(s.written.list) == 1 && !s.written.list[0].numbers.one():
-		r.Problem(source.Problem{Path: at, Msg: "the endpoint has a port, and the service a range of them", Hint: "leave it out: endpoints serve each port by its own number"})
+		r.Problem(source.Problem{Path: at(), Msg: "the endpoint has a port, and the service a range of them", Hint: "leave it out: endpoints serve each port by its own number"})
 		return nil
 	}
 	if len(last) == len(s.Ports) && !slices.ContainsFunc(s.Ports, func(p source.Port) bool { return last[p.Name] != e.Port }) {
