@@ -132,8 +132,9 @@ func (t *tableConn) ensure(ctx context.Context, e *layout.Edits) (ensured bool, 
 		return false, err
 	}
 	t.batch.Reset()
+	most := min(chunkBytes, t.conn.MaxBatch())
 	for el := range e.Want.All() {
-		if t.batch.Len()+el.Size(name) > min(chunkBytes, t.conn.MaxBatch()) {
+		if t.batch.Len()+el.Size(name) > most {
 			if err = t.ensureBatch(ctx); err != nil {
 				break
 			}
