@@ -24,8 +24,9 @@ func putTarget(b []byte, t netip.AddrPort) []byte { return putPort(PutAddr(b, t.
 // Records are the elements of one set, each a key and data of fixed lengths, one
 // after another: a million of them are no work for the garbage collector. Nil has none.
 type Records struct {
-	keyLen, recordLen int // of a record's key, and of all of it, in bytes
-	buf               []byte
+	keyLen, recordLen int      // of a record's key, and of all of it, in bytes
+	full              [][]byte // blocks of perBlock records each: one list of all would be copied again and again as it grows
+	buf               []byte   // those after them
 	comments          []string // nil where the set has none
 	index             []uint32 // hash table of numbers of records, plus one; nil: not made yet
 }
@@ -48,22 +49,38 @@ func (r *Records) Count() int {
 	if r == nil {
 		return 0
 	}
-	return len(r.buf) / r.recordLen
+	return len(r.full)*r.perBlock() + len(r.buf)/r.recordLen
 }
+
+// perBlock returns how many records a full block has, of 64 KiB.
+func (r *Records) perBlock() int { return 64 << 10 / r.recordLen }
 
 // add appends a record. The caller knows that its key is new.
 func (r *Records) add(key, data []byte, note string) {
+	if size := r.perBlock() * r.recordLen; len(r.buf) == size {
+		r.full = append(r.full, r.buf)
+		r.buf = make([]byte, 0, size)
+	}
 	r.buf = append(append(r.buf, key...), data...)
 	if note != "" || r.comments != nil {
 		r.comments = append(r.comments, note)
 	}
 }
 
+// record returns the key and the data of a record.
+func (r *Records) record(i int) []byte {
+	block, per := r.buf, r.perBlock()
+	if n := i / per; n < len(r.full) {
+		block = r.full[n]
+	}
+	return block[i%per*r.recordLen:][:r.recordLen]
+}
+
 // Key returns the key of a record.
-func (r *Records) Key(i int) []byte { return r.buf[i*r.recordLen:][:r.keyLen] }
+func (r *Records) Key(i int) []byte { return r.record(i)[:r.keyLen] }
 
 // Data returns the data of a record.
-func (r *Records) Data(i int) []byte { return r.buf[i*r.recordLen:][r.keyLen:r.recordLen] }
+func (r *Records) Data(i int) []byte { return r.record(i)[r.keyLen:] }
 
 func (r *Records) comment(i int) string {
 	if r.comments == nil {
