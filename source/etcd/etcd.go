@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,7 +29,8 @@ type Options struct {
 	MaxSize                   int // of a text, in bytes; a larger one may be given all the same, up to maxSlack more
 	Log                       *slog.Logger
 
-	dial func(ctx context.Context, addr string) (net.Conn, error) // nil: dial
+	dial     func(ctx context.Context, addr string) (net.Conn, error) // nil: dial
+	progress time.Duration                                            // 0: progressEvery
 }
 
 // A Fetcher follows an etcd. It implements remote.Fetcher.
@@ -51,6 +53,7 @@ func New(o Options) *Fetcher {
 	if o.dial == nil {
 		o.dial = dial
 	}
+	o.progress = cmp.Or(o.progress, progressEvery)
 	return &Fetcher{Options: o}
 }
 

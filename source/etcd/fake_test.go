@@ -23,6 +23,8 @@ type fake struct {
 	list  func(*pb.RangeRequest) (*pb.RangeResponse, error)
 	watch func(send func(*pb.WatchResponse) error) error // nil: it confirms the watch, and nothing changes
 
+	hangs bool // asked for progress, it does not answer
+
 	lists atomic.Int32
 }
 
@@ -42,8 +44,16 @@ func (s *fake) Watch(stream pb.Watch_WatchServer) error {
 	} else if err := stream.Send(&pb.WatchResponse{Header: header(10), Created: true}); err != nil {
 		return err
 	}
-	<-stream.Context().Done()
-	return nil
+	for {
+		if _, err := stream.Recv(); err != nil {
+			return nil
+		}
+		if !s.hangs {
+			if err := stream.Send(&pb.WatchResponse{Header: header(10)}); err != nil {
+				return err
+			}
+		}
+	}
 }
 
 // serve starts the server, and returns options to follow it with.

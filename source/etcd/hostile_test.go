@@ -184,3 +184,27 @@ func TestFailuresStayTheSame(t *testing.T) {
 		t.Errorf("%d different reports: %v", len(reports), reports)
 	}
 }
+
+// A member whose watch hangs is left, and one where nothing changes is not.
+func TestHangingWatchIsLeft(t *testing.T) {
+	for _, hangs := range []bool{false, true} {
+		s := &fake{list: pages(kv("a.toml", "1", 10)), hangs: hangs}
+		o := s.serve(t)
+		o.progress = 50 * time.Millisecond
+		if hangs {
+			f := follow(t, o)
+			pace.Until(t, "a report", func() bool { return f.problem() != nil })
+			if err := f.problem(); !strings.Contains(err.Error(), "no answer within 50ms") {
+				t.Error(err)
+			}
+			continue
+		}
+		o.progress = pace.Scale(500 * time.Millisecond)
+		f := follow(t, o)
+		f.waitAnswer()
+		time.Sleep(4 * o.progress)
+		if err := f.problem(); err != nil || s.lists.Load() != 1 {
+			t.Errorf("%d lists: %v", s.lists.Load(), err)
+		}
+	}
+}

@@ -46,7 +46,7 @@ func (f *Fetcher) watch(ctx context.Context, m *member, give func(remote.Set), a
 		}}})
 	}
 	answers, failed := receive(ctx, stream, err)
-	tick := time.NewTicker(progressEvery)
+	tick := time.NewTicker(f.progress)
 	defer tick.Stop()
 	w := &watcher{Fetcher: f, from: f.seen.revision, pending: newChanges(f.Prefix)}
 	for asked := false; ; {
@@ -66,7 +66,7 @@ func (f *Fetcher) watch(ctx context.Context, m *member, give func(remote.Set), a
 			}
 		case <-tick.C:
 			if asked {
-				return fmt.Errorf("no answer within %s", progressEvery)
+				return fmt.Errorf("no answer within %s", f.progress)
 			}
 			asked = true
 			_ = stream.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_ProgressRequest{ProgressRequest: &pb.WatchProgressRequest{}}}) // receive has the error
