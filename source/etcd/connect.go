@@ -50,6 +50,7 @@ type member struct {
 	*grpc.ClientConn
 	failure *failure
 	token   string
+	refused bool // maybe for its token, which expires
 }
 
 // maxAnswer is how many bytes an answer has at most.
@@ -154,6 +155,7 @@ func (m *member) explain(err error) error {
 		return nil
 	}
 	s := status.Convert(err)
+	m.refused = m.refused || s.Code() == codes.Unauthenticated || s.Code() == codes.InvalidArgument || s.Code() == codes.PermissionDenied
 	if why := m.failure.last(); why != nil && (s.Code() == codes.Unavailable || s.Code() == codes.DeadlineExceeded) {
 		return why
 	}

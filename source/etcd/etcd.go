@@ -135,14 +135,17 @@ func (f *Fetcher) session(ctx context.Context, endpoint string, give func(remote
 		return fmt.Errorf("connecting to %s: %w", endpoint, err)
 	}
 	defer m.Close()
+	defer func() {
+		if m.refused {
+			f.token = ""
+		}
+	}()
 	l, err := f.list(ctx, m)
 	if err != nil {
-		f.token = "" // it may have expired
 		return fmt.Errorf("listing %s at %s: %w", f.Prefix, endpoint, err)
 	}
 	f.takeList(l, give)
 	if err := f.watch(ctx, m, give, answered); err != nil {
-		f.token = ""
 		return fmt.Errorf("watching %s at %s: %w", f.Prefix, endpoint, err)
 	}
 	return nil

@@ -2,13 +2,17 @@ package etcd
 
 import (
 	"context"
+	"fmt"
 	"net"
+	"slices"
 	"sync/atomic"
 	"testing"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 
 	"svcproxy.dev/svcproxy/internal/fatal"
 )
@@ -19,18 +23,28 @@ const testPrefix = "/svcproxy/services/"
 type fake struct {
 	pb.UnimplementedKVServer
 	pb.UnimplementedWatchServer
+	pb.UnimplementedAuthServer
 
 	list  func(*pb.RangeRequest) (*pb.RangeResponse, error)
 	watch func(send func(*pb.WatchResponse) error) error // nil: it confirms the watch, and nothing changes
 
 	hangs bool // asked for progress, it does not answer
 
-	lists atomic.Int32
+	lists, logins atomic.Int32
+	token         atomic.Value // a string, the one that is good; none: any
 }
 
-func (s *fake) Range(_ context.Context, ask *pb.RangeRequest) (*pb.RangeResponse, error) {
+func (s *fake) Range(ctx context.Context, ask *pb.RangeRequest) (*pb.RangeResponse, error) {
 	s.lists.Add(1)
+	if token, ok := s.token.Load().(string); ok && !slices.Equal(metadata.ValueFromIncomingContext(ctx, rpctypes.TokenFieldNameGRPC), []string{token}) {
+		return nil, rpctypes.ErrGRPCInvalidAuthToken
+	}
 	return s.list(ask)
+}
+
+func (s *fake) Authenticate(_ context.Context, ask *pb.AuthenticateRequest) (*pb.AuthenticateResponse, error) {
+	s.token.Store(fmt.Sprintf("%s %s %d", ask.GetName(), ask.GetPassword(), s.logins.Add(1)))
+	return &pb.AuthenticateResponse{Token: s.token.Load().(string)}, nil
 }
 
 func (s *fake) Watch(stream pb.Watch_WatchServer) error {
@@ -64,6 +78,7 @@ func (s *fake) serve(t testing.TB) Options {
 	server := grpc.NewServer(grpc.MaxSendMsgSize(1 << 30))
 	pb.RegisterKVServer(server, s)
 	pb.RegisterWatchServer(server, s)
+	pb.RegisterAuthServer(server, s)
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(l) }()
 	t.Cleanup(func() {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -135,6 +136,26 @@ func TestListedEventsAreIgnored(t *testing.T) {
 	f.wait("a.toml=1", "b.toml=2")
 }
 
+// A revision that comes in parts is given whole, and together with one that came before it.
+func TestPartsAreOneSet(t *testing.T) {
+	watch := func(send func(*pb.WatchResponse) error) (err error) {
+		part := func(fragment bool, name string, revision int64) {
+			err = errors.Join(err, send(&pb.WatchResponse{Header: header(revision), Fragment: fragment, Events: []*mvccpb.Event{{Kv: kv(name, "2", revision)}}}))
+			time.Sleep(pace.Scale(100 * time.Millisecond))
+		}
+		part(true, "a.toml", 11)
+		part(true, "b.toml", 12)
+		part(false, "c.toml", 12)
+		part(false, "d.toml", 13)
+		return err
+	}
+	f := follow(t, (&fake{list: pages(kv("a.toml", "1", 10)), watch: watch}).serve(t))
+	f.wait("a.toml=2", "b.toml=2", "c.toml=2", "d.toml=2")
+	if _, n := f.last(); n != 3 {
+		t.Errorf("%d Sets, want 3", n)
+	}
+}
+
 // Pages become smaller where texts are large.
 func TestPagesFitTexts(t *testing.T) {
 	var kvs []*mvccpb.KeyValue
@@ -206,5 +227,39 @@ func TestHangingWatchIsLeft(t *testing.T) {
 		if err := f.problem(); err != nil || s.lists.Load() != 1 {
 			t.Errorf("%d lists: %v", s.lists.Load(), err)
 		}
+	}
+}
+
+// What was refused is large, or not of an etcd, and is not asked for again at once.
+func TestRefusedListIsSpared(t *testing.T) {
+	s := &fake{list: func(*pb.RangeRequest) (*pb.RangeResponse, error) { return &pb.RangeResponse{}, nil }}
+	f := follow(t, s.serve(t))
+	time.Sleep(3 * time.Second)
+	f.end()
+	if n := s.lists.Load(); n != 1 {
+		t.Errorf("%d lists in 3 s", n)
+	}
+}
+
+// A login is used for all sessions until it is refused, and then there is another one, with the password of then.
+func TestLoginIsUsedUntilRefused(t *testing.T) {
+	watch := func(send func(*pb.WatchResponse) error) error {
+		return errors.Join(send(&pb.WatchResponse{Header: header(10), Created: true}), status.Error(codes.Unavailable, "again"))
+	}
+	s := &fake{list: pages(kv("a.toml", "1", 10)), watch: watch}
+	o, passwords := s.serve(t), atomic.Int32{}
+	o.Username, o.Password = "host", func() (string, error) { return fmt.Sprint("password", passwords.Add(1)), nil }
+	f := follow(t, o)
+	pace.Until(t, "several sessions", func() bool { return s.lists.Load() >= 3 })
+	if n := s.logins.Load(); n != 1 {
+		t.Errorf("%d logins for %d sessions", n, s.lists.Load())
+	}
+	s.token.Store("another")
+	pace.Until(t, "another login", func() bool { return s.logins.Load() == 2 })
+	seen := s.lists.Load()
+	pace.Until(t, "a session with it", func() bool { return s.lists.Load() >= seen+2 })
+	f.end()
+	if token := s.token.Load(); token != "host password2 2" {
+		t.Errorf("token %q", token)
 	}
 }

@@ -125,6 +125,7 @@ func (w *watcher) record(answer *pb.WatchResponse) error {
 	case answer.GetCompactRevision() != 0:
 		return fmt.Errorf("changes before revision %d were compacted", answer.GetCompactRevision())
 	case answer.GetCanceled():
+		w.token = "" // it may have expired
 		return fmt.Errorf("it was canceled: %s", bounded(answer.GetCancelReason()))
 	case answer.GetCreated() && revision != 0 && revision < w.from:
 		return fmt.Errorf("it begins at revision %d, and the list was of %d", revision, w.from)
