@@ -226,7 +226,8 @@ func (s *looks) lookAtTexts(ctx context.Context, todo work) ([]probe, bool) {
 		switch {
 		case t != nil:
 			p.rules.From.Signed = t.Signed
-			p.v = p.version(ctx, t.Data, nil, s.parse)
+			data, err := s.bounded(t.Data)
+			p.v = p.version(ctx, data, err, s.parse)
 		case left:
 			p.v = p.unreadVersion(errNoText)
 		default:
@@ -239,6 +240,14 @@ func (s *looks) lookAtTexts(ctx context.Context, todo work) ([]probe, bool) {
 			p.v = p.good
 		}
 	})
+}
+
+// bounded returns a text, or the error of a file that is as large, where that is too large.
+func (s *looks) bounded(data []byte) ([]byte, error) {
+	if most := s.rules.MaxSize(); len(data) > most {
+		return nil, disk.TooLargeError(most)
+	}
+	return data, nil
 }
 
 // admit has an answer of the server used that is held, with what the guard would hold of that. It reports whether there is one.

@@ -454,6 +454,20 @@ func TestOlderSetIsHeld(t *testing.T) {
 	})
 }
 
+// A text that is larger than a file may be is refused, and no other.
+func TestLargeText(t *testing.T) {
+	serving(t, func(s *served) {
+		s.limits.FileSize = 100
+		s.start()
+		s.give(map[string]string{"a.toml": "a 1\n" + strings.Repeat("#", 100), "b.toml": "b 1\n"})
+		s.use("at first", "b 1", 1)
+		if got := s.states() + " " + s.faults(); !strings.Contains(got, "a.toml refused 0") || !strings.Contains(got, "more than 100 bytes") {
+			t.Error(got)
+		}
+		s.stop()
+	})
+}
+
 // A server that was emptied and is filled bit by bit takes nothing away meanwhile.
 func TestFilledAgain(t *testing.T) {
 	serving(t, func(s *served) {
