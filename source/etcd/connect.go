@@ -42,7 +42,8 @@ const (
 
 	maxCertificates = 1 << 20 // bytes of a file
 	maxHeaders      = 64 << 10
-	maxSlack        = 1 << 20 // of an answer, beside one text of the largest size
+	maxSlack        = 1 << 20  // of an answer, beside one text of the largest size
+	leastAnswer     = 16 << 20 // far more than etcd sends at once, unless it is told otherwise
 )
 
 // A member is a connection to a member of the cluster.
@@ -54,7 +55,7 @@ type member struct {
 }
 
 // maxAnswer is how many bytes an answer has at most.
-func (f *Fetcher) maxAnswer() int { return f.MaxSize + maxSlack }
+func (f *Fetcher) maxAnswer() int { return max(f.MaxSize, leastAnswer) + maxSlack }
 
 // connect prepares a connection, and logs in. Certificates and the password are read each time, so that new ones are used.
 func (f *Fetcher) connect(ctx context.Context, endpoint string) (*member, error) {

@@ -26,7 +26,7 @@ type Options struct {
 	CAFile, CertFile, KeyFile string   // read for each connection; empty: the certificates of the system, and none
 	Username                  string   // empty: without a login
 	Password                  func() (string, error)
-	MaxSize                   int // of a text, in bytes; a larger one may be given all the same, up to maxSlack more
+	MaxSize                   int // of the largest text that is used, in bytes; larger ones may be given
 	Log                       *slog.Logger
 
 	dial     func(ctx context.Context, addr string) (net.Conn, error) // nil: dial

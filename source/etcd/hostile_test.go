@@ -48,7 +48,7 @@ func TestListIsRefused(t *testing.T) {
 			return &pb.RangeResponse{Header: &pb.ResponseHeader{ClusterId: 8, Revision: 1}}, nil
 		}, "cluster 8"},
 		"too many keys":  {pages(many...), "more than 100000 keys"},
-		"too large text": {pages(kv("a.toml", "x", 1), kv("b.toml", strings.Repeat("x", 3<<20), 1)), `a.toml\x00" has more than 2097152 bytes`},
+		"too large text": {pages(kv("a.toml", "x", 1), kv("b.toml", strings.Repeat("x", 18<<20), 1)), `a.toml\x00" has more than 17825792 bytes`},
 		"a long refusal": {func(*pb.RangeRequest) (*pb.RangeResponse, error) {
 			return nil, status.Error(codes.Internal, "\x1b[31m"+strings.Repeat("x", 10_000))
 		}, `\x1b[31mxx`},
@@ -160,8 +160,8 @@ func TestPartsAreOneSet(t *testing.T) {
 func TestPagesFitTexts(t *testing.T) {
 	var kvs []*mvccpb.KeyValue
 	var want []string
-	large := strings.Repeat("x", 1<<20)
-	for i := range 2000 {
+	large := strings.Repeat("x", 10<<20)
+	for i := range 1000 {
 		text := "small"
 		if i%100 == 0 {
 			text = large
@@ -172,8 +172,8 @@ func TestPagesFitTexts(t *testing.T) {
 	s := &fake{list: pages(kvs...)}
 	f := follow(t, s.serve(t))
 	f.wait(want...)
-	if n := s.lists.Load(); n > 300 {
-		t.Errorf("%d requests for 2,000 keys", n)
+	if n := s.lists.Load(); n > 150 {
+		t.Errorf("%d requests for 1,000 keys", n)
 	}
 }
 

@@ -148,7 +148,7 @@ func TestManyHosts(t *testing.T) {
 	t.Logf("first list, %s", s.load().since(begin))
 
 	begin = s.load()
-	time.Sleep(20 * time.Second)
+	time.Sleep(10 * time.Second)
 	t.Logf("idle %s", s.load().since(begin))
 
 	o := s.options()
@@ -167,7 +167,7 @@ func TestManyHosts(t *testing.T) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	var all []time.Duration
-	for i := range 20 {
+	for i := range 10 {
 		all = append(all, a.await(t, fmt.Sprint(i+1), commit(i+1))...)
 		<-tick.C
 	}
