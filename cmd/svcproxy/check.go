@@ -38,7 +38,8 @@ A directory is checked whole, with svcproxy.toml and all clashes between files.
 A file in the configuration directory is checked against the others there, any
 other one alone. "-" is standard input, TOML or JSON, checked as a file that is
 about to be put into the configuration directory. Without PATH the configuration
-directory is checked. Shares of [[owners]] go by name and user in the configuration
+directory is checked. Of a URL that a server has a service file at, the version that
+was last accepted is checked. Shares of [[owners]] go by name and user in the configuration
 directory; elsewhere, where no share matches by user, by name; "-" has none, which is a
 warning. What a daemon reads is read with the rights of the one that runs
 or, where none does, of svcproxy.service, which modes of files bind also as root.

@@ -96,6 +96,8 @@ func (c *Checker) Path(path string) (r Report) {
 	}
 	info, err := disk.Stat(path)
 	switch {
+	case err != nil && read.IsTextName(path):
+		c.text(path, &r)
 	case err != nil:
 		r.unreadable(path, err)
 	case filepath.Base(path) == read.SettingsName:
@@ -116,6 +118,22 @@ func (c *Checker) Path(path string) (r Report) {
 		alone.last(alone.rules.ReadFile(path), &r)
 	}
 	return r
+}
+
+// text checks the last good version of a text of a server. One that needs a signature had it.
+func (c *Checker) text(name string, r *Report) {
+	in := c.setting(c.ConfigDir, new(Report))
+	err := fs.ErrNotExist
+	for _, of := range in.settings.Sources {
+		var data []byte
+		if data, err = keep.LastGood(keep.SourceDir(c.StateDir, of), name); err == nil {
+			in.rules.From = read.Origin{URL: name, Signed: true}
+			f, _ := in.rules.ReadText(name, c.ConfigDir, bytes.NewReader(data))
+			r.add(f)
+			return
+		}
+	}
+	r.unreadable(name, err)
 }
 
 // A setting is what a file is read and judged in.
