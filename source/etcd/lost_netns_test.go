@@ -25,11 +25,10 @@ func TestCompactionBehindPartition(t *testing.T) {
 	f.wait("a.toml=1", "b.toml=1")
 	s.cut()
 	f.waitFailed(time.Now())
-	var last int64
 	for i := range 20 {
-		last = s.commit(put("a.toml", fmt.Sprint(i)))
+		s.commit(put("a.toml", fmt.Sprint(i)))
 	}
-	last = s.commit(remove("b.toml"), put("c.toml", "1"))
+	last := s.commit(remove("b.toml"), put("c.toml", "1"))
 	s.compact(last)
 	if _, n := f.last(); n != 1 {
 		t.Errorf("%d Sets while cut off", n)

@@ -15,6 +15,7 @@ import (
 
 	"aead.dev/minisign"
 
+	"svcproxy.dev/svcproxy/internal/wake"
 	"svcproxy.dev/svcproxy/source/disk"
 	"svcproxy.dev/svcproxy/source/remote"
 )
@@ -47,6 +48,7 @@ type Options struct {
 type Fetcher struct {
 	Options
 	disk  *disk.Asker
+	again chan struct{}   // has an element when all URLs are to be asked for now
 	marks map[string]mark // of signed sites
 	sites []string        // names
 	now   map[string]content
@@ -62,10 +64,13 @@ func New(o Options) *Fetcher {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	o.trust, o.patience = cmp.Or(o.trust, trustTime), cmp.Or(o.patience, fetchTime)
-	return &Fetcher{Options: o, disk: disk.NewAsker("/")}
+	return &Fetcher{Options: o, disk: disk.NewAsker("/"), again: make(chan struct{}, 1)}
 }
 
 var _ remote.Fetcher = (*Fetcher)(nil)
+
+// Reload has the whole text of each URL asked for now. One that fails is asked for when that is due.
+func (f *Fetcher) Reload() { wake.Once(f.again) }
 
 // Server returns what is followed, as status shows it.
 func (f *Fetcher) Server() string {
@@ -97,6 +102,10 @@ func (f *Fetcher) Run(ctx context.Context, give func(remote.Set), report func(er
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-f.again:
+			for _, s := range sites {
+				wake.Once(s.again)
+			}
 		case r := <-results:
 			f.take(r, give)
 			report(f.trouble())
@@ -113,7 +122,7 @@ func (f *Fetcher) open() (sites []*site, err error) {
 		if key, err = ParseKey(f.PublicKey); err != nil {
 			return nil, fmt.Errorf("reading public_key of [http]: %w", err)
 		}
-		f.recall(key.String())
+		f.recall()
 	}
 	for _, text := range f.URLs {
 		u, err := ParseURL(text)
@@ -142,8 +151,8 @@ func (f *Fetcher) take(r result, give func(remote.Set)) {
 	}
 }
 
-// recall reads the versions of what a key signed. That they cannot be read must not keep services as they are forever.
-func (f *Fetcher) recall(key string) {
+// recall reads the versions of what was signed. That they cannot be read must not keep services as they are forever.
+func (f *Fetcher) recall() {
 	if f.StateDir == "" {
 		return
 	}
@@ -152,7 +161,7 @@ func (f *Fetcher) recall(key string) {
 		f.Log.Warn("cannot read which versions of signed texts were in use; an older one would be accepted", "err", err)
 	}
 	for _, name := range f.URLs {
-		if m := marks[name]; m.Key == key {
+		if m, ok := marks[name]; ok {
 			f.marks[name] = m
 		}
 	}

@@ -44,6 +44,7 @@ type site struct {
 	url    *url.URL
 	name   string
 	key    *minisign.PublicKey // nil: nothing is signed
+	again  chan struct{}       // has an element when the URL is to be asked for now
 
 	now     content
 	mark    mark
@@ -66,7 +67,7 @@ type fetched struct {
 }
 
 func newSite(o *Options, u *url.URL, key *minisign.PublicKey, m mark, log *slog.Logger) *site {
-	return &site{Options: o, client: newClient(o, log), url: u, name: u.String(), key: key, mark: m}
+	return &site{Options: o, client: newClient(o, log), url: u, name: u.String(), key: key, mark: m, again: make(chan struct{}, 1)}
 }
 
 // A result is what became of one poll.
@@ -97,8 +98,20 @@ func (s *site) follow(ctx context.Context, results chan<- result) {
 			return
 		}
 		if err == nil {
-			sleep(ctx, jitter(s.Interval))
+			s.wait(ctx)
 		}
+	}
+}
+
+// wait returns when the next poll is due, or is asked for: then the whole text is.
+func (s *site) wait(ctx context.Context) {
+	timer := time.NewTimer(jitter(s.Interval))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-s.again:
+		s.whole = time.Time{}
+	case <-ctx.Done():
 	}
 }
 

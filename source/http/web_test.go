@@ -143,6 +143,7 @@ func (w *web) publish(version int, files texts, canaries ...string) {
 
 // A followed is a Fetcher that runs, and what it has said.
 type followed struct {
+	*Fetcher
 	t       testing.TB
 	log     *logtest.Text
 	end     context.CancelFunc
@@ -167,9 +168,10 @@ func follow(t testing.TB, o Options) *followed {
 	}
 	f := &followed{t: t, log: &logtest.Text{}}
 	o.Log = slog.New(slog.NewTextHandler(f.log, nil))
+	f.Fetcher = New(o)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
-	go func() { done <- New(o).Run(ctx, f.give, f.report) }()
+	go func() { done <- f.Run(ctx, f.give, f.report) }()
 	f.end = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {

@@ -1,10 +1,9 @@
 package sources
 
 import (
-	"path/filepath"
-
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/file"
+	"svcproxy.dev/svcproxy/source/keep"
 	"svcproxy.dev/svcproxy/source/remote"
 )
 
@@ -16,14 +15,6 @@ func openFed(c Config, name string, f remote.Fetcher) source.Source {
 	}
 	return file.New(file.Options{
 		Name: name, Fetcher: f, Server: server, Beside: c.Several, AllowEmpty: c.Guard.AllowEmpty,
-		StateDir: versionsDir(c.StateDir, name), Rules: c.Rules, Log: c.Log, Guard: guardOf(c.Settings), Keep: c.History.Keep,
+		StateDir: keep.SourceDir(c.StateDir, name), Rules: c.Rules, Log: c.Log, Guard: guardOf(c.Settings), Keep: c.History.Keep,
 	})
-}
-
-// versionsDir returns where the source of a name keeps versions; empty: nowhere.
-func versionsDir(stateDir, name string) string {
-	if stateDir == "" || name == file.Name {
-		return stateDir
-	}
-	return filepath.Join(stateDir, name)
 }

@@ -107,7 +107,7 @@ func (v *Versioning) AddRoutes(r *control.Routes) {
 // with this name or, where it is empty, of all. It writes nothing.
 func Histories(stateDir, name string) (all []keep.Revision, err error) {
 	for _, t := range byPrecedence() {
-		list, err := keep.Histories(versionsDir(stateDir, t.Name), fileName(name))
+		list, err := keep.Histories(keep.SourceDir(stateDir, t.Name), fileName(name))
 		if err != nil {
 			return nil, err
 		}
@@ -126,7 +126,7 @@ func (v *Versioning) rollback(ctx context.Context, name string, number int) (kee
 		return keep.Revision{}, err
 	}
 	has := slices.DeleteFunc(slices.Clone(list), func(s fileSource) bool {
-		known, err := keep.Histories(versionsDir(v.StateDir, s.name), name)
+		known, err := keep.Histories(keep.SourceDir(v.StateDir, s.name), name)
 		return err == nil && !slices.ContainsFunc(known, func(r keep.Revision) bool { return r.Number == number })
 	})
 	switch len(has) {

@@ -139,7 +139,7 @@ func TestRollbackOfSeveralSources(t *testing.T) {
 	dir, url := t.TempDir(), "https://config.example.net/web.toml"
 	write := func(source string, names ...string) {
 		ctx, cancel := context.WithCancel(t.Context())
-		st := keep.New(versionsDir(dir, source), slog.New(slog.DiscardHandler))
+		st := keep.New(keep.SourceDir(dir, source), slog.New(slog.DiscardHandler))
 		st.Load()
 		var ended sync.WaitGroup
 		ended.Go(func() { st.Run(ctx) })
