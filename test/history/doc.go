@@ -3,9 +3,9 @@
 // could be in force then? The judge is a function of the history alone, so a history that was written
 // down can be judged again.
 //
-// A Fact is one thing that outcomes depend on, with its values in time: the text of a service file, whether
+// A Fact is one thing that outcomes depend on, with its values in time: the text of a service, whether
 // an endpoint is alive, a drain, the addresses of the node. An Attempt is one connection or datagram of a
-// client. The nemesis draws steps from a seed, does them in two lanes, and records the facts that they change.
+// client. The nemesis draws steps from a seed, does them in three lanes, and records the facts that they change.
 //
 // The tests need root.
 package history

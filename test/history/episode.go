@@ -23,6 +23,9 @@ type Totals struct {
 }
 
 func (s *Totals) add(fault string) {
+	if fault == "" {
+		return
+	}
 	if s.faults == nil {
 		s.faults = map[string]int{}
 	}
@@ -35,7 +38,7 @@ func (s *Totals) String() string {
 		faults = append(faults, fmt.Sprintf("%d %s", n, name))
 	}
 	slices.Sort(faults)
-	return fmt.Sprintf("%d episodes, %d attempts: %d judged, %d while others broke something, %d on a busy machine, %d with too many worlds; faults: %s", s.Episodes, s.Attempts, s.Judged,
+	return fmt.Sprintf("%d episodes, %d attempts: %d judged, %d while others broke something, %d on a busy machine, %d with too many worlds; drawn: %s", s.Episodes, s.Attempts, s.Judged,
 		s.Attempts-s.Judged-s.Busy-s.Unjudged, s.Busy, s.Unjudged, strings.Join(faults, "; "))
 }
 

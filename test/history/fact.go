@@ -166,6 +166,7 @@ func (f *Fact[T]) Change(to T, takes time.Duration, do func() error) error {
 type period[T any] struct {
 	is T
 	Span
+	settled time.Time // when svcproxy must have reacted to the change to it
 }
 
 // periods returns the values in order. One may count as soon as the change to it began, and until svcproxy
@@ -177,8 +178,9 @@ func (f *Fact[T]) periods(c *Clock) []period[T] {
 	var until time.Time // of the value before the one at hand
 	for i := len(f.values) - 1; i >= 0; i-- {
 		v := f.values[i]
-		list[i] = period[T]{v.is, Span{v.from, until}}
-		if due := c.Settled(v.done, reaction+v.takes); until.IsZero() || due.Before(until) {
+		due := c.Settled(v.done, reaction+v.takes)
+		list[i] = period[T]{v.is, Span{v.from, until}, due}
+		if until.IsZero() || due.Before(until) {
 			until = due
 		}
 	}

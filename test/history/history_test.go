@@ -64,6 +64,7 @@ func TestHistory(t *testing.T) {
 				must(t, err)
 				t.Cleanup(func() { check(t, p.Remove()) })
 				s.Balancer, s.Kinds, s.Lanes = p, Kinds, p.Lanes()
+				s.Arrange, s.Takes = func(seed uint64) (string, error) { return p.Arrange(s, seed) }, p.takes
 				s.Log = func() string { return p.LogTail(2000) }
 				must(t, errors.Join(s.PutAll(), p.Start()))
 				if daemon == nil {

@@ -380,11 +380,11 @@ func (j *Judge) checks(s *source.Service, a netip.Addr, begin, end time.Time, fr
 
 // isFresh reports whether endpoints of a service may not have been asked yet: it has changed, or svcproxy was started again.
 func (j *Judge) isFresh(s *source.Service, begin, end time.Time) bool {
-	recent := func(t time.Time) bool {
+	return slices.ContainsFunc(j.h.restarts, func(t time.Time) bool {
 		return !t.After(end) && !j.h.Clock.Settled(t, reaction+detection).Before(begin)
-	}
-	return slices.ContainsFunc(j.h.restarts, recent) ||
-		slices.ContainsFunc(j.services[s.Key.Name], func(p period[*source.Service]) bool { return recent(p.From) })
+	}) || slices.ContainsFunc(j.services[s.Key.Name], func(p period[*source.Service]) bool {
+		return !p.From.After(end) && !j.h.Clock.Settled(p.settled, detection).Before(begin)
+	})
 }
 
 // anotherMode is how long a change of mode may take to be complete. The former mode balances until then.

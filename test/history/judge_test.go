@@ -141,6 +141,15 @@ func TestJudge(t *testing.T) {
 			happens: func(h *History) { h.Unseen, h.damages = 5*time.Second, []*Span{{at(4), at(6)}} }},
 		{name: "dead, without a check", happens: dies, attempts: []Attempt{try(11, lab.Refused, none), try(19, lab.Refused, none), try(19, lab.Answered, second)}},
 		{name: "dead, with a check", service: checked, happens: dies, attempts: []Attempt{try(11, lab.Refused, none), try(19, lab.Refused, none)}, illegal: 1},
+		{name: "dead, with a check, after a change that took long", attempts: []Attempt{try(16.5, lab.Refused, none), try(18, lab.Refused, none)}, illegal: 1,
+			service: with(serving(first), func(s *source.Service) { s.HealthCheck = &source.HealthCheck{} }),
+			happens: func(h *History) {
+				h.Hosts[second].Alive = NewFact(false)
+				then(h.Services["svc"], 10, checked)
+				h.Services["svc"].values[1].done = at(15)
+			}},
+		{name: "after it left, from a store", attempts: []Attempt{try(11.5, lab.Answered, first), try(13, lab.Answered, first)}, illegal: 1,
+			happens: func(h *History) { leaves(h); h.Services["svc"].values[1].takes = time.Second }},
 		{name: "answered by the dead", happens: dies, attempts: []Attempt{try(19, lab.Answered, first)}, illegal: 1},
 		{name: "drained", happens: drains, attempts: []Attempt{try(10.5, lab.Answered, first), try(12, lab.Answered, first), flow(try(12, lab.Answered, first))}, illegal: 1},
 		{name: "a flow after its endpoint left", happens: leaves, attempts: []Attempt{flow(try(11.5, lab.Answered, first)), flow(try(12.5, lab.Answered, first))}, illegal: 1},

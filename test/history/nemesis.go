@@ -40,28 +40,31 @@ func (s Step) String() string { return fmt.Sprintf("%s (%x)", s.name, s.seed) }
 func (s *Site) Draw(seed uint64, each int) (steps []Step) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	for l, lane := range s.Lanes {
-		weighted := lane.weighted()
+		weighted := lane.weighted(s.Mode)
 		for range each {
 			i := pick(r, weighted...)
-			for !strings.Contains(s.Mode, lane[i].Modes) {
-				i = pick(r, weighted...)
-			}
 			steps = append(steps, Step{lane[i].Name, l, i, r.Uint64()})
 		}
 	}
 	return steps
 }
 
-// weighted returns the places of the lane's faults, five times of those that -often names.
-func (lane Lane) weighted() (places []int) {
-	often := regexp.MustCompile(*oftenFlag)
+// weighted returns the places of the lane's faults in a mode, five times of those that -often names.
+func (lane Lane) weighted(mode string) (places []int) {
 	for i, f := range lane {
-		places = append(places, i)
-		if *oftenFlag != "" && often.MatchString(f.Name) {
-			places = append(places, i, i, i, i)
+		if strings.Contains(mode, f.Modes) {
+			places = append(places, slices.Repeat([]int{i}, weight(f.Name))...)
 		}
 	}
 	return places
+}
+
+// weight is how often something is drawn.
+func weight(name string) int {
+	if *oftenFlag != "" && regexp.MustCompile(*oftenFlag).MatchString(name) {
+		return 5
+	}
+	return 1
 }
 
 // A Nemesis does one step.
@@ -124,7 +127,7 @@ var ServiceFaults = Lane{
 	{Name: "removed for a while", Do: func(n *Nemesis) error {
 		i := n.r.IntN(len(n.Kinds))
 		name := serviceName(i)
-		err := n.Services[name].Change(nil, 0, func() error { return n.Delete(name) })
+		err := n.Services[name].Change(nil, n.takes(name), func() error { return n.Delete(name) })
 		n.linger(500*time.Millisecond, 1500*time.Millisecond)
 		return errors.Join(err, n.give(n.version(n.r, i, n.someHosts()), n.Put))
 	}},
@@ -179,7 +182,7 @@ func (n *Nemesis) another() lab.Service {
 // give gives a service a version in a way.
 func (n *Nemesis) give(svc lab.Service, put func(lab.Service) error) error {
 	n.versions[svc.Name] = svc
-	return n.Services[svc.Name].Change(n.model(svc), 0, func() error { return put(svc) })
+	return n.Services[svc.Name].Change(n.model(svc), n.takes(svc.Name), func() error { return put(svc) })
 }
 
 // HostFaults are what happens to the balancer, its host and the endpoints.

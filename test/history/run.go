@@ -37,19 +37,24 @@ func Run(t *testing.T, mode string, newSite func(t *testing.T) *Site) *Site {
 	if seed == 0 {
 		seed = uint64(time.Now().UnixNano()) % 1e9
 	}
-	sum := &Totals{}
+	sum, first := &Totals{}, seed
 	for end := time.Now().Add(*timeFlag); time.Now().Before(end) && (*goOnFlag || !t.Failed()); seed++ {
+		what, err := s.arrange(seed)
+		if err != nil {
+			t.Fatalf("-mode %s -seed %d: %v\n%s", mode, seed, err, s.Log())
+		}
 		steps := chosen(s.Draw(seed, stepsEach))
 		illegal, err := s.Episode(t.Context(), steps, sum)
 		if err != nil {
 			t.Fatalf("-mode %s -seed %d: %v\n%s", mode, seed, err, s.Log())
 		}
+		sum.add(what)
 		if len(illegal) > 0 {
-			s.report(t, seed, steps, illegal)
-			fewest(t, newSite, steps)
+			s.report(t, seed, what, steps, illegal)
+			fewest(t, newSite, seed, steps)
 		}
 	}
-	t.Log(sum)
+	t.Logf("seeds from %d on: %s", first, sum)
 	if sum.Attempts == 0 {
 		t.Error("nothing was attempted")
 	}
@@ -70,7 +75,7 @@ func chosen(steps []Step) (list []Step) {
 }
 
 // report fails the test with the illegal attempts and the flags that repeat the episode.
-func (s *Site) report(t *testing.T, seed uint64, steps []Step, illegal []error) {
+func (s *Site) report(t *testing.T, seed uint64, what string, steps []Step, illegal []error) {
 	const most = 12 // attempts that are shown
 	var names []string
 	for i, st := range steps {
@@ -80,13 +85,13 @@ func (s *Site) report(t *testing.T, seed uint64, steps []Step, illegal []error) 
 	if err != nil {
 		t.Error(err)
 	}
-	t.Errorf("%d illegal attempts; -mode %s -seed %d\nsteps:\n%s\n%v\nall attempts: %s\n%s", len(illegal), s.Mode, seed, strings.Join(names, "\n"),
+	t.Errorf("%d illegal attempts; -mode %s -seed %d: %s\nsteps:\n%s\n%v\nall attempts: %s\n%s", len(illegal), s.Mode, seed, what, strings.Join(names, "\n"),
 		errors.Join(illegal[:min(most, len(illegal))]...), path, s.Story())
 }
 
 // fewest looks for fewer steps that fail, each time in a lab of its own. What depends on a moment may not fail again: then
 // all steps are left.
-func fewest(t *testing.T, newSite func(t *testing.T) *Site, steps []Step) {
+func fewest(t *testing.T, newSite func(t *testing.T) *Site, seed uint64, steps []Step) {
 	end := time.Now().Add(*shrinkFlag)
 	var last []error
 	fewer := shrink.Fewest(steps, func(some []Step) (fails bool) {
@@ -95,7 +100,12 @@ func fewest(t *testing.T, newSite func(t *testing.T) *Site, steps []Step) {
 				return false
 			}
 			t.Run("fewer", func(t *testing.T) {
-				illegal, err := newSite(t).Episode(t.Context(), some, &Totals{})
+				s := newSite(t)
+				_, err := s.arrange(seed)
+				var illegal []error
+				if err == nil {
+					illegal, err = s.Episode(t.Context(), some, &Totals{})
+				}
 				if err != nil {
 					t.Error(err)
 				}

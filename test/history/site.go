@@ -43,6 +43,11 @@ type Site struct {
 
 	Log func() string // what the balancer wrote last
 
+	// Arrange prepares the episode of a seed, and says what was drawn. Takes is for how long the balancer may not know of
+	// another version of a service. nil: nothing, not at all.
+	Arrange func(seed uint64) (what string, err error)
+	Takes   func(service string) time.Duration
+
 	versions  map[string]lab.Service
 	killing   sync.Mutex
 	contended time.Time // when another program last put rules before those of the balancer
@@ -82,6 +87,22 @@ func (s *Site) PutAll() error {
 		}
 	}
 	return nil
+}
+
+// arrange is Arrange, if there is one.
+func (s *Site) arrange(seed uint64) (what string, err error) {
+	if s.Arrange == nil {
+		return "", nil
+	}
+	return s.Arrange(seed)
+}
+
+// takes is Takes, if there is one.
+func (s *Site) takes(service string) time.Duration {
+	if s.Takes == nil {
+		return 0
+	}
+	return s.Takes(service)
 }
 
 // model is a version as package policy has it.

@@ -22,6 +22,8 @@ import (
 // Svcproxy is svcproxy as a Balancer, with what can happen to it alone.
 type Svcproxy struct {
 	*lab.Daemon
+	stock
+	node     *lab.Host
 	binaries []string // builds, of which any may be started
 
 	mu   sync.Mutex // held while settings are written, and while their directory is away
@@ -33,6 +35,7 @@ const settings = `mode = %q
 node_name = "node"
 zone = "here"
 node_port_addresses = ["all"]
+sources = %s
 [sync]
 resync_interval = "5s"
 `
@@ -43,12 +46,20 @@ func NewSvcproxy(s *Site, binaries []string) (*Svcproxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Svcproxy{Daemon: d, binaries: binaries}
-	err = unix.Mount("state", d.StateDir(), "tmpfs", 0, "size=16m,mode=755")
-	if err = errors.Join(err, p.use(s.Mode, "")); err != nil {
-		return nil, errors.Join(err, d.Remove())
+	p := &Svcproxy{Daemon: d, node: s.Node, binaries: binaries, stock: stock{supply: fromFiles}}
+	if p.store, err = lab.NewStore(); err == nil {
+		err = errors.Join(p.store.Start(s.Node), unix.Mount("state", d.StateDir(), "tmpfs", 0, "size=16m,mode=755"), p.use(s.Mode, ""))
+	}
+	if err != nil {
+		return nil, errors.Join(err, p.Remove())
 	}
 	return p, nil
+}
+
+// Remove kills svcproxy, and removes all that it had.
+func (p *Svcproxy) Remove() error {
+	p.store.Stop()
+	return p.Daemon.Remove()
 }
 
 // use writes settings with a mode, or, empty, with that of before, and a comment.
@@ -58,7 +69,7 @@ func (p *Svcproxy) use(mode, comment string) error {
 	if mode != "" {
 		p.mode, _, _ = strings.Cut(mode, "-")
 	}
-	return p.Settings(fmt.Sprintf(settings, p.mode) + comment)
+	return p.Settings(fmt.Sprintf(settings, p.mode, p.sources) + p.settings() + comment)
 }
 
 // changeMode has another mode in use for a while. Each of the two changes may come with a restart.
@@ -80,28 +91,43 @@ func (p *Svcproxy) changeMode(n *Nemesis) error {
 }
 
 // Put implements Balancer.
-func (p *Svcproxy) Put(svc lab.Service) error { return p.putBy(svc, rename) }
+func (p *Svcproxy) Put(svc lab.Service) error {
+	if p.has(svc.Name) {
+		text, err := fileText(svc)
+		p.publish(fileName(svc.Name), text)
+		return err
+	}
+	return p.putBy(svc, rename)
+}
 
 // putBy writes a version to the file of its service in a way.
 func (p *Svcproxy) putBy(svc lab.Service, write func(path, text string) error) error {
-	text, err := lab.File(svc)
-	if err == nil && isTOML(svc.Name) {
-		text, err = toTOML(text)
-	}
+	text, err := fileText(svc)
 	if err != nil {
 		return err
 	}
 	return write(p.path(svc.Name), text)
 }
 
+// fileText returns a service file.
+func fileText(svc lab.Service) (string, error) {
+	text, err := lab.File(svc)
+	if err == nil && isTOML(svc.Name) {
+		text, err = toTOML(text)
+	}
+	return text, err
+}
+
 // isTOML reports whether the file of a service is in TOML: half of them are. A beginning of TOML can be valid.
 func isTOML(name string) bool { return (name[len(name)-1]-'0')%2 == 1 }
 
-func (p *Svcproxy) path(name string) string {
-	if isTOML(name) {
-		return filepath.Join(p.ConfigDir(), name+".toml")
+func (p *Svcproxy) path(name string) string { return filepath.Join(p.ConfigDir(), fileName(name)) }
+
+func fileName(service string) string {
+	if isTOML(service) {
+		return service + ".toml"
 	}
-	return filepath.Join(p.ConfigDir(), name+".json")
+	return service + ".json"
 }
 
 // toTOML returns what a text in JSON says in TOML.
@@ -118,7 +144,13 @@ func toTOML(text string) (string, error) {
 }
 
 // Delete implements Balancer.
-func (p *Svcproxy) Delete(name string) error { return os.Remove(p.path(name)) }
+func (p *Svcproxy) Delete(name string) error {
+	if p.has(name) {
+		p.publish(fileName(name), "")
+		return nil
+	}
+	return os.Remove(p.path(name))
+}
 
 // Thaw implements Balancer.
 func (p *Svcproxy) Thaw() error { return p.Signal(unix.SIGCONT) }
@@ -127,16 +159,29 @@ func rename(path, text string) error {
 	return errors.Join(os.WriteFile(path+".new", []byte(text), 0o644), os.Rename(path+".new", path))
 }
 
-// Lanes are what can happen to svcproxy: to its files, to everything else, and drains.
+// Lanes are what can happen to svcproxy: to its files and its store, to everything else, and drains.
 func (p *Svcproxy) Lanes() []Lane {
+	texts := slices.Concat(ServiceFaults, Lane{
+		{Name: "sources excluded", Do: (*Nemesis).exclude},
+		{Name: "reconfigured", Do: func(n *Nemesis) error {
+			return p.use("", fmt.Sprintf("# %x\n", n.r.Uint64()))
+		}},
+	})
+	host := slices.Concat(HostFaults, p.hostFaults())
+	if len(p.numbers(false)) > 0 {
+		texts = append(texts, p.fileFaults()...)
+	}
+	if len(p.numbers(true)) > 0 {
+		texts = append(texts, p.storeFaults()...)
+		host = append(host, Fault{Name: "ended and started without the store", Do: p.restartWithout})
+	}
 	drains := Lane{{Name: "drained", Do: p.drain}, {Name: "nothing", Do: func(n *Nemesis) error { n.pause(time.Second, 3*time.Second); return nil }}}
-	return []Lane{slices.Concat(ServiceFaults, p.fileFaults()), slices.Concat(HostFaults, p.hostFaults()), drains}
+	return []Lane{texts, host, drains}
 }
 
 // fileFaults write service files in all ways.
 func (p *Svcproxy) fileFaults() Lane {
 	return Lane{
-		{Name: "sources excluded", Do: (*Nemesis).exclude},
 		{Name: "written slowly", Do: func(n *Nemesis) error { return p.writeSlowly(n) }},
 		{Name: "written in place", Do: func(n *Nemesis) error {
 			return p.rewrite(n, func(path, text string) error { return os.WriteFile(path, []byte(text), 0o644) })
@@ -181,9 +226,6 @@ func (p *Svcproxy) fileFaults() Lane {
 		{Name: "a directory in its place", Do: func(n *Nemesis) error {
 			return p.spoil(n, func(path, _ string) error { return errors.Join(os.Remove(path), os.Mkdir(path, 0o755)) })
 		}},
-		{Name: "reconfigured", Do: func(n *Nemesis) error {
-			return p.use("", fmt.Sprintf("# %x\n", n.r.Uint64()))
-		}},
 		{Name: "directory moved away", Do: func(n *Nemesis) error {
 			defer n.Clock.Disturb()() // no change of a file counts while it is away
 			p.mu.Lock()
@@ -203,7 +245,7 @@ const late = 10 * time.Millisecond
 // rewrite writes another version of a service in a way. Where the machine kept the writer in the middle of it, what
 // others meet meanwhile is not judged.
 func (p *Svcproxy) rewrite(n *Nemesis, write func(path, text string) error) error {
-	return n.give(n.another(), func(svc lab.Service) error {
+	return n.give(p.anotherFile(n), func(svc lab.Service) error {
 		start, damage := time.Now(), n.Damage()
 		err := p.putBy(svc, write)
 		if time.Since(start) > late {
@@ -213,6 +255,11 @@ func (p *Svcproxy) rewrite(n *Nemesis, write func(path, text string) error) erro
 		}
 		return err
 	})
+}
+
+// anotherFile is a version of some service that is in a file.
+func (p *Svcproxy) anotherFile(n *Nemesis) lab.Service {
+	return n.version(n.r, pick(n.r, p.numbers(false)...), n.someHosts())
 }
 
 // inPieces writes a file piece by piece.
@@ -235,7 +282,7 @@ func (n *Nemesis) inPieces(path, text string) error {
 
 // writeSlowly writes another version of a service, and keeps the file open in the middle of it for a moment.
 func (p *Svcproxy) writeSlowly(n *Nemesis) error {
-	return n.give(n.another(), func(svc lab.Service) error {
+	return n.give(p.anotherFile(n), func(svc lab.Service) error {
 		return p.putBy(svc, func(path, text string) error {
 			f, err := os.Create(path)
 			if err != nil {
@@ -252,7 +299,8 @@ func (p *Svcproxy) writeSlowly(n *Nemesis) error {
 
 // spoil leaves something in the place of a service file in JSON for a while that cannot be used.
 func (p *Svcproxy) spoil(n *Nemesis, how func(path, text string) error) error {
-	return p.putBy(n.versions[serviceName(2*n.r.IntN((len(n.Kinds)+1)/2))], func(path, text string) error {
+	inJSON := slices.DeleteFunc(p.numbers(false), func(i int) bool { return isTOML(serviceName(i)) })
+	return p.putBy(n.versions[serviceName(pick(n.r, inJSON...))], func(path, text string) error {
 		err := how(path, text)
 		n.pause(500*time.Millisecond, 1500*time.Millisecond)
 		if is, statErr := os.Lstat(path); statErr == nil && is.IsDir() {
@@ -389,24 +437,35 @@ const drainPatience = 10 * time.Second
 
 // fillDisk leaves no room in the state directory for a while.
 func (p *Svcproxy) fillDisk(n *Nemesis) error {
-	f, err := os.Create(filepath.Join(p.StateDir(), "full"))
+	p.disk.Lock()
+	defer p.disk.Unlock()
+	empty, err := p.fill()
+	n.pause(500*time.Millisecond, 2*time.Second)
+	return errors.Join(err, empty())
+}
+
+// fill leaves no room in the state directory until empty is called.
+func (p *Svcproxy) fill() (empty func() error, err error) {
+	path := filepath.Join(p.StateDir(), "full")
+	empty = func() error { return os.Remove(path) }
+	f, err := os.Create(path)
 	if err != nil {
-		return err
+		return empty, err
 	}
 	defer f.Close()
-	chunk := make([]byte, 1<<20)
-	for err == nil {
+	for chunk := make([]byte, 1<<20); err == nil; {
 		_, err = f.Write(chunk)
 	}
-	if !errors.Is(err, unix.ENOSPC) {
-		return err
+	if errors.Is(err, unix.ENOSPC) {
+		err = nil
 	}
-	n.pause(500*time.Millisecond, 2*time.Second)
-	return os.Remove(f.Name())
+	return empty, err
 }
 
 // holdDisk has the state directory not answer for a while. Changes wait for that, two seconds at most.
 func (p *Svcproxy) holdDisk(n *Nemesis) error {
+	p.disk.Lock()
+	defer p.disk.Unlock()
 	defer n.Clock.Disturb()()
 	answer, err := disktest.Slow(p.StateDir())
 	if err != nil {
