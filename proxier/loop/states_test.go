@@ -56,11 +56,11 @@ func TestStatusOfConditions(t *testing.T) {
 			return &report.CheckStatus{Type: "tcp", Result: result, Since: time.Unix(1000, 0), Asked: time.Unix(1060, 0), Took: time.Millisecond, Error: err}
 		}
 		want := []report.EndpointStatus{
-			{Address: "10.0.0.1:8080", State: "up", Weight: 1, Since: since, Check: check("passed", "")},
+			{Address: "10.0.0.1:8080", State: "up", Weight: 1, Gets: 55.6, Since: since, Check: check("passed", "")},
 			{Address: "10.0.0.2:8080", State: "down", Weight: 1, Since: since, Check: check("failed", "no answer")},
 			{Address: "10.0.0.3:8080", State: "draining", Weight: 1, Since: drained, Check: check("passed", ""),
 				Drain: &policy.Drain{Reason: "disk", By: "root", At: drained, Until: time.Unix(1900, 0)}},
-			{Address: "10.0.0.4:8080", State: "slow start", Weight: 2, Since: since, Share: 40, Check: check("passed", "")},
+			{Address: "10.0.0.4:8080", State: "slow start", Weight: 2, Gets: 44.4, Since: since, Share: 40, Check: check("passed", "")},
 		}
 		got := l.Status().Services[0].Endpoints
 		for i := range got {

@@ -98,6 +98,19 @@ func (s Subject) portOf(f *Frontend) *source.Port {
 	return &s.Ports[i]
 }
 
+// WeightAt returns the weight of an endpoint among the targets of new connections from outside to a frontend; 0: it gets none.
+func (s Subject) WeightAt(f *Frontend, e *source.Endpoint) uint16 {
+	p := s.portOf(f)
+	if p == nil || f.Outside.Action != Balance {
+		return 0
+	}
+	targets, want := f.Outside.Pool.Targets, Target{address: addressOf(e.Addr), port: e.Port(*p)}
+	if i, ok := slices.BinarySearchFunc(targets, want, Target.compare); ok {
+		return targets[i].Weight
+	}
+	return 0
+}
+
 // startsSlowly reports whether weights make a slow start.
 func (s Subject) startsSlowly() bool { return s.SlowStart > 0 && source.NoSlowStart(s.Scheduler) == "" }
 

@@ -1,7 +1,9 @@
 package report
 
 import (
+	"math"
 	"net/netip"
+	"slices"
 	"time"
 
 	"svcproxy.dev/svcproxy/proxier/policy"
@@ -18,10 +20,11 @@ type EndpointStatus struct {
 
 	MaxConnections uint32 `json:"max_connections,omitempty"` // for each address and port of the service; 0: any number
 
-	Share int           `json:"share_percent,omitempty"` // of its weight, while its state is "slow start"
-	Since time.Time     `json:"since,omitzero"`          // State is so; zero: not known, as where it follows from files alone
-	Check *CheckStatus  `json:"check,omitempty"`         // nil: it is not checked
-	Drain *policy.Drain `json:"drain,omitempty"`         // nil: it is not drained
+	Gets  float64       `json:"new_connections_percent,omitempty"` // from outside, by weight, at the first address of its family that balances
+	Share int           `json:"share_percent,omitempty"`           // of its weight, while its state is "slow start"
+	Since time.Time     `json:"since,omitzero"`                    // State is so; zero: not known, as where it follows from files alone
+	Check *CheckStatus  `json:"check,omitempty"`                   // nil: it is not checked
+	Drain *policy.Drain `json:"drain,omitempty"`                   // nil: it is not drained
 
 	Active *uint64 `json:"active,omitempty"` // connections, on all ports of the service; nil: they are not counted
 }
@@ -39,12 +42,39 @@ type CheckStatus struct {
 
 // endpointStatuses returns those of all endpoints.
 func (u *usedService) endpointStatuses(node *policy.Node, details map[netip.AddrPort]policy.Detail) (list []EndpointStatus) {
-	tiers := u.TiersInUse()
+	tiers, chosen := u.TiersInUse(), u.choices()
 	for i := range u.Endpoints {
 		e := &u.Endpoints[i]
-		list = append(list, u.endpointStatus(e, u.Shown(e, tiers), node, details[u.EndpointAt(e)]))
+		st := u.endpointStatus(e, u.Shown(e, tiers), node, details[u.EndpointAt(e)])
+		for j := range chosen {
+			if c := &chosen[j]; c.weights > 0 && c.family == policy.FamilyOf(e.Addr) {
+				st.Gets = math.Round(1000*float64(u.WeightAt(c.at, e))/float64(c.weights)) / 10
+			}
+		}
+		list = append(list, st)
 	}
 	return list
+}
+
+// A choice is among the targets of a frontend.
+type choice struct {
+	family  policy.Family
+	at      *policy.Frontend
+	weights uint64 // of all; 0: there is none
+}
+
+// choices returns the first frontend of each family that balances.
+func (u *usedService) choices() (chosen [2]choice) {
+	for i, r := range u.families {
+		if r.Resolved == nil {
+			continue
+		}
+		if j := slices.IndexFunc(r.Frontends, func(f *policy.Frontend) bool { return f.Outside.Action == policy.Balance }); j >= 0 {
+			f := r.Frontends[j]
+			chosen[i] = choice{r.Family.Family, f, policy.WeightOf(f.Outside.Pool.Targets)}
+		}
+	}
+	return chosen
 }
 
 func (u *usedService) endpointStatus(e *source.Endpoint, state policy.EndpointState, node *policy.Node, detail policy.Detail) EndpointStatus {

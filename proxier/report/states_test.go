@@ -1,6 +1,7 @@
 package report
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -60,5 +61,22 @@ func TestStatusOfRestricted(t *testing.T) {
 		if st := u.frontendStatus(r, f, policytest.Node()); !st.Restricted || st.Action != "balance" {
 			t.Errorf("%v: %+v", f.Key, st)
 		}
+	}
+}
+
+// An endpoint's share is that of its weight among those that are used.
+func TestShares(t *testing.T) {
+	svc := policytest.Service(policytest.Probed, policytest.Endpoints("10.0.0.1", "10.0.0.2 weight=2", "10.0.0.3", "fd00::1"))
+	known, node := policytest.Conditions("10.0.0.1 passed", "10.0.0.2 passed", "10.0.0.3 failed", "fd00::1 passed"), policytest.Node()
+	u := usedService{Subject: policy.Subject{Service: svc, Conditions: known}}
+	for _, fam := range []policy.Family{policy.IPv4, policy.IPv6} {
+		u.families = append(u.families, inFamily{policy.Resolve(svc, known, node, fam), &Family{Family: fam, Known: true}})
+	}
+	var got []float64
+	for _, e := range u.endpointStatuses(node, nil) {
+		got = append(got, e.Gets)
+	}
+	if want := []float64{33.3, 66.7, 0, 0}; !slices.Equal(got, want) { // it has no IPv6 address
+		t.Errorf("shares %v, want %v", got, want)
 	}
 }
