@@ -74,7 +74,7 @@ func (t *table) announced(s *AnnouncedSummary, all bool) {
 		t.session(x)
 	}
 	if more := len(s.Sessions) - len(sessions); more > 0 {
-		t.row("  and " + counted(more, "more router") + ": svcproxy status -o wide")
+		t.row("  and " + Counted(more, "more router") + ": svcproxy status -o wide")
 	}
 	for _, a := range s.Withheld {
 		t.row("  "+a.Address.String(), a.Means, "NOT", strings.TrimSpace(a.Reason+" "+bracketed(a.Place)))
@@ -85,10 +85,10 @@ func (t *table) announced(s *AnnouncedSummary, all bool) {
 func (s *AnnouncedSummary) counts() string {
 	var parts []string
 	for _, means := range slices.Sorted(maps.Keys(s.Count)) {
-		parts = append(parts, fmt.Sprintf("%s by %s", counted(s.Count[means], "address"), means))
+		parts = append(parts, fmt.Sprintf("%s by %s", Counted(s.Count[means], "address"), means))
 	}
 	if n := len(s.Withheld) + s.Left; n > 0 || len(parts) == 0 {
-		parts = append(parts, grouped(n)+" not")
+		parts = append(parts, Grouped(n)+" not")
 	}
 	return strings.Join(parts, ", ")
 }
@@ -99,7 +99,7 @@ func (t *table) session(x announcer.Session) {
 	if !x.Up() {
 		state = strings.ToUpper(state)
 	}
-	cells := []string{"  router " + x.Peer.String(), fmt.Sprintf("AS %d", x.AS), state + " for " + age(t.now, x.Since), counted(x.IPv4.Announced+x.IPv6.Announced, "route")}
+	cells := []string{"  router " + x.Peer.String(), fmt.Sprintf("AS %d", x.AS), state + " for " + Age(t.now, x.Since), Counted(x.IPv4.Announced+x.IPv6.Announced, "route")}
 	t.row(append(cells, x.Why())...)
 }
 

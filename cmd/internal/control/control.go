@@ -23,8 +23,8 @@ type Daemon struct {
 	Settings Settings  `json:"settings"`
 }
 
-// state says in a word how the daemon does.
-func (d *Daemon) state() string {
+// State says in a word how the daemon does.
+func (d *Daemon) State() string {
 	switch {
 	case !d.Healthy:
 		return "unhealthy"

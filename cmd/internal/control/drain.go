@@ -74,7 +74,7 @@ func (a *DrainAnswer) RoutesLine() string {
 	if a.Marked == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%s by BGP: marked with GRACEFUL_SHUTDOWN now, withdrawn within %s", counted(a.Marked, "route"), announcer.ShutdownTime)
+	return fmt.Sprintf("%s by BGP: marked with GRACEFUL_SHUTDOWN now, withdrawn within %s", Counted(a.Marked, "route"), announcer.ShutdownTime)
 }
 
 // Undrained answers a question to UndrainPath: the drain is over.
@@ -97,7 +97,7 @@ func (u *Undrained) String() string {
 		text += because(fmt.Sprintf("\nstill drained: %s by %s", d.Target, source.Printable(d.By)), source.Printable(d.Reason))
 	}
 	if u.More > 0 {
-		text += fmt.Sprintf("\nand %s more, see svcproxy drain", counted(u.More, "drain"))
+		text += fmt.Sprintf("\nand %s more, see svcproxy drain", Counted(u.More, "drain"))
 	}
 	return text
 }
@@ -141,14 +141,14 @@ func (l *Remaining) String() string {
 	}
 	var kinds []string
 	if connections > 0 {
-		kinds = append(kinds, counted(connections, "connection"))
+		kinds = append(kinds, Counted(connections, "connection"))
 	}
 	if flows > 0 {
-		kinds = append(kinds, counted(flows, "UDP flow"))
+		kinds = append(kinds, Counted(flows, "UDP flow"))
 	}
 	text := strings.Join(kinds, ", ") + ": " + strings.Join(names[:min(len(names), maxLeftNames)], ", ")
 	if more := len(names) - maxLeftNames; more > 0 {
-		text += fmt.Sprintf(" and %s more", counted(more, "service"))
+		text += fmt.Sprintf(" and %s more", Counted(more, "service"))
 	}
 	return text
 }
@@ -174,7 +174,7 @@ func WriteDrains(w io.Writer, list []conditions.Drained, now time.Time) error {
 	t := newTable(w, now)
 	t.row("TARGET", "REASON", "USER", "SINCE", "TIME LEFT")
 	for _, d := range list {
-		t.row(d.Target.String(), cmp.Or(d.Reason, "-"), cmp.Or(d.By, "-"), age(now, d.At), timeLeft(now, d.Until))
+		t.row(d.Target.String(), cmp.Or(d.Reason, "-"), cmp.Or(d.By, "-"), Age(now, d.At), timeLeft(now, d.Until))
 	}
 	return t.end()
 }
@@ -185,7 +185,7 @@ func timeLeft(now, until time.Time) string {
 	case until.IsZero():
 		return "no limit"
 	case !until.After(now):
-		return "over for " + age(now, until)
+		return "over for " + Age(now, until)
 	}
-	return age(until, now)
+	return Age(until, now)
 }

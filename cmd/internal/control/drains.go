@@ -12,16 +12,16 @@ func (t *table) drains(s *Summary) string {
 	if len(s.Drains) == 0 {
 		return ""
 	}
-	line := "DRAINS  " + grouped(len(s.Drains)+s.Left.Drains) + "  " + drained(t.now, s.Drains[0])
+	line := "DRAINS  " + Grouped(len(s.Drains)+s.Left.Drains) + "  " + DrainText(t.now, s.Drains[0])
 	if more := len(s.Drains) - 1 + s.Left.Drains; more > 0 {
-		line += fmt.Sprintf("; and %s more: svcproxy status -o wide", grouped(more))
+		line += fmt.Sprintf("; and %s more: svcproxy status -o wide", Grouped(more))
 	}
 	return line
 }
 
-// drained says what is drained, by whom, for how long and why, and how long that may last.
-func drained(now time.Time, d conditions.Drained) string {
-	text := because(fmt.Sprintf("%s, by %s for %s", TargetName(d.Target), d.By, age(now, d.At)), d.Reason)
+// DrainText says what is drained, by whom, for how long and why, and how long that may last.
+func DrainText(now time.Time, d conditions.Drained) string {
+	text := because(fmt.Sprintf("%s, by %s for %s", TargetName(d.Target), d.By, Age(now, d.At)), d.Reason)
 	if !d.Until.IsZero() {
 		text += ", " + left(now, d.Until)
 	}
@@ -30,7 +30,7 @@ func drained(now time.Time, d conditions.Drained) string {
 
 func (st *Status) drains(now time.Time) (lines []string) {
 	for _, d := range st.Drains {
-		lines = append(lines, drained(now, d))
+		lines = append(lines, DrainText(now, d))
 	}
 	return lines
 }

@@ -49,12 +49,12 @@ func endpoint(now time.Time, e report.EndpointStatus, counted, more bool) []stri
 	if e.Local {
 		where = "local"
 	}
-	cells := []string{e.Address, stateWord(e), strconv.Itoa(int(e.Weight)), where}
+	cells := []string{e.Address, StateWord(e), strconv.Itoa(int(e.Weight)), where}
 	if counted {
 		cells = append(cells, active(e))
 	}
 	if more {
-		cells = append(cells, since(now, e), why(now, e))
+		cells = append(cells, Since(now, e), Why(now, e))
 	}
 	return cells
 }
@@ -64,11 +64,11 @@ func active(e report.EndpointStatus) string {
 	if e.Active == nil {
 		return "-"
 	}
-	return grouped(int(*e.Active))
+	return Grouped(int(*e.Active))
 }
 
-// stateWord returns the state as people read it.
-func stateWord(e report.EndpointStatus) string {
+// StateWord returns the state as people read it.
+func StateWord(e report.EndpointStatus) string {
 	switch e.State {
 	case "down":
 		return "DOWN"
@@ -78,18 +78,18 @@ func stateWord(e report.EndpointStatus) string {
 	return e.State
 }
 
-// since returns for how long the state has been so, and of a drain for how long it may last.
-func since(now time.Time, e report.EndpointStatus) string {
-	text := age(now, e.Since)
+// Since returns for how long the state has been so, and of a drain for how long it may last.
+func Since(now time.Time, e report.EndpointStatus) string {
+	text := Age(now, e.Since)
 	if e.Drain != nil && !e.Drain.Until.IsZero() {
 		text += ", " + left(now, e.Drain.Until)
 	}
 	return text
 }
 
-// why returns who drains an endpoint, its tier, how many connections it gets at most, and what its
+// Why returns who drains an endpoint, its tier, how many connections it gets at most, and what its
 // check last answered.
-func why(now time.Time, e report.EndpointStatus) string {
+func Why(now time.Time, e report.EndpointStatus) string {
 	var parts []string
 	if d := e.Drain; d != nil {
 		parts = append(parts, because("drained by "+d.By, d.Reason))
@@ -98,7 +98,7 @@ func why(now time.Time, e report.EndpointStatus) string {
 		parts = append(parts, fmt.Sprintf("tier %d", e.Tier))
 	}
 	if e.MaxConnections > 0 {
-		parts = append(parts, "at most "+grouped(int(e.MaxConnections))+" connections")
+		parts = append(parts, "at most "+Grouped(int(e.MaxConnections))+" connections")
 	}
 	if e.Check != nil {
 		parts = append(parts, lastAnswer(now, e.Check))
@@ -112,7 +112,7 @@ func lastAnswer(now time.Time, c *report.CheckStatus) string {
 	case c.Asked.IsZero():
 		return c.Type + ": not asked yet"
 	case c.Error != "":
-		return fmt.Sprintf("%s: %s, %s ago", c.Type, c.Error, age(now, c.Asked))
+		return fmt.Sprintf("%s: %s, %s ago", c.Type, c.Error, Age(now, c.Asked))
 	}
 	return c.Type + " " + millis(c.Took)
 }

@@ -121,11 +121,11 @@ func TestSummaryOfAllDown(t *testing.T) {
 	if why, _ := verdict([]report.ServiceStatus{off}); why != "default/off is disabled" {
 		t.Errorf("check of a disabled service: %q", why)
 	}
-	if got := action(f); got != "ALL DOWN  "+f.Reason {
+	if got := ActionOf(f); got != "ALL DOWN  "+f.Reason {
 		t.Errorf("action: %q", got)
 	}
 	f.AllFailed, f.Reason = "", "endpoints pass their check again"
-	if got := action(f); got != "balance  endpoints pass their check again" {
+	if got := ActionOf(f); got != "balance  endpoints pass their check again" {
 		t.Errorf("action while others may follow: %q", got)
 	}
 }

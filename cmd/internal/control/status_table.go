@@ -41,7 +41,7 @@ func (st *Status) WriteTable(w io.Writer, now time.Time) error {
 }
 
 func (t *table) head(st *Status) {
-	t.row(fmt.Sprintf("svcproxy %s, pid %d, %s, up %s", st.Version, st.PID, st.state(), age(t.now, st.Started)))
+	t.row(fmt.Sprintf("svcproxy %s, pid %d, %s, up %s", st.Version, st.PID, st.State(), Age(t.now, st.Started)))
 	node := st.Settings.NodeName
 	if st.Settings.Zone != "" {
 		node += " in zone " + st.Settings.Zone
@@ -56,7 +56,7 @@ func (t *table) syncs(families []report.FamilyStatus) {
 	for _, f := range families {
 		state, last, took := "ok", "never", "-"
 		if !f.LastSync.IsZero() {
-			last, took = age(t.now, f.LastSync)+" ago", f.Took.Round(100*time.Microsecond).String()
+			last, took = Age(t.now, f.LastSync)+" ago", f.Took.Round(100*time.Microsecond).String()
 		}
 		if f.Unserved != "" {
 			state = "not served: " + f.Unserved
@@ -65,7 +65,7 @@ func (t *table) syncs(families []report.FamilyStatus) {
 			state = "waiting for source " + f.Waiting
 		}
 		if f.Error != "" {
-			state = "failing for " + age(t.now, f.FailingSince) + ": " + f.Error
+			state = "failing for " + Age(t.now, f.FailingSince) + ": " + f.Error
 		}
 		t.row(f.Family, last, took, state)
 	}
@@ -79,7 +79,7 @@ func (t *table) files(st *Status) {
 	t.row("FILE", "STATE", "SINCE", "SERVICES")
 	for _, src := range st.Sources {
 		for _, f := range src.Files {
-			t.row(f.Path, string(f.State), age(t.now, f.Since), strconv.Itoa(f.Services))
+			t.row(f.Path, string(f.State), Age(t.now, f.Since), strconv.Itoa(f.Services))
 		}
 	}
 }
@@ -166,14 +166,14 @@ func (t *table) connections(st *Status) {
 		if !src.Connection.Connected {
 			state = "stale: " + src.Connection.Error
 		}
-		t.row(src.Source, cmp.Or(src.Connection.Server, "-"), state, age(t.now, src.Connection.Since))
+		t.row(src.Source, cmp.Or(src.Connection.Server, "-"), state, Age(t.now, src.Connection.Since))
 		if len(src.Objects) == 0 {
 			continue
 		}
 		t.line("")
 		t.row("OBJECT", "STATE", "SINCE")
 		for _, o := range src.Objects {
-			t.row(o.Path, string(o.State), age(t.now, o.Since))
+			t.row(o.Path, string(o.State), Age(t.now, o.Since))
 		}
 	}
 }

@@ -165,11 +165,11 @@ func (s *Summary) Trouble() string {
 	case !s.Ready:
 		return "the first sync is not complete"
 	case problems > 0 && len(s.Problems) > 0:
-		return counted(problems, "problem") + ", the first: " + problemLine(s.Problems[0])
+		return Counted(problems, "problem") + ", the first: " + problemLine(s.Problems[0])
 	case problems > 0:
-		return counted(problems, "problem")
+		return Counted(problems, "problem")
 	case broken > 0:
-		return counted(broken, "file") + " not used as it stands, see svcproxy status"
+		return Counted(broken, "file") + " not used as it stands, see svcproxy status"
 	}
 	return ""
 }

@@ -39,23 +39,27 @@ func (s *Summary) WriteTable(w io.Writer, now time.Time) error {
 }
 
 func (t *table) summaryHead(s *Summary) {
-	state := s.state()
+	state := s.State()
 	if !s.Healthy {
 		state = strings.ToUpper(state)
 	}
-	t.row(fmt.Sprintf("svcproxy %s  %s  %s  %s  up %s  pid %d", s.Version, s.Settings.Mode, s.Settings.NodeName, state, age(t.now, s.Started), s.PID))
-	sync := "no sync yet"
+	t.row(fmt.Sprintf("svcproxy %s  %s  %s  %s  up %s  pid %d", s.Version, s.Settings.Mode, s.Settings.NodeName, state, Age(t.now, s.Started), s.PID))
+	services := Counted(s.Services, "service")
+	if s.Disabled > 0 {
+		services += " (" + Grouped(s.Disabled) + " disabled)"
+	}
+	t.row(services + ", " + s.Addresses() + "  " + s.LastSync(t.now))
+}
+
+// LastSync says when the last sync was that succeeded, and how long it took.
+func (s *Summary) LastSync(now time.Time) string {
 	if len(s.Families) > 0 {
 		f := slices.MaxFunc(s.Families, func(a, b report.FamilyStatus) int { return a.LastSync.Compare(b.LastSync) })
 		if !f.LastSync.IsZero() {
-			sync = fmt.Sprintf("sync %v, %s ago", rounded(f.Took), age(t.now, f.LastSync))
+			return fmt.Sprintf("sync %v, %s ago", rounded(f.Took), Age(now, f.LastSync))
 		}
 	}
-	services := counted(s.Services, "service")
-	if s.Disabled > 0 {
-		services += " (" + grouped(s.Disabled) + " disabled)"
-	}
-	t.row(services + ", " + s.addresses() + "  " + sync)
+	return "no sync yet"
 }
 
 // rounded returns d without what nobody wants to know.
@@ -67,9 +71,9 @@ func rounded(d time.Duration) time.Duration {
 	}
 }
 
-// addresses returns how many addresses do what: "19,998 addresses serve, 2 reject".
-func (s *Summary) addresses() string {
-	parts := []string{counted(s.Actions["balance"], "address") + " " + verb(s.Actions["balance"], "serve")}
+// Addresses returns how many addresses do what: "19,998 addresses serve, 2 reject".
+func (s *Summary) Addresses() string {
+	parts := []string{Counted(s.Actions["balance"], "address") + " " + verb(s.Actions["balance"], "serve")}
 	for _, a := range []struct{ action, say string }{
 		{"reject", "reject"}, {"drop", "drop"}, {"unserved", "UNSERVED"}, {"in part", "in part"}, {"pending", "pending"},
 	} {
@@ -77,7 +81,7 @@ func (s *Summary) addresses() string {
 			if a.action == "reject" || a.action == "drop" {
 				a.say = verb(n, a.say)
 			}
-			parts = append(parts, grouped(n)+" "+a.say)
+			parts = append(parts, Grouped(n)+" "+a.say)
 		}
 	}
 	return strings.Join(parts, ", ")
@@ -88,23 +92,23 @@ func (t *table) brokenFiles(s *Summary) {
 	if len(s.Files) == 0 {
 		return
 	}
-	line := "FILES  " + grouped(s.Files[source.Accepted]) + " ok"
+	line := "FILES  " + Grouped(s.Files[source.Accepted]) + " ok"
 	for _, state := range []source.FileState{source.Refused, source.Stale} {
 		if n := s.Files[state]; n > 0 {
-			line += fmt.Sprintf("  %s %s", grouped(n), strings.ToUpper(string(state)))
+			line += fmt.Sprintf("  %s %s", Grouped(n), strings.ToUpper(string(state)))
 		}
 	}
 	t.line("")
 	t.row(line)
 	for _, f := range s.Broken {
-		at, what := fault(f)
-		t.row("  "+at, fmt.Sprintf("%s for %s, %s", f.State, age(t.now, f.Since), counted(f.Services, "service")), what)
+		at, what := FirstFault(f)
+		t.row("  "+at, fmt.Sprintf("%s for %s, %s", f.State, Age(t.now, f.Since), Counted(f.Services, "service")), what)
 	}
 	t.more(s.Left.Broken)
 }
 
-// fault returns where and what the first fault of a file is.
-func fault(f source.FileStatus) (at, what string) {
+// FirstFault returns where and what the first fault of a file is.
+func FirstFault(f source.FileStatus) (at, what string) {
 	at = f.Path
 	faults := slices.DeleteFunc(slices.Clone(f.Faults), func(x source.Fault) bool { return x.Warning })
 	if len(faults) == 0 {
@@ -116,7 +120,7 @@ func fault(f source.FileStatus) (at, what string) {
 	}
 	what = x.String()
 	if n := len(faults) - 1; n > 0 {
-		what += fmt.Sprintf(" (and %s)", counted(n, "more fault"))
+		what += fmt.Sprintf(" (and %s)", Counted(n, "more fault"))
 	}
 	return at, what
 }
@@ -145,24 +149,24 @@ func (t *table) addresses(services []report.ServiceStatus, named bool) {
 	row("SERVICE", "ADDRESS", "KIND", "READY", "ACTION")
 	for _, s := range services {
 		for _, f := range report.Runs(s.Frontends) {
-			row(s.Key().String(), f.Address, f.Kind, fmt.Sprintf("%d/%d", f.Targets, f.Endpoints), action(f))
+			row(s.Key().String(), f.Address, f.Kind, fmt.Sprintf("%d/%d", f.Targets, f.Endpoints), ActionOf(f))
 		}
 		if len(s.Frontends) == 0 {
-			row(s.Key().String(), "-", "-", "-", noAddress(s))
+			row(s.Key().String(), "-", "-", "-", NoAddress(s))
 		}
 	}
 }
 
-// noAddress says why a service has no frontends.
-func noAddress(s report.ServiceStatus) string {
+// NoAddress says why a service has no frontends.
+func NoAddress(s report.ServiceStatus) string {
 	if s.Disabled {
 		return "disabled"
 	}
 	return "no address or node port that is served here"
 }
 
-// action returns what becomes of packets to an address, and why.
-func action(f report.FrontendStatus) string {
+// ActionOf returns what becomes of packets to an address, and why.
+func ActionOf(f report.FrontendStatus) string {
 	restricted := ""
 	if f.Restricted {
 		restricted = "restricted"
@@ -192,7 +196,7 @@ func WriteServices(w io.Writer, services []report.ServiceStatus, now time.Time) 
 			t.row("LABELS   " + labelText(s.Labels, source.MaxLabels))
 		}
 		if s.Traffic != nil {
-			t.row(fmt.Sprintf("TRAFFIC  %.1f connections/s, %s active", s.Traffic.ConnectionRate, grouped(int(s.Traffic.Active))))
+			t.row(fmt.Sprintf("TRAFFIC  %.1f connections/s, %s active", s.Traffic.ConnectionRate, Grouped(int(s.Traffic.Active))))
 		}
 		t.addresses([]report.ServiceStatus{s}, false)
 		t.line("")

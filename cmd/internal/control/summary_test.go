@@ -382,7 +382,7 @@ func TestScreenWritesOnlyWhatChanged(t *testing.T) {
 
 func TestNumbers(t *testing.T) {
 	for n, want := range map[int]string{0: "0 addresses", 1: "1 address", 999: "999 addresses", 1000: "1,000 addresses", 1234567: "1,234,567 addresses"} {
-		if got := counted(n, "address"); got != want {
+		if got := Counted(n, "address"); got != want {
 			t.Errorf("%s, want %s", got, want)
 		}
 	}

@@ -59,7 +59,7 @@ func (t *table) section(title string, rows [][]string, left int) {
 		return
 	}
 	t.line("")
-	t.row(title + "  " + grouped(len(rows)+left))
+	t.row(title + "  " + Grouped(len(rows)+left))
 	for _, r := range rows {
 		t.row(r...)
 	}
@@ -69,7 +69,7 @@ func (t *table) section(title string, rows [][]string, left int) {
 // more adds a row that counts the entries that are left out; none for 0.
 func (t *table) more(n int) {
 	if n > 0 {
-		t.row("  and " + grouped(n) + " more: svcproxy status --problems")
+		t.row("  and " + Grouped(n) + " more: svcproxy status --problems")
 	}
 }
 
@@ -101,8 +101,8 @@ func bracketed(place string) string {
 	return "(" + place + ")"
 }
 
-// counted returns "1 file", "2 files", "10,000 files".
-func counted(n int, what string) string {
+// Counted returns "1 file", "2 files", "10,000 files".
+func Counted(n int, what string) string {
 	switch {
 	case n == 1:
 	case strings.HasSuffix(what, "s"):
@@ -110,19 +110,19 @@ func counted(n int, what string) string {
 	default:
 		what += "s"
 	}
-	return grouped(n) + " " + what
+	return Grouped(n) + " " + what
 }
 
-// grouped returns a number with a comma before every three digits.
-func grouped(n int) string {
+// Grouped returns a number with a comma before every three digits.
+func Grouped(n int) string {
 	if n < 1000 {
 		return strconv.Itoa(n)
 	}
-	return grouped(n/1000) + fmt.Sprintf(",%03d", n%1000)
+	return Grouped(n/1000) + fmt.Sprintf(",%03d", n%1000)
 }
 
-// age returns how long ago t was, in its two largest units: "3m20s", "2d4h".
-func age(now, t time.Time) string {
+// Age returns how long ago t was, in its two largest units: "3m20s", "2d4h".
+func Age(now, t time.Time) string {
 	const day = 24 * time.Hour
 	switch d := now.Sub(t).Truncate(time.Second); {
 	case t.IsZero():

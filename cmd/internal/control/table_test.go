@@ -84,11 +84,11 @@ func TestAge(t *testing.T) {
 		{24*time.Hour - 1, "23h59m"},
 	}
 	for _, tt := range tests {
-		if got := age(now, now.Add(-tt.ago)); got != tt.want {
-			t.Errorf("age of %v = %s, want %s", tt.ago, got, tt.want)
+		if got := Age(now, now.Add(-tt.ago)); got != tt.want {
+			t.Errorf("Age of %v = %s, want %s", tt.ago, got, tt.want)
 		}
 	}
-	if got := age(now, time.Time{}); got != "-" {
-		t.Errorf("age of never = %s, want -", got)
+	if got := Age(now, time.Time{}); got != "-" {
+		t.Errorf("Age of never = %s, want -", got)
 	}
 }

@@ -37,7 +37,7 @@ func WriteHistory(w io.Writer, list []keep.Revision) error {
 	t := newTable(w, time.Time{})
 	t.row("VERSION", "FILE", "ACCEPTED", "OWNER", "SERVICES", "CHANGED")
 	for _, r := range list {
-		t.row(strconv.Itoa(r.Number), r.File, r.At.Local().Format("2006-01-02 15:04:05"), owner(r), services(r), changed(r))
+		t.row(strconv.Itoa(r.Number), r.File, r.At.Local().Format("2006-01-02 15:04:05"), owner(r), services(r), ChangedIn(r))
 	}
 	return t.end()
 }
@@ -59,8 +59,8 @@ func owner(r keep.Revision) string {
 	return strconv.Itoa(r.UID) + "/" + r.Owner
 }
 
-// changed says what a version changed: "+1 -2 ~0: +default/a -default/b ..., in use".
-func changed(r keep.Revision) string {
+// ChangedIn says what a version changed: "+1 -2 ~0: +default/a -default/b ..., in use".
+func ChangedIn(r keep.Revision) string {
 	text := fmt.Sprintf("+%d -%d ~%d", r.Added, r.Removed, r.Changed)
 	if len(r.Names) > 0 {
 		text += ": " + strings.Join(r.Names, " ")
