@@ -73,10 +73,11 @@ func TestBookFaults(t *testing.T) {
 	tree := fstest.MapFS{
 		"docs/index.md": {Data: []byte("# List\n\n[a](a.md) [b](b.md) [again](a.md)\n\n<!-- a comment -->\n")},
 		"docs/a.md": {Data: []byte("# A\n\n## Two words, `x`\n\n## Two words, `x`\n\n[1](b.md) [2](#two-words-x) [3](a.md#two-words-x-1) [4](https://example.com/#x) [5](../dir)\n" +
-			"[6](#two) [7](none.md) [8](b.md#none) [9](../none) ![10](none.svg) ![11](bad.svg)\n\n<b>x</b>\n\n<div>\n")},
-		"docs/bad.svg": {Data: []byte(`<svg><image href="https://example.com/x.png"/></svg>`)},
-		"docs/c.md":    {Data: []byte("# not listed")},
-		"dir/file":     {Data: []byte("text")},
+			"[6](#two) [7](none.md) [8](b.md#none) [9](../none) ![10](none.svg) ![11](bad.svg) ![12](good.png)\n\n<b>x</b>\n\n<div>\n")},
+		"docs/bad.svg":  {Data: []byte(`<svg><image href="https://example.com/x.png"/></svg>`)},
+		"docs/good.png": {Data: []byte("\x89PNG href=http://example.com/")},
+		"docs/c.md":     {Data: []byte("# not listed")},
+		"dir/file":      {Data: []byte("text")},
 	}
 	html, err := Book(tree, nil)
 	want := []string{
@@ -97,7 +98,7 @@ func TestBookFaults(t *testing.T) {
 	if diff := cmp.Diff(want, strings.Split(err.Error(), "\n")); diff != "" {
 		t.Error(diff)
 	}
-	for _, part := range []string{`id="a.two-words-x"`, `id="a.two-words-x-1"`, `href="#a.two-words-x-1"`, `href="#dir"`, "<h2 id=\"dir.file\">file</h2>", `href="https://example.com/#x"`} {
+	for _, part := range []string{`id="a.two-words-x"`, `id="a.two-words-x-1"`, `href="#a.two-words-x-1"`, `href="#dir"`, "<h2 id=\"dir.file\">file</h2>", `src="data:image/png;base64,iVBORyBo`, `href="https://example.com/#x"`} {
 		if !strings.Contains(string(html), part) {
 			t.Errorf("no %s in\n%s", part, html)
 		}

@@ -88,11 +88,14 @@ func (b *book) at(name string) *chapter {
 	return b.add(name, []byte(out.String()))
 }
 
-// inline returns a drawing as a part of the page.
+// inline returns a drawing, or a picture, as a part of the page.
 func (b *book) inline(c *chapter, link string) []byte {
 	svg, err := fs.ReadFile(b.tree, path.Join(path.Dir(c.Path), link))
 	if err != nil {
 		b.fault(c.Path, "drawing %s: %v", link, err)
+	}
+	if path.Ext(link) == ".png" {
+		return []byte("data:image/png;base64," + base64.StdEncoding.EncodeToString(svg))
 	}
 	if m := outside.Find(svg); m != nil {
 		b.fault(c.Path, "drawing %s needs something else: %s", link, m)
