@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"reflect"
+	"time"
 )
 
 // Changes returns, by the path of what differs, values that each differ in one
@@ -36,6 +37,7 @@ var literals = map[reflect.Type][2]any{
 	reflect.TypeFor[netip.Addr]():     {netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")},
 	reflect.TypeFor[netip.AddrPort](): {netip.MustParseAddrPort("192.0.2.1:80"), netip.MustParseAddrPort("192.0.2.1:81")},
 	reflect.TypeFor[netip.Prefix]():   {netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("192.0.2.0/25")},
+	reflect.TypeFor[time.Time]():      {time.Unix(1, 0), time.Unix(2, 0)},
 }
 
 func fill(v reflect.Value) {
@@ -82,6 +84,8 @@ func change(v reflect.Value) {
 		v.SetInt(v.Int() + 1)
 	case v.CanUint():
 		v.SetUint(v.Uint() + 1)
+	case v.CanFloat():
+		v.SetFloat(v.Float() + 1)
 	default:
 		panic(fmt.Sprintf("structtest: a field of type %v", v.Type()))
 	}
