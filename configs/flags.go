@@ -36,6 +36,7 @@ var usages = map[string]string{
 	"localhost_node_ports": "serve node ports on 127.0.0.1 too (" + able(canServeLocalhost) + " mode only)",
 	"http_address":         "address of /metrics and the health checks; empty: none",
 	"metrics_address":      "address of /metrics in place of http_address",
+	"status_address":       "address of the status page; auto: http_address, if that is loopback; empty: none",
 	"http_names":           "names of this host, besides its host name, for requests to these addresses",
 	"kubeconfig":           "file that says where the API server is (default: the service account of the pod, then $KUBECONFIG)",
 }

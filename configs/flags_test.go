@@ -29,7 +29,7 @@ func TestFlags(t *testing.T) {
 	}
 	got := apply(t, every(), "--mode=iptables", "--sources", "file", "--node-name=Node-B", "--zone=", "--families=ipv4, ipv6", "--local-cidrs=10.1.0.0/16",
 		"--local-cidrs=10.2.0.0/16", "--local-interfaces=", "--masquerade=all", "--masquerade-bit=31", "--service-cidrs=10.0.0.0/24,fd00::/64",
-		"--node-port-addresses=primary", "--localhost-node-ports=false", "--http-address=[::]:80", "--metrics-address=[::]:81", "--http-names=lb1,lb2")
+		"--node-port-addresses=primary", "--localhost-node-ports=false", "--http-address=[::]:80", "--metrics-address=[::]:81", "--status-address=:82", "--http-names=lb1,lb2")
 	want := every()
 	want.Mode, want.Sources, want.NodeName, want.Zone = "iptables", []string{"file"}, "node-b", ""
 	want.Families = []string{"ipv4", "ipv6"}
@@ -37,7 +37,7 @@ func TestFlags(t *testing.T) {
 	want.LocalInterfaces, want.Masquerade, want.MasqueradeBit = nil, "all", 31
 	want.ServiceCIDRs = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24"), netip.MustParsePrefix("fd00::/64")}
 	want.NodePortAddresses, want.LocalhostNodePorts, want.HTTPAddress = []string{"primary"}, false, "[::]:80"
-	want.MetricsAddress, want.HTTPNames = "[::]:81", []string{"lb1", "lb2"}
+	want.MetricsAddress, want.StatusAddress, want.HTTPNames = "[::]:81", ":82", []string{"lb1", "lb2"}
 	if diff := cmp.Diff(want, got, comparePrefix); diff != "" {
 		t.Errorf("settings (-want +got):\n%s", diff)
 	}
@@ -92,7 +92,7 @@ func TestFlagHelp(t *testing.T) {
 			t.Errorf("--%s has no help", fl.Name)
 		}
 	})
-	if count != 16 {
+	if count != 17 {
 		t.Errorf("%d flags", count)
 	}
 	help := set.FlagUsages()

@@ -50,7 +50,7 @@ func every() configs.Settings {
 		Families:   []string{"ipv6"},
 		LocalCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}, LocalInterfaces: []string{"eth0", "veth*"},
 		Masquerade: "never", MasqueradeBit: 0, ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")},
-		NodePortAddresses: []string{"all", "192.168.0.0/16"}, LocalhostNodePorts: true, HTTPAddress: "", MetricsAddress: "[::1]:10249", HTTPNames: []string{"lb.example.com"},
+		NodePortAddresses: []string{"all", "192.168.0.0/16"}, LocalhostNodePorts: true, HTTPAddress: "", MetricsAddress: "[::1]:10249", StatusAddress: "[::1]:10250", HTTPNames: []string{"lb.example.com"},
 		Sync: configs.Sync{MinInterval: 1500 * time.Millisecond, ResyncInterval: 90 * time.Minute},
 		IPVS: configs.IPVS{
 			Scheduler: "mh", StrictARP: true, SloppyTCP: true, TCPTimeout: time.Hour, TCPFinTimeout: time.Minute, UDPTimeout: time.Second, DrainTimeout: 24 * time.Hour,
@@ -157,6 +157,7 @@ func TestSettingsFaults(t *testing.T) {
 			"1:34: \"10.0.0.1\" is not a range of addresses; write \"10.0.0.1/32\" for this one address\n1:53: node_port_addresses[3] is 1, a number; want a range as a string, such as \"10.0.0.0/8\"\n"},
 		{"http address", "http_address = 'localhost:80'\n", "1:16: http_address is \"localhost:80\"; want an IP address and a port, such as \"127.0.0.1:10349\", or \"\"\n"},
 		{"http port", "http_address = '[::1]:65536'\n", "1:16: http_address is \"[::1]:65536\"; want an IP address and a port, such as \"127.0.0.1:10349\", or \"\"\n"},
+		{"status address", "status_address = 'no'\n", "1:18: status_address is \"no\"; want an IP address and a port, such as \"127.0.0.1:10349\", \"auto\" or \"\"\n"},
 		{"every host", "http_address = ':80'\n", ""},
 		{"scheduler", "[ipvs]\nscheduler = ''\ntcp_timeout = '1ms'\nudp_timeout = '577h'\n", "2:13: unknown scheduler \"\"; want rr, wrr, lc, wlc, lblc, lblcr, dh, sh, mh, sed, nq, fo, ovf or twos\n" +
 			"3:15: 1ms is not a number of whole seconds; the kernel counts no less\n4:15: udp_timeout is \"577h\"; want 0s to 576h\n"},
@@ -444,4 +445,24 @@ func interfaces(n int) string {
 		fmt.Fprintf(&list, "'e%d', ", i)
 	}
 	return list.String()
+}
+
+// Unless it is set, the status page is where only this host can ask.
+func TestStatusAt(t *testing.T) {
+	for _, tt := range []struct{ status, health, want string }{
+		{configs.Auto, "127.0.0.1:10349", "127.0.0.1:10349"},
+		{configs.Auto, "[::1]:1", "[::1]:1"},
+		{configs.Auto, "[::ffff:127.0.0.2]:1", "[::ffff:127.0.0.2]:1"},
+		{configs.Auto, "0.0.0.0:10256", ""},
+		{configs.Auto, "192.0.2.1:1", ""},
+		{configs.Auto, ":1", ""},
+		{configs.Auto, "", ""},
+		{"", "127.0.0.1:10349", ""},
+		{"192.0.2.1:2", "127.0.0.1:10349", "192.0.2.1:2"},
+	} {
+		s := configs.Settings{StatusAddress: tt.status, HTTPAddress: tt.health}
+		if got := s.StatusAt(); got != tt.want {
+			t.Errorf("status_address %q, http_address %q: %q, want %q", tt.status, tt.health, got, tt.want)
+		}
+	}
 }

@@ -55,6 +55,7 @@ var topFields = []field{
 	decode.Key("localhost_node_ports", decode.Bool, func(s *Settings) *bool { return &s.LocalhostNodePorts }),
 	decode.Key("http_address", decode.Matching(`an IP address and a port, such as "127.0.0.1:10349", or ""`, orEmpty(isHostPort)).As(orNone(`.*:[0-9]+`)).Or("127.0.0.1:10349"), func(s *Settings) *string { return &s.HTTPAddress }),
 	decode.Key("metrics_address", decode.Matching(`an IP address and a port, such as "127.0.0.1:10249", or ""`, orEmpty(isHostPort)).As(orNone(`.*:[0-9]+`)), func(s *Settings) *string { return &s.MetricsAddress }),
+	decode.Key("status_address", decode.Matching(`an IP address and a port, such as "127.0.0.1:10349", "auto" or ""`, func(s string) bool { return s == "" || s == Auto || isHostPort(s) }).As(orNone(Auto+`|.*:[0-9]+`)).Or(Auto), func(s *Settings) *string { return &s.StatusAddress }),
 	decode.Key("http_names", decode.Unique(nodeName), func(s *Settings) *[]string { return &s.HTTPNames }),
 }
 

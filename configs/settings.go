@@ -27,7 +27,8 @@ type Settings struct {
 	LocalhostNodePorts bool
 	HTTPAddress        string   // host:port; empty: none
 	MetricsAddress     string   // host:port; empty: HTTPAddress
-	HTTPNames          []string // of this host, by which both may be asked
+	StatusAddress      string   // host:port; empty: none; Auto: see StatusAt
+	HTTPNames          []string // of this host, by which these may be asked
 
 	Sync      Sync
 	NFTables  NFTables
@@ -43,6 +44,18 @@ type Settings struct {
 	Owners  []read.Owner
 	Metrics Metrics
 	Log     Log
+}
+
+// StatusAt returns where the status page is served; empty: nowhere. Unless it is set, it is served where only this
+// host can ask: at HTTPAddress, if that is loopback.
+func (s *Settings) StatusAt() string {
+	if s.StatusAddress != Auto {
+		return s.StatusAddress
+	}
+	if at, err := netip.ParseAddrPort(s.HTTPAddress); err == nil && at.Addr().Unmap().IsLoopback() {
+		return s.HTTPAddress
+	}
+	return ""
 }
 
 // Sync says how often the kernel is written and compared.

@@ -57,7 +57,11 @@ func (d *daemon) addStatus(routes *control.Routes) {
 		}
 		list := report.StatusOf(d.loop.Snapshot(), match).Services
 		if match != nil {
-			d.addTraffic(ctx, query["name"], list)
+			q := traffic.Query{Names: query["name"]}
+			if q.Names.Labels() {
+				q.Labels = report.Labels(d.loop.Snapshot())
+			}
+			d.addTraffic(ctx, q, list)
 		}
 		return list, nil
 	})
@@ -81,6 +85,12 @@ func matcher(query url.Values) (func(*source.Service) bool, error) {
 
 // summary returns what is known in short, with at most so many problems.
 func (d *daemon) summary(ctx context.Context, most int) control.Summary {
+	s, _ := d.outline(ctx, most)
+	return s
+}
+
+// outline returns what is known in short, and what sources know of themselves.
+func (d *daemon) outline(ctx context.Context, most int) (control.Summary, []source.Status) {
 	snap := d.loop.Snapshot()
 	services := report.Summarize(snap, most)
 	about := d.about(ctx, services.Families, services.Refusals)
@@ -93,7 +103,7 @@ func (d *daemon) summary(ctx context.Context, most int) control.Summary {
 	if addresses <= control.MaxListed && services.Services <= control.MaxListed {
 		s.Everything = report.StatusOf(snap, nil).Services
 	}
-	return s
+	return s, about.Sources
 }
 
 // status returns what the daemon knows of itself, without what is not known before ctx ends. Of services it has
@@ -193,14 +203,11 @@ func (d *daemon) answerTop(ctx context.Context, values url.Values) (traffic.Repo
 // trafficTime is how long status waits for what is counted.
 const trafficTime = 200 * time.Millisecond
 
-// addTraffic adds what is counted of services to their status, where it is always counted and at hand.
-func (d *daemon) addTraffic(ctx context.Context, which source.Selection, list []report.ServiceStatus) {
+// addTraffic adds what is counted of the services that q names to their status, where it is always counted and at hand.
+func (d *daemon) addTraffic(ctx context.Context, q traffic.Query, list []report.ServiceStatus) {
 	ctx, cancel := context.WithTimeout(ctx, trafficTime)
 	defer cancel()
-	q := traffic.Query{Names: which, Endpoints: true, Limit: traffic.MaxLimit}
-	if which.Labels() {
-		q.Labels = report.Labels(d.loop.Snapshot())
-	}
+	q.Endpoints, q.Limit = true, traffic.MaxLimit
 	report, err := d.http.traffic.Counted(ctx, q)
 	if err == nil && !report.Time.IsZero() {
 		report.AddTo(list)

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"net/http"
 	"os"
@@ -9,14 +10,19 @@ import (
 
 	"github.com/BurntSushi/toml"
 
+	"svcproxy.dev/svcproxy/cmd/internal/statuspage"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/proxier/healthz"
+	"svcproxy.dev/svcproxy/proxier/report"
+	"svcproxy.dev/svcproxy/proxier/traffic"
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/keep"
 )
 
 // handlers returns the handler of each listen address. Health is served at address; metrics, /proxyMode and /configz at
-// metricsAddress or, if that is empty, at address, as kube-proxy does. A request whose Host header has another name than
-// those of this host is refused, see healthz.OnlyAs.
-func (d *daemon) handlers(address, metricsAddress string) map[string]http.Handler {
+// metricsAddress or, if that is empty, at address, as kube-proxy does; the status page at statusAddress, unless that is
+// empty. A request whose Host header has another name than those of this host is refused, see healthz.OnlyAs.
+func (d *daemon) handlers(address, metricsAddress, statusAddress string) map[string]http.Handler {
 	all := healthz.Handlers(address, metricsAddress, d.http.health, d.http.metrics)
 	at := cmp.Or(metricsAddress, address)
 	mux := http.NewServeMux()
@@ -26,10 +32,42 @@ func (d *daemon) handlers(address, metricsAddress string) map[string]http.Handle
 	})
 	mux.HandleFunc("GET /configz", d.serveSettings)
 	all[at] = mux
+	if statusAddress != "" {
+		mux := http.NewServeMux()
+		if before := all[statusAddress]; before != nil {
+			mux.Handle("/", before)
+		}
+		d.statusPage().AddTo(mux)
+		all[statusAddress] = mux
+	}
 	for address, h := range all {
 		all[address] = healthz.OnlyAs(d.hostNames, h)
 	}
 	return all
+}
+
+// statusPage returns the page that shows the status of this host. It asks the parts of d that there are when it is asked.
+func (d *daemon) statusPage() *statuspage.Page {
+	return statuspage.New(statuspage.Config{
+		Summary:  d.outline,
+		Snapshot: func() *report.Snapshot { return d.loop.Snapshot() },
+		Counts:   func() report.Counts { return d.loop.Counts() },
+		AddTraffic: func(ctx context.Context, list []report.ServiceStatus) {
+			d.addTraffic(ctx, traffic.Query{Names: namesOf(list)}, list)
+		},
+		History: func() ([]keep.Revision, error) { return keep.Histories(d.StateDir, "") },
+	})
+}
+
+// namesOf returns what names services in a traffic.Query; where they are many, none: that costs less.
+func namesOf(list []report.ServiceStatus) (names source.Selection) {
+	if len(list) > 3 {
+		return nil
+	}
+	for i := range list {
+		names = append(names, list[i].Key().String())
+	}
+	return names
 }
 
 // hostNames returns the names that the Host header of a request may have: node_name, http_names and the name of this

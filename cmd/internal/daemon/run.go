@@ -95,7 +95,7 @@ func Run(ctx context.Context, o Options) (err error) {
 
 	// The listeners of health and metrics, and sources, which say what they find there.
 	d.http = httpParts{metrics: metrics, health: health}
-	d.http.server = healthz.NewServer(d.handlers(fixed.HTTPAddress, fixed.MetricsAddress), health, log)
+	d.http.server = healthz.NewServer(d.handlers(fixed.HTTPAddress, fixed.MetricsAddress, fixed.StatusAt()), health, log)
 	d.http.server.SetNode(here)
 	var names []string // of sources
 	for _, t := range sources.Asked(fixed) {

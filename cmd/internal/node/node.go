@@ -65,7 +65,7 @@ func masquerade(mode string) source.Masquerading {
 // Reserved returns the TCP ports that svcproxy itself listens on.
 func Reserved(s configs.Settings) []netip.AddrPort {
 	var ports []netip.AddrPort
-	for _, address := range []string{s.HTTPAddress, s.MetricsAddress} {
+	for _, address := range slices.Compact([]string{s.MetricsAddress, s.HTTPAddress, s.StatusAt()}) {
 		if port, ok := listens(address); ok {
 			ports = append(ports, port)
 		}

@@ -224,6 +224,7 @@ func atRunTime(fixed, want configs.Settings) (now configs.Settings, restart []st
 	keepFixed(&restart, "masquerade_bit", &now.MasqueradeBit, fixed.MasqueradeBit)
 	keepFixed(&restart, "http_address", &now.HTTPAddress, fixed.HTTPAddress)
 	keepFixed(&restart, "metrics_address", &now.MetricsAddress, fixed.MetricsAddress)
+	keepFixed(&restart, "status_address", &now.StatusAddress, fixed.StatusAddress)
 	keepFixed(&restart, "nftables", &now.NFTables, fixed.NFTables)
 	keepFixed(&restart, "ipvs", &now.IPVS, fixed.IPVS)
 	restart = append(restart, configs.DifferentSources(fixed, want)...)

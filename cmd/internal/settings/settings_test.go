@@ -67,6 +67,7 @@ func TestNeedsRestart(t *testing.T) {
 		{"masquerade_bit", func(s *configs.Settings) { s.MasqueradeBit++ }},
 		{"http_address", func(s *configs.Settings) { s.HTTPAddress = "" }},
 		{"metrics_address", func(s *configs.Settings) { s.MetricsAddress = ":1" }},
+		{"status_address", func(s *configs.Settings) { s.StatusAddress = ":2" }},
 		{"ipvs", func(s *configs.Settings) { s.IPVS.Scheduler = "rr" }},
 		{"kubernetes", func(s *configs.Settings) { s.Kubernetes.ProxyName = "x" }},
 		{"limits", func(s *configs.Settings) { s.Limits.Services = 1 }},

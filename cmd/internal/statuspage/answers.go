@@ -1,0 +1,192 @@
+package statuspage
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+)
+
+const (
+	// maxKept is how many answers are kept at once. Others are rendered for each who asks.
+	maxKept = 32
+
+	// maxKeptSize is how large an answer that is kept may be, compressed.
+	maxKeptSize = 4 << 20
+
+	// keptFor is after what time answers go that nobody asks for any more.
+	keptFor = 10 * time.Second
+)
+
+var errBusy = errors.New("too many different questions are asked at once; ask again later")
+
+// answers keep what has been rendered for a moment. Each is rendered once, for all who ask for it meanwhile.
+type answers struct {
+	budget *budget
+
+	mu   sync.Mutex
+	kept map[string]*answer // by question
+	old  *time.Timer        // removes all; nil: there are none
+}
+
+// An answer is rendered once.
+type answer struct {
+	done chan struct{} // closed when the rest is set
+
+	at   time.Time // when that was begun
+	body []byte    // compressed
+	err  error
+}
+
+// get returns the answer to a question, rendered a moment ago at most. The error wraps errBusy when ctx ends before. Others
+// may wait for what this client has rendered, so that goes on when it is gone.
+func (a *answers) get(ctx context.Context, question string, render func(io.Writer) error) (*answer, error) {
+	got, mine := a.find(question)
+	if mine {
+		turn, cancel := context.WithTimeout(context.WithoutCancel(ctx), turnPatience)
+		defer cancel()
+		got.render(turn, a.budget, render)
+		close(got.done)
+		a.forget(question, got)
+	}
+	select {
+	case <-got.done:
+		return got, got.err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("%w: %w", errBusy, ctx.Err())
+	}
+}
+
+// find returns the answer to a question, and reports whether the caller must render it.
+func (a *answers) find(question string) (got *answer, mine bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if got = a.kept[question]; got != nil && (!got.isDone() || time.Since(got.at) < moment) {
+		return got, false
+	}
+	got = &answer{done: make(chan struct{})}
+	for other, o := range a.kept {
+		if o.isDone() && time.Since(o.at) >= moment {
+			delete(a.kept, other)
+		}
+	}
+	if len(a.kept) < maxKept {
+		a.kept[question] = got
+	}
+	if a.old == nil {
+		a.old = time.AfterFunc(keptFor, a.clear)
+	} else {
+		a.old.Reset(keptFor)
+	}
+	return got, true
+}
+
+// forget removes an answer that is not worth keeping.
+func (a *answers) forget(question string, got *answer) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if (got.err != nil || len(got.body) > maxKeptSize) && a.kept[question] == got {
+		delete(a.kept, question)
+	}
+}
+
+func (a *answers) clear() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	clear(a.kept)
+}
+
+func (a *answer) isDone() bool {
+	select {
+	case <-a.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// render writes the answer, when it is its turn.
+func (a *answer) render(ctx context.Context, b *budget, render func(io.Writer) error) {
+	end, err := b.begin(ctx)
+	if err != nil {
+		a.err = err
+		return
+	}
+	defer end()
+	a.at = time.Now()
+	var body bytes.Buffer
+	z, _ := gzip.NewWriterLevel(&body, gzip.BestSpeed) // that level is valid
+	a.err = errors.Join(render(z), z.Close())
+	a.body = body.Bytes()
+}
+
+// writeTo sends the answer to a client, which may be gone.
+func (a *answer) writeTo(w http.ResponseWriter, r *http.Request) {
+	if acceptsGzip(r.Header.Get("Accept-Encoding")) {
+		w.Header().Set("Content-Encoding", "gzip")
+		w.Header().Set("Content-Length", strconv.Itoa(len(a.body)))
+		_, _ = w.Write(a.body)
+		return
+	}
+	if z, err := gzip.NewReader(bytes.NewReader(a.body)); err == nil && r.Method != http.MethodHead {
+		_, _ = io.Copy(w, z)
+	}
+}
+
+// acceptsGzip reports whether a client takes gzip, as its Accept-Encoding says.
+func acceptsGzip(header string) bool {
+	for coding := range strings.SplitSeq(header, ",") {
+		name, weight, _ := strings.Cut(coding, ";")
+		if name = strings.TrimSpace(name); name != "gzip" && name != "*" {
+			continue
+		}
+		weight = strings.TrimPrefix(strings.ReplaceAll(weight, " ", ""), "q=")
+		q, err := strconv.ParseFloat(weight, 64)
+		return weight == "" || err == nil && q > 0
+	}
+	return false
+}
+
+// A budget is the time of one processor that rendering may take: a fifth of it in the long run, and 2 s in a row. One
+// answer is rendered at a time, so that they do not take memory together.
+type budget struct {
+	turn chan struct{} // has room for one
+	time *rate.Limiter // of milliseconds
+}
+
+const (
+	budgetShare = 200  // milliseconds a second
+	budgetBurst = 2000 // milliseconds
+)
+
+func newBudget() *budget {
+	return &budget{make(chan struct{}, 1), rate.NewLimiter(budgetShare, budgetBurst)}
+}
+
+// begin waits for a turn. The caller must end it. The error wraps errBusy.
+func (b *budget) begin(ctx context.Context) (end func(), err error) {
+	select {
+	case b.turn <- struct{}{}:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("%w: %w", errBusy, ctx.Err())
+	}
+	if err := b.time.Wait(ctx); err != nil {
+		<-b.turn
+		return nil, fmt.Errorf("%w: %w", errBusy, err)
+	}
+	began := time.Now()
+	return func() {
+		took := min(int(time.Since(began)/time.Millisecond), budgetBurst)
+		b.time.ReserveN(time.Now(), took)
+		<-b.turn
+	}, nil
+}

@@ -1,0 +1,114 @@
+package statuspage
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+
+	"svcproxy.dev/svcproxy/proxier/report"
+	"svcproxy.dev/svcproxy/source"
+)
+
+const (
+	// Of how many services the status is in memory at once: first few, then as many as have some batchSize endpoints and
+	// addresses. Each batch costs a look at all services.
+	firstBatch, maxBatch = 100, 4_000
+	batchSize            = 20_000
+
+	// maxEndpoints is how many endpoints and addresses an answer has, unless one service has more.
+	maxEndpoints = 100_000
+)
+
+// apiStatus answers with a control.Summary, as svcproxy status --problems -o json.
+func (p *Page) apiStatus(r *http.Request) (kind, func(io.Writer) error, error) {
+	_, err := questionOf(r.URL.Query(), nil)
+	return jsonText, func(w io.Writer) error {
+		f, _, err := p.known()
+		if err != nil {
+			return err
+		}
+		return json.NewEncoder(w).Encode(f.summary)
+	}, err
+}
+
+// apiFiles answers with what sources know of themselves, as in svcproxy status -o json.
+func (p *Page) apiFiles(r *http.Request) (kind, func(io.Writer) error, error) {
+	_, err := questionOf(r.URL.Query(), nil)
+	return jsonText, func(w io.Writer) error {
+		f, _, err := p.known()
+		if err != nil {
+			return err
+		}
+		return json.NewEncoder(w).Encode(f.sources)
+	}, err
+}
+
+// A servicePage is a part of all services that a question means.
+type servicePage struct {
+	Services []report.ServiceStatus `json:"services"`
+	Next     string                 `json:"next,omitempty"` // where those behind them are; empty: there are none
+	Found    int                    `json:"found"`          // how many services are meant, from the first one on
+}
+
+// apiServices answers with services, each as in svcproxy status -o json.
+func (p *Page) apiServices(r *http.Request) (kind, func(io.Writer) error, error) {
+	q, err := questionOf(r.URL.Query(), serviceKeys)
+	return jsonText, func(w io.Writer) error { return p.writeServices(r, q, w) }, err
+}
+
+// writeServices writes a servicePage, a batch at a time.
+func (p *Page) writeServices(r *http.Request, q question, w io.Writer) error {
+	s := p.Snapshot()
+	keys := report.Find(s, q.filter())
+	found := len(keys)
+	from, exact := slices.BinarySearchFunc(keys, q.After, source.Key.Compare)
+	if exact {
+		from++
+	}
+	rest := keys[from:]
+	if _, err := io.WriteString(w, `{"services":[`); err != nil {
+		return err
+	}
+	written, size := 0, 0
+	for batch, left := firstBatch, rest[:min(q.Limit, len(rest))]; len(left) > 0 && size < maxEndpoints; {
+		list := statusOf(s, left[:min(batch, len(left))])
+		left = left[min(batch, len(left)):]
+		p.AddTraffic(context.WithoutCancel(r.Context()), list)
+		before := size
+		for i := range list {
+			if err := writeService(w, &list[i], written > 0); err != nil {
+				return err
+			}
+			written++
+			if size += len(list[i].Endpoints) + len(list[i].Frontends); size >= maxEndpoints {
+				break
+			}
+		}
+		batch = min(maxBatch, max(1, len(list)*batchSize/max(1, size-before)))
+	}
+	next := ""
+	if written > 0 && written < len(rest) {
+		query := r.URL.Query()
+		query.Set("after", rest[written-1].String())
+		next = (&url.URL{Path: r.URL.Path, RawQuery: query.Encode()}).String()
+	}
+	text, err := json.Marshal(next)
+	if err != nil {
+		return fmt.Errorf("writing where the next services are: %w", err)
+	}
+	_, err = fmt.Fprintf(w, "],\"next\":%s,\"found\":%d}\n", text, found)
+	return err
+}
+
+func writeService(w io.Writer, s *report.ServiceStatus, further bool) error {
+	if further {
+		if _, err := io.WriteString(w, ","); err != nil {
+			return err
+		}
+	}
+	return json.NewEncoder(w).Encode(s)
+}

@@ -1,0 +1,153 @@
+// Package statuspage shows the status of a host over HTTP, to those who only look: a page for people, and the same as JSON.
+//
+// A Page answers from two things: facts, which are gathered at most once a second however many ask, and answers, each of
+// which is rendered and compressed at most once a second. Rendering may take a part of one processor and no more, see
+// budget. Nothing here changes anything, and no page has a script.
+//
+//	page.go      what is served, and with which headers
+//	question.go  what a query string asks for
+//	facts.go     what all answers of a moment have in common
+//	answers.go   answers that are kept for a moment, and the budget
+//	view.go      what the template shows; page.html, style.css
+//	api.go       JSON; openapi.json
+package statuspage
+
+import (
+	"context"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/base64"
+	"errors"
+	"io"
+	"net/http"
+	"time"
+
+	"svcproxy.dev/svcproxy/cmd/internal/control"
+	"svcproxy.dev/svcproxy/internal/lately"
+	"svcproxy.dev/svcproxy/proxier/report"
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/keep"
+)
+
+// Config is where a Page gets from what it shows. All of it is called from any goroutine.
+type Config struct {
+	// Summary returns what is known in short, with at most so many problems, and what sources know of themselves.
+	Summary func(ctx context.Context, most int) (control.Summary, []source.Status)
+
+	Snapshot func() *report.Snapshot
+	Counts   func() report.Counts
+
+	// AddTraffic adds what is counted of services to their status, where it costs next to nothing.
+	AddTraffic func(ctx context.Context, list []report.ServiceStatus)
+
+	// History returns the accepted versions of service files, the newest first. It may read from a disk.
+	History func() ([]keep.Revision, error)
+}
+
+const (
+	// moment is how old facts and answers may be.
+	moment = time.Second
+
+	// historyMoment is the same of the history of files, which is read from a disk.
+	historyMoment = 10 * time.Second
+
+	// patience is how long who asks waits for new ones.
+	patience = time.Second
+
+	// turnPatience is how long who asks waits for a turn to render.
+	turnPatience = 10 * time.Second
+)
+
+// A Page answers requests.
+type Page struct {
+	Config
+	facts   lately.Value[*facts]
+	history lately.Value[history]
+	answers answers
+}
+
+// New returns a Page.
+func New(c Config) *Page {
+	p := &Page{Config: c, answers: answers{kept: make(map[string]*answer), budget: newBudget()}}
+	p.facts = lately.Value[*facts]{Find: p.gather, Moment: moment, Patience: patience}
+	p.history = lately.Value[history]{Find: p.versions, Moment: historyMoment, Patience: patience}
+	return p
+}
+
+// AddTo has mux answer with the page at / and its JSON below /api/v1. Other methods than GET and HEAD are left to what
+// else mux has.
+func (p *Page) AddTo(mux *http.ServeMux) {
+	for path, serve := range map[string]func(*http.Request) (kind, func(io.Writer) error, error){
+		"/{$}":             p.overview,
+		"/files":           p.files,
+		"/api/v1/status":   p.apiStatus,
+		"/api/v1/services": p.apiServices,
+		"/api/v1/files":    p.apiFiles,
+	} {
+		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) { p.serve(w, r, serve) })
+	}
+	mux.HandleFunc("GET /api/v1/openapi.json", func(w http.ResponseWriter, _ *http.Request) {
+		secure(w.Header(), jsonText)
+		_, _ = w.Write(openAPI)
+	})
+}
+
+// A kind is what an answer is, as its headers say it.
+type kind struct{ contentType, policy string }
+
+var (
+	//go:embed style.css
+	style string
+
+	//go:embed openapi.json
+	openAPI []byte
+
+	htmlText = kind{"text/html; charset=utf-8", "default-src 'none'; style-src 'sha256-" + hashOf(style) + "'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"}
+	jsonText = kind{"application/json", "default-src 'none'; frame-ancestors 'none'"}
+	plain    = kind{"text/plain; charset=utf-8", jsonText.policy}
+)
+
+func hashOf(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return base64.StdEncoding.EncodeToString(sum[:])
+}
+
+// secure sets the headers of an answer: nothing is run, framed, guessed or kept.
+func secure(h http.Header, k kind) {
+	h.Set("Content-Type", k.contentType)
+	h.Set("Content-Security-Policy", k.policy)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("X-Frame-Options", "DENY")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("Cache-Control", "no-store")
+	h.Set("Vary", "Accept-Encoding")
+}
+
+// serve answers a request. ask returns what the answer is and what writes it, or what is wrong with the question.
+func (p *Page) serve(w http.ResponseWriter, r *http.Request, ask func(*http.Request) (kind, func(io.Writer) error, error)) {
+	k, render, err := ask(r)
+	if err != nil {
+		refuse(w, http.StatusBadRequest, err)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), turnPatience)
+	defer cancel()
+	a, err := p.answers.get(ctx, r.URL.Path+"?"+r.URL.Query().Encode(), render)
+	switch {
+	case errors.Is(err, errBusy):
+		w.Header().Set("Retry-After", "10")
+		refuse(w, http.StatusServiceUnavailable, err)
+	case err != nil:
+		refuse(w, http.StatusInternalServerError, err)
+	default:
+		secure(w.Header(), k)
+		a.writeTo(w, r)
+	}
+}
+
+func refuse(w http.ResponseWriter, code int, err error) {
+	secure(w.Header(), plain)
+	w.WriteHeader(code)
+	_, _ = io.WriteString(w, source.Printable(err.Error())+"\n")
+}

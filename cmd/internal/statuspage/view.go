@@ -1,0 +1,490 @@
+package statuspage
+
+import (
+	"cmp"
+	"context"
+	_ "embed"
+	"fmt"
+	"html/template"
+	"io"
+	"maps"
+	"net/http"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"svcproxy.dev/svcproxy/cmd/internal/announcer"
+	"svcproxy.dev/svcproxy/cmd/internal/control"
+	"svcproxy.dev/svcproxy/proxier/conditions"
+	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/report"
+	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/keep"
+)
+
+const (
+	// perPage is how many services, or files, a page lists.
+	perPage = 50
+
+	// maxRows is how many addresses and how many endpoints of a service are listed beside others; maxRowsAlone, of one
+	// service alone on its page.
+	maxRows      = 12
+	maxRowsAlone = 1_000
+
+	// maxShown is how many problems the first page names: they are to stand on one screen.
+	maxShown = 20
+
+	// maxFiles is how many files the first page lists.
+	maxFiles = 10
+
+	// maxText is how long a text on a page is, in characters.
+	maxText = 400
+)
+
+//go:embed page.html
+var pageText string
+
+// words are what the template can call: each text that is not ours goes through one of them.
+var words = template.FuncMap{
+	"text":    clip,
+	"grouped": control.Grouped,
+	"upper":   strings.ToUpper,
+}
+
+var pages = template.Must(template.New("page").Funcs(words).Parse(pageText))
+
+// clip returns a text as it may stand on a page: printable, and not longer than maxText.
+func clip(s string) string {
+	const most = maxText * utf8.UTFMax
+	cut := len(s) > most
+	if cut {
+		s = s[:most]
+	}
+	s = source.Printable(strings.ToValidUTF8(s, "\uFFFD"))
+	if cut || utf8.RuneCountInString(s) > maxText {
+		runes := []rune(s)
+		return string(runes[:min(len(runes), maxText)]) + "…"
+	}
+	return s
+}
+
+// A head is what is at the top of every page.
+type head struct {
+	Style    template.CSS
+	Question question
+	Summary  *control.Summary
+	Late     bool // what follows could not be asked for again in time
+	At       time.Time
+	Up, Sync string
+	Here     string   // the path of the page
+	Other    link     // to the other page
+	Refresh  []choice // how often to ask again
+}
+
+// A link is one, unless To is empty.
+type link struct{ Text, To string }
+
+// A choice is a link that may be what is chosen.
+type choice struct {
+	link
+	Chosen bool
+}
+
+// An overview is what the template of / shows.
+type overview struct {
+	Head      head
+	Counts    []count
+	Problems  []problem
+	More      int // problems that are left out
+	Warnings  []string
+	MoreWarn  int
+	Drains    []string
+	MoreDrain int
+
+	States, Namespaces []choice
+	Found              int
+	Services           []service
+	Pages              []choice
+
+	Sessions  []session
+	Withheld  []report.AnnouncedAddress
+	MoreHeld  int
+	Announced string
+	Files     []file
+	MoreFiles int
+	Versions  []version
+}
+
+// A count is how many there are of what.
+type count struct {
+	link
+	N   int
+	Bad bool
+}
+
+// A problem is a line of what does not work as it should.
+type problem struct {
+	Subject link
+	Address string
+	State   string
+	Why     string
+	Place   string
+}
+
+type service struct {
+	report.ServiceStatus
+	To          string // a page of it alone
+	File        string
+	Changed     string // for how long its file has been as it is; empty: not known
+	Labels      []string
+	Counted     bool
+	Rate        string
+	Active      int
+	Addresses   []address
+	MoreAddr    int
+	Rows        []endpoint
+	MoreRows    int
+	NoAddresses string
+}
+
+type address struct {
+	report.FrontendStatus
+	Bad bool
+	Say string
+}
+
+type endpoint struct {
+	Address, State, Class string
+	Share, Weight, Where  string
+	Active, Since, Why    string
+	Command               string // to copy; empty: none
+}
+
+type session struct {
+	announcer.Session
+	Bad      bool
+	For, Why string
+	Routes   int
+}
+
+type file struct {
+	Path, State, For, Why string
+	Services              int
+	Bad                   bool
+}
+
+type version struct {
+	keep.Revision
+	When, Changed string
+}
+
+// overview answers with the first page.
+func (p *Page) overview(r *http.Request) (kind, func(io.Writer) error, error) {
+	q, err := questionOf(r.URL.Query(), pageKeys)
+	return htmlText, func(w io.Writer) error {
+		f, inTime, err := p.known()
+		if err != nil {
+			return err
+		}
+		return pages.ExecuteTemplate(w, "overview", p.view(f, inTime, q))
+	}, err
+}
+
+// files answers with all files.
+func (p *Page) files(r *http.Request) (kind, func(io.Writer) error, error) {
+	q, err := questionOf(r.URL.Query(), []string{"q", "page", "refresh"})
+	return htmlText, func(w io.Writer) error {
+		f, inTime, err := p.known()
+		if err != nil {
+			return err
+		}
+		list := slices.DeleteFunc(filesOf(f, time.Now()), func(x file) bool { return !contains(x.Path, q.Text) && !contains(x.State, q.Text) })
+		v := overview{Head: headOf(f, inTime, q, "/files"), Found: len(list)}
+		v.Files, v.Pages = paged(list, &q, "/files")
+		return pages.ExecuteTemplate(w, "files", v)
+	}, err
+}
+
+// headOf returns the top of a page.
+func headOf(f *facts, inTime bool, q question, here string) head {
+	now := time.Now()
+	h := head{
+		Style: template.CSS(style), Question: q, Summary: &f.summary, Late: !inTime, At: f.at,
+		Up: control.Age(now, f.summary.Started), Sync: f.summary.LastSync(now), Here: here, Other: link{"all files", "/files"},
+	}
+	if here != "/" {
+		h.Other = link{"services", "/"}
+	}
+	for _, s := range []int{0, 5, defaultRefresh, 60} {
+		other := q
+		other.Refresh = s
+		text := fmt.Sprintf("%d s", s)
+		if s == 0 {
+			text = "never"
+		}
+		h.Refresh = append(h.Refresh, choice{link{text, other.link(here)}, q.Refresh == s})
+	}
+	return h
+}
+
+// view returns what the first page shows.
+func (p *Page) view(f *facts, inTime bool, q question) overview {
+	now := time.Now()
+	h, _ := p.history.Get()
+	v := overview{Head: headOf(f, inTime, q, "/"), Counts: counts(f, q)}
+	v.problems(f, now)
+	v.Warnings, v.MoreWarn = f.summary.Warnings, f.summary.Left.Warnings
+	for _, d := range f.summary.Drains {
+		v.Drains = append(v.Drains, control.DrainText(now, d))
+	}
+	v.MoreDrain = f.summary.Left.Drains
+
+	v.States, v.Namespaces = []choice{{link{"any", ""}, q.State == ""}}, []choice{{link{"any", ""}, q.Namespace == ""}}
+	for _, s := range report.FilterStates() {
+		v.States = append(v.States, choice{link{s, s}, s == q.State})
+	}
+	for _, n := range f.namespaces {
+		v.Namespaces = append(v.Namespaces, choice{link{n, n}, n == q.Namespace})
+	}
+	v.services(p, &q, h, now)
+
+	for _, s := range f.summary.Announced.Sessions {
+		v.Sessions = append(v.Sessions, session{s, !s.Up(), control.Age(now, s.Since), s.Why(), s.IPv4.Announced + s.IPv6.Announced})
+	}
+	v.Withheld, v.MoreHeld = f.summary.Announced.Withheld, f.summary.Announced.Left
+	for _, means := range slices.Sorted(maps.Keys(f.summary.Announced.Count)) {
+		v.Announced += fmt.Sprintf("%s by %s. ", control.Counted(f.summary.Announced.Count[means], "address"), means)
+	}
+
+	v.Files = filesOf(f, now)
+	v.MoreFiles = max(0, len(v.Files)-maxFiles)
+	v.Files = v.Files[:len(v.Files)-v.MoreFiles]
+	for _, r := range h.newest {
+		v.Versions = append(v.Versions, version{r, control.Age(now, r.At), control.ChangedIn(r)})
+	}
+	return v
+}
+
+// counts returns how many services and endpoints are how, with a link to those that are so.
+func counts(f *facts, q question) (list []count) {
+	q.Page = 1
+	to := func(state string) string {
+		q.State = state
+		return q.link("/") + "#services"
+	}
+	for _, action := range report.ServiceActions() {
+		if n := f.counts.Services[action]; n > 0 {
+			bad := action != policy.Balance.String() && action != "none" && action != "disabled" && action != "pending"
+			list = append(list, count{link{control.Counted(n, "service") + ": " + action, to(action)}, n, bad})
+		}
+	}
+	for _, state := range policy.EndpointStates() {
+		if n := f.counts.Endpoints[state]; n > 0 {
+			list = append(list, count{link{control.Counted(n, "endpoint") + ": " + state, to(state)}, n, state == policy.Down.String()})
+		}
+	}
+	return list
+}
+
+// problems fills in what does not work as it should: what status calls problems, files that are not used as they stand,
+// and endpoints that fail their check.
+func (v *overview) problems(f *facts, now time.Time) {
+	s := &f.summary
+	if !s.Ready {
+		v.Problems = append(v.Problems, problem{Subject: link{Text: "svcproxy"}, State: "STARTING", Why: "the first sync is not complete"})
+	}
+	for _, d := range s.Drains {
+		if d.Target.Node {
+			v.Problems = append(v.Problems, problem{Subject: link{Text: "this host"}, State: "DRAINED", Why: control.DrainText(now, d)})
+		}
+	}
+	for _, x := range s.Broken {
+		at, why := control.FirstFault(x)
+		if x.State == source.Held {
+			why = cmp.Or(why, "svcproxy confirm lets it through")
+		}
+		v.Problems = append(v.Problems, problem{
+			Subject: link{Text: at}, State: strings.ToUpper(string(x.State)),
+			Why: fmt.Sprintf("for %s, %s. %s", control.Age(now, x.Since), control.Counted(x.Services, "service"), why),
+		})
+	}
+	for _, x := range s.Problems {
+		v.Problems = append(v.Problems, problem{serviceLink(x.Subject, x.Place != ""), x.Address, x.State, x.Reason, x.Place})
+	}
+	shown := 0
+	for _, svc := range f.down {
+		for _, e := range svc.Endpoints {
+			if e.State == policy.Down.String() && shown < maxProblems {
+				shown++
+				v.Problems = append(v.Problems, problem{serviceLink(svc.Key().String(), true), e.Address, "DOWN", "for " + control.Since(now, e) + ". " + control.Why(now, e), ""})
+			}
+		}
+	}
+	v.More = s.Left.Problems + s.Left.Broken + max(0, f.counts.Endpoints[policy.Down.String()]-shown)
+	slices.SortStableFunc(v.Problems, func(a, b problem) int { return toInt(a.State == "") - toInt(b.State == "") }) // of the host last
+	more := max(0, len(v.Problems)-maxShown)
+	v.More += more
+	v.Problems = v.Problems[:len(v.Problems)-more]
+}
+
+// serviceLink returns the name of a service with a link to it; of something else, the name.
+func serviceLink(name string, isService bool) link {
+	namespace, short, _ := strings.Cut(name, "/")
+	if !isService || !source.IsLabel(namespace) || !source.IsLabel(short) {
+		return link{Text: name}
+	}
+	q := question{Services: source.Selection{name}, Page: 1, Refresh: defaultRefresh}
+	return link{name, q.link("/") + "#services"}
+}
+
+// services fills in the services that are asked for.
+func (v *overview) services(p *Page, q *question, h history, now time.Time) {
+	s := p.Snapshot()
+	keys := report.Find(s, q.filter())
+	v.Found = len(keys)
+	var here []source.Key
+	here, v.Pages = paged(keys, q, "/")
+	list := statusOf(s, here)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	p.AddTraffic(ctx, list)
+	most := maxRows
+	if len(keys) == 1 {
+		most = maxRowsAlone
+	}
+	for _, st := range list {
+		row := serviceOf(st, most, now)
+		if at, ok := h.changed[filepath.Base(st.Unit)]; ok {
+			row.Changed = control.Age(now, at)
+		}
+		v.Services = append(v.Services, row)
+	}
+}
+
+// serviceOf returns what is shown of a service, with at most so many addresses and endpoints: those first that do not
+// serve, if there are more.
+func serviceOf(st report.ServiceStatus, most int, now time.Time) service {
+	s := service{ServiceStatus: st, To: serviceLink(st.Key().String(), true).To, File: cmp.Or(st.Place, st.Unit), Counted: st.Traffic != nil}
+	for _, key := range slices.Sorted(maps.Keys(st.Labels)) {
+		s.Labels = append(s.Labels, key+"="+st.Labels[key])
+	}
+	if s.Counted {
+		s.Rate, s.Active = fmt.Sprintf("%.1f", st.Traffic.ConnectionRate), int(st.Traffic.Active)
+	}
+	if len(st.Frontends) == 0 {
+		s.NoAddresses = control.NoAddress(st)
+	}
+	serves := func(f report.FrontendStatus) int { return toInt(f.Serves()) }
+	frontends := worstFirst(report.Runs(st.Frontends), most, serves)
+	s.MoreAddr = max(0, len(frontends)-most)
+	for _, f := range frontends[:len(frontends)-s.MoreAddr] {
+		s.Addresses = append(s.Addresses, address{f, !f.Serves(), control.ActionOf(f)})
+	}
+	endpoints := worstFirst(st.Endpoints, most, func(e report.EndpointStatus) int { return toInt(class(e.State) != "bad") })
+	s.MoreRows = max(0, len(endpoints)-most)
+	for _, e := range endpoints[:len(endpoints)-s.MoreRows] {
+		s.Rows = append(s.Rows, endpointOf(st.Key(), e, now))
+	}
+	return s
+}
+
+// worstFirst puts those first, of more than so many, that have the least rank.
+func worstFirst[T any](list []T, most int, rank func(T) int) []T {
+	if len(list) <= most {
+		return list
+	}
+	return slices.SortedStableFunc(slices.Values(list), func(a, b T) int { return rank(a) - rank(b) })
+}
+
+func toInt(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// class says how a state of an endpoint is shown.
+func class(state string) string {
+	switch state {
+	case policy.Ready.String(), policy.Up.String():
+		return "good"
+	case policy.Down.String(), policy.NotReady.String():
+		return "bad"
+	}
+	return "odd"
+}
+
+func endpointOf(of source.Key, e report.EndpointStatus, now time.Time) endpoint {
+	row := endpoint{
+		Address: e.Address, State: control.StateWord(e), Class: class(e.State), Share: "-", Weight: strconv.Itoa(int(e.Weight)), Where: "remote",
+		Active: "-", Since: known(control.Since(now, e)), Why: known(control.Why(now, e)), Command: drainCommand(of, e),
+	}
+	if e.Gets > 0 {
+		row.Share = strings.TrimSuffix(fmt.Sprintf("%.1f", e.Gets), ".0") + " %"
+	}
+	if e.Local {
+		row.Where = "local"
+	}
+	if e.Active != nil {
+		row.Active = control.Grouped(int(*e.Active))
+	}
+	return row
+}
+
+// known returns a cell of a table, which is empty where nothing is known.
+func known(cell string) string { return strings.TrimPrefix(cell, "-") }
+
+// drainCommand returns what drains an endpoint; empty: it is drained.
+func drainCommand(of source.Key, e report.EndpointStatus) string {
+	text, _, _ := strings.Cut(e.Address, "{") // ports
+	addr, err := netip.ParseAddr(text)
+	if at, withPort := netip.ParseAddrPort(text); err != nil && withPort == nil {
+		addr = at.Addr()
+	}
+	if !addr.IsValid() || e.State == policy.Draining.String() || !source.IsLabel(of.Namespace) || !source.IsLabel(of.Name) {
+		return ""
+	}
+	return "svcproxy drain " + conditions.DrainTarget{Addr: addr, Service: of}.String()
+}
+
+// filesOf returns all files, those first that are not used as they stand.
+func filesOf(f *facts, now time.Time) (list []file) {
+	for _, src := range f.sources {
+		for _, x := range slices.Concat(src.Files, src.Objects) {
+			at, why := control.FirstFault(x)
+			if at != x.Path {
+				why = at + ": " + why
+			}
+			list = append(list, file{x.Path, string(x.State), control.Age(now, x.Since), why, x.Services, x.State != source.Accepted})
+		}
+	}
+	slices.SortStableFunc(list, func(a, b file) int { return toInt(b.Bad) - toInt(a.Bad) })
+	return list
+}
+
+// paged returns what of a list stands on the page that is asked for, and links to the pages around it.
+func paged[T any](list []T, q *question, path string) (here []T, links []choice) {
+	last := max(1, (len(list)+perPage-1)/perPage)
+	q.Page = min(q.Page, last)
+	from := (q.Page - 1) * perPage
+	if last == 1 {
+		return list, nil
+	}
+	to, skipped := *q, false
+	for n := 1; n <= last; n++ {
+		if n > 2 && n < last-1 && (n < q.Page-2 || n > q.Page+2) {
+			if !skipped {
+				links = append(links, choice{link{Text: "…"}, false})
+			}
+			skipped = true
+			continue
+		}
+		to.Page, skipped = n, false
+		links = append(links, choice{link{strconv.Itoa(n), to.link(path) + "#list"}, n == q.Page})
+	}
+	return list[from:min(from+perPage, len(list))], links
+}
