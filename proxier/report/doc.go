@@ -10,5 +10,5 @@
 // counts. Describe says how two versions of a service differ, for the log.
 //
 // The files: snapshot, what a Loop knows; used, services as families resolved them; status (services and families), states
-// (endpoints), unserved (what a backend could not make), announced, doubts, summary with runs, counts, find (which services are how); plan*; describe and edits.
+// (endpoints), unserved (what a backend could not make), announced, doubts, summary with runs, counts, find (which services are how), watched (states, to compare); plan*; describe and edits.
 package report

@@ -11,7 +11,8 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-func TestFind(t *testing.T) {
+// someSnapshot has services that do well and ones that do not.
+func someSnapshot() *Snapshot {
 	node, fam := policytest.Node(), Family{Family: policy.IPv4, Known: true}
 	snap := &Snapshot{Snapshot: claims.Snapshot{Node: node}}
 	add := func(name string, known policy.Conditions, edit ...func(*source.Service)) {
@@ -30,6 +31,11 @@ func TestFind(t *testing.T) {
 	add("drained", policytest.Conditions("10.0.0.1 passed drained", "10.0.0.2 passed"), policytest.Probed, policytest.Endpoints("10.0.0.1", "10.0.0.2"))
 	add("off", nil, func(s *source.Service) { s.Disabled = true })
 	snap.Syncs = []Family{fam}
+	return snap
+}
+
+func TestFind(t *testing.T) {
+	snap := someSnapshot()
 	for _, tt := range []struct{ state, want string }{
 		{"", "[default/down default/drained default/empty default/off default/well]"},
 		{Troubled, "[default/down default/empty]"},

@@ -2,7 +2,6 @@ package report
 
 import (
 	"fmt"
-	"net/netip"
 	"strings"
 	"time"
 
@@ -156,11 +155,7 @@ func (u *usedService) status(s *Snapshot) ServiceStatus {
 
 // frontendStatus returns what becomes of packets to a frontend.
 func (u *usedService) frontendStatus(r inFamily, f *policy.Frontend, node *policy.Node) FrontendStatus {
-	addr := netip.AddrPortFrom(f.Key.Addr, f.Key.Port).String()
-	if f.Key.Kind == policy.NodePort {
-		addr = fmt.Sprintf("%s:%d", policy.FamilyOf(f.Key.Addr), f.Key.Port)
-	}
-	st := FrontendStatus{Address: addr + "/" + f.Key.Protocol.String(), Kind: f.Key.Kind.String(), Restricted: f.Restricted}
+	st := FrontendStatus{Address: frontendName(f), Kind: f.Key.Kind.String(), Restricted: f.Restricted}
 	st.Action, st.Targets = r.action(f)
 	if way := f.Outside.Pool.Forward; way.Answers() {
 		st.Forward = way.String()
