@@ -10,6 +10,7 @@ import (
 
 	"github.com/BurntSushi/toml"
 
+	"svcproxy.dev/svcproxy/cmd/internal/sources"
 	"svcproxy.dev/svcproxy/cmd/internal/statuspage"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/proxier/healthz"
@@ -49,7 +50,14 @@ func (d *daemon) handlers(address, metricsAddress, statusAddress string) map[str
 // statusPage returns the page that shows the status of this host. It asks the parts of d that there are when it is asked.
 func (d *daemon) statusPage() *statuspage.Page {
 	return statuspage.New(statuspage.Config{
-		Summary:  d.outline,
+		Summary: d.outline,
+		Sources: func() (list []source.Status) {
+			refusals := d.loop.Refusals()
+			for _, s := range d.sources {
+				list = append(list, sources.AsUsed(known(s), refusals))
+			}
+			return list
+		},
 		Snapshot: func() *report.Snapshot { return d.loop.Snapshot() },
 		Counts:   func() report.Counts { return d.loop.Counts() },
 		AddTraffic: func(ctx context.Context, list []report.ServiceStatus) {

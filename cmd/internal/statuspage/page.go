@@ -8,8 +8,10 @@
 //	question.go  what a query string asks for
 //	facts.go     what all answers of a moment have in common
 //	answers.go   answers that are kept for a moment, and the budget
-//	view.go      what the template shows; page.html, style.css
+//	view.go      what the template shows, and its parts in rows.go; page.html, style.css
 //	api.go       JSON; openapi.json
+//	events.go    changes of states as they come, for clients that watch
+//	changes.go   which changes there were
 package statuspage
 
 import (
@@ -20,6 +22,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strconv"
 	"time"
 
 	"svcproxy.dev/svcproxy/cmd/internal/control"
@@ -33,6 +36,9 @@ import (
 type Config struct {
 	// Summary returns what is known in short, with at most so many problems, and what sources know of themselves.
 	Summary func(ctx context.Context, most int) (control.Summary, []source.Status)
+
+	// Sources returns what sources know of themselves, without a look at a disk.
+	Sources func() []source.Status
 
 	Snapshot func() *report.Snapshot
 	Counts   func() report.Counts
@@ -64,12 +70,15 @@ type Page struct {
 	facts   lately.Value[*facts]
 	history lately.Value[history]
 	answers answers
+
+	watchers watchers
 }
 
 // New returns a Page.
 func New(c Config) *Page {
 	p := &Page{Config: c, answers: answers{kept: make(map[string]*answer), budget: newBudget()}}
 	p.facts = lately.Value[*facts]{Find: p.gather, Moment: moment, Patience: patience}
+	p.watchers.run = strconv.FormatInt(time.Now().UnixNano(), 36)
 	p.history = lately.Value[history]{Find: p.versions, Moment: historyMoment, Patience: patience}
 	return p
 }
@@ -86,6 +95,7 @@ func (p *Page) AddTo(mux *http.ServeMux) {
 	} {
 		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) { p.serve(w, r, serve) })
 	}
+	mux.HandleFunc("GET /api/v1/events", p.serveEvents)
 	mux.HandleFunc("GET /api/v1/openapi.json", func(w http.ResponseWriter, _ *http.Request) {
 		secure(w.Header(), jsonText)
 		_, _ = w.Write(openAPI)
@@ -102,9 +112,10 @@ var (
 	//go:embed openapi.json
 	openAPI []byte
 
-	htmlText = kind{"text/html; charset=utf-8", "default-src 'none'; style-src 'sha256-" + hashOf(style) + "'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"}
-	jsonText = kind{"application/json", "default-src 'none'; frame-ancestors 'none'"}
-	plain    = kind{"text/plain; charset=utf-8", jsonText.policy}
+	htmlText  = kind{"text/html; charset=utf-8", "default-src 'none'; style-src 'sha256-" + hashOf(style) + "'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"}
+	jsonText  = kind{"application/json", "default-src 'none'; frame-ancestors 'none'"}
+	eventText = kind{"text/event-stream", jsonText.policy}
+	plain     = kind{"text/plain; charset=utf-8", jsonText.policy}
 )
 
 func hashOf(text string) string {

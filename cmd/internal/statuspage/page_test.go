@@ -72,6 +72,7 @@ func (w *world) page() *Page {
 			s.Left.Problems += loop.MoreProblems
 			return s, w.sources
 		},
+		Sources:    func() []source.Status { return w.sources },
 		Snapshot:   func() *report.Snapshot { return w.Snapshot },
 		Counts:     func() report.Counts { return report.CountsOf(w.Snapshot) },
 		AddTraffic: func(context.Context, []report.ServiceStatus) {},

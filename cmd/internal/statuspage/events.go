@@ -1,0 +1,229 @@
+package statuspage
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"svcproxy.dev/svcproxy/proxier/report"
+	"svcproxy.dev/svcproxy/source"
+)
+
+const (
+	// maxWatchers is how many clients can watch at once.
+	maxWatchers = 32
+
+	// perWrite is how many changes are written at once.
+	perWrite = 500
+
+	// quietTime is after what time without a change a client gets a comment, so that who is in between keeps the connection.
+	quietTime = 15 * time.Second
+
+	// rememberFor is for how long changes are remembered when nobody watches any more.
+	rememberFor = time.Minute
+)
+
+// writeTime is how long a client may take to read changes. A slower one is dropped; it comes back with the number of the
+// last change that it has read.
+var writeTime = 10 * time.Second
+
+var (
+	errWatchers = fmt.Errorf("%d clients watch already; ask again later", maxWatchers)
+	errObjects  = fmt.Errorf("there are more than %d endpoints, addresses and files; ask /api/v1/status again and again", maxObjects)
+)
+
+// watchers are the clients of /api/v1/events. What they watch is compared while there are some, and a minute longer.
+type watchers struct {
+	changes
+	run string // tells the numbers of this daemon from those of an earlier one
+
+	mu  sync.Mutex
+	n   int
+	end *time.Timer // forgets what is watched; nil: it does not run
+}
+
+// join counts a client in, unless there are too many.
+func (w *watchers) join() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.n >= maxWatchers {
+		return errWatchers
+	}
+	w.n++
+	if w.end != nil {
+		w.end.Stop()
+		w.end = nil
+	}
+	return nil
+}
+
+func (w *watchers) leave() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.n--; w.n == 0 {
+		w.end = time.AfterFunc(rememberFor, w.forget)
+	}
+}
+
+// forget forgets what was watched, if nobody watches.
+func (w *watchers) forget() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.n == 0 {
+		w.clear()
+	}
+}
+
+// eachState visits all that is watched.
+func (p *Page) eachState(visit func(report.Object, string, func() string)) {
+	report.EachState(p.Snapshot(), visit)
+	for _, src := range p.Sources() {
+		for _, list := range [][]source.FileStatus{src.Files, src.Objects} {
+			for i := range list {
+				f := &list[i]
+				visit(report.Object{Kind: fileObject, Name: f.Path}, string(f.State), func() string {
+					if bad := source.FirstError(f.Faults); bad != nil {
+						return bad.String()
+					}
+					return ""
+				})
+			}
+		}
+	}
+}
+
+// serveEvents tells a client of changes until it goes, as server-sent events.
+func (p *Page) serveEvents(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	for key := range q {
+		if key != "all" {
+			refuse(w, http.StatusBadRequest, fmt.Errorf("unknown key %s; want all", source.Excerpt(key)))
+			return
+		}
+	}
+	if r.Method == http.MethodHead {
+		secure(w.Header(), eventText)
+		return
+	}
+	if err := p.watchers.join(); err != nil {
+		w.Header().Set("Retry-After", "10")
+		refuse(w, http.StatusServiceUnavailable, err)
+		return
+	}
+	defer p.watchers.leave()
+	p.watchers.update(p.eachState)
+	seen, reset, err := p.watchers.begin(r.Header.Get("Last-Event-ID"), q.Has("all"))
+	if err != nil {
+		refuse(w, http.StatusServiceUnavailable, err)
+		return
+	}
+	secure(w.Header(), eventText)
+	s := &stream{w: w, control: http.NewResponseController(w), run: p.watchers.run, seen: seen}
+	if err := s.control.SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return
+	}
+	if err := s.hello(reset); err == nil {
+		p.follow(r, s)
+	}
+}
+
+// follow tells a client of changes until it goes, or is too slow.
+func (p *Page) follow(r *http.Request, s *stream) {
+	again := time.NewTicker(moment)
+	defer again.Stop()
+	for {
+		p.watchers.update(p.eachState)
+		for more := true; more; {
+			list := p.watchers.since(s.seen, perWrite)
+			if more = len(list) == perWrite; s.write(list) != nil {
+				return
+			}
+		}
+		if _, _, tooMany := p.watchers.position(); tooMany {
+			return
+		}
+		select {
+		case <-r.Context().Done():
+			return
+		case <-again.C:
+		}
+	}
+}
+
+// begin returns behind which number a client is to be told of changes, and whether it has missed some for good. Without the
+// ID of an event it begins now or, if it wants all, with the state of everything.
+func (w *watchers) begin(id string, all bool) (seen uint64, reset bool, err error) {
+	last, from, tooMany := w.position()
+	run, text, _ := strings.Cut(id, "-")
+	number, bad := strconv.ParseUint(text, 10, 64)
+	switch {
+	case tooMany:
+		return 0, false, errObjects
+	case id == "" && all:
+		return 0, false, nil
+	case id == "":
+		return last, false, nil
+	case bad != nil || run != w.run || number < from || number > last:
+		return 0, true, nil
+	}
+	return number, false, nil
+}
+
+// A stream is what one client reads.
+type stream struct {
+	w       http.ResponseWriter
+	control *http.ResponseController
+	run     string
+	seen    uint64    // number of the last change that was written
+	wrote   time.Time // at last
+}
+
+// hello begins the stream. reset: what the client knows is not to be used any more, all follows.
+func (s *stream) hello(reset bool) error {
+	text := "retry: 5000\n: changes of endpoints, addresses, announcements and files follow\n\n"
+	if reset {
+		text += "event: reset\ndata: {}\n\n"
+	}
+	return s.send(text)
+}
+
+// write writes changes, or a comment where there has been nothing for long.
+func (s *stream) write(list []Change) error {
+	var b strings.Builder
+	for i := range list {
+		ch := &list[i]
+		s.seen = ch.number
+		if ch.State == "" && ch.Was == "" {
+			continue
+		}
+		data, err := json.Marshal(ch)
+		if err != nil {
+			return fmt.Errorf("writing a change: %w", err)
+		}
+		fmt.Fprintf(&b, "id: %s-%d\nevent: %s\ndata: %s\n\n", s.run, ch.number, ch.Kind, data)
+	}
+	switch {
+	case b.Len() > 0:
+		return s.send(b.String())
+	case time.Since(s.wrote) > quietTime:
+		return s.send(": nothing has changed\n\n")
+	}
+	return nil
+}
+
+// send sends text now, and fails where the client does not read it in time.
+func (s *stream) send(text string) error {
+	s.wrote = time.Now()
+	if err := s.control.SetWriteDeadline(s.wrote.Add(writeTime)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
+	if _, err := s.w.Write([]byte(text)); err != nil {
+		return err
+	}
+	return s.control.Flush()
+}

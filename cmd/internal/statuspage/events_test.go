@@ -1,0 +1,279 @@
+package statuspage
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"svcproxy.dev/svcproxy/internal/fatal"
+	"svcproxy.dev/svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/proxier/policy"
+	"svcproxy.dev/svcproxy/proxier/policy/policytest"
+	"svcproxy.dev/svcproxy/proxier/report"
+	"svcproxy.dev/svcproxy/source"
+)
+
+// pass compares with objects, by name, that have these states.
+func (c *changes) pass(states ...string) {
+	c.at = time.Time{}
+	c.update(func(visit func(report.Object, string, func() string)) {
+		for _, s := range states {
+			name, state, _ := strings.Cut(s, " ")
+			visit(report.Object{Kind: "k", Name: name}, state, func() string { return "why " + name })
+		}
+	})
+}
+
+// text returns changes as "name was>state (reason)".
+func text(list []Change) string {
+	var all []string
+	for _, ch := range list {
+		s := fmt.Sprintf("%s %s>%s", ch.Name, ch.Was, ch.State)
+		if ch.Reason != "" {
+			s += " (" + ch.Reason + ")"
+		}
+		all = append(all, s)
+	}
+	return strings.Join(all, ", ")
+}
+
+// Whatever a client has seen, it gets the last state of each object that changed since, once.
+func TestChanges(t *testing.T) {
+	var c changes
+	expect := func(seen uint64, want string) {
+		t.Helper()
+		if got := text(c.since(seen, 100)); got != want {
+			t.Errorf("since %d: %s, want %s", seen, got, want)
+		}
+	}
+	c.pass("a up", "b up", "a down") // of two with one name the first counts
+	begin, from, _ := c.position()
+	expect(0, "a >up, b >up")
+	expect(begin, "")
+	c.pass("a down", "b up")
+	seen, _, _ := c.position()
+	expect(begin, "a up>down (why a)")
+	c.pass("a checking", "b up")
+	c.pass("a up", "c new")
+	expect(begin, "a checking>up (why a), c >new (why c), b up>")
+	expect(seen, "a checking>up (why a), c >new (why c), b up>")
+	c.pass("a up", "c new")
+	if last, _, _ := c.position(); len(c.since(last, 100)) > 0 {
+		t.Error("what did not change changed")
+	}
+	if got := text(c.since(begin, 2)); got != "a checking>up (why a), c >new (why c)" {
+		t.Errorf("the first two: %s", got)
+	}
+	c.pass("a up", "c new", "b up")
+	expect(seen, "a checking>up (why a), c >new (why c), b >up (why b)")
+	if _, now, _ := c.position(); now != from || c.gone != 0 {
+		t.Errorf("from %d, was %d; %d gone", now, from, c.gone)
+	}
+	c.clear()
+	c.pass("a up")
+	if _, from, _ := c.position(); from <= begin {
+		t.Errorf("who has seen %d could go on, from %d", begin, from)
+	}
+}
+
+// What is gone is remembered up to a bound, and who has missed more is told so.
+func TestChangesForgetWhatIsGone(t *testing.T) {
+	var c changes
+	names := make([]string, maxGone+10)
+	for i := range names {
+		names[i] = fmt.Sprintf("n%d up", i)
+	}
+	c.pass(names...)
+	seen, _, _ := c.position()
+	c.pass("n0 up")
+	last, from, _ := c.position()
+	if c.gone != maxGone || len(c.objects) != maxGone+1 || from <= seen || len(c.since(from, 2*maxGone)) != maxGone {
+		t.Errorf("%d gone, %d known, from %d of %d to %d", c.gone, len(c.objects), from, seen, last)
+	}
+}
+
+func TestTooManyObjects(t *testing.T) {
+	w := newWorld()
+	p := w.page()
+	p.watchers.update(func(visit func(report.Object, string, func() string)) {
+		for i := range maxObjects + 1 {
+			visit(report.Object{Name: fmt.Sprint(i)}, "up", func() string { return "" })
+		}
+	})
+	p.watchers.at = time.Now().Add(time.Hour) // not again
+	if rec := get(t, p, "/api/v1/events", http.StatusServiceUnavailable); !strings.Contains(rec.Body.String(), "more than 200000 endpoints") {
+		t.Error(rec.Body)
+	}
+	p.watchers.end.Stop()
+}
+
+// A watcher reads events.
+type watcher struct {
+	*testing.T
+	resp *http.Response
+	in   *bufio.Scanner
+}
+
+func watch(t *testing.T, url, id string) *watcher {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	fatal.If(t, err)
+	if id != "" {
+		req.Header.Set("Last-Event-ID", id)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	fatal.If(t, err)
+	t.Cleanup(func() { cancel(); resp.Body.Close() })
+	if resp.StatusCode != http.StatusOK || resp.Header.Get("Content-Type") != "text/event-stream" {
+		t.Fatalf("%s: %s %v", url, resp.Status, resp.Header)
+	}
+	return &watcher{t, resp, bufio.NewScanner(resp.Body)}
+}
+
+// next returns the next event, with its ID.
+func (w *watcher) next() (kind, id string, ch Change) {
+	w.Helper()
+	for w.in.Scan() {
+		key, value, _ := strings.Cut(w.in.Text(), ": ")
+		switch key {
+		case "id":
+			id = value
+		case "event":
+			kind = value
+		case "data":
+			fatal.If(w, json.Unmarshal([]byte(value), &ch))
+			return kind, id, ch
+		}
+	}
+	w.Fatalf("the stream has ended: %v", w.in.Err())
+	return "", "", Change{}
+}
+
+func (w *watcher) expect(kind, name, state string) (id string) {
+	w.Helper()
+	gotKind, id, ch := w.next()
+	if gotKind != kind || ch.Name != name || ch.State != state {
+		w.Errorf("%s %+v, want %s %s %s", gotKind, ch, kind, name, state)
+	}
+	return id
+}
+
+// Changes come as they are seen, over the timeouts of a server, and who comes back gets what it has missed.
+func TestEvents(t *testing.T) {
+	w := newWorld()
+	w.add("web", policytest.Conditions("10.0.0.1 passed", "10.0.0.2 passed"), policytest.Probed, policytest.Endpoints("10.0.0.1", "10.0.0.2"))
+	w.sources = []source.Status{{Files: []source.FileStatus{{Path: "web.toml", State: source.Accepted}}}}
+	p := w.page()
+	now := make(chan *report.Snapshot, 1)
+	now <- w.Snapshot
+	p.Snapshot = func() *report.Snapshot {
+		s := <-now
+		now <- s
+		return s
+	}
+	set := func(known ...string) {
+		<-now
+		changed := *w.Snapshot
+		changed.Services = slices.Clone(w.Services)
+		changed.Services[0].Conditions = policytest.Conditions(known...)
+		changed.Syncs = []report.Family{{Family: policy.IPv4, Known: true, Resolved: []*policy.Resolved{
+			policy.Resolve(changed.Services[0].Service, changed.Services[0].Conditions, w.Node, policy.IPv4),
+		}}}
+		now <- &changed
+	}
+	mux := http.NewServeMux()
+	p.AddTo(mux)
+	srv := httptest.NewUnstartedServer(mux)
+	srv.Config.ReadTimeout, srv.Config.WriteTimeout = 500*time.Millisecond, 500*time.Millisecond
+	srv.Start()
+	t.Cleanup(srv.Close) // behind its clients
+	t.Cleanup(http.DefaultClient.CloseIdleConnections)
+
+	first := watch(t, srv.URL+"/api/v1/events", "")
+	all := watch(t, srv.URL+"/api/v1/events?all", "")
+	all.expect("endpoint", "10.0.0.1", "up")
+	all.expect("endpoint", "10.0.0.2", "up")
+	all.expect("address", "10.96.0.10:80/tcp", "balance")
+	all.expect("file", "web.toml", "accepted")
+	time.Sleep(time.Second) // longer than the timeouts
+	set("10.0.0.1 failed", "10.0.0.2 passed")
+	id := first.expect("endpoint", "10.0.0.1", "down")
+	all.expect("endpoint", "10.0.0.1", "down")
+	set("10.0.0.1 failed", "10.0.0.2 failed")
+	first.expect("endpoint", "10.0.0.2", "down")
+	first.expect("address", "10.96.0.10:80/tcp", "all down")
+	set("10.0.0.1 passed", "10.0.0.2 failed")
+	first.expect("endpoint", "10.0.0.1", "up")
+	first.expect("address", "10.96.0.10:80/tcp", "balance")
+
+	again := watch(t, srv.URL+"/api/v1/events", id)
+	again.expect("endpoint", "10.0.0.2", "down")
+	again.expect("endpoint", "10.0.0.1", "up")
+	again.expect("address", "10.96.0.10:80/tcp", "balance")
+	for _, id := range []string{"other-7", "x", p.watchers.run + "-99999", p.watchers.run + "-0"} {
+		lost := watch(t, srv.URL+"/api/v1/events", id)
+		if kind, _, _ := lost.next(); kind != "reset" {
+			t.Errorf("ID %s: %s, want a reset", id, kind)
+		}
+		lost.expect("file", "web.toml", "accepted")
+	}
+}
+
+// There is room for some clients, and for others again when those have gone.
+func TestWatchersAreBounded(t *testing.T) {
+	p := newWorld().page()
+	for range maxWatchers {
+		fatal.If(t, p.watchers.join())
+	}
+	get(t, p, "/api/v1/events", http.StatusServiceUnavailable)
+	for range maxWatchers {
+		p.watchers.leave()
+	}
+	fatal.If(t, p.watchers.join())
+	p.watchers.leave()
+	p.watchers.pass("a up")
+	if p.watchers.forget(); p.watchers.objects != nil {
+		t.Error("what nobody watches is kept")
+	}
+	p.watchers.end.Stop()
+}
+
+// A client that does not read is dropped.
+func TestSlowWatcherIsDropped(t *testing.T) {
+	defer func(d time.Duration) { writeTime = d }(writeTime)
+	writeTime = 50 * time.Millisecond
+	w := newWorld()
+	long := strings.Repeat("x", 200)
+	for i := range 20_000 {
+		w.sources = append(w.sources, source.Status{Files: []source.FileStatus{{Path: long + fmt.Sprint(i), State: source.Accepted}}})
+	}
+	p := w.page()
+	mux := http.NewServeMux()
+	p.AddTo(mux)
+	srv := httptest.NewServer(mux)
+	defer srv.Close()
+	conn, err := net.Dial("tcp", srv.Listener.Addr().String())
+	fatal.If(t, err)
+	defer conn.Close()
+	_, err = fmt.Fprintf(conn, "GET /api/v1/events?all HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+	fatal.If(t, err)
+	watching := func() int {
+		p.watchers.mu.Lock()
+		defer p.watchers.mu.Unlock()
+		return p.watchers.n
+	}
+	pace.Until(t, "a watcher", func() bool { return watching() == 1 })
+	pace.Until(t, "it is dropped", func() bool { return watching() == 0 })
+	p.watchers.mu.Lock()
+	defer p.watchers.mu.Unlock()
+	p.watchers.end.Stop()
+}
