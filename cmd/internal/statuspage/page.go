@@ -77,15 +77,22 @@ type Page struct {
 // New returns a Page.
 func New(c Config) *Page {
 	p := &Page{Config: c, answers: answers{kept: make(map[string]*answer), budget: newBudget()}}
+	p.answers.facts = func() { p.facts.Get() }
 	p.facts = lately.Value[*facts]{Find: p.gather, Moment: moment, Patience: patience}
 	p.watchers.run = strconv.FormatInt(time.Now().UnixNano(), 36)
 	p.history = lately.Value[history]{Find: p.versions, Moment: historyMoment, Patience: patience}
 	return p
 }
 
-// AddTo has mux answer with the page at / and its JSON below /api/v1. Other methods than GET and HEAD are left to what
-// else mux has.
+// AddTo has mux answer with the page at / and its JSON below /api/v1. Other methods than GET and HEAD are refused there.
 func (p *Page) AddTo(mux *http.ServeMux) {
+	add := func(path string, serve http.HandlerFunc) {
+		mux.HandleFunc("GET "+path, serve)
+		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Allow", "GET, HEAD")
+			refuse(w, http.StatusMethodNotAllowed, errReadOnly)
+		})
+	}
 	for path, serve := range map[string]func(*http.Request) (kind, func(io.Writer) error, error){
 		"/{$}":             p.overview,
 		"/files":           p.files,
@@ -93,14 +100,16 @@ func (p *Page) AddTo(mux *http.ServeMux) {
 		"/api/v1/services": p.apiServices,
 		"/api/v1/files":    p.apiFiles,
 	} {
-		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) { p.serve(w, r, serve) })
+		add(path, func(w http.ResponseWriter, r *http.Request) { p.serve(w, r, serve) })
 	}
-	mux.HandleFunc("GET /api/v1/events", p.serveEvents)
-	mux.HandleFunc("GET /api/v1/openapi.json", func(w http.ResponseWriter, _ *http.Request) {
+	add("/api/v1/events", p.serveEvents)
+	add("/api/v1/openapi.json", func(w http.ResponseWriter, _ *http.Request) {
 		secure(w.Header(), jsonText)
 		_, _ = w.Write(openAPI)
 	})
 }
+
+var errReadOnly = errors.New("nothing can be changed here; use svcproxy on the host")
 
 // A kind is what an answer is, as its headers say it.
 type kind struct{ contentType, policy string }

@@ -311,6 +311,7 @@ func TestHeaders(t *testing.T) {
 	}
 	mux := http.NewServeMux()
 	p.AddTo(mux)
+	mux.Handle("/", http.NotFoundHandler()) // as that of metrics
 	for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodOptions} {
 		rec := httptest.NewRecorder()
 		if mux.ServeHTTP(rec, httptest.NewRequest(method, "/", nil)); rec.Code != http.StatusMethodNotAllowed {
