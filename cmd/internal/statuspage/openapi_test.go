@@ -9,7 +9,6 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"io/fs"
 	"net/netip"
 	"os"
 	"path"
@@ -184,12 +183,15 @@ func (w *writer) comments(pkg string) {
 	}
 	w.read[pkg] = true
 	dir := filepath.Join("../../..", strings.TrimPrefix(pkg, "svcproxy.dev/svcproxy/"))
-	packages, err := parser.ParseDir(token.NewFileSet(), dir, func(f fs.FileInfo) bool { return !strings.HasSuffix(f.Name(), "_test.go") }, parser.ParseComments)
+	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	fatal.If(w.t, err)
-	for _, p := range packages {
-		for _, f := range p.Files {
-			ast.Inspect(f, func(n ast.Node) bool { return w.commentsOf(pkg, n) })
+	for _, name := range files {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
 		}
+		f, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
+		fatal.If(w.t, err)
+		ast.Inspect(f, func(n ast.Node) bool { return w.commentsOf(pkg, n) })
 	}
 }
 
