@@ -38,13 +38,20 @@ func (m mark) follows(next mark) error {
 	case m == mark{} || m.Key != next.Key: // the operator has changed the key
 		return nil
 	case m.Index != next.Index:
-		return errors.New("it was an index and is a service file, or the other way round; restart svcproxy if that is meant")
+		return fmt.Errorf("it was %s and is %s; give it another URL if that is meant", m.kind(), next.kind())
 	case next.Version < m.Version:
 		return fmt.Errorf("it has version %d, and version %d was in use", next.Version, m.Version)
 	case next.Version == m.Version && next.Version != 0 && next.SHA256 != m.SHA256:
 		return fmt.Errorf("it has version %d as before, and another content; its version must rise", m.Version)
 	}
 	return nil
+}
+
+func (m mark) kind() string {
+	if m.Index {
+		return "an index"
+	}
+	return "a service file"
 }
 
 // loadMarks returns what saveMarks wrote.

@@ -54,7 +54,7 @@ func TestAttacksOnSigned(t *testing.T) {
 			text := `{"services": []}`
 			w.put(indexPath, text)
 			w.put(indexPath+signatureSuffix, string(own.sign(text, "timestamp:1800000000\tfile:index.json")))
-		}, "it was an index"},
+		}, "it was an index and is a service file; give it another URL"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
