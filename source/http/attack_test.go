@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"svcproxy.dev/svcproxy/internal/pace"
 )
 
 // raw answers with bytes of its own, and closes the connection.
@@ -108,7 +110,7 @@ func TestAttacks(t *testing.T) {
 		"an error in JSON":  {index(serve(`{"error": "not ready"}`)), "neither an index"},
 		"not JSON":          {index(serve("upstream connect error")), "invalid character"},
 		"another encoding":  {index(serve("\xff\xfe{\x00")), "invalid character"},
-		"a service file":    {index(serve(`{"services": []}`)), "it was an index"},
+		"a service file":    {index(serve(`{"services": []}`)), "it was an index and is a service file; give it another URL"},
 		"an older version":  {index(serve(indexOf(1, nil))), "version 1, and version 2 was in use"},
 		"another content":   {index(serve(indexOf(2, nil))), "its version must rise"},
 		"version zero":      {index(serve(indexOf(0, nil))), "want version"},
@@ -199,5 +201,25 @@ func TestAttacksOnText(t *testing.T) {
 				t.Errorf("gave %d sets, want 2", n)
 			}
 		})
+	}
+}
+
+// Once the texts of an index are too large together, no more of them are asked for.
+func TestTextsAfterTooMany(t *testing.T) {
+	const listed, size = 500, attackSize / 10
+	w, files := newWeb(t), texts{}
+	for i := range listed {
+		files[fmt.Sprintf("%d.toml", i)] = fmt.Sprintf("%0*d", size, i)
+	}
+	w.publish(1, files)
+	f := follow(t, Options{URLs: []string{w.URL + indexPath}, MaxSize: attackSize, Interval: time.Hour})
+	pace.Until(t, "the first poll", func() bool { n, _ := f.polls(); return n > 0 })
+	f.end()
+	asked := 0
+	for name := range files {
+		asked += w.count("200 /svc/" + name)
+	}
+	if _, err := f.polls(); err == nil || !strings.Contains(err.Error(), "together") || asked > totalFactor*attackSize/size+3*parallel {
+		t.Errorf("asked for %d of %d texts (%v)", asked, listed, err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	nethttp "net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -120,6 +121,34 @@ func TestServerThatIsWrongAboutETags(t *testing.T) {
 	put(3, "C", lying)
 	f.expect("3: web.toml=C")
 	f.settles(2)
+}
+
+// A server whose name has another address by now may go on to answer at the one of before. Its connection is not used for
+// longer than it is believed.
+func TestConnectionsAreRenewed(t *testing.T) {
+	w := newWeb(t)
+	var mu sync.Mutex
+	from := map[string]bool{}
+	answer := serve("A")
+	w.set("/web.toml", func(out nethttp.ResponseWriter, r *nethttp.Request) {
+		mu.Lock()
+		from[r.RemoteAddr] = true
+		mu.Unlock()
+		answer(out, r)
+	})
+	connections := func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(from)
+	}
+	f := follow(t, Options{URLs: []string{w.URL + "/web.toml"}})
+	f.settles(10)
+	if n := connections(); n != 1 {
+		t.Errorf("%d connections within %v, want 1", n, trustTime)
+	}
+	f = follow(t, Options{URLs: []string{w.URL + "/web.toml"}, trust: 20 * time.Millisecond})
+	pace.Until(t, "more connections", func() bool { return connections() > 3 })
+	f.settles(1)
 }
 
 // If-Modified-Since is sent to a server that has no ETags.

@@ -21,8 +21,9 @@ import (
 )
 
 const (
-	// trustTime is for how long a server is believed that a text has not changed. Then the whole text is asked for, so that
-	// one whose validators are wrong makes nothing stale forever.
+	// trustTime is for how long a server is believed that a text has not changed. Then the whole text is asked for over a new
+	// connection, so that one whose validators are wrong, or that goes on to answer where its name no longer leads, makes
+	// nothing stale forever.
 	trustTime = 10 * time.Minute
 
 	// tornWait is how long after an answer whose parts do not match they are asked for again, once: an index, its signature
@@ -151,6 +152,7 @@ func (s *site) read(ctx context.Context) (*content, error) {
 	known := s.known
 	if time.Since(s.whole) > s.trust {
 		known = validators{}
+		s.client.close() // its name may have another address by now
 	}
 	a, err := s.client.get(ctx, s.name, s.MaxSize, known)
 	if err != nil || a.unchanged {
@@ -286,6 +288,7 @@ func (s *site) fetch(ctx context.Context, wanted []entry, next *content) error {
 			mu.Lock()
 			defer mu.Unlock()
 			if total += len(data); total > totalFactor*s.MaxSize {
+				failed.Store(true)
 				return errors.New("its texts have more than " + strconv.Itoa(totalFactor*s.MaxSize) + " bytes together")
 			}
 			next.texts[e.name] = fetched{data, e.sum}
