@@ -1,6 +1,7 @@
 package file
 
 import (
+	"log/slog"
 	"maps"
 	"time"
 
@@ -114,10 +115,11 @@ func (s *waits) collect(probes []probe, first bool) (ch source.Changes, news []p
 	return ch, news
 }
 
-// logFiles logs one line for each file, at first one for all that are well. What
+// logFiles logs a line for each of the first files, at first one for all that are well. What
 // the Tracker has to accept is logged when that is done.
 func (s *waits) logFiles(news []probe, first bool) {
 	services, held := 0, 0
+	var lines []line
 	for _, p := range news {
 		services += p.f.used.Count()
 		switch {
@@ -127,13 +129,14 @@ func (s *waits) logFiles(news []probe, first bool) {
 			}
 		case p.v != read.Gone && p.f.state == source.Accepted && s.store != nil && !p.f.isList():
 		case p.v != read.Gone:
-			p.f.summary(first)(s.log)
+			lines = append(lines, p.f.summary(first))
 		case p.f.seen != nil && p.f.isList():
-			s.log.Info("file of endpoints removed, which no service refers to", "file", p.f.path)
+			lines = append(lines, line{slog.LevelInfo, "file of endpoints removed, which no service refers to", []any{"file", p.f.path}})
 		case p.f.seen != nil:
-			s.log.Info("service file removed", "file", p.f.path, "services", p.f.used.Count())
+			lines = append(lines, line{slog.LevelInfo, "service file removed", []any{"file", p.f.path, "services", p.f.used.Count()}})
 		}
 	}
+	logLines(s.log, lines)
 	if more := held - maxHeldLines; more > 0 {
 		s.log.Warn("holding changes of more service files", "files", more)
 	}

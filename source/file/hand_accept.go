@@ -3,6 +3,7 @@ package file
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"time"
 
 	"svcproxy.dev/svcproxy/source"
@@ -15,13 +16,33 @@ func (s *Source) Accepted(units []source.Unit) {
 	if s.store == nil {
 		return
 	}
-	for _, log := range s.accept(units, time.Now().Round(0)) {
-		log(s.log)
+	logLines(s.log, s.accept(units, time.Now().Round(0)))
+}
+
+// A line is one of the log.
+type line struct {
+	level slog.Level
+	msg   string
+	args  []any
+}
+
+// maxLines is how many lines one step has in the log: who writes many texts must not hide what else is said.
+const maxLines = 100
+
+// logLines logs the first lines, and how many more there are.
+func logLines(log *slog.Logger, lines []line) {
+	ctx := context.Background()
+	lines = slices.DeleteFunc(lines, func(l line) bool { return !log.Enabled(ctx, l.level) })
+	for _, l := range lines[:min(len(lines), maxLines)] {
+		log.Log(ctx, l.level, l.msg, l.args...)
+	}
+	if more := len(lines) - maxLines; more > 0 {
+		log.Info("more service files changed; svcproxy status lists those at fault", "files", more)
 	}
 }
 
 // accept notes and records which versions are in use. It returns what is to be logged.
-func (s *waits) accept(units []source.Unit, now time.Time) (lines []func(*slog.Logger)) {
+func (s *waits) accept(units []source.Unit, now time.Time) (lines []line) {
 	news := map[string]keep.Entry{}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,8 +93,8 @@ func (f *state) markAccepted(version string) bool {
 	return false
 }
 
-// summary returns what logs what became of a file; when all is well and quiet is asked for, for those only who debug.
-func (f *state) summary(quiet bool) func(*slog.Logger) {
+// summary returns a line about what became of a file; when all is well and quiet is asked for, for those only who debug.
+func (f *state) summary(quiet bool) line {
 	level, msg, args := slog.LevelInfo, "service file accepted", []any{"file", f.path, "services", f.used.Count()}
 	if f.isList() {
 		n := 0
@@ -99,5 +120,5 @@ func (f *state) summary(quiet bool) func(*slog.Logger) {
 	if n := len(f.seen.Faults); n > 0 {
 		args = append(args, "faults", n, "first", f.seen.Faults[0].String())
 	}
-	return func(log *slog.Logger) { log.Log(context.Background(), level, msg, args...) }
+	return line{level, msg, args}
 }

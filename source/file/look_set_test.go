@@ -184,6 +184,38 @@ func TestLargeSets(t *testing.T) {
 	})
 }
 
+// However many texts change in one step, the log has room for what else is said.
+func TestLinesOfLargeSets(t *testing.T) {
+	serving(t, func(s *served) {
+		const n = 1000
+		s.start()
+		logged := 0
+		expect := func(what, text string) {
+			t.Helper()
+			texts := map[string]string{}
+			for i := range n {
+				if text != "" {
+					texts[fmt.Sprintf("s%05d.toml", i)] = fmt.Sprintf(text, i)
+				}
+			}
+			is := set(texts)
+			is.Unknown = []string{"https://g/"} // so that none is no doubt
+			s.giveSet(is)
+			lines := strings.Split(strings.TrimSpace(s.log.String()), "\n")[logged:]
+			logged += len(lines)
+			more := fmt.Sprintf(`msg="more service files changed; svcproxy status lists those at fault" files=%d`, n-maxLines)
+			if len(lines) > maxLines+3 || !strings.Contains(strings.Join(lines, "\n"), more) {
+				t.Errorf("%s: %d lines, want %d and one with %s; the last: %s", what, len(lines), maxLines, more, lines[len(lines)-1])
+			}
+		}
+		expect("broken", "?%05d\n")
+		expect("corrected", "s%05d 1\n")
+		expect("broken again", "?%05d 2\n")
+		expect("gone", "")
+		s.stop()
+	})
+}
+
 // What cannot be a set is not used, and the next one is.
 func TestSetWithUnexpectedNames(t *testing.T) {
 	serving(t, func(s *served) {
