@@ -10,9 +10,12 @@ import (
 )
 
 // EndpointPlaces returns where the endpoints of a service stand in its file, in their
-// order; nil if the file no longer has the service where it was read, as it was. It reads
+// order; nil if the file no longer has the service where it was read, as it was, or is a text of a server. It reads
 // the file, or the list that they are from: nobody keeps the places of a million endpoints.
 func (rules Rules) EndpointPlaces(svc *source.Service) []source.Position {
+	if IsTextName(svc.Pos.File) {
+		return nil
+	}
 	if svc.EndpointsFrom != "" {
 		dir := filepath.Dir(svc.Pos.File)
 		rules.From.Accepted = true // its owner was asked when it was

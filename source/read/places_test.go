@@ -1,10 +1,12 @@
 package read
 
 import (
+	"os"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -31,5 +33,21 @@ func TestEndpointPlaces(t *testing.T) {
 	b := Rules{}.ReadFile(dir + "/a.json").Services[0]
 	if got := (Rules{}).EndpointPlaces(b); len(got) != 1 || got[0].Col != 82 {
 		t.Errorf("in JSON: %v", got)
+	}
+}
+
+// The name of a text of a server is no path of this host, whatever is in the working directory.
+func TestEndpointPlacesOfText(t *testing.T) {
+	const url = "https://h/a.toml"
+	text := []byte("[[services]]\nname = \"a\"\nvips = [\"10.96.0.1\"]\nports = [{ port = 80 }]\nendpoints = [\"10.0.0.1\"]\n")
+	services, faults := Rules{From: Origin{URL: url}}.Parse(url, text)
+	if len(services) != 1 {
+		t.Fatal(faults)
+	}
+	t.Chdir(t.TempDir())
+	fatal.If(t, os.MkdirAll("https:/h", 0o700))
+	write(t, "https:/h/a.toml", string(text))
+	if got := (Rules{}).EndpointPlaces(services[0]); got != nil {
+		t.Errorf("read a file of this host: %v", got)
 	}
 }
