@@ -225,6 +225,11 @@ func (s *looks) lookAtTexts(ctx context.Context, todo work) ([]probe, bool) {
 		left := t == nil && lacks.keeps(p.name)
 		switch {
 		case t != nil:
+			size := min(int64(len(t.Data)), maxTexts)
+			if s.texts.Acquire(ctx, size) != nil {
+				return
+			}
+			defer s.texts.Release(size)
 			p.rules.From.Signed = t.Signed
 			data, err := s.bounded(t.Data)
 			p.v = p.version(ctx, data, err, s.parse)

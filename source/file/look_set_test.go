@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -212,6 +213,37 @@ func TestLinesOfLargeSets(t *testing.T) {
 		expect("corrected", "s%05d 1\n")
 		expect("broken again", "?%05d 2\n")
 		expect("gone", "")
+		s.stop()
+	})
+}
+
+// On however many cores, only some large texts are parsed at a time: each may take many times its size of memory.
+func TestLargeTextsInMemory(t *testing.T) {
+	cores := runtime.GOMAXPROCS(8)
+	defer runtime.GOMAXPROCS(cores)
+	serving(t, func(s *served) {
+		var now, most atomic.Int32
+		parse := func(read.Rules, context.Context, string, []byte, read.KnownServices) ([]*source.Service, []source.Fault, read.KnownServices) {
+			if n := now.Add(1); n > most.Load() {
+				most.Store(n)
+			}
+			time.Sleep(time.Second)
+			now.Add(-1)
+			return nil, nil, nil
+		}
+		s.start()
+		s.src.parse = parse
+		large := make([]byte, s.src.rules.MaxSize())
+		is := set(map[string]string{"a.toml": "", "b.toml": "", "c.toml": "", "d.toml": "", "e.toml": ""})
+		for i := range is.Texts {
+			is.Texts[i].Data = large
+		}
+		s.giveSet(is)
+		pass(time.Minute)
+		want := int32(maxTexts / len(large))
+		if n := most.Load(); n != want || len(s.src.Status().Files) != len(is.Texts) {
+			t.Errorf("%d of %d texts were parsed at a time, want %d", n, len(s.src.Status().Files), want)
+		}
 		s.stop()
 	})
 }
