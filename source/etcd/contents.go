@@ -25,11 +25,11 @@ const (
 // namePrefix begins the names of texts; the key follows.
 const namePrefix = Name + ":"
 
-// contents are all keys below the prefix.
+// contents are all keys below the prefix. Both lists are sorted by name, and not changed once they are made.
 type contents struct {
-	texts  []remote.Text       // of service files, sorted by name; not changed once they were given
-	others map[string]struct{} // names of keys that are no service files
-	bytes  int                 // of keys and texts
+	texts  []remote.Text // of service files
+	others []remote.Text // of keys that are no service files; without their data
+	bytes  int           // of keys and texts
 }
 
 // isServiceFile reports whether a key is a service file.
@@ -95,46 +95,49 @@ func checkBounds(keys, bytes int) error {
 
 // with returns the contents after changes, and whether a text differs. The former contents stay as they are.
 func (c *contents) with(ch *changes) (next contents, differs bool, err error) {
-	next = contents{texts: make([]remote.Text, 0, len(c.texts)+len(ch.byKey)), others: maps.Clone(c.others)}
-	if next.others == nil {
-		next.others = map[string]struct{}{}
-	}
-	rest := c.texts
+	var texts, others []string
 	for _, key := range slices.Sorted(maps.Keys(ch.byKey)) {
-		now, name := ch.byKey[key], namePrefix+key
-		if !isServiceFile(key) {
-			delete(next.others, name)
-			if !now.gone {
-				next.others[name] = struct{}{}
-			}
-			continue
-		}
-		at, had := slices.BinarySearchFunc(rest, name, func(t remote.Text, name string) int { return strings.Compare(t.Name, name) })
-		next.texts = append(next.texts, rest[:at]...)
-		rest = rest[at:]
-		if had {
-			differs = differs || now.gone || !bytes.Equal(rest[0].Data, now.data)
-			rest = rest[1:]
-		}
-		if !now.gone {
-			differs = differs || !had
-			next.texts = append(next.texts, remote.Text{Name: name, Data: now.data})
+		if isServiceFile(key) {
+			texts = append(texts, key)
+		} else {
+			others = append(others, key)
 		}
 	}
-	next.texts = append(next.texts, rest...)
-	next.bytes = next.size()
+	next.bytes = c.bytes
+	next.texts, differs = ch.merge(c.texts, texts, &next.bytes)
+	next.others, _ = ch.merge(c.others, others, &next.bytes)
 	return next, differs, checkBounds(len(next.texts)+len(next.others), next.bytes)
 }
 
-// size returns how many bytes keys and texts have.
-func (c *contents) size() (n int) {
-	for i := range c.texts {
-		n += len(c.texts[i].Name) + len(c.texts[i].Data)
+// merge returns a list after the changes of these keys, which are sorted, and whether it differs. It adds to size what the list
+// has more.
+func (c *changes) merge(was []remote.Text, keys []string, size *int) (is []remote.Text, differs bool) {
+	find := func(in []remote.Text, name string) (at int, found bool) {
+		return slices.BinarySearchFunc(in, name, func(t remote.Text, name string) int { return strings.Compare(t.Name, name) })
 	}
-	for name := range c.others {
-		n += len(name)
+	keys = slices.DeleteFunc(keys, func(key string) bool {
+		now := c.byKey[key]
+		at, had := find(was, namePrefix+key)
+		return had != now.gone && (!had || bytes.Equal(was[at].Data, now.data))
+	})
+	if len(keys) == 0 {
+		return was, false // nothing is copied for a key that is written again
 	}
-	return n
+	is = make([]remote.Text, 0, len(was)+len(keys))
+	for _, key := range keys {
+		now, name := c.byKey[key], namePrefix+key
+		at, had := find(was, name)
+		is, was = append(is, was[:at]...), was[at:]
+		if had {
+			*size -= len(name) + len(was[0].Data)
+			was = was[1:]
+		}
+		if !now.gone {
+			*size += len(name) + len(now.data)
+			is = append(is, remote.Text{Name: name, Data: now.data})
+		}
+	}
+	return append(is, was...), true
 }
 
 // equal reports whether the texts of both are the same.
@@ -142,21 +145,21 @@ func (c *contents) equal(o *contents) bool {
 	return slices.EqualFunc(c.texts, o.texts, func(a, b remote.Text) bool { return a.Name == b.Name && bytes.Equal(a.Data, b.Data) })
 }
 
-// warnOfOthers warns of keys that are no service files, when they have changed.
+// warnOfOthers warns of keys that are no service files, when there are others than before.
 func (f *Fetcher) warnOfOthers() {
 	const shown = 3
-	names := slices.Sorted(maps.Keys(f.contents.others))
-	var text strings.Builder
-	for _, name := range names[:min(shown, len(names))] {
-		fmt.Fprintf(&text, "%s ", short(name))
+	others := f.contents.others
+	var names []string
+	for _, t := range others[:min(shown, len(others))] {
+		names = append(names, short(t.Name))
 	}
-	what := fmt.Sprintf("%d %s", len(names), text.String())
+	what := fmt.Sprint(len(others), names)
 	if what == f.warned {
 		return
 	}
 	f.warned = what
-	if len(names) > 0 {
-		f.Log.Warn("not using keys of etcd that are no service files", "keys", len(names), "first", strings.TrimSpace(text.String()))
+	if len(others) > 0 {
+		f.Log.Warn("not using keys of etcd that are no service files", "keys", len(others), "first", strings.Join(names, " "))
 	}
 }
 

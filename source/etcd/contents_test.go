@@ -72,6 +72,24 @@ func TestOtherKeysAreNamed(t *testing.T) {
 	}
 }
 
+// A key that is written again costs the same however many there are.
+func TestWrittenAgain(t *testing.T) {
+	all := newChanges(testPrefix)
+	for i := range 1000 {
+		fatal.If(t, all.put(kv(fmt.Sprintf("%d.toml", i), "1", 1)))
+		fatal.If(t, all.put(kv(fmt.Sprintf("%d.yaml", i), "1", 1)))
+	}
+	c, _, err := new(contents).with(all)
+	fatal.If(t, err)
+	again := newChanges(testPrefix)
+	fatal.If(t, again.put(kv("7.toml", "1", 2)))
+	fatal.If(t, again.put(kv("7.yaml", "2", 2)))
+	next, differs, err := c.with(again)
+	if fatal.If(t, err); differs || &next.texts[0] != &c.texts[0] || &next.others[0] != &c.others[0] {
+		t.Errorf("differs is %v, or the keys were copied", differs)
+	}
+}
+
 // FuzzContents applies what a server sends, in any order, and compares the result with a map.
 func FuzzContents(f *testing.F) {
 	f.Add([]byte("+a.toml=1\n+b.json={}\n;\n-a.toml\n+readme=x\n+a.toml=2\n;\n+b.json={}\n"))
@@ -133,7 +151,11 @@ func compare(t *testing.T, c *contents, want map[string]string) {
 			t.Fatalf("text %d is %q of %q, want %q", i, text.Data, text.Name, data)
 		}
 	}
-	if c.bytes != c.size() {
-		t.Fatalf("%d bytes, want %d", c.bytes, c.size())
+	size := 0
+	for _, text := range slices.Concat(c.texts, c.others) {
+		size += len(text.Name) + len(text.Data)
+	}
+	if c.bytes != size {
+		t.Fatalf("%d bytes, want %d", c.bytes, size)
 	}
 }

@@ -3,7 +3,11 @@
 package etcd
 
 import (
+	"context"
 	"fmt"
+	"net"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -52,5 +56,32 @@ func TestTransactionIsOneSet(t *testing.T) {
 				t.Errorf("%d bytes each: %s is of another transaction", size, text.Name)
 			}
 		}
+	}
+}
+
+// What etcd sends in one message by default is taken also where texts may only be small.
+func TestSmallTextsInLargeAnswers(t *testing.T) {
+	s := newServer(t)
+	o := s.options()
+	o.MaxSize = 64 << 10
+	var dials atomic.Int32
+	o.dial = func(ctx context.Context, addr string) (net.Conn, error) {
+		dials.Add(1)
+		return s.dialHost(ctx, addr)
+	}
+	s.commit(put("0.toml", ""))
+	f := follow(t, o)
+	f.wait("0.toml=")
+	f.waitAnswer()
+	var ops []*pb.RequestOp
+	var want []string
+	for i := range 25 {
+		text := strings.Repeat("x", 60_000)
+		ops, want = append(ops, put(fmt.Sprintf("%d.toml", i), text)), append(want, fmt.Sprintf("%d.toml=%s", i, text))
+	}
+	s.commit(ops...)
+	f.wait(want...)
+	if n := dials.Load(); n != 1 {
+		t.Errorf("%d connections, want the watch of the first one to go on", n)
 	}
 }

@@ -263,3 +263,31 @@ func TestLoginIsUsedUntilRefused(t *testing.T) {
 		t.Errorf("token %q", token)
 	}
 }
+
+// The end does not wait for a member that hangs, wherever it does.
+func TestEndsWhileServerHangs(t *testing.T) {
+	hang := make(chan struct{})
+	t.Cleanup(func() { close(hang) })
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	fatal.If(t, err)
+	defer silent.Close() // connections wait in its backlog
+	connects := func(scheme, user string) Options {
+		return Options{Endpoints: []string{scheme + "://" + silent.Addr().String()}, Prefix: testPrefix, MaxSize: 1 << 20,
+			Username: user, Password: func() (string, error) { return "x", nil }}
+	}
+	lists := (&fake{list: func(*pb.RangeRequest) (*pb.RangeResponse, error) { <-hang; return nil, errors.New("end") }}).serve(t)
+	watches := (&fake{list: pages(), watch: func(func(*pb.WatchResponse) error) error { <-hang; return nil }}).serve(t)
+	for name, o := range map[string]Options{
+		"connecting": connects("http", ""), "handshake": connects("https", ""), "login": connects("http", "user"), "list": lists, "watch": watches,
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := follow(t, o)
+			time.Sleep(300 * time.Millisecond)
+			begin := time.Now()
+			f.end()
+			if took := time.Since(begin); took > pace.Scale(500*time.Millisecond) {
+				t.Errorf("it ended after %v", took)
+			}
+		})
+	}
+}

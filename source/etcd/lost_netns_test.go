@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -200,13 +201,26 @@ func TestLogin(t *testing.T) {
 	root := "--user=root:secret"
 	password := "wrong"
 	o := s.options()
-	o.Username, o.Password = "host", func() (string, error) { return password, nil }
+	var logins atomic.Int32
+	o.Username, o.Password = "host", func() (string, error) {
+		logins.Add(1)
+		return password, nil
+	}
 	f := follow(t, o)
 	pace.Until(t, "a refused login", func() bool { return strings.Contains(fmt.Sprint(f.problem()), "invalid user ID or password") })
 	f.end()
 	password = "pass"
 	f = follow(t, o)
 	f.wait("a.toml=1")
+	f.waitAnswer()
+	before := logins.Load()
+	s.cut()
+	f.waitFailed(time.Now())
+	s.heal()
+	f.waitAnswer()
+	if n := logins.Load() - before; n != 0 {
+		t.Errorf("%d logins after a partition", n)
+	}
 	s.kill()
 	f.waitFailed(time.Now())
 	s.start()
