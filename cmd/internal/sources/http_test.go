@@ -111,8 +111,10 @@ func TestServicesOfWebServer(t *testing.T) {
 	stop()
 
 	gone.Store(true)
+	begin := time.Now()
 	r, src, stop = start()
 	has(r, "a", "c")
+	t.Logf("last accepted services after %v without the server", time.Since(begin).Round(time.Millisecond))
 	pace.Until(t, "why", func() bool { return strings.Contains(src.Status().Connection.Error, "404 Not Found") })
 	gone.Store(false)
 	publish(3, "d")
