@@ -12,6 +12,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"svcproxy.dev/svcproxy/internal/fatal"
+	"svcproxy.dev/svcproxy/source/read"
 	"svcproxy.dev/svcproxy/source/remote"
 )
 
@@ -22,7 +23,7 @@ func TestIsServiceFile(t *testing.T) {
 		"/p/\x1b[31m.toml": false, "/p/a\nb.toml": false, "/p/\xff.toml": false, "/p/\u202egnp.toml": false,
 		"/" + strings.Repeat("x", maxName) + ".toml": false,
 	} {
-		if got := isServiceFile(key); got != want {
+		if got := isServiceFile(key); got != want || read.IsTextName(namePrefix+key) != want { // a Set with a name that is none is refused
 			t.Errorf("%q: %v", key, got)
 		}
 	}

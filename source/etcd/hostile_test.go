@@ -291,3 +291,24 @@ func TestEndsWhileServerHangs(t *testing.T) {
 		})
 	}
 }
+
+// However long nothing changes, what a member says meanwhile does not count as a part of the next change.
+func TestLongIdle(t *testing.T) {
+	f := New(Options{Prefix: testPrefix})
+	w := &watcher{Fetcher: f, from: 10, pending: newChanges(testPrefix)}
+	gave := 0
+	give := func(remote.Set) { gave++ }
+	answer := func(a *pb.WatchResponse) {
+		t.Helper()
+		fatal.If(t, w.record(a))
+		fatal.If(t, w.commit(give))
+	}
+	for range maxBytes/answerOverhead + 1 {
+		answer(&pb.WatchResponse{Header: header(10)})
+	}
+	answer(&pb.WatchResponse{Header: header(11), Fragment: true, Events: []*mvccpb.Event{{Kv: kv("a.toml", "1", 11)}}})
+	answer(&pb.WatchResponse{Header: header(11), Events: []*mvccpb.Event{{Kv: kv("b.toml", "1", 11)}}})
+	if gave != 1 {
+		t.Errorf("%d Sets", gave)
+	}
+}

@@ -161,14 +161,11 @@ func (w *watcher) commit(give func(remote.Set)) error {
 	if w.fragmented {
 		return nil
 	}
-	if len(w.pending.byKey) == 0 {
-		return nil
-	}
 	next, differs, err := w.contents.with(w.pending)
 	if err != nil {
 		return err
 	}
-	w.contents, w.pending = next, newChanges(w.Prefix)
+	w.contents, w.pending = next, newChanges(w.Prefix) // also where there were only answers without events
 	w.warnOfOthers()
 	if differs {
 		w.give(give)
