@@ -97,9 +97,8 @@ func (s *lists) loadDecisions(now time.Time) {
 	s.putDecisions(nil)
 }
 
-// keepStep has written what a step decided, and then the lists that it took, since services may keep those of before, and what it
-// removed. The caller
-// holds s.mu.
+// keepStep records what a step decided, and then the lists that it took, since services may keep those of before, and what it
+// removed. The caller holds s.mu.
 func (s *lists) keepStep() {
 	s.keepDecisions(len(s.entries) == 0)
 	if s.store != nil && len(s.entries) > 0 {
