@@ -82,7 +82,7 @@ test: costs ## unit, golden and property tests under the race detector, and cost
 costs: ## allocations, bytes, and what is sent to the kernel, of a change, a start and a status, beside test/costs/testdata (no root)
 	$(GO) test -count=1 ./test/costs
 
-test-netns: test-packages test-lab ## packet tests in network namespaces (root; iptables, nftables, ipset, iproute2, frr, bird2, keepalived, etcd-server, etcd-client)
+test-netns: test-packages test-lab ## packet tests in network namespaces (root; iptables, nftables, ipset, iproute2, frr, bird2, keepalived, etcd-server, etcd-client, minisign)
 
 # What a tag adds: packages with a test or a file of code that is not there without it, and the names of its tests.
 PACKAGES = {{.ImportPath}} {{.GoFiles}} {{.TestGoFiles}} {{.XTestGoFiles}}

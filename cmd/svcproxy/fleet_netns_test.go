@@ -1,3 +1,5 @@
+//go:build netns
+
 package main
 
 import (
@@ -15,6 +17,7 @@ import (
 	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/source/etcd"
+	storehttp "svcproxy.dev/svcproxy/source/http"
 	"svcproxy.dev/svcproxy/source/remote"
 )
 
@@ -30,12 +33,6 @@ func freeURL(t *testing.T) string {
 // startEtcd starts an etcd until the test ends, and returns its URL.
 func startEtcd(t *testing.T, dir string) string {
 	t.Helper()
-	if _, err := exec.LookPath("etcd"); err != nil {
-		if os.Getuid() == 0 {
-			t.Fatal(err)
-		}
-		t.Skip("etcd is not installed")
-	}
 	client, peer := freeURL(t), freeURL(t)
 	cmd := exec.Command("etcd", "--data-dir", filepath.Join(dir, "data"), "--listen-client-urls", client, "--advertise-client-urls", client,
 		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "default="+peer, "--unsafe-no-fsync")
@@ -119,5 +116,19 @@ func TestPut(t *testing.T) {
 	}
 	if len(sets) > 0 {
 		t.Errorf("%d sets more", len(sets))
+	}
+}
+
+// A signed index is followed, and a further one that is signed too.
+func TestPublishSigned(t *testing.T) {
+	dir, url := newSite(t)
+	o := storehttp.Options{URLs: []string{url}, Host: "a", StateDir: t.TempDir()}
+	o.PublicKey = strings.TrimSpace(mustShell(t, dir, "minisign -G -W -p key.pub -s key.sec >/dev/null; sed -n 2p key.pub"))
+	for last := range 2 {
+		fatal.If(t, os.WriteFile(filepath.Join(dir, "svc", "web.toml"), []byte(serviceText("web", 1+last)), 0o644))
+		mustShell(t, dir, "sh -eu $EXAMPLES/publish --key key.sec svc </dev/null")
+		if got := follow(t, o, 2); got["svc/web.toml"] != serviceText("web", 1+last) {
+			t.Errorf("got %v", got)
+		}
 	}
 }
