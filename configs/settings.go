@@ -113,10 +113,10 @@ type Guard struct {
 	AllowEmpty []string // sources, or URLs of answers, which are used also where they became empty
 }
 
-// Metrics says which of the traffic of services there are.
+// Metrics says which metrics there are of single services.
 type Metrics struct {
 	Traffic     bool
-	MaxServices int // of how many services, the first ones by name
+	MaxServices int // how many are named: the first ones by name, and those with a problem
 }
 
 // Log says what is logged and how.

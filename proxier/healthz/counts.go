@@ -41,9 +41,11 @@ func (c *Counts) accepted() bool {
 
 // WatchCounts has counts asked for each time that metrics are: all of one answer are of one moment.
 func (m *Metrics) WatchCounts(counts func() Counts, families ...policy.Family) {
+	var names namer
 	m.Register(collector(func(ch chan<- prometheus.Metric) {
 		n := counts()
 		n.collect(ch)
+		names.collect(ch, &n.Loop.Named)
 		for _, fam := range families {
 			const help = "Services of policy local that have endpoints, but none on this node."
 			number(ch, n.Loop.NoLocal[fam].Internal, "sync_proxy_rules_no_local_endpoints_total", help, "traffic_policy", "internal", "ip_family", fam.Title())

@@ -92,6 +92,12 @@ svcproxy_proxy_healthz_total{code="200"} 0
 svcproxy_proxy_healthz_total{code="503"} 0
 svcproxy_proxy_livez_total{code="200"} 0
 svcproxy_proxy_livez_total{code="503"} 0
+svcproxy_service_endpoints_left_out 0
+svcproxy_service_problem{namespace="",problem="all_failed",service=""} 0
+svcproxy_service_problem{namespace="",problem="drop",service=""} 0
+svcproxy_service_problem{namespace="",problem="in_part",service=""} 0
+svcproxy_service_problem{namespace="",problem="reject",service=""} 0
+svcproxy_service_problem{namespace="",problem="unserved",service=""} 0
 svcproxy_services{action="balance"} 3
 svcproxy_services{action="disabled"} 0
 svcproxy_services{action="drop"} 0
@@ -229,7 +235,10 @@ func all(t *testing.T) map[string][]string {
 	t.Helper()
 	m := NewMetrics("v1")
 	m.Follow(policy.IPv4)
-	m.WatchCounts(func() Counts { return Counts{MaxFlows: 1, DroppedNew: new(uint64)} }, policy.IPv4)
+	m.WatchCounts(func() Counts {
+		named := report.Named{Services: []report.ServiceCounts{{Service: &source.Service{}}}}
+		return Counts{Loop: report.Counts{Named: named}, MaxFlows: 1, DroppedNew: new(uint64)}
+	}, policy.IPv4)
 	m.Watch("kubernetes", func() source.Status { return source.Status{Connection: &source.Connection{}} })
 	m.WatchProblems("file", func() map[string]bool { return map[string]bool{"watch": true} })
 	m.Register(healthcheck.NewChecker(healthcheck.Config{}).Answers())

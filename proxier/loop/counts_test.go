@@ -62,6 +62,13 @@ func TestLoopCounts(t *testing.T) {
 		if want := map[policy.Family]report.NoLocal{policy.IPv4: {Internal: 1}}; !maps.Equal(c.NoLocal, want) {
 			t.Errorf("without a local endpoint %v, want %v", c.NoLocal, want)
 		}
+		if n := len(c.Named.Services) + len(c.Named.Problems); n > 0 {
+			t.Errorf("%d services are named, and nobody asked", n)
+		}
+		l.SetNamed(2)
+		if n := l.Counts().Named; len(n.Services) != 2 || len(n.Problems) != 2 || n.Problems[0].Name != "empty" {
+			t.Errorf("named %+v", n)
+		}
 		v4.failWith(errors.New("no"))
 		more := u
 		more.Services = append([]*source.Service{service("web", "10.96.0.1", at("192.0.2.1", ""))}, u.Services[1:]...)

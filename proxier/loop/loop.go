@@ -25,6 +25,7 @@ type Loop struct {
 	ready    chan struct{}
 	families families
 	revision atomic.Uint64             // grows with whatever Counts counts
+	named    atomic.Int64              // how many services Counts names
 	busy     atomic.Pointer[time.Time] // since when Run has been working; nil: it waits
 
 	mu      sync.RWMutex // held for writing by Run while it changes what follows

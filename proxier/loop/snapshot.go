@@ -88,9 +88,16 @@ func (l *Loop) Counts() report.Counts {
 	l.counted.Lock()
 	defer l.counted.Unlock()
 	if rev := l.revision.Load(); l.counted.counts.Services == nil || rev != l.counted.revision {
-		l.counted.counts, l.counted.revision = report.CountsOf(l.Snapshot()), rev
+		l.counted.counts, l.counted.revision = report.CountsOf(l.Snapshot(), int(l.named.Load()), l.counted.counts.Named), rev
 	}
 	return l.counted.counts
+}
+
+// SetNamed changes how many services Counts names: at first none.
+func (l *Loop) SetNamed(services int) {
+	if l.named.Swap(int64(services)) != int64(services) {
+		l.revision.Add(1)
+	}
 }
 
 // Stalls returns the work that makes no progress now. It may be called from any goroutine.

@@ -24,6 +24,8 @@ type Counts struct {
 
 	Seen    ChangeCounts // since the start
 	Pending ChangeCounts // not in the kernel yet
+
+	Named Named
 }
 
 // NoLocal are numbers of services, by the traffic that finds no endpoint on this node.
@@ -53,28 +55,37 @@ var worse = func() map[string]int {
 	return at
 }()
 
-// CountsOf counts what StatusOf lists. It goes through all endpoints.
-func CountsOf(s *Snapshot) Counts {
+// CountsOf counts what StatusOf lists, and names at most so many services, see Named. It goes through all endpoints. What it
+// named before makes that faster; the zero Named does, too.
+func CountsOf(s *Snapshot, named int, before Named) Counts {
 	c := Counts{Services: make(map[string]int), Endpoints: make(map[string]int), AllFailed: make(map[string]int), NoLocal: make(map[policy.Family]NoLocal), Seen: s.Seen, Pending: s.Pending}
 	list := used(s, nil)
-	states := make([]int, len(policy.EndpointStates()))
+	var states StateCounts
+	names := newNaming(list, named, before)
 	for i := range list {
 		s := &list[i]
-		c.Services[s.action()]++
+		action, allFail := s.action(), s.AllFail()
+		c.Services[action]++
 		s.countNoLocal(c.NoLocal)
 		for _, r := range s.families {
 			if r.Resolved != nil {
 				c.Warnings += len(r.Warnings)
 			}
 		}
-		if setting := s.AllFail(); setting != "" {
-			c.AllFailed[setting]++
+		if allFail != "" {
+			c.AllFailed[allFail]++
 		}
+		var own StateCounts
 		tiers := s.TiersInUse()
 		for j := range s.Endpoints {
-			states[s.Shown(&s.Endpoints[j], tiers)]++
+			own[s.Shown(&s.Endpoints[j], tiers)]++
 		}
+		for i, n := range own {
+			states[i] += n
+		}
+		names.add(s, own, problemOf(action, allFail))
 	}
+	c.Named = names.end(len(list))
 	for i, n := range states {
 		c.Endpoints[policy.EndpointStates()[i]] = n
 	}

@@ -45,6 +45,7 @@ func (d *daemon) use(was, now configs.Settings) {
 	d.http.metrics.Reloaded(time.Now())
 	d.loop.SetIntervals(now.Sync.MinInterval, now.Sync.ResyncInterval)
 	d.http.traffic.Want(wantedTraffic(now))
+	d.loop.SetNamed(now.Metrics.MaxServices)
 	d.announcer.Use(now.BGP)
 	d.loop.SetReserved(node.Reserved(now))
 	if was.BGP.NoBGP() != now.BGP.NoBGP() || !reflect.DeepEqual(was.Owners, now.Owners) { // service files were judged by these

@@ -156,6 +156,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	})
 	d.http.traffic = traffic.NewCollector(connections{}, d.loop.Syncs, log)
 	d.http.traffic.Want(wantedTraffic(fixed))
+	d.loop.SetNamed(fixed.Metrics.MaxServices)
 	drained := d.keeper.Drains()
 	health.Watch(d.loop)
 	health.OnDrain(drained.Node)

@@ -74,7 +74,7 @@ func (w *world) page() *Page {
 		},
 		Sources:    func() []source.Status { return w.sources },
 		Snapshot:   func() *report.Snapshot { return w.Snapshot },
-		Counts:     func() report.Counts { return report.CountsOf(w.Snapshot) },
+		Counts:     func() report.Counts { return report.CountsOf(w.Snapshot, 0, report.Named{}) },
 		AddTraffic: func(context.Context, []report.ServiceStatus) {},
 		History:    func() ([]keep.Revision, error) { return w.history, nil },
 	})
