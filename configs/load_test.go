@@ -51,7 +51,8 @@ func every() configs.Settings {
 		LocalCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}, LocalInterfaces: []string{"eth0", "veth*"},
 		Masquerade: "never", MasqueradeBit: 0, ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")},
 		NodePortAddresses: []string{"all", "192.168.0.0/16"}, LocalhostNodePorts: true, HTTPAddress: "", MetricsAddress: "[::1]:10249", StatusAddress: "[::1]:10250", HTTPNames: []string{"lb.example.com"},
-		Sync: configs.Sync{MinInterval: 1500 * time.Millisecond, ResyncInterval: 90 * time.Minute},
+		Metrics: configs.Metrics{Traffic: true, MaxServices: 5, ServiceLabels: []string{"team", "example.com/tier"}},
+		Sync:    configs.Sync{MinInterval: 1500 * time.Millisecond, ResyncInterval: 90 * time.Minute},
 		IPVS: configs.IPVS{
 			Scheduler: "mh", StrictARP: true, SloppyTCP: true, TCPTimeout: time.Hour, TCPFinTimeout: time.Minute, UDPTimeout: time.Second, DrainTimeout: 24 * time.Hour,
 		},
@@ -143,6 +144,11 @@ func TestSettingsFaults(t *testing.T) {
 		{"ranges", "local_cidrs = ['10.0.0.1/8']\nservice_cidrs = ['::/0']\n", "1:16: \"10.0.0.1/8\" has bits set behind its length of 8; write \"10.0.0.0/8\"\n" +
 			"2:18: \"::/0\" holds every address, and all that no service has are refused; write the range that VIPs come from\n"},
 		{"range twice", "local_cidrs = ['10.0.0.0/8', '10.0.0.0/8']\n", "1:30: local_cidrs[1] is the same as local_cidrs[0]\n"},
+		{"labels of services", "[metrics]\nservice_labels = ['team', 'a.b/c-d', 'a/b', 'A/b']\n",
+			"2:45: service_labels[3] is \"A/b\"; want the key of a label, such as team or example.com/team\n"},
+		{"labels of services with one name", "[metrics]\nservice_labels = ['a-b', 'c', 'a.b']\n",
+			"2:31: \"a-b\" and \"a.b\" are both label_a_b in metrics; leave out one of them\n"},
+		{"many labels of services", "[metrics]\nservice_labels = ['1', '2', '3', '4', '5', '6', '7', '8', '9']\n", "2:18: service_labels has 9 labels; at most 8\n"},
 		{"a flowtable", "[nftables]\nflowtable = ['eth0', 'veth*', 'a-name-too-long-', 'a b', 'eth0', 'br-0.1_x']\n",
 			faultsAt(2, map[string]string{"22": `flowtable[1] is "veth*"`, "31": `flowtable[2] is "a-name-too-long-"`, "51": `flowtable[3] is "a b"`},
 				`want a name of at most 15 letters, digits, -, _ and ., such as "eth0"`) + "2:58: flowtable[4] is the same as flowtable[0]\n"},

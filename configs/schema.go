@@ -115,6 +115,7 @@ var sections = slices.Concat([]section{
 	{"metrics", []field{
 		decode.Key("traffic", decode.Bool, func(s *Settings) *bool { return &s.Metrics.Traffic }),
 		decode.Key("max_services", decode.Number(0, maxLimit).Or(1000), func(s *Settings) *int { return &s.Metrics.MaxServices }),
+		decode.Key("service_labels", serviceLabels, func(s *Settings) *[]string { return &s.Metrics.ServiceLabels }),
 	}},
 	{"log", []field{
 		decode.Key("level", decode.Word("log level", "debug", "info", "warn", "error").Or("info"), func(s *Settings) *string { return &s.Log.Level }),
@@ -210,6 +211,27 @@ var flowtableInterfaces = decode.Unique(oneInterface).And(func(r *decode.Reader,
 		r.Fault(fmt.Sprintf("flowtable has %d interfaces", len(list)), fmt.Sprintf("at most %d", maxFlowtable))
 	}
 	return len(list) <= maxFlowtable
+})
+
+// maxServiceLabels bounds the labels of services that metrics have: each adds up to 63 bytes to each of their lines, and its name.
+const maxServiceLabels = 8
+
+// serviceLabels reads the keys of labels, which must have different names in metrics.
+var serviceLabels = decode.Unique(decode.Matching("the key of a label, such as team or example.com/team", source.IsLabelKey)).And(func(r *decode.Reader, list []string) bool {
+	if len(list) > maxServiceLabels {
+		r.Fault(fmt.Sprintf("service_labels has %d labels", len(list)), fmt.Sprintf("at most %d", maxServiceLabels))
+		return false
+	}
+	first := make(map[string]string)
+	for i, key := range list {
+		name := source.MetricLabel(key)
+		if other, taken := first[name]; taken && other != key {
+			r.FaultAt(source.At(i), fmt.Sprintf("%q and %q are both %s in metrics", other, key, name), "leave out one of them")
+			return false
+		}
+		first[name] = key
+	}
+	return true
 })
 
 func isInterface(s string) bool {

@@ -117,6 +117,8 @@ type Guard struct {
 type Metrics struct {
 	Traffic     bool
 	MaxServices int // how many are named: the first ones by name, and those with a problem
+
+	ServiceLabels []string // that these metrics have, by their keys
 }
 
 // Log says what is logged and how.

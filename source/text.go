@@ -180,6 +180,17 @@ func IsLabelKey(s string) bool {
 		len(word) <= maxLabelWord && IsName(word)
 }
 
+// MetricLabel returns the name that metrics have for a label of services, which Prometheus allows fewer characters: of
+// "example.com/team" it is "label_example_com_team".
+func MetricLabel(key string) string {
+	return "label_" + strings.Map(func(r rune) rune {
+		if strings.ContainsRune("-./", r) {
+			return '_'
+		}
+		return r
+	}, key)
+}
+
 // IsLabelValue reports whether s can be the value of a label: nothing, or as the key without what stands
 // before the slash.
 func IsLabelValue(s string) bool { return s == "" || len(s) <= maxLabelWord && IsName(s) }

@@ -13,7 +13,9 @@ import (
 
 // Counts say how many there are of what.
 type Counts struct {
-	Loop  report.Counts
+	Loop   report.Counts
+	Labels []string // keys of the labels that metrics of single services have
+
 	Files map[source.FileState]int
 
 	Faults, Warnings int
@@ -45,7 +47,7 @@ func (m *Metrics) WatchCounts(counts func() Counts, families ...policy.Family) {
 	m.Register(collector(func(ch chan<- prometheus.Metric) {
 		n := counts()
 		n.collect(ch)
-		names.collect(ch, &n.Loop.Named)
+		names.collect(ch, &n.Loop.Named, n.Labels)
 		for _, fam := range families {
 			const help = "Services of policy local that have endpoints, but none on this node."
 			number(ch, n.Loop.NoLocal[fam].Internal, "sync_proxy_rules_no_local_endpoints_total", help, "traffic_policy", "internal", "ip_family", fam.Title())

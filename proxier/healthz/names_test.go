@@ -92,6 +92,43 @@ svcproxy_service_problem{namespace="",problem="unserved",service=""} 0
 	}
 }
 
+// The labels that are asked for follow those of services, and the settings.
+func TestNamesHaveLabels(t *testing.T) {
+	m := NewMetrics("v1")
+	web := &source.Service{Key: source.Key{Namespace: "prod", Name: "web"}}
+	var keys []string
+	m.WatchCounts(func() Counts {
+		named := report.Named{
+			Services: []report.ServiceCounts{{Service: web, Endpoints: report.StateCounts{policy.Ready: 1}}},
+			Problems: []report.ServiceProblem{{Service: web, Problem: policy.Reject.String()}},
+		}
+		return Counts{Loop: report.Counts{Named: named}, Labels: keys}
+	})
+	for _, tt := range []struct {
+		keys   []string
+		labels map[string]string
+		want   string
+	}{
+		{nil, nil, `namespace="prod",?="",service="web"`},
+		{[]string{"team", "example.com/a-b"}, nil, `label_example_com_a_b="",label_team="",namespace="prod",?="",service="web"`},
+		{[]string{"team", "example.com/a-b"}, map[string]string{"team": "x", "tier": "z"}, `label_example_com_a_b="",label_team="x",namespace="prod",?="",service="web"`},
+		{[]string{"team", "example.com/a-b"}, map[string]string{"example.com/a-b": "y"}, `label_example_com_a_b="y",label_team="",namespace="prod",?="",service="web"`},
+		{[]string{"tier"}, map[string]string{"team": "x", "tier": "z"}, `label_tier="z",namespace="prod",?="",service="web"`},
+	} {
+		keys = tt.keys
+		other := *web
+		web, other.Labels = &other, tt.labels
+		problem := strings.ReplaceAll(tt.want, `?=""`, `problem="reject"`)
+		endpoints, _ := strings.CutSuffix(tt.want, `,?="",service="web"`)
+		text := lines(t, m)
+		for _, want := range []string{"svcproxy_service_endpoints{" + endpoints + `,service="web",state="ready"} 1`, "svcproxy_service_problem{" + problem + "} 1"} {
+			if !strings.Contains(text, want+"\n") {
+				t.Errorf("labels %q of %v: no %s in\n%s", tt.keys, tt.labels, want, ofServices(text))
+			}
+		}
+	}
+}
+
 // ofServices returns the lines about single services.
 func ofServices(text string) string {
 	var b strings.Builder

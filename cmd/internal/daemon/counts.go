@@ -49,7 +49,7 @@ func (d *daemon) recentCounts() healthz.Counts {
 
 // count counts all but warnings, which would read from disk.
 func (d *daemon) count() healthz.Counts {
-	n := healthz.Counts{Loop: d.loop.Counts(), Files: map[source.FileState]int{}}
+	n := healthz.Counts{Loop: d.loop.Counts(), Labels: d.settings.Current().Metrics.ServiceLabels, Files: map[source.FileState]int{}}
 	n.Drains, n.OldestDrain = countDrains(d.keeper.Drains())
 	n.Warnings = n.Loop.Warnings + d.doubts.count()
 	n.Flows, n.MaxFlows = tracked()
