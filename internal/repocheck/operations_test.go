@@ -158,11 +158,13 @@ func sentences(n ast.Node) (texts []string) {
 	return texts
 }
 
-// A row of docs/operations.md begins with the text of a line of the log, or an alert.
+// A row of docs/operations.md begins with the text of a line of the log; an alert has a section.
 var (
-	logRow   = regexp.MustCompile("(?m)^\\| `([^`]+)` \\|")
-	alertRow = regexp.MustCompile(`(?m)^\| \[?(Svcproxy\w+)`)
-	alert    = regexp.MustCompile(`(?m)^ +- alert: (\w+)$`)
+	logRow       = regexp.MustCompile("(?m)^\\| `([^`]+)` \\|")
+	alertSection = regexp.MustCompile(`(?m)^### (Svcproxy\w+)$`)
+	alert        = regexp.MustCompile(`(?m)^ +- alert: (\w+)$`)
+	runbook      = regexp.MustCompile(`(?m)^ +runbook_url: file:///usr/share/doc/svcproxy/(docs/[a-z-]+\.md)#(\S+)$`)
+	heading      = regexp.MustCompile(`(?m)^#+ (.+)$`)
 )
 
 // A reader of a warning, an error or an alert finds what to do, and finds nothing
@@ -187,7 +189,38 @@ func TestOperationsExplainsEveryWarning(t *testing.T) {
 	for name := range names(alert, rules) {
 		alerts[name] = "configs/monitoring"
 	}
-	same(t, "alerts", alerts, names(alertRow, page))
+	same(t, "alerts", alerts, names(alertSection, page))
+}
+
+// Each alert has a runbook: a section of a page that packages install, the one with its name.
+func TestAlertsHaveRunbooks(t *testing.T) {
+	rules, err := os.ReadFile("configs/monitoring/svcproxy.rules.yml")
+	fatal.If(t, err)
+	blocks := regexp.MustCompile(`(?m)^ +- alert: `).Split(string(rules), -1)[1:]
+	if len(blocks) < 10 {
+		t.Fatalf("%d alerts found", len(blocks))
+	}
+	for _, block := range blocks {
+		name, _, _ := strings.Cut(block, "\n")
+		m := runbook.FindStringSubmatch(block)
+		if m == nil {
+			t.Errorf("%s has no runbook_url", name)
+			continue
+		}
+		if page, err := os.ReadFile(m[1]); err != nil || !anchors(page)[m[2]] || m[2] != strings.ToLower(name) {
+			t.Errorf("%s: no section %s of %s with its name (%v)", name, m[2], m[1], err)
+		}
+	}
+}
+
+// anchors returns those that the headings of a page have in a browser.
+func anchors(page []byte) map[string]bool {
+	found := map[string]bool{}
+	for _, m := range heading.FindAllSubmatch(page, -1) {
+		plain := regexp.MustCompile(`[^a-z0-9 _-]`).ReplaceAllString(strings.ToLower(string(m[1])), "")
+		found[strings.ReplaceAll(plain, " ", "-")] = true
+	}
+	return found
 }
 
 func names(pattern *regexp.Regexp, text []byte) map[string]bool {
