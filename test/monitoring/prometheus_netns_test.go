@@ -35,6 +35,8 @@ type site struct {
 	t     *testing.T
 	host  *lab.Host
 	edits int
+
+	others string // address of what stands for the other hosts
 }
 
 func newSite(t *testing.T) *site {
@@ -51,11 +53,36 @@ func newSite(t *testing.T) *site {
 			t.Error(err)
 		}
 	})
-	fatal.If(t, s.Settings(`mode = "nftables"`))
+	s.others = s.serve()
+	s.troubled(true)
 	s.edit()
 	fatal.If(t, s.Start())
 	s.prometheus()
 	return s
+}
+
+// troubled has the host have, or not have, what a panel or an alert is about: a router that does not answer, a service that is
+// not announced for that, and one without endpoints.
+func (s *site) troubled(is bool) {
+	settings := fmt.Sprintf("mode = \"nftables\"\nsources = [\"file\", \"http\"]\n[http]\nurls = [\"http://%s/served.toml\"]\n[metrics]\ntraffic = true\n", s.others)
+	if !is {
+		fatal.If(s.t, s.Settings(settings))
+		fatal.If(s.t, s.RemoveFile("idle.toml"))
+		return
+	}
+	fatal.If(s.t, s.Settings(settings+"[bgp]\nas = 64500\nrouter_id = \"192.0.2.9\"\nport = 0\n[[bgp.peers]]\naddress = \"192.0.2.254\"\nas = 64501\n"))
+	fatal.If(s.t, s.WriteFile("idle.toml", `[[services]]
+name = "idle"
+vips = ["10.96.0.20"]
+ports = [{ port = 80 }]
+
+[[services]]
+name = "announced"
+vips = ["10.96.0.21"]
+ports = [{ port = 80 }]
+endpoints = [{ address = "192.0.2.1" }]
+announce = ["bgp"]
+`))
 }
 
 // prometheus starts Prometheus, which runs until the test ends.
@@ -64,7 +91,7 @@ func (s *site) prometheus() {
 	rules := read(s.t, filepath.Join(shipped, "svcproxy.rules.yml"))
 	now := strings.Replace(regexp.MustCompile(`for: \S+`).ReplaceAllString(rules, "for: 0s"), "name: svcproxy", "name: now", 1)
 	dir := s.t.TempDir()
-	for name, text := range map[string]string{"rules.yml": rules, "now.yml": now, "prometheus.yml": config(s.others())} {
+	for name, text := range map[string]string{"rules.yml": rules, "now.yml": now, "prometheus.yml": config(s.others)} {
 		fatal.If(s.t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 	}
 	cmd := exec.Command("prometheus", "--config.file=prometheus.yml", "--storage.tsdb.path=data", "--web.listen-address=127.0.0.1:9090", "--log.level=warn")
@@ -78,14 +105,18 @@ func (s *site) prometheus() {
 	})
 }
 
-// others serves metrics of hosts where nothing is wrong, and returns their address.
-func (s *site) others() string {
+// serve serves metrics of hosts where nothing is wrong, and a service file, and returns the address.
+func (s *site) serve() string {
 	var l net.Listener
 	fatal.If(s.t, s.host.Do(func() (err error) {
 		l, err = net.Listen("tcp", "127.0.0.1:0")
 		return err
 	}))
-	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/served.toml" {
+			fmt.Fprint(w, "[[services]]\nname = \"served\"\nvips = [\"10.96.0.22\"]\nports = [{ port = 80 }]\nendpoints = [{ address = \"192.0.2.1\" }]\n")
+			return
+		}
 		fmt.Fprint(w, "svcproxy_config_last_reload_successful 1\nsvcproxy_held_changes 0\n")
 	})}
 	served := make(chan struct{})
@@ -176,6 +207,10 @@ func TestPrometheus(t *testing.T) {
 	s := newSite(t)
 	s.gives(`up == 1`, hosts)
 	t.Run("dashboard", func(t *testing.T) { s.dashboard(t) })
+	if got := s.gives(`ALERTS{alertname="SvcproxyServicesRefuse",alertstate="firing",service!=""}`, 1).Metric; got["service"] != "idle" {
+		t.Errorf("the rules that wait for nothing fire %v", got)
+	}
+	s.troubled(false)
 	s.gives(`ALERTS`, 0)
 	fatal.If(t, s.WriteFile("bad.toml", "[[services]]\nname = 7\n"))
 	if got := s.gives(`ALERTS{alertstate="pending"}`, 1).Metric; got["alertname"] != "SvcproxyBadConfig" || got["instance"] != "real" {
@@ -207,17 +242,8 @@ func (s *site) dashboard(t *testing.T) {
 // queries returns those of all panels, with the variables of Grafana replaced.
 func queries(t *testing.T) (list []string) {
 	t.Helper()
-	var d struct {
-		Panels []struct {
-			Title   string
-			Targets []struct{ Expr string }
-		}
-	}
-	if err := json.Unmarshal([]byte(read(t, filepath.Join(shipped, "dashboard.json"))), &d); err != nil {
-		t.Fatal(err)
-	}
 	variables := strings.NewReplacer("$__rate_interval", "1m", "$instance", "real")
-	for _, p := range d.Panels {
+	for _, p := range panels(t) {
 		if len(p.Targets) == 0 {
 			t.Errorf("panel %q asks nothing", p.Title)
 		}

@@ -3,15 +3,12 @@
 package monitoring
 
 import (
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 )
-
-const shipped = "../../configs/monitoring"
 
 // tool runs promtool in the folder of what is shipped.
 func tool(t *testing.T, args ...string) string {
@@ -49,13 +46,4 @@ func TestAlertsAreTestedAndDocumented(t *testing.T) {
 			t.Errorf("docs/metrics.md has no line for %s", a[1])
 		}
 	}
-}
-
-func read(t *testing.T, path string) string {
-	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
 }
