@@ -64,7 +64,7 @@ func newSite(t *testing.T) *site {
 // troubled has the host have, or not have, what a panel or an alert is about: a router that does not answer, a service that is
 // not announced for that, and one without endpoints.
 func (s *site) troubled(is bool) {
-	settings := fmt.Sprintf("mode = \"nftables\"\nsources = [\"file\", \"http\"]\n[http]\nurls = [\"http://%s/served.toml\"]\n[metrics]\ntraffic = true\n", s.others)
+	settings := fmt.Sprintf("mode = \"nftables\"\nsources = [\"file\", \"http\"]\n[http]\nurls = [\"http://%s/served.toml\"]\n[metrics]\ntraffic = true\nservice_labels = [\"team\"]\n", s.others)
 	if !is {
 		fatal.If(s.t, s.Settings(settings))
 		fatal.If(s.t, s.RemoveFile("idle.toml"))
@@ -75,6 +75,7 @@ func (s *site) troubled(is bool) {
 name = "idle"
 vips = ["10.96.0.20"]
 ports = [{ port = 80 }]
+labels = { team = "x" }
 
 [[services]]
 name = "announced"
@@ -207,7 +208,7 @@ func TestPrometheus(t *testing.T) {
 	s := newSite(t)
 	s.gives(`up == 1`, hosts)
 	t.Run("dashboard", func(t *testing.T) { s.dashboard(t) })
-	if got := s.gives(`ALERTS{alertname="SvcproxyServicesRefuse",alertstate="firing",service!=""}`, 1).Metric; got["service"] != "idle" {
+	if got := s.gives(`ALERTS{alertname="SvcproxyServicesRefuse",alertstate="firing",service!=""}`, 1).Metric; got["service"] != "idle" || got["label_team"] != "x" {
 		t.Errorf("the rules that wait for nothing fire %v", got)
 	}
 	s.troubled(false)
