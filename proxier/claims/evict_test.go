@@ -62,6 +62,9 @@ func TestFilesOfEarlierSourceWin(t *testing.T) {
 func TestLaterSourceChangesNothingForEarlier(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		alone, beside := NewTracker(nil, "file", "http"), NewTracker(nil, "file", "http")
+		limits := source.Products{Frontends: uint64(rapid.IntRange(0, 9).Draw(t, "limit")), Endpoints: 1 << 30, SourceRanges: 1 << 30}
+		alone.Limit(limits)
+		beside.Limit(limits)
 		for range rapid.IntRange(1, 12).Draw(t, "steps") {
 			name := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "name")
 			var services []string

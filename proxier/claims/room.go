@@ -8,9 +8,10 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// All services together may be multiplied to no more than the limits. Room goes the way of claims: a file that
-// was accepted keeps it, then come files in order, then objects, the oldest first. A file with which all would be
-// more is refused, an object is left out; both get room as soon as there is some. What they claim is not looked at before.
+// All services together may be multiplied to no more than the limits. Room goes the way of claims: among the files of a source
+// one that was accepted keeps it, then come the others in order, then those of the next source, then objects, the oldest first.
+// Where room is lacking for a file, those of later sources are evicted, the last in order first. If that is not enough none is, and
+// the file is refused; an object is left out. Both get room as soon as there is some. What they claim is not looked at before.
 
 // Limit sets how much all services together may be multiplied to. Without a call there is no limit. Only the first Apply may follow it.
 func (t *Tracker) Limit(limits source.Products) { t.limits = &limits }
@@ -20,11 +21,28 @@ func (t *Tracker) exceeded(sum source.Products) bool {
 	return t.limits != nil && t.limits.Exceeded(sum, "") != nil
 }
 
-// floor is how much there is without the files that are about to change.
-func (t step) floor(files []*unit) source.Products {
-	sum := t.inFiles
+// setUsedLoad counts what is in use of a file.
+func (t *Tracker) setUsedLoad(u *unit, load source.Products) {
+	t.inFiles = t.inFiles.Minus(u.usedLoad).Plus(load)
+	t.ofRank[u.rank] = t.ofRank[u.rank].Minus(u.usedLoad).Plus(load)
+	u.usedLoad = load
+}
+
+// withoutLater returns how much of files is in use, without those of sources behind a rank.
+func (t *Tracker) withoutLater(rank int) (sum source.Products) {
+	for r, load := range t.ofRank {
+		if r <= rank {
+			sum = sum.Plus(load)
+		}
+	}
+	return sum
+}
+
+// floor returns how much of files is in use, without those that are about to change and those of sources behind a rank.
+func (t step) floor(files []*unit, rank int) source.Products {
+	sum := t.withoutLater(rank)
 	for _, u := range files {
-		if u.pending {
+		if u.pending && u.rank <= rank {
 			sum = sum.Minus(u.usedLoad)
 		}
 	}
@@ -41,9 +59,9 @@ func (t step) hopeless(u *unit, floor source.Products) bool {
 	return u.excess
 }
 
-// hasRoom reports whether there is room for what a team wants, and says of u why not.
+// hasRoom reports whether there is room for what a team wants, if files of later sources than that of u go. It says of u why not.
 func (t step) hasRoom(u *unit, team []*unit) bool {
-	others := t.inFiles
+	others := t.withoutLater(u.rank)
 	for _, f := range team {
 		if others = others.Minus(f.usedLoad); f != u {
 			others = others.Plus(f.load)
@@ -54,6 +72,37 @@ func (t step) hasRoom(u *unit, team []*unit) bool {
 	}
 	t.exceed(u, others)
 	return false
+}
+
+// makeRoomFor evicts files of sources behind a rank until there is room for what a team wants.
+func (t step) makeRoomFor(rank int, team []*unit) {
+	var less, more source.Products
+	for _, u := range team {
+		less, more = less.Plus(u.usedLoad), more.Plus(u.load)
+	}
+	t.makeRoom(rank, less, more)
+}
+
+// makeRoom evicts files of sources behind a rank, the last in order first, until there is room for more in place of less.
+func (t step) makeRoom(rank int, less, more source.Products) {
+	lacking := func() bool { return t.exceeded(t.inFiles.Minus(less).Plus(more)) }
+	if !lacking() {
+		return
+	}
+	later, known := t.later[rank]
+	if !known {
+		for _, u := range t.units {
+			if u.rank > rank && u.hasUsed {
+				later = append(later, u)
+			}
+		}
+		slices.SortFunc(later, (*unit).compare)
+	}
+	n := len(later)
+	for ; n > 0 && lacking(); n-- {
+		t.evict(later[n-1])
+	}
+	t.later[rank] = later[:n]
 }
 
 // exceed notes that there is no room for a unit beside others, and why.

@@ -17,7 +17,7 @@ import (
 // together, as soon as the last of them wants to. Of an object of an API only what
 // another unit owns is left out.
 //
-// Claims go to files: first to those of the earliest source, and among these to their present
+// Claims and room go to files: first to those of the earliest source, and among these to their present
 // owner, then by age, then by name. What files leave goes to objects: to that of the
 // earliest source, then to the oldest. Not safe for concurrent use.
 type Tracker struct {
@@ -30,8 +30,9 @@ type Tracker struct {
 
 	reserved map[Claim]bool // for this program: those that no file had have no unit in claims
 
-	limits  *source.Products // of all services together; nil: none
-	inFiles source.Products  // of the services in use of files
+	limits  *source.Products        // of all services together; nil: none
+	inFiles source.Products         // of the services in use of files
+	ofRank  map[int]source.Products // the parts of inFiles, by rank of the source
 
 	touched map[Claim]bool // those that files took or gave in this step
 
@@ -80,6 +81,7 @@ func NewTracker(reserved []netip.AddrPort, sources ...string) *Tracker {
 		waiting: make(map[Claim][]*unit),
 		objects: objects{wants: make(map[Claim][]holder), lacking: make(map[source.UnitID]*unit), dirty: make(map[*unit]bool)},
 		touched: make(map[Claim]bool),
+		ofRank:  make(map[int]source.Products),
 	}
 	for i, name := range sources {
 		t.ranks[name] = i
@@ -113,7 +115,7 @@ func (t *Tracker) Reserve(ports []netip.AddrPort) {
 // Apply applies one step of a source and returns what it changed, over all units,
 // sorted by the names of services.
 func (t *Tracker) Apply(ch source.Changes) []Transition {
-	st := step{t, make(map[source.Key]*source.Service), make(map[*unit]bool), make(map[*unit]bool)}
+	st := step{t, make(map[source.Key]*source.Service), make(map[*unit]bool), make(map[int][]*unit), make(map[*unit]bool)}
 	var files, objects []source.Unit
 	for _, u := range ch.Set {
 		if u.Partial {
@@ -146,13 +148,14 @@ type step struct {
 	before map[source.Key]*source.Service // nil: there was none
 	failed map[*unit]bool                 // files that cannot get what they want in this step
 
-	evicted map[*unit]bool // files whose claims one of an earlier source took
+	later   map[int][]*unit // by rank: files in use of sources behind it, in order; those accepted since clear are not in it
+	evicted map[*unit]bool  // files whose claims or room one of an earlier source took, until they have another try
 }
 
 func (t step) remove(u *unit) {
 	t.remember(u)
 	t.release(u)
-	t.inFiles = t.inFiles.Minus(u.usedLoad)
+	t.setUsedLoad(u, source.Products{})
 	t.unwait(u)
 	delete(t.units, u.ID)
 	delete(t.refused, u.ID)
@@ -169,8 +172,10 @@ func (t *Tracker) unit(id source.UnitID) *unit {
 }
 
 // renew gives the services in use of files other endpoints, for as long as another version of the file is refused. What they
-// claim is the same. Those for which there is no room wait until there is, which others may leave that have fewer by now.
+// claim is the same. Those for which there is no room wait until there is, which others may leave that have fewer by now. Files
+// of later sources leave it at once.
 func (t step) renew(files map[source.UnitID]*unit) {
+	clear(t.later)
 	waiting := slices.DeleteFunc(slices.Collect(maps.Values(files)), func(u *unit) bool { return u.renewal == nil })
 	slices.SortFunc(waiting, (*unit).compare)
 	for n := -1; n != len(waiting); {
@@ -182,15 +187,16 @@ func (t step) renew(files map[source.UnitID]*unit) {
 // renewed is renew of one file. It returns false where there is no room.
 func (t step) renewed(u *unit) bool {
 	load := source.TotalProducts(u.renewal.Services)
-	all := t.inFiles.Minus(u.usedLoad).Plus(load)
-	if t.exceeded(all) {
+	if all := t.withoutLater(u.rank).Minus(u.usedLoad).Plus(load); t.exceeded(all) {
 		p := t.limits.Exceeded(all, "with what lists say by now all services")
 		u.lacks = []source.Fault{{Pos: source.Position{File: u.ID.Name}, Msg: p.Msg, Hint: p.Hint}}
 		return false
 	}
+	t.makeRoom(u.rank, u.usedLoad, load)
 	t.remember(u)
 	t.release(u)
-	t.inFiles, u.used, u.usedLoad, u.renewal, u.lacks = all, u.renewal.Services, load, nil, nil
+	t.setUsedLoad(u, load)
+	u.used, u.renewal, u.lacks = u.renewal.Services, nil, nil
 	t.acquire(u, u.used)
 	return true
 }
@@ -237,8 +243,8 @@ func (u *unit) class() (n int) {
 
 func (t step) accept(u *unit) {
 	t.unwait(u)
-	t.inFiles = t.inFiles.Minus(u.usedLoad).Plus(u.load)
-	u.used, u.hasUsed, u.pending, u.faults, u.usedLoad, u.usedAs = u.wanted, true, false, nil, u.load, u.Version
+	t.setUsedLoad(u, u.load)
+	u.used, u.hasUsed, u.pending, u.faults, u.usedAs = u.wanted, true, false, nil, u.Version
 	u.renewal, u.lacks = nil, nil
 	t.rememberAbsent(u)
 	t.accepted = append(t.accepted, u.Unit)

@@ -30,32 +30,50 @@ func (t *Tracker) candidates(dirty map[source.UnitID]*unit) []*unit {
 //
 // Room is another matter: one that changes later may leave some. So files without it have another try then.
 func (t step) settle(files []*unit) {
-	for t.settleOnce(files) {
+	for again := true; again; {
 		clear(t.failed)
-		for u := range t.evicted {
-			if !slices.Contains(files, u) {
-				files = append(files, u)
+		if files, again = t.settleOnce(t.withEvicted(files)); again {
+			continue
+		}
+		for _, u := range files {
+			if u.pending {
+				t.refuse(u)
 			}
 		}
-		clear(t.evicted)
-		slices.SortFunc(files, (*unit).compare)
+		t.renew(t.refused)
+		again = len(t.evicted) > 0
 	}
-	for _, u := range files {
-		if u.pending {
-			t.refuse(u)
-		}
-	}
-	t.renew(t.refused)
 	for _, u := range t.refused {
 		t.updateConflicts(u)
 	}
 }
 
-// settleOnce is one look at each file. It reports whether some changed, and others lack room.
-func (t step) settleOnce(files []*unit) (again bool) {
-	changed, lacking := false, false
-	floor := t.floor(files)
+// withEvicted adds to files those that were evicted, which are all of later sources than the files before, and sorts all.
+func (t step) withEvicted(files []*unit) []*unit {
+	if len(t.evicted) == 0 {
+		return files
+	}
 	for _, u := range files {
+		delete(t.evicted, u)
+	}
+	files = slices.AppendSeq(files, maps.Keys(t.evicted))
+	clear(t.evicted)
+	slices.SortFunc(files, (*unit).compare)
+	return files
+}
+
+// settleOnce is one look at each file, and at those that are evicted meanwhile. It returns all, and reports whether some
+// changed and others lack room, or have not been looked at.
+func (t step) settleOnce(files []*unit) (all []*unit, again bool) {
+	changed, lacking := false, false
+	var floor source.Products
+	clear(t.later)
+	for i := 0; i < len(files); i++ {
+		if i == 0 || files[i].rank != files[i-1].rank {
+			files = append(files[:i], t.withEvicted(files[i:])...)
+			floor = t.floor(files[i:], files[i].rank)
+		}
+		u := files[i]
 		if !u.pending { // it changed with one before it
 			continue
 		}
@@ -64,6 +82,7 @@ func (t step) settleOnce(files []*unit) (again bool) {
 			for _, h := range lower {
 				t.evict(h)
 			}
+			t.makeRoomFor(u.rank, team)
 			t.swap(team)
 			for _, f := range team {
 				floor = floor.Plus(f.load)
@@ -74,7 +93,7 @@ func (t step) settleOnce(files []*unit) (again bool) {
 		}
 		lacking = lacking || u.excess
 	}
-	return changed && lacking || len(t.evicted) > 0
+	return files, changed && lacking || len(t.evicted) > 0
 }
 
 // gather adds a file to a team, the files that can only change together as one owns what another wants, and all that must
@@ -126,8 +145,8 @@ func (t step) evict(u *unit) {
 	}
 	t.remember(u)
 	t.release(u)
-	t.inFiles = t.inFiles.Minus(u.usedLoad)
-	u.used, u.hasUsed, u.usedLoad, u.usedAs, u.renewal, u.pending = nil, false, source.Products{}, "", nil, true
+	t.setUsedLoad(u, source.Products{})
+	u.used, u.hasUsed, u.usedAs, u.renewal, u.lacks, u.pending = nil, false, "", nil, nil, true
 	t.evicted[u] = true
 }
 
