@@ -18,7 +18,8 @@ import (
 func OnlyAs(names func() []string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name := hostName(r.Host)
-		if r.Host != "" && !isLiteral(name) && !slices.ContainsFunc(names(), func(own string) bool { return strings.EqualFold(own, name) }) {
+		isOwn := func(own string) bool { return own != "" && strings.EqualFold(own, name) } // node_name may be empty
+		if r.Host != "" && !isLiteral(name) && !slices.ContainsFunc(names(), isOwn) {
 			w.Header().Set("X-Content-Type-Options", "nosniff")
 			http.Error(w, fmt.Sprintf("the Host header names %s, which is not this host; ask by IP address, or add the name to http_names in svcproxy.toml",
 				source.Excerpt(name)), http.StatusForbidden)

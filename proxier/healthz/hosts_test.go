@@ -9,7 +9,7 @@ import (
 
 // Pages are for who asks by an address or a name of this host, and not for names that others can let resolve to it.
 func TestPagesNeedAnAddressOrNameOfTheHost(t *testing.T) {
-	own := func() []string { return []string{"lb1", "lb1.example.com"} }
+	own := func() []string { return []string{"", "lb1", "lb1.example.com"} } // node_name may be empty
 	h := OnlyAs(own, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("answer")) }))
 	for _, tt := range []struct {
 		host string
@@ -20,7 +20,7 @@ func TestPagesNeedAnAddressOrNameOfTheHost(t *testing.T) {
 		{"localhost", 200}, {"LocalHost:10349", 200}, {"localhost.:10349", 200},
 		{"lb1", 200}, {"LB1:10349", 200}, {"lb1.example.com.:10349", 200}, {"", 200},
 		{"evil.example:10349", 403}, {"lb1.evil.example", 403}, {"localhost.evil.example", 403}, {"127.0.0.1.evil.example", 403},
-		{"lb2", 403}, {".", 403}, {"192.0.2.1x", 403}, {"[lb3]:80", 403}, {"a b", 403}, {strings.Repeat("a", 5000), 403},
+		{"lb2", 403}, {".", 403}, {":10349", 403}, {"192.0.2.1x", 403}, {"[lb3]:80", 403}, {"a b", 403}, {strings.Repeat("a", 5000), 403},
 	} {
 		r := httptest.NewRequest("GET", "http://x/metrics", nil)
 		r.Host = tt.host
