@@ -29,7 +29,10 @@ const (
 	keptFor = 10 * time.Second
 )
 
-var errBusy = errors.New("too many different questions are asked at once; ask again later")
+var (
+	errBusy       = errors.New("too many different questions are asked at once; ask again later")
+	errUnfinished = errors.New("the answer could not be rendered")
+)
 
 // answers keep what has been rendered for a moment. Each is rendered once, for all who ask for it meanwhile.
 type answers struct {
@@ -57,10 +60,11 @@ func (a *answers) get(ctx context.Context, question string, render func(io.Write
 	if mine {
 		turn, cancel := context.WithTimeout(context.WithoutCancel(ctx), turnPatience)
 		defer cancel()
+		defer a.forget(question, got)
+		defer close(got.done)
 		a.facts()
 		got.render(turn, a.budget, render)
-		close(got.done)
-		a.forget(question, got)
+		return got, got.err
 	}
 	select {
 	case <-got.done:
@@ -77,7 +81,7 @@ func (a *answers) find(question string) (got *answer, mine bool) {
 	if got = a.kept[question]; got != nil && (!got.isDone() || time.Since(got.at) < moment) {
 		return got, false
 	}
-	got = &answer{done: make(chan struct{})}
+	got = &answer{done: make(chan struct{}), err: errUnfinished}
 	for other, o := range a.kept {
 		if o.isDone() && time.Since(o.at) >= moment {
 			delete(a.kept, other)

@@ -25,7 +25,7 @@ const (
 
 // apiStatus answers with a control.Summary, as svcproxy status --problems -o json.
 func (p *Page) apiStatus(r *http.Request) (kind, func(io.Writer) error, error) {
-	_, err := questionOf(r.URL.Query(), nil)
+	_, err := questionOf(r.URL.RawQuery, nil)
 	return jsonText, func(w io.Writer) error {
 		f, _, err := p.known()
 		if err != nil {
@@ -37,7 +37,7 @@ func (p *Page) apiStatus(r *http.Request) (kind, func(io.Writer) error, error) {
 
 // apiFiles answers with what sources know of themselves, as in svcproxy status -o json.
 func (p *Page) apiFiles(r *http.Request) (kind, func(io.Writer) error, error) {
-	_, err := questionOf(r.URL.Query(), nil)
+	_, err := questionOf(r.URL.RawQuery, nil)
 	return jsonText, func(w io.Writer) error {
 		f, _, err := p.known()
 		if err != nil {
@@ -56,7 +56,7 @@ type servicePage struct {
 
 // apiServices answers with services, each as in svcproxy status -o json.
 func (p *Page) apiServices(r *http.Request) (kind, func(io.Writer) error, error) {
-	q, err := questionOf(r.URL.Query(), serviceKeys)
+	q, err := questionOf(r.URL.RawQuery, serviceKeys)
 	return jsonText, func(w io.Writer) error { return p.writeServices(r, q, w) }, err
 }
 

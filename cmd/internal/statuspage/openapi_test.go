@@ -48,7 +48,8 @@ func openAPIOf(t *testing.T) []byte {
 			"200": object{"description": "what is known, a second ago at most", "content": object{"application/json": object{"schema": schema}}},
 			"400": object{"description": "the query is not understood: what to write instead, as plain text"},
 			"403": object{"description": "the Host header has a name that is not this host's"},
-			"503": object{"description": "too many different questions are asked at once: ask again after Retry-After"},
+			"405": object{"description": "the method is neither GET nor HEAD"},
+			"503": object{"description": "too many different questions are asked at once, or nothing is known yet: ask again after Retry-After"},
 		}}
 		if len(parameters) > 0 {
 			get["parameters"] = parameters
@@ -87,7 +88,9 @@ func openAPIOf(t *testing.T) []byte {
 		"or {} with the event reset, after which all follows. Of an object that changed several times the last state is sent", w.schema(reflect.TypeFor[Change]()),
 		parameter("all", "begin with the state of everything", object{"type": "boolean"}),
 		object{"name": "Last-Event-ID", "in": "header", "description": "of the last event that was read: those behind it follow", "schema": object{"type": "string"}})
-	events["get"].(object)["responses"].(object)["200"] = object{"description": "a stream that ends when the client goes, or does not read for 10 s", "content": object{
+	responses := events["get"].(object)["responses"].(object)
+	responses["503"] = object{"description": "32 clients listen already, or there are more than 200,000 objects"}
+	responses["200"] = object{"description": "a stream that ends when the client goes, or does not read for 10 s", "content": object{
 		"text/event-stream": object{"schema": w.schema(reflect.TypeFor[Change]())},
 	}}
 	doc["paths"].(object)["/api/v1/events"] = events

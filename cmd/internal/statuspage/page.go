@@ -155,7 +155,7 @@ func (p *Page) serve(w http.ResponseWriter, r *http.Request, ask func(*http.Requ
 	defer cancel()
 	a, err := p.answers.get(ctx, r.URL.Path+"?"+r.URL.Query().Encode(), render)
 	switch {
-	case errors.Is(err, errBusy):
+	case errors.Is(err, errBusy), errors.Is(err, errUnknown):
 		w.Header().Set("Retry-After", "10")
 		refuse(w, http.StatusServiceUnavailable, err)
 	case err != nil:

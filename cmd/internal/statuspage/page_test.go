@@ -370,6 +370,8 @@ func TestQuestions(t *testing.T) {
 	for query, want := range map[string]string{
 		"?stat=down":                     `unknown key "stat"; want namespace, service, state, q, page or refresh`,
 		"?state=dwn":                     `unknown state "dwn"; want trouble, `,
+		"?state=%zz":                     `the query string cannot be read: invalid URL escape "%zz"`,
+		"?state=down;page=2":             `the query string cannot be read: invalid semicolon separator in query`,
 		"?page=0":                        `page is "0"; want a number from 1 to 1000000`,
 		"?page=1&page=2":                 `"page" is there 2 times`,
 		"?service=%5B":                   `is no name or pattern of services`,
@@ -435,6 +437,7 @@ func TestCompressed(t *testing.T) {
 func TestReadersShareAnAnswer(t *testing.T) {
 	w := newWorld()
 	p := w.page()
+	p.facts.Moment = time.Hour // the test may take longer than a second
 	rendered, begun := 0, make(chan struct{})
 	var all sync.WaitGroup
 	for range 20 {
@@ -469,6 +472,39 @@ func TestReadersShareAnAnswer(t *testing.T) {
 	}
 	if w.asked != 1 {
 		t.Errorf("a summary was asked for %d times", w.asked)
+	}
+}
+
+// What cannot be rendered holds up nobody who asks for it again.
+func TestPanicHoldsUpNobody(t *testing.T) {
+	p := newWorld().page()
+	func() {
+		defer func() { _ = recover() }() // as a server does
+		_, _ = p.answers.get(t.Context(), "same", func(io.Writer) error { panic("a bug") })
+	}()
+	soon, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if _, err := p.answers.get(soon, "same", func(io.Writer) error { return nil }); err != nil {
+		t.Error(err)
+	}
+}
+
+// As long as nothing is known a client is to ask again.
+func TestNothingIsKnownYet(t *testing.T) {
+	w := newWorld()
+	p := w.page()
+	wait := make(chan struct{})
+	defer close(wait)
+	summary := p.Summary
+	p.Summary = func(ctx context.Context, most int) (control.Summary, []source.Status) {
+		<-wait
+		return summary(ctx, most)
+	}
+	p.facts.Find, p.facts.Patience = p.gather, time.Millisecond
+	for _, path := range []string{"/", "/files", "/api/v1/status", "/api/v1/files"} {
+		if rec := get(t, p, path, http.StatusServiceUnavailable); rec.Header().Get("Retry-After") == "" {
+			t.Errorf("%s: %v", path, rec.Header())
+		}
 	}
 }
 

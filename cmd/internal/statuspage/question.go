@@ -46,7 +46,11 @@ var (
 )
 
 // questionOf reads a query string that has these keys at most. The error says what to write instead.
-func questionOf(query url.Values, keys []string) (q question, err error) {
+func questionOf(text string, keys []string) (q question, err error) {
+	query, err := parseQuery(text)
+	if err != nil {
+		return q, err
+	}
 	for key, values := range query {
 		if !slices.Contains(keys, key) {
 			return q, fmt.Errorf("unknown key %s; want %s", source.Excerpt(key), source.Either(keys))
@@ -91,6 +95,15 @@ func questionOf(query url.Values, keys []string) (q question, err error) {
 		}
 	}
 	return q, nil
+}
+
+// parseQuery reads a query string, no part of which may be left out as http.Request does.
+func parseQuery(text string) (url.Values, error) {
+	query, err := url.ParseQuery(text)
+	if err != nil {
+		return nil, fmt.Errorf("the query string cannot be read: %w", err)
+	}
+	return query, nil
 }
 
 func number(text, key string, to *int, least, standard, most int) (err error) {

@@ -181,7 +181,7 @@ type version struct {
 
 // overview answers with the first page.
 func (p *Page) overview(r *http.Request) (kind, func(io.Writer) error, error) {
-	q, err := questionOf(r.URL.Query(), pageKeys)
+	q, err := questionOf(r.URL.RawQuery, pageKeys)
 	return htmlText, func(w io.Writer) error {
 		f, inTime, err := p.known()
 		if err != nil {
@@ -193,7 +193,7 @@ func (p *Page) overview(r *http.Request) (kind, func(io.Writer) error, error) {
 
 // files answers with all files.
 func (p *Page) files(r *http.Request) (kind, func(io.Writer) error, error) {
-	q, err := questionOf(r.URL.Query(), []string{"q", "page", "refresh"})
+	q, err := questionOf(r.URL.RawQuery, []string{"q", "page", "refresh"})
 	return htmlText, func(w io.Writer) error {
 		f, inTime, err := p.known()
 		if err != nil {
