@@ -1,6 +1,7 @@
 package statuspage
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,8 +19,8 @@ const (
 	// maxWatchers is how many clients can watch at once.
 	maxWatchers = 32
 
-	// perWrite is how many changes are written at once.
-	perWrite = 500
+	// perWrite is how many changes are written at once. To find them costs a look at all that are newer.
+	perWrite = 2_000
 
 	// quietTime is after what time without a change a client gets a comment, so that who is in between keeps the connection.
 	quietTime = 15 * time.Second
@@ -99,7 +100,11 @@ func (p *Page) eachState(visit func(report.Object, string, func() string)) {
 
 // serveEvents tells a client of changes until it goes, as server-sent events.
 func (p *Page) serveEvents(w http.ResponseWriter, r *http.Request) {
-	q := r.URL.Query()
+	q, err := parseQuery(r.URL.RawQuery)
+	if err != nil {
+		refuse(w, http.StatusBadRequest, err)
+		return
+	}
 	for key := range q {
 		if key != "all" {
 			refuse(w, http.StatusBadRequest, fmt.Errorf("unknown key %s; want all", source.Excerpt(key)))
@@ -124,10 +129,7 @@ func (p *Page) serveEvents(w http.ResponseWriter, r *http.Request) {
 	}
 	secure(w.Header(), eventText)
 	s := &stream{w: w, control: http.NewResponseController(w), run: p.watchers.run, seen: seen}
-	if err := s.control.SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return
-	}
-	if err := s.hello(reset); err == nil {
+	if s.hello(reset) == nil {
 		p.follow(r, s)
 	}
 }
@@ -139,8 +141,9 @@ func (p *Page) follow(r *http.Request, s *stream) {
 	for {
 		p.watchers.update(p.eachState)
 		for more := true; more; {
-			list := p.watchers.since(s.seen, perWrite)
-			if more = len(list) == perWrite; s.write(list) != nil {
+			var text string
+			var err error
+			if text, more, err = p.news(r.Context(), s); err != nil || s.send(text) != nil {
 				return
 			}
 		}
@@ -153,6 +156,22 @@ func (p *Page) follow(r *http.Request, s *stream) {
 		case <-again.C:
 		}
 	}
+}
+
+// news returns the next changes as text, when it is the turn of the client: they are rendered within the budget of all answers. It
+// reports whether there may be more.
+func (p *Page) news(ctx context.Context, s *stream) (text string, more bool, err error) {
+	if last, _, _ := p.watchers.position(); last == s.seen {
+		return "", false, nil
+	}
+	end, err := p.answers.budget.begin(ctx)
+	if err != nil {
+		return "", false, err
+	}
+	defer end()
+	list := p.watchers.since(s.seen, perWrite)
+	text, err = s.text(list)
+	return text, len(list) == perWrite, err
 }
 
 // begin returns behind which number a client is to be told of changes, and whether it has missed some for good. Without the
@@ -183,17 +202,18 @@ type stream struct {
 	wrote   time.Time // at last
 }
 
-// hello begins the stream. reset: what the client knows is not to be used any more, all follows.
+// hello begins the stream. Its ID is for a client that is cut off before it has read an event. reset: what the client knows is not
+// to be used any more, all follows.
 func (s *stream) hello(reset bool) error {
-	text := "retry: 5000\n: changes of endpoints, addresses, announcements and files follow\n\n"
+	text := fmt.Sprintf("id: %s-%d\nretry: 5000\n: changes of endpoints, addresses, announcements and files follow\n\n", s.run, s.seen)
 	if reset {
 		text += "event: reset\ndata: {}\n\n"
 	}
 	return s.send(text)
 }
 
-// write writes changes, or a comment where there has been nothing for long.
-func (s *stream) write(list []Change) error {
+// text returns changes as events.
+func (s *stream) text(list []Change) (string, error) {
 	var b strings.Builder
 	for i := range list {
 		ch := &list[i]
@@ -203,21 +223,21 @@ func (s *stream) write(list []Change) error {
 		}
 		data, err := json.Marshal(ch)
 		if err != nil {
-			return fmt.Errorf("writing a change: %w", err)
+			return "", fmt.Errorf("writing a change: %w", err)
 		}
 		fmt.Fprintf(&b, "id: %s-%d\nevent: %s\ndata: %s\n\n", s.run, ch.number, ch.Kind, data)
 	}
-	switch {
-	case b.Len() > 0:
-		return s.send(b.String())
-	case time.Since(s.wrote) > quietTime:
-		return s.send(": nothing has changed\n\n")
-	}
-	return nil
+	return b.String(), nil
 }
 
-// send sends text now, and fails where the client does not read it in time.
+// send sends text now, or a comment where there has been none for long. It fails where the client does not read it in time.
 func (s *stream) send(text string) error {
+	if text == "" {
+		if time.Since(s.wrote) < quietTime {
+			return nil
+		}
+		text = ": nothing has changed\n\n"
+	}
 	s.wrote = time.Now()
 	if err := s.control.SetWriteDeadline(s.wrote.Add(writeTime)); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return err

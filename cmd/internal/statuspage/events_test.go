@@ -158,6 +158,15 @@ func (w *watcher) next() (kind, id string, ch Change) {
 	return "", "", Change{}
 }
 
+// begin returns the ID that comes before all events.
+func (w *watcher) begin() string {
+	w.Helper()
+	if w.in.Scan(); !strings.HasPrefix(w.in.Text(), "id: ") {
+		w.Fatalf("the stream begins with %q", w.in.Text())
+	}
+	return strings.TrimPrefix(w.in.Text(), "id: ")
+}
+
 func (w *watcher) expect(kind, name, state string) (id string) {
 	w.Helper()
 	gotKind, id, ch := w.next()
@@ -199,6 +208,7 @@ func TestEvents(t *testing.T) {
 	t.Cleanup(http.DefaultClient.CloseIdleConnections)
 
 	first := watch(t, srv.URL+"/api/v1/events", "")
+	begin := watch(t, srv.URL+"/api/v1/events", "").begin()
 	all := watch(t, srv.URL+"/api/v1/events?all", "")
 	all.expect("endpoint", "10.0.0.1", "up")
 	all.expect("endpoint", "10.0.0.2", "up")
@@ -215,10 +225,14 @@ func TestEvents(t *testing.T) {
 	first.expect("endpoint", "10.0.0.1", "up")
 	first.expect("address", "10.96.0.10:80/tcp", "balance")
 
+	quiet := watch(t, srv.URL+"/api/v1/events", begin) // it had read no event
+	quiet.expect("endpoint", "10.0.0.2", "down")
+
 	again := watch(t, srv.URL+"/api/v1/events", id)
 	again.expect("endpoint", "10.0.0.2", "down")
 	again.expect("endpoint", "10.0.0.1", "up")
 	again.expect("address", "10.96.0.10:80/tcp", "balance")
+	get(t, p, "/api/v1/events?all;", http.StatusBadRequest)
 	for _, id := range []string{"other-7", "x", p.watchers.run + "-99999", p.watchers.run + "-0"} {
 		lost := watch(t, srv.URL+"/api/v1/events", id)
 		if kind, _, _ := lost.next(); kind != "reset" {
@@ -276,4 +290,60 @@ func TestSlowWatcherIsDropped(t *testing.T) {
 	p.watchers.mu.Lock()
 	defer p.watchers.mu.Unlock()
 	p.watchers.end.Stop()
+}
+
+// What clients of events are sent is rendered within the budget of all answers.
+func TestEventsKeepTheBudget(t *testing.T) {
+	w := newWorld()
+	w.sources = []source.Status{{Files: []source.FileStatus{{Path: "web.toml", State: source.Accepted}}}}
+	p := w.page()
+	mux := http.NewServeMux()
+	p.AddTo(mux)
+	srv := httptest.NewServer(mux)
+	t.Cleanup(srv.Close)
+	t.Cleanup(http.DefaultClient.CloseIdleConnections)
+	end, err := p.answers.budget.begin(t.Context())
+	fatal.If(t, err)
+	all := watch(t, srv.URL+"/api/v1/events?all", "")
+	got := make(chan string)
+	go func() {
+		all.in.Scan() // ID
+		for all.in.Scan() {
+			if line := all.in.Text(); strings.HasPrefix(line, "event: ") {
+				got <- line
+				return
+			}
+		}
+		close(got)
+	}()
+	select {
+	case line := <-got:
+		end()
+		t.Fatalf("%q is there while another answer is rendered", line)
+	case <-time.After(200 * time.Millisecond):
+	}
+	end()
+	if line := <-got; line != "event: file" {
+		t.Errorf("%q", line)
+	}
+}
+
+// A request that promises a body and does not send it is not waited for.
+func TestEventsWithoutTheBody(t *testing.T) {
+	p := newWorld().page()
+	mux := http.NewServeMux()
+	p.AddTo(mux)
+	srv := httptest.NewUnstartedServer(mux)
+	srv.Config.ReadTimeout = 200 * time.Millisecond
+	srv.Start()
+	t.Cleanup(srv.Close)
+	conn, err := net.Dial("tcp", srv.Listener.Addr().String())
+	fatal.If(t, err)
+	defer conn.Close()
+	_, err = fmt.Fprintf(conn, "GET /api/v1/events HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 10\r\n\r\n")
+	fatal.If(t, err)
+	fatal.If(t, conn.SetReadDeadline(time.Now().Add(10*time.Second)))
+	if line, err := bufio.NewReader(conn).ReadString('\n'); err != nil || !strings.HasPrefix(line, "HTTP/1.1 200") {
+		t.Errorf("%q, %v", line, err)
+	}
 }
