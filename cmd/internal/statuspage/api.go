@@ -13,15 +13,8 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-const (
-	// Of how many services the status is in memory at once: first few, then as many as have some batchSize endpoints and
-	// addresses. Each batch costs a look at all services.
-	firstBatch, maxBatch = 100, 4_000
-	batchSize            = 20_000
-
-	// maxEndpoints is how many endpoints and addresses an answer has, unless one service has more.
-	maxEndpoints = 100_000
-)
+// maxEndpoints is how many endpoints and addresses an answer has, unless one service has more.
+const maxEndpoints = 100_000
 
 // apiStatus answers with a control.Summary, as svcproxy status --problems -o json.
 func (p *Page) apiStatus(r *http.Request) (kind, func(io.Writer) error, error) {
@@ -74,11 +67,8 @@ func (p *Page) writeServices(r *http.Request, q question, w io.Writer) error {
 		return err
 	}
 	written, size := 0, 0
-	for batch, left := firstBatch, rest[:min(q.Limit, len(rest))]; len(left) > 0 && size < maxEndpoints; {
-		list := statusOf(s, left[:min(batch, len(left))])
-		left = left[min(batch, len(left)):]
+	for list := range inBatches(s, rest[:min(q.Limit, len(rest))]) {
 		p.AddTraffic(context.WithoutCancel(r.Context()), list)
-		before := size
 		for i := range list {
 			if err := writeService(w, &list[i], written > 0); err != nil {
 				return err
@@ -88,7 +78,9 @@ func (p *Page) writeServices(r *http.Request, q question, w io.Writer) error {
 				break
 			}
 		}
-		batch = min(maxBatch, max(1, len(list)*batchSize/max(1, size-before)))
+		if size >= maxEndpoints {
+			break
+		}
 	}
 	next := ""
 	if written > 0 && written < len(rest) {

@@ -3,6 +3,7 @@ package statuspage
 import (
 	"context"
 	"errors"
+	"iter"
 	"slices"
 	"time"
 
@@ -17,9 +18,6 @@ const (
 	// maxProblems is how many problems are named.
 	maxProblems = 50
 
-	// maxDown is how many services are, of those with endpoints that fail their check.
-	maxDown = 10
-
 	// maxNamespaces is how many namespaces can be chosen from.
 	maxNamespaces = 200
 
@@ -30,13 +28,13 @@ const (
 	gatherTime = 10 * time.Second
 )
 
-// facts are what all answers of a moment have in common. Their size does not grow with the services.
+// facts are what all answers of a moment have in common. Their size does not grow with the services, but with the files.
 type facts struct {
 	at         time.Time
 	summary    control.Summary
 	sources    []source.Status // what sources know of themselves, with all files
 	counts     report.Counts
-	down       []report.ServiceStatus // the first services with endpoints that fail their check
+	down       []problem // the first endpoints that fail their check
 	namespaces []string
 }
 
@@ -59,18 +57,66 @@ func (p *Page) gather() *facts {
 	f.summary, f.sources = p.Summary(ctx, maxProblems)
 	s := p.Snapshot()
 	if f.counts.Endpoints[policy.Down.String()] > 0 {
-		keys := report.Find(s, report.Filter{State: policy.Down.String()})
-		f.down = statusOf(s, keys[:min(len(keys), maxDown)])
+		f.down = downOf(s, f.at)
 	}
 	f.namespaces = namespacesOf(s)
 	return f
 }
 
+// downOf returns the first endpoints that fail their check.
+func downOf(s *report.Snapshot, now time.Time) (list []problem) {
+	keys := report.Find(s, report.Filter{State: policy.Down.String()})
+	for services := range inBatches(s, keys[:min(len(keys), maxProblems)]) {
+		for _, svc := range services {
+			to := serviceLink(svc.Key().String(), true)
+			for _, e := range svc.Endpoints {
+				switch {
+				case len(list) == maxProblems:
+					return list
+				case e.State == policy.Down.String():
+					list = append(list, problem{Subject: to, Address: e.Address, State: "DOWN", Why: "for " + control.Since(now, e) + ". " + control.Why(now, e)})
+				}
+			}
+		}
+	}
+	return list
+}
+
+const (
+	// batchSize is how many endpoints and addresses of services, of maxBatch services at most, have their status in memory at
+	// once, unless one service has more.
+	batchSize = 20_000
+	maxBatch  = 4_000
+)
+
+// inBatches yields the status of some services, in the order of their names. Each batch costs a look at all services.
+func inBatches(s *report.Snapshot, keys []source.Key) iter.Seq[[]report.ServiceStatus] {
+	return func(yield func([]report.ServiceStatus) bool) {
+		sizes := make(map[source.Key]uint64, len(keys))
+		for _, k := range keys {
+			sizes[k] = 0
+		}
+		for i := range s.Services {
+			svc := s.Services[i].Service
+			if _, wanted := sizes[svc.Key]; wanted {
+				sizes[svc.Key] = uint64(len(svc.Endpoints)) + svc.Products().Frontends
+			}
+		}
+		for len(keys) > 0 {
+			n, size := 1, sizes[keys[0]]
+			for ; n < min(len(keys), maxBatch) && size+sizes[keys[n]] <= batchSize; n++ {
+				size += sizes[keys[n]]
+			}
+			if !yield(statusOf(s, keys[:n])) {
+				return
+			}
+			keys = keys[n:]
+		}
+	}
+}
+
 // statusOf returns the status of some services, in the order of their names.
 func statusOf(s *report.Snapshot, keys []source.Key) []report.ServiceStatus {
-	if len(keys) == 0 {
-		return nil
-	}
 	wanted := make(map[source.Key]bool, len(keys))
 	for _, k := range keys {
 		wanted[k] = true

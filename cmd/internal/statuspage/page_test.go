@@ -527,3 +527,60 @@ func TestBusy(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Of large services few are in memory at once, of small ones many.
+func TestBatches(t *testing.T) {
+	w := newWorld()
+	var keys []source.Key
+	for i := range 5 {
+		name := fmt.Sprint("svc-", i)
+		w.add(name, nil, func(s *source.Service) {
+			if i < 3 {
+				s.Endpoints = make([]source.Endpoint, batchSize*2/3)
+			}
+		})
+		keys = append(keys, source.Key{Namespace: "default", Name: name})
+	}
+	var got []string
+	for list := range inBatches(w.Snapshot, keys) {
+		names := ""
+		for _, s := range list {
+			names += s.Name
+		}
+		got = append(got, names)
+	}
+	if want := []string{"svc-0", "svc-1", "svc-2svc-3svc-4"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// What is kept and shown of a service is bounded in all of its parts.
+func TestLargeServices(t *testing.T) {
+	w := newWorld()
+	var addrs []string
+	for i := range 200 {
+		addrs = append(addrs, fmt.Sprint("10.0.0.", i+1))
+	}
+	edit := func(s *source.Service) {
+		s.VIPs, s.Announce = nil, source.BGP
+		for i := range 200 {
+			s.VIPs = append(s.VIPs, netip.AddrFrom4([4]byte{10, 96, 1, byte(i)}))
+		}
+	}
+	failed := make([]string, len(addrs))
+	for i, a := range addrs {
+		failed[i] = a + " failed"
+	}
+	for _, name := range []string{"a", "b"} {
+		w.add(name, policytest.Conditions(failed...), policytest.Probed, policytest.Endpoints(addrs...), edit)
+	}
+	p := w.page()
+	if f := p.gather(); len(f.down) != maxProblems {
+		t.Errorf("%d endpoints that are down are kept", len(f.down))
+	}
+	body := get(t, p, "/?service=*", http.StatusOK).Body.String()
+	list, _, _ := strings.Cut(body[strings.Index(body, `id="list"`):], "<h2>")
+	if n := strings.Count(list, " by bgp: "); n != 2*maxRows || strings.Count(list, "and 188 more addresses to announce") != 2 {
+		t.Errorf("%d addresses to announce of 2 services", n)
+	}
+}

@@ -32,16 +32,25 @@ func serviceOf(st report.ServiceStatus, most int, now time.Time) service {
 	}
 	serves := func(f report.FrontendStatus) int { return toInt(f.Serves()) }
 	frontends := worstFirst(report.Runs(st.Frontends), most, serves)
-	s.MoreAddr = max(0, len(frontends)-most)
-	for _, f := range frontends[:len(frontends)-s.MoreAddr] {
+	frontends, s.MoreAddr = cut(frontends, most)
+	for _, f := range frontends {
 		s.Addresses = append(s.Addresses, address{f, !f.Serves(), control.ActionOf(f)})
 	}
 	endpoints := worstFirst(st.Endpoints, most, func(e report.EndpointStatus) int { return toInt(class(e.State) != "bad") })
-	s.MoreRows = max(0, len(endpoints)-most)
-	for _, e := range endpoints[:len(endpoints)-s.MoreRows] {
+	endpoints, s.MoreRows = cut(endpoints, most)
+	for _, e := range endpoints {
 		s.Rows = append(s.Rows, endpointOf(st.Key(), e, now))
 	}
+	s.Announced, s.MoreAnnounced = cut(worstFirst(st.Announced, most, func(a report.AnnouncedAddress) int { return toInt(a.Announced) }), most)
+	s.Warnings, s.MoreWarn = cut(st.Warnings, most)
+	s.Endpoints, s.Frontends = nil, nil // they are in Rows and Addresses
 	return s
+}
+
+// cut returns the first of a list, in memory of their own, and how many more there are.
+func cut[T any](list []T, most int) (first []T, more int) {
+	more = max(0, len(list)-most)
+	return slices.Clone(list[:len(list)-more]), more
 }
 
 // worstFirst puts those first, of more than so many, that have the least rank.

@@ -27,8 +27,8 @@ const (
 	// perPage is how many services, or files, a page lists.
 	perPage = 50
 
-	// maxRows is how many addresses and how many endpoints of a service are listed beside others; maxRowsAlone, of one
-	// service alone on its page.
+	// maxRows is how many addresses, endpoints, warnings and addresses to announce of a service are listed beside others, of each;
+	// maxRowsAlone, of one service alone on its page.
 	maxRows      = 12
 	maxRowsAlone = 1_000
 
@@ -134,18 +134,20 @@ type problem struct {
 
 type service struct {
 	report.ServiceStatus
-	To          string // a page of it alone
-	File        string
-	Changed     string // for how long its file has been as it is; empty: not known
-	Labels      []string
-	Counted     bool
-	Rate        string
-	Active      int
-	Addresses   []address
-	MoreAddr    int
-	Rows        []endpoint
-	MoreRows    int
-	NoAddresses string
+	To            string // a page of it alone
+	File          string
+	Changed       string // for how long its file has been as it is; empty: not known
+	Labels        []string
+	Counted       bool
+	Rate          string
+	Active        int
+	Addresses     []address
+	MoreAddr      int
+	MoreAnnounced int
+	MoreWarn      int
+	Rows          []endpoint
+	MoreRows      int
+	NoAddresses   string
 }
 
 type address struct {
@@ -257,9 +259,7 @@ func (p *Page) view(f *facts, inTime bool, q question) overview {
 		v.Announced += fmt.Sprintf("%s by %s. ", control.Counted(f.summary.Announced.Count[means], "address"), means)
 	}
 
-	v.Files = filesOf(f, now)
-	v.MoreFiles = max(0, len(v.Files)-maxFiles)
-	v.Files = v.Files[:len(v.Files)-v.MoreFiles]
+	v.Files, v.MoreFiles = cut(filesOf(f, now), maxFiles)
 	for _, r := range h.newest {
 		v.Versions = append(v.Versions, version{r, control.Age(now, r.At), control.ChangedIn(r)})
 	}
@@ -312,20 +312,11 @@ func (v *overview) problems(f *facts, now time.Time) {
 	for _, x := range s.Problems {
 		v.Problems = append(v.Problems, problem{serviceLink(x.Subject, x.Place != ""), x.Address, x.State, x.Reason, x.Place})
 	}
-	shown := 0
-	for _, svc := range f.down {
-		for _, e := range svc.Endpoints {
-			if e.State == policy.Down.String() && shown < maxProblems {
-				shown++
-				v.Problems = append(v.Problems, problem{serviceLink(svc.Key().String(), true), e.Address, "DOWN", "for " + control.Since(now, e) + ". " + control.Why(now, e), ""})
-			}
-		}
-	}
-	v.More = s.Left.Problems + s.Left.Broken + max(0, f.counts.Endpoints[policy.Down.String()]-shown)
+	v.Problems = append(v.Problems, f.down...)
+	v.More = s.Left.Problems + s.Left.Broken + max(0, f.counts.Endpoints[policy.Down.String()]-len(f.down))
 	slices.SortStableFunc(v.Problems, func(a, b problem) int { return toInt(a.State == "") - toInt(b.State == "") }) // of the host last
-	more := max(0, len(v.Problems)-maxShown)
-	v.More += more
-	v.Problems = v.Problems[:len(v.Problems)-more]
+	shown, more := cut(v.Problems, maxShown)
+	v.Problems, v.More = shown, v.More+more
 }
 
 // serviceLink returns the name of a service with a link to it; of something else, the name.
@@ -345,19 +336,20 @@ func (v *overview) services(p *Page, q *question, h history, now time.Time) {
 	v.Found = len(keys)
 	var here []source.Key
 	here, v.Pages = paged(keys, q, "/")
-	list := statusOf(s, here)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	p.AddTraffic(ctx, list)
 	most := maxRows
 	if len(keys) == 1 {
 		most = maxRowsAlone
 	}
-	for _, st := range list {
-		row := serviceOf(st, most, now)
-		if at, ok := h.changed[filepath.Base(st.Unit)]; ok {
-			row.Changed = control.Age(now, at)
+	for list := range inBatches(s, here) {
+		p.AddTraffic(ctx, list)
+		for _, st := range list {
+			row := serviceOf(st, most, now)
+			if at, ok := h.changed[filepath.Base(st.Unit)]; ok {
+				row.Changed = control.Age(now, at)
+			}
+			v.Services = append(v.Services, row)
 		}
-		v.Services = append(v.Services, row)
 	}
 }
