@@ -115,22 +115,30 @@ func (c *changes) bury() {
 		if ch.State == "" {
 			c.order.Remove(e)
 			delete(c.objects, ch.Object)
-			c.from, c.gone = ch.number, c.gone-1
+			c.from, c.gone, ch.number = ch.number, c.gone-1, 0 // no cursor is there any more
 		}
 		e = next
 	}
 }
 
-// since returns up to most changes behind a number, the oldest first.
-func (c *changes) since(number uint64, most int) (out []Change) {
+// A cursor is how far a client has read.
+type cursor struct {
+	number uint64        // of the last change
+	at     *list.Element // the change, unless its object has changed again or is forgotten
+}
+
+// since returns up to most changes behind a cursor, the oldest first, and moves it.
+func (c *changes) since(seen *cursor, most int) (out []Change) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.order == nil {
 		return nil
 	}
-	e := c.order.Back()
-	for ; e != nil && e.Value.(*Change).number > number; e = e.Prev() {
-		continue
+	e := seen.at
+	if e == nil || e.Value.(*Change).number != seen.number {
+		for e = c.order.Back(); e != nil && e.Value.(*Change).number > seen.number; e = e.Prev() {
+			continue
+		}
 	}
 	if e == nil {
 		e = c.order.Front()
@@ -138,7 +146,9 @@ func (c *changes) since(number uint64, most int) (out []Change) {
 		e = e.Next()
 	}
 	for ; e != nil && len(out) < most; e = e.Next() {
-		out = append(out, *e.Value.(*Change))
+		ch := e.Value.(*Change)
+		seen.number, seen.at = ch.number, e
+		out = append(out, *ch)
 	}
 	return out
 }

@@ -19,8 +19,8 @@ const (
 	// maxWatchers is how many clients can watch at once.
 	maxWatchers = 32
 
-	// perWrite is how many changes are written at once. To find them costs a look at all that are newer.
-	perWrite = 2_000
+	// perWrite is how many changes are written at once.
+	perWrite = 500
 
 	// quietTime is after what time without a change a client gets a comment, so that who is in between keeps the connection.
 	quietTime = 15 * time.Second
@@ -128,7 +128,7 @@ func (p *Page) serveEvents(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	secure(w.Header(), eventText)
-	s := &stream{w: w, control: http.NewResponseController(w), run: p.watchers.run, seen: seen}
+	s := &stream{w: w, control: http.NewResponseController(w), run: p.watchers.run, seen: cursor{number: seen}}
 	if s.hello(reset) == nil {
 		p.follow(r, s)
 	}
@@ -161,7 +161,7 @@ func (p *Page) follow(r *http.Request, s *stream) {
 // news returns the next changes as text, when it is the turn of the client: they are rendered within the budget of all answers. It
 // reports whether there may be more.
 func (p *Page) news(ctx context.Context, s *stream) (text string, more bool, err error) {
-	if last, _, _ := p.watchers.position(); last == s.seen {
+	if last, _, _ := p.watchers.position(); last == s.seen.number {
 		return "", false, nil
 	}
 	end, err := p.answers.budget.begin(ctx)
@@ -169,7 +169,7 @@ func (p *Page) news(ctx context.Context, s *stream) (text string, more bool, err
 		return "", false, err
 	}
 	defer end()
-	list := p.watchers.since(s.seen, perWrite)
+	list := p.watchers.since(&s.seen, perWrite)
 	text, err = s.text(list)
 	return text, len(list) == perWrite, err
 }
@@ -198,14 +198,14 @@ type stream struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
 	run     string
-	seen    uint64    // number of the last change that was written
+	seen    cursor    // the last change that was written
 	wrote   time.Time // at last
 }
 
 // hello begins the stream. Its ID is for a client that is cut off before it has read an event. reset: what the client knows is not
 // to be used any more, all follows.
 func (s *stream) hello(reset bool) error {
-	text := fmt.Sprintf("id: %s-%d\nretry: 5000\n: changes of endpoints, addresses, announcements and files follow\n\n", s.run, s.seen)
+	text := fmt.Sprintf("id: %s-%d\nretry: 5000\n: changes of endpoints, addresses, announcements and files follow\n\n", s.run, s.seen.number)
 	if reset {
 		text += "event: reset\ndata: {}\n\n"
 	}
@@ -217,7 +217,6 @@ func (s *stream) text(list []Change) (string, error) {
 	var b strings.Builder
 	for i := range list {
 		ch := &list[i]
-		s.seen = ch.number
 		if ch.State == "" && ch.Was == "" {
 			continue
 		}

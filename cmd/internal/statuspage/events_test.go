@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"pgregory.net/rapid"
+
 	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/proxier/policy"
@@ -50,7 +52,7 @@ func TestChanges(t *testing.T) {
 	var c changes
 	expect := func(seen uint64, want string) {
 		t.Helper()
-		if got := text(c.since(seen, 100)); got != want {
+		if got := text(c.since(&cursor{number: seen}, 100)); got != want {
 			t.Errorf("since %d: %s, want %s", seen, got, want)
 		}
 	}
@@ -66,10 +68,10 @@ func TestChanges(t *testing.T) {
 	expect(begin, "a checking>up (why a), c >new (why c), b up>")
 	expect(seen, "a checking>up (why a), c >new (why c), b up>")
 	c.pass("a up", "c new")
-	if last, _, _ := c.position(); len(c.since(last, 100)) > 0 {
+	if last, _, _ := c.position(); len(c.since(&cursor{number: last}, 100)) > 0 {
 		t.Error("what did not change changed")
 	}
-	if got := text(c.since(begin, 2)); got != "a checking>up (why a), c >new (why c)" {
+	if got := text(c.since(&cursor{number: begin}, 2)); got != "a checking>up (why a), c >new (why c)" {
 		t.Errorf("the first two: %s", got)
 	}
 	c.pass("a up", "c new", "b up")
@@ -84,6 +86,29 @@ func TestChanges(t *testing.T) {
 	}
 }
 
+// A client that reads on gets what one gets that comes back, whatever changes meanwhile.
+func TestCursor(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var c changes
+		var seen cursor
+		for range rapid.IntRange(1, 20).Draw(t, "passes") {
+			var states []string
+			for i := range 6 {
+				if state := rapid.SampledFrom([]string{"", "up", "down"}).Draw(t, "state"); state != "" {
+					states = append(states, fmt.Sprintf("n%d %s", i, state))
+				}
+			}
+			c.pass(states...)
+			for range rapid.IntRange(0, 3).Draw(t, "reads") {
+				back := cursor{number: seen.number}
+				if got, want := text(c.since(&seen, 2)), text(c.since(&back, 2)); got != want || seen.number != back.number {
+					t.Fatalf("read on: %s, came back: %s", got, want)
+				}
+			}
+		}
+	})
+}
+
 // What is gone is remembered up to a bound, and who has missed more is told so.
 func TestChangesForgetWhatIsGone(t *testing.T) {
 	var c changes
@@ -95,8 +120,14 @@ func TestChangesForgetWhatIsGone(t *testing.T) {
 	seen, _, _ := c.position()
 	c.pass("n0 up")
 	last, from, _ := c.position()
-	if c.gone != maxGone || len(c.objects) != maxGone+1 || from <= seen || len(c.since(from, 2*maxGone)) != maxGone {
+	if c.gone != maxGone || len(c.objects) != maxGone+1 || from <= seen || len(c.since(&cursor{number: from}, 2*maxGone)) != maxGone {
 		t.Errorf("%d gone, %d known, from %d of %d to %d", c.gone, len(c.objects), from, seen, last)
+	}
+	oldest := cursor{number: from}
+	c.since(&oldest, 1)
+	c.pass() // it is forgotten
+	if list := c.since(&oldest, 2*maxGone); len(list) != maxGone {
+		t.Errorf("%d changes behind one that is forgotten", len(list))
 	}
 }
 
