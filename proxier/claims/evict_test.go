@@ -58,6 +58,27 @@ func TestFilesOfEarlierSourceWin(t *testing.T) {
 	}
 }
 
+// A file of a later source has again what it had, if the room that it gave is free in the end and what it wants by now is refused.
+func TestEvictedFileHasAgainWhatItHad(t *testing.T) {
+	tr := limited(6)
+	u := func(services ...string) source.Unit { return text(policytest.File("u", services...)) }
+	tr.Apply(policytest.Set(policytest.File("a", sized(1, 1)...), policytest.File("b", sized(2, 3)...), u(sized(3, 2)...)))
+	tr.Apply(policytest.Set(u("s3-0 10.3.0.1:80", "w 10.1.0.1:80")))
+	tr.Accepted()
+	changed := tr.Apply(policytest.Set(policytest.File("a", sized(1, 3)...), policytest.File("b", sized(2, 1)...)))
+	taken := `u:2:1: service "default/w": 10.1.0.1:80/tcp is taken by "default/s1-0" (a:1:1)`
+	if got, want := inUse(tr), "s1-0@a\ns1-1@a\ns1-2@a\ns2-0@b\ns3-0@u\ns3-1@u\n"+taken; got != want || len(changed) != 4 {
+		t.Errorf("\n got: %s\nwant: %s\n%d changes", got, want, len(changed))
+	}
+	if r := tr.Refusals(); len(r) != 1 || !r[0].Stale || len(tr.Accepted()) != 2 {
+		t.Errorf("%+v", r)
+	}
+	tr.Apply(policytest.Set(policytest.File("a", "x 10.3.0.2:80")))
+	if got, want := inUse(tr), "s2-0@b\ns3-0@u\nw@u\nx@a"; got != want {
+		t.Errorf("\n got: %s\nwant: %s", got, want)
+	}
+}
+
 // What files of the earliest source have does not depend on what those of another have, or when they came.
 func TestLaterSourceChangesNothingForEarlier(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -106,10 +106,12 @@ func TestRoomInAnyOrder(t *testing.T) {
 		running, now := limited(most), map[source.UnitID]source.Unit{}
 		for range rapid.IntRange(1, 20).Draw(t, "steps") {
 			var ch source.Changes
-			for _, id := range rapid.SliceOfNDistinct(rapid.IntRange(1, 8), 1, 4, rapid.ID[int]).Draw(t, "units") {
+			for _, id := range rapid.SliceOfNDistinct(rapid.IntRange(1, 12), 1, 4, rapid.ID[int]).Draw(t, "units") {
 				name, n := fmt.Sprint("u", id), rapid.IntRange(-1, 6).Draw(t, "size")
 				u := policytest.File(name, sized(id, max(0, n))...)
-				if id > 4 {
+				if id <= 8 {
+					u.ID.Source = []string{"file", "http", "etcd"}[id%3]
+				} else {
 					u = policytest.Object(name, int64(id), sized(id, max(0, n))...)
 				}
 				if now[u.ID] = u; n < 0 {

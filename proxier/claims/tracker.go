@@ -115,7 +115,7 @@ func (t *Tracker) Reserve(ports []netip.AddrPort) {
 // Apply applies one step of a source and returns what it changed, over all units,
 // sorted by the names of services.
 func (t *Tracker) Apply(ch source.Changes) []Transition {
-	st := step{t, make(map[source.Key]*source.Service), make(map[*unit]bool), make(map[int][]*unit), make(map[*unit]bool)}
+	st := step{t, make(map[source.Key]*source.Service), make(map[*unit]bool), make(map[*unit]former), make(map[int][]*unit), make(map[*unit]bool)}
 	var files, objects []source.Unit
 	for _, u := range ch.Set {
 		if u.Partial {
@@ -148,8 +148,9 @@ type step struct {
 	before map[source.Key]*source.Service // nil: there was none
 	failed map[*unit]bool                 // files that cannot get what they want in this step
 
-	later   map[int][]*unit // by rank: files in use of sources behind it, in order; those accepted since clear are not in it
-	evicted map[*unit]bool  // files whose claims or room one of an earlier source took, until they have another try
+	had     map[*unit]former // what evicted files had
+	later   map[int][]*unit  // by rank: files in use of sources behind it, in order; those accepted since clear are not in it
+	evicted map[*unit]bool   // files whose claims or room one of an earlier source took, until they have another try
 }
 
 func (t step) remove(u *unit) {

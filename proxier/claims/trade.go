@@ -40,6 +40,7 @@ func (t step) settle(files []*unit) {
 				t.refuse(u)
 			}
 		}
+		t.restore()
 		t.renew(t.refused)
 		again = len(t.evicted) > 0
 	}
@@ -143,11 +144,48 @@ func (t step) evict(u *unit) {
 	if !u.hasUsed {
 		return
 	}
+	t.had[u] = former{u.used, u.usedLoad, u.usedAs}
 	t.remember(u)
 	t.release(u)
 	t.setUsedLoad(u, source.Products{})
 	u.used, u.hasUsed, u.usedAs, u.renewal, u.lacks, u.pending = nil, false, "", nil, nil, true
 	t.evicted[u] = true
+}
+
+// A former is what was in use of a file.
+type former struct {
+	services []*source.Service
+	load     source.Products
+	version  string
+}
+
+// restore gives files that were evicted and are refused what they had again, where nobody has taken it.
+func (t step) restore() {
+	if len(t.had) == 0 {
+		return
+	}
+	for _, u := range slices.SortedFunc(maps.Keys(t.had), (*unit).compare) {
+		h := t.had[u]
+		if u.hasUsed || t.exceeded(t.inFiles.Plus(h.load)) || t.anyHeld(h.services) {
+			continue
+		}
+		t.setUsedLoad(u, h.load)
+		u.used, u.hasUsed, u.usedAs = h.services, true, h.version
+		t.acquire(u, u.used)
+	}
+	clear(t.had)
+}
+
+// anyHeld reports whether a file, or this program, has a claim of services.
+func (t *Tracker) anyHeld(services []*source.Service) bool {
+	for _, s := range services {
+		for c := range Of(s) {
+			if _, held := t.claims[c]; held {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // swap grants all files of a team what they want, which must be free once they have
