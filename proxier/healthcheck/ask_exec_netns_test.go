@@ -18,6 +18,7 @@ import (
 	"svcproxy.dev/svcproxy/internal/disktest"
 	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/pace"
+	"svcproxy.dev/svcproxy/internal/program"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -29,7 +30,7 @@ func TestExecOnDeadDisk(t *testing.T) {
 	dir := t.TempDir()
 	answer := disktest.Dead(t, dir)
 	check := source.HealthCheck{Type: source.CheckExec, Command: []string{filepath.Join(dir, "check")}, Timeout: 100 * time.Millisecond}
-	want(t, "of a dead disk", asked(t, netip.MustParseAddrPort("192.0.2.1:80"), check), "not asked: "+errUnbegun.Error())
+	want(t, "of a dead disk", asked(t, netip.MustParseAddrPort("192.0.2.1:80"), check), "not asked: "+program.ErrUnbegun.Error())
 	runtime.GC()
 	want(t, "beside it", asked(t, netip.MustParseAddrPort("192.0.2.1:80"), shell("exit 3")), "exit code 3")
 	answer()

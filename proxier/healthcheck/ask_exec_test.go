@@ -1,7 +1,6 @@
 package healthcheck
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
 	"os"
@@ -10,7 +9,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"svcproxy.dev/svcproxy/internal/fatal"
@@ -93,36 +91,4 @@ func TestExecEndsDespiteAnOpenPipe(t *testing.T) {
 		t.Fatalf("child is %q", text)
 	}
 	syscall.Kill(child, syscall.SIGKILL)
-}
-
-// TestExecIsNotBegunBeyondTheLimit has as many that wait for a disk as there may be: no other is begun.
-func TestExecIsNotBegunBeyondTheLimit(t *testing.T) {
-	unbegun.Add(maxUnbegun)
-	at := netip.MustParseAddrPort("192.0.2.1:80")
-	want(t, "beside those", asked(t, at, shell("exit 0")), "not asked: "+errUnbegun.Error())
-	unbegun.Add(-maxUnbegun)
-	want(t, "after them", asked(t, at, shell("exit 0")), "")
-}
-
-// TestExecThatDoesNotEnd has programs that end by no signal: they hold nothing up, and of too many no more are begun.
-func TestExecThatDoesNotEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		release := make(chan struct{})
-		hang := func() error { <-release; return nil }
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		for i := range unreaped {
-			if err := ended(ctx, hang); !isTimeout(err) {
-				t.Fatalf("program %d: %v", i, err)
-			}
-		}
-		if err := ended(ctx, hang); outcomeOf(err) != notAsked {
-			t.Errorf("after %d that do not end: %v", unreaped, err)
-		}
-		close(release)
-		synctest.Wait()
-		if err := ended(t.Context(), func() error { return errDead }); err != errDead || running.Load() != 0 {
-			t.Errorf("when they have ended: %v, and %d are running", err, running.Load())
-		}
-	})
 }

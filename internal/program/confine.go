@@ -1,4 +1,4 @@
-package healthcheck
+package program
 
 import (
 	"errors"
@@ -39,7 +39,7 @@ func confine(user, program string) error {
 func refuseChangeable(program string) error {
 	why, err := trust.Writer(program)
 	if err != nil {
-		return errors.New(plain(err))
+		return errors.New(reason(err))
 	}
 	if why != "" {
 		return fmt.Errorf("%s: it does not run as user %d", why, os.Geteuid())
@@ -95,4 +95,12 @@ func dropCapabilities() error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var none [2]unix.CapUserData // 32 capabilities each
 	return unix.Capset(&header, &none[0])
+}
+
+// reason returns an error without paths, which the reader knows: what the kernel said, if it did.
+func reason(err error) string {
+	if errno, is := errors.AsType[unix.Errno](err); is {
+		return errno.Error()
+	}
+	return err.Error()
 }

@@ -1,4 +1,4 @@
-package healthcheck
+package program
 
 import (
 	"cmp"
@@ -7,18 +7,17 @@ import (
 	"os"
 	"os/exec"
 	"sync"
-	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
 
-// The program of a check can be on a disk that is gone. Go starts a child as vfork(2) does, and the garbage collector,
+// A program can be on a disk that is gone. Go starts a child as vfork(2) does, and the garbage collector,
 // for which all goroutines wait, waits until the child has begun its program (syscall.forkExec): the daemon would stand
 // still with the disk. So it starts itself, which is in memory, and that process becomes the program: some 10 ms of one
 // processor more.
 const (
 	self    = "/proc/self/exe"
-	starter = "svcproxy-check" // its name, by which a process knows what it is for
+	starter = "svcproxy-program" // its name, by which a process knows what it is for
 
 	// startFailure is the descriptor to which it writes why it cannot: the first behind standard error.
 	startFailure = 3
@@ -40,7 +39,7 @@ func become(user string, command []string) {
 	if err := confine(user, command[0]); err != nil {
 		why = err.Error()
 	} else {
-		why = plain(unix.Exec(command[0], command, os.Environ()))
+		why = reason(unix.Exec(command[0], command, os.Environ()))
 	}
 	fmt.Fprint(os.NewFile(startFailure, "failure"), why)
 	os.Exit(1)
@@ -48,7 +47,8 @@ func become(user string, command []string) {
 
 // A beginning is how far a process has got that is to become a program.
 type beginning struct {
-	r *os.File // ends when it is the program
+	group *Group
+	r     *os.File // ends when it is the program
 
 	mu     sync.Mutex
 	over   bool
@@ -57,7 +57,7 @@ type beginning struct {
 }
 
 // begin starts one.
-func begin(cmd *exec.Cmd) (*beginning, error) {
+func (g *Group) begin(cmd *exec.Cmd) (*beginning, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -68,7 +68,7 @@ func begin(cmd *exec.Cmd) (*beginning, error) {
 		r.Close()
 		return nil, err
 	}
-	return &beginning{r: r}, nil
+	return &beginning{group: g, r: r}, nil
 }
 
 // poll reports whether the process has become the program, or has ended, or why it cannot become it. It does not wait.
@@ -89,28 +89,20 @@ func (b *beginning) poll() (over bool, failed error) {
 	return true, b.failed
 }
 
-// unbegun counts processes that were to become a program and did not in time, until they end: they wait for a disk.
-var unbegun atomic.Int32
-
-// maxUnbegun is how many there may be. Each takes some 10 MB, and one more would learn nothing else.
-const maxUnbegun = 8
-
-var errUnbegun = errors.New("its program cannot be read in time: a disk that does not answer, or a busy host")
-
 // isLate reports whether the process has not become the program, and counts it until close.
 func (b *beginning) isLate() bool {
 	if over, _ := b.poll(); over {
 		return false
 	}
 	b.late = true
-	unbegun.Add(1)
+	b.group.unbegun.Add(1)
 	return true
 }
 
 // close is called when the process has ended.
 func (b *beginning) close() {
 	if b.late {
-		unbegun.Add(-1)
+		b.group.unbegun.Add(-1)
 	}
 	b.r.Close()
 }
