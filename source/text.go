@@ -129,6 +129,21 @@ func Printable(s string) string {
 	return b.String()
 }
 
+// Clip returns s as it may stand on a page, in a log or in the environment of a program: Printable, and cut behind most
+// characters.
+func Clip(s string, most int) string {
+	cut := len(s) > most*utf8.UTFMax
+	if cut {
+		s = s[:most*utf8.UTFMax]
+	}
+	s = Printable(strings.ToValidUTF8(s, "\uFFFD"))
+	if cut || utf8.RuneCountInString(s) > most {
+		runes := []rune(s)
+		return string(runes[:min(len(runes), most)]) + "…"
+	}
+	return s
+}
+
 // IsName reports whether s can name a node or a zone: 1 to 253 of a-z, A-Z, 0-9,
 // "-", "_" and ".", beginning and ending with a letter or digit. Host names are
 // as long as that, and some have the underscore that DNS forbids.

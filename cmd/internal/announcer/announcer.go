@@ -162,6 +162,9 @@ func (a *Announcer) Unheard(fam policy.Family) string {
 // Sessions returns those with all routers that settings name, in their order.
 func (a *Announcer) Sessions() []Session { return a.sessions(true) }
 
+// States returns the same without numbers of routes, which costs less.
+func (a *Announcer) States() []Session { return a.sessions(false) }
+
 func (a *Announcer) sessions(numbers bool) []Session {
 	a.mu.Lock()
 	b, heldBack := a.settings, a.heldBack

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"svcproxy.dev/svcproxy/cmd/internal/announcer"
+	"svcproxy.dev/svcproxy/cmd/internal/changes"
 	"svcproxy.dev/svcproxy/cmd/internal/journal"
 	"svcproxy.dev/svcproxy/cmd/internal/modeswitch"
 	"svcproxy.dev/svcproxy/cmd/internal/node"
@@ -53,6 +54,7 @@ type daemon struct {
 	keeper    *conditions.Keeper
 	announcer *announcer.Announcer
 	doubts    *doubter
+	changes   *changes.Tracker
 	http      httpParts
 
 	counted  lately.Value[healthz.Counts] // all but the next

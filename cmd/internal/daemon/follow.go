@@ -105,6 +105,7 @@ func (o observer) Queued(fam policy.Family, at time.Time) { o.http.metrics.Queue
 func (o observer) Synced(r loop.SyncResult) {
 	o.http.health.Synced(r)
 	o.http.metrics.Synced(r)
+	o.changes.Repaired(r)
 	if r.Err != nil {
 		o.http.metrics.SyncFailed(r, failureOf(o.mode.Current().Mode, r.Err))
 	}

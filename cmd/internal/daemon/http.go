@@ -10,6 +10,8 @@ import (
 
 	"github.com/BurntSushi/toml"
 
+	"svcproxy.dev/svcproxy/cmd/internal/announcer"
+	"svcproxy.dev/svcproxy/cmd/internal/changes"
 	"svcproxy.dev/svcproxy/cmd/internal/sources"
 	"svcproxy.dev/svcproxy/cmd/internal/statuspage"
 	"svcproxy.dev/svcproxy/configs"
@@ -50,7 +52,21 @@ func (d *daemon) handlers(address, metricsAddress, statusAddress string) map[str
 // statusPage returns the page that shows the status of this host. It asks the parts of d that there are when it is asked.
 func (d *daemon) statusPage() *statuspage.Page {
 	return statuspage.New(statuspage.Config{
-		Summary: d.outline,
+		Summary:  d.outline,
+		Changes:  d.changes,
+		Snapshot: func() *report.Snapshot { return d.loop.Snapshot() },
+		Counts:   func() report.Counts { return d.loop.Counts() },
+		AddTraffic: func(ctx context.Context, list []report.ServiceStatus) {
+			d.addTraffic(ctx, traffic.Query{Names: namesOf(list)}, list)
+		},
+		History: func() ([]keep.Revision, error) { return keep.Histories(d.StateDir, "") },
+	})
+}
+
+// newTracker returns what says which states change. It asks the parts of d that there are when it is asked.
+func (d *daemon) newTracker() *changes.Tracker {
+	return changes.New(changes.Config{
+		Snapshot: func() *report.Snapshot { return d.loop.Snapshot() },
 		Sources: func() (list []source.Status) {
 			refusals := d.loop.Refusals()
 			for _, s := range d.sources {
@@ -58,12 +74,11 @@ func (d *daemon) statusPage() *statuspage.Page {
 			}
 			return list
 		},
-		Snapshot: func() *report.Snapshot { return d.loop.Snapshot() },
-		Counts:   func() report.Counts { return d.loop.Counts() },
-		AddTraffic: func(ctx context.Context, list []report.ServiceStatus) {
-			d.addTraffic(ctx, traffic.Query{Names: namesOf(list)}, list)
+		Sessions: func() []announcer.Session { return d.announcer.States() },
+		Mode: func() (name, why string) {
+			in := d.mode.Current()
+			return in.Name, in.Why
 		},
-		History: func() ([]keep.Revision, error) { return keep.Histories(d.StateDir, "") },
 	})
 }
 

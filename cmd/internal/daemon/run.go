@@ -94,7 +94,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	here, families := d.host.Current(), node.Families(fixed)
 
 	// The listeners of health and metrics, and sources, which say what they find there.
-	d.http = httpParts{metrics: metrics, health: health}
+	d.http, d.changes = httpParts{metrics: metrics, health: health}, d.newTracker()
 	d.http.server = healthz.NewServer(d.handlers(fixed.HTTPAddress, fixed.MetricsAddress, fixed.StatusAt()), health, log)
 	d.http.server.SetNode(here)
 	var names []string // of sources

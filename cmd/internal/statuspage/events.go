@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"svcproxy.dev/svcproxy/proxier/report"
+	"svcproxy.dev/svcproxy/cmd/internal/changes"
 	"svcproxy.dev/svcproxy/source"
 )
 
@@ -24,9 +24,6 @@ const (
 
 	// quietTime is after what time without a change a client gets a comment, so that who is in between keeps the connection.
 	quietTime = 15 * time.Second
-
-	// rememberFor is for how long changes are remembered when nobody watches any more.
-	rememberFor = time.Minute
 )
 
 // writeTime is how long a client may take to read changes. A slower one is dropped; it comes back with the number of the
@@ -35,17 +32,15 @@ var writeTime = 10 * time.Second
 
 var (
 	errWatchers = fmt.Errorf("%d clients watch already; ask again later", maxWatchers)
-	errObjects  = fmt.Errorf("there are more than %d endpoints, addresses and files; ask /api/v1/status again and again", maxObjects)
+	errObjects  = fmt.Errorf("there are more than %d endpoints, addresses and files; ask /api/v1/status again and again", changes.MaxObjects)
 )
 
-// watchers are the clients of /api/v1/events. What they watch is compared while there are some, and a minute longer.
+// watchers are the clients of /api/v1/events.
 type watchers struct {
-	changes
 	run string // tells the numbers of this daemon from those of an earlier one
 
-	mu  sync.Mutex
-	n   int
-	end *time.Timer // forgets what is watched; nil: it does not run
+	mu sync.Mutex
+	n  int
 }
 
 // join counts a client in, unless there are too many.
@@ -56,46 +51,13 @@ func (w *watchers) join() error {
 		return errWatchers
 	}
 	w.n++
-	if w.end != nil {
-		w.end.Stop()
-		w.end = nil
-	}
 	return nil
 }
 
 func (w *watchers) leave() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.n--; w.n == 0 {
-		w.end = time.AfterFunc(rememberFor, w.forget)
-	}
-}
-
-// forget forgets what was watched, if nobody watches.
-func (w *watchers) forget() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.n == 0 {
-		w.clear()
-	}
-}
-
-// eachState visits all that is watched.
-func (p *Page) eachState(visit func(report.Object, string, func() string)) {
-	report.EachState(p.Snapshot(), visit)
-	for _, src := range p.Sources() {
-		for _, list := range [][]source.FileStatus{src.Files, src.Objects} {
-			for i := range list {
-				f := &list[i]
-				visit(report.Object{Kind: fileObject, Name: f.Path}, string(f.State), func() string {
-					if bad := source.FirstError(f.Faults); bad != nil {
-						return bad.String()
-					}
-					return ""
-				})
-			}
-		}
-	}
+	w.n--
 }
 
 // serveEvents tells a client of changes until it goes, as server-sent events.
@@ -121,14 +83,16 @@ func (p *Page) serveEvents(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer p.watchers.leave()
-	p.watchers.update(p.eachState)
-	seen, reset, err := p.watchers.begin(r.Header.Get("Last-Event-ID"), q.Has("all"))
+	p.Changes.Join()
+	defer p.Changes.Leave()
+	p.Changes.Update()
+	seen, reset, err := p.begin(r.Header.Get("Last-Event-ID"), q.Has("all"))
 	if err != nil {
 		refuse(w, http.StatusServiceUnavailable, err)
 		return
 	}
 	secure(w.Header(), eventText)
-	s := &stream{w: w, control: http.NewResponseController(w), run: p.watchers.run, seen: cursor{number: seen}}
+	s := &stream{w: w, control: http.NewResponseController(w), run: p.watchers.run, seen: changes.Cursor{Number: seen}}
 	if s.hello(reset) == nil {
 		p.follow(r, s)
 	}
@@ -136,10 +100,10 @@ func (p *Page) serveEvents(w http.ResponseWriter, r *http.Request) {
 
 // follow tells a client of changes until it goes, or is too slow.
 func (p *Page) follow(r *http.Request, s *stream) {
-	again := time.NewTicker(moment)
+	again := time.NewTicker(changes.Moment)
 	defer again.Stop()
 	for {
-		p.watchers.update(p.eachState)
+		p.Changes.Update()
 		for more := true; more; {
 			var text string
 			var err error
@@ -147,7 +111,7 @@ func (p *Page) follow(r *http.Request, s *stream) {
 				return
 			}
 		}
-		if _, _, tooMany := p.watchers.position(); tooMany {
+		if _, _, tooMany := p.Changes.Position(); tooMany {
 			return
 		}
 		select {
@@ -161,7 +125,7 @@ func (p *Page) follow(r *http.Request, s *stream) {
 // news returns the next changes as text, when it is the turn of the client: they are rendered within the budget of all answers. It
 // reports whether there may be more.
 func (p *Page) news(ctx context.Context, s *stream) (text string, more bool, err error) {
-	if last, _, _ := p.watchers.position(); last == s.seen.number {
+	if last, _, _ := p.Changes.Position(); last == s.seen.Number {
 		return "", false, nil
 	}
 	end, err := p.answers.budget.begin(ctx)
@@ -169,15 +133,15 @@ func (p *Page) news(ctx context.Context, s *stream) (text string, more bool, err
 		return "", false, err
 	}
 	defer end()
-	list := p.watchers.since(&s.seen, perWrite)
+	list := p.Changes.Since(&s.seen, perWrite)
 	text, err = s.text(list)
 	return text, len(list) == perWrite, err
 }
 
 // begin returns behind which number a client is to be told of changes, and whether it has missed some for good. Without the
 // ID of an event it begins now or, if it wants all, with the state of everything.
-func (w *watchers) begin(id string, all bool) (seen uint64, reset bool, err error) {
-	last, from, tooMany := w.position()
+func (p *Page) begin(id string, all bool) (seen uint64, reset bool, err error) {
+	last, from, tooMany := p.Changes.Position()
 	run, text, _ := strings.Cut(id, "-")
 	number, bad := strconv.ParseUint(text, 10, 64)
 	switch {
@@ -187,7 +151,7 @@ func (w *watchers) begin(id string, all bool) (seen uint64, reset bool, err erro
 		return 0, false, nil
 	case id == "":
 		return last, false, nil
-	case bad != nil || run != w.run || number < from || number > last:
+	case bad != nil || run != p.watchers.run || number < from || number > last:
 		return 0, true, nil
 	}
 	return number, false, nil
@@ -198,14 +162,14 @@ type stream struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
 	run     string
-	seen    cursor    // the last change that was written
-	wrote   time.Time // at last
+	seen    changes.Cursor // the last change that was written
+	wrote   time.Time      // at last
 }
 
 // hello begins the stream. Its ID is for a client that is cut off before it has read an event. reset: what the client knows is not
 // to be used any more, all follows.
 func (s *stream) hello(reset bool) error {
-	text := fmt.Sprintf("id: %s-%d\nretry: 5000\n: changes of endpoints, addresses, announcements and files follow\n\n", s.run, s.seen.number)
+	text := fmt.Sprintf("id: %s-%d\nretry: 5000\n: changes of endpoints, addresses, announcements, files, routers, mode, host and repairs follow\n\n", s.run, s.seen.Number)
 	if reset {
 		text += "event: reset\ndata: {}\n\n"
 	}
@@ -213,18 +177,18 @@ func (s *stream) hello(reset bool) error {
 }
 
 // text returns changes as events.
-func (s *stream) text(list []Change) (string, error) {
+func (s *stream) text(list []changes.Change) (string, error) {
 	var b strings.Builder
 	for i := range list {
 		ch := &list[i]
-		if ch.State == "" && ch.Was == "" {
+		if ch.Nothing() {
 			continue
 		}
 		data, err := json.Marshal(ch)
 		if err != nil {
 			return "", fmt.Errorf("writing a change: %w", err)
 		}
-		fmt.Fprintf(&b, "id: %s-%d\nevent: %s\ndata: %s\n\n", s.run, ch.number, ch.Kind, data)
+		fmt.Fprintf(&b, "id: %s-%d\nevent: %s\ndata: %s\n\n", s.run, ch.Number, ch.Kind, data)
 	}
 	return b.String(), nil
 }

@@ -13,8 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"pgregory.net/rapid"
-
+	"svcproxy.dev/svcproxy/cmd/internal/changes"
 	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/pace"
 	"svcproxy.dev/svcproxy/proxier/policy"
@@ -23,127 +22,16 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// pass compares with objects, by name, that have these states.
-func (c *changes) pass(states ...string) {
-	c.at = time.Time{}
-	c.update(func(visit func(report.Object, string, func() string)) {
-		for _, s := range states {
-			name, state, _ := strings.Cut(s, " ")
-			visit(report.Object{Kind: "k", Name: name}, state, func() string { return "why " + name })
-		}
-	})
-}
-
-// text returns changes as "name was>state (reason)".
-func text(list []Change) string {
-	var all []string
-	for _, ch := range list {
-		s := fmt.Sprintf("%s %s>%s", ch.Name, ch.Was, ch.State)
-		if ch.Reason != "" {
-			s += " (" + ch.Reason + ")"
-		}
-		all = append(all, s)
-	}
-	return strings.Join(all, ", ")
-}
-
-// Whatever a client has seen, it gets the last state of each object that changed since, once.
-func TestChanges(t *testing.T) {
-	var c changes
-	expect := func(seen uint64, want string) {
-		t.Helper()
-		if got := text(c.since(&cursor{number: seen}, 100)); got != want {
-			t.Errorf("since %d: %s, want %s", seen, got, want)
-		}
-	}
-	c.pass("a up", "b up", "a down") // of two with one name the first counts
-	begin, from, _ := c.position()
-	expect(0, "a >up, b >up")
-	expect(begin, "")
-	c.pass("a down", "b up")
-	seen, _, _ := c.position()
-	expect(begin, "a up>down (why a)")
-	c.pass("a checking", "b up")
-	c.pass("a up", "c new")
-	expect(begin, "a checking>up (why a), c >new (why c), b up>")
-	expect(seen, "a checking>up (why a), c >new (why c), b up>")
-	c.pass("a up", "c new")
-	if last, _, _ := c.position(); len(c.since(&cursor{number: last}, 100)) > 0 {
-		t.Error("what did not change changed")
-	}
-	if got := text(c.since(&cursor{number: begin}, 2)); got != "a checking>up (why a), c >new (why c)" {
-		t.Errorf("the first two: %s", got)
-	}
-	c.pass("a up", "c new", "b up")
-	expect(seen, "a checking>up (why a), c >new (why c), b >up (why b)")
-	if _, now, _ := c.position(); now != from || c.gone != 0 {
-		t.Errorf("from %d, was %d; %d gone", now, from, c.gone)
-	}
-	c.clear()
-	c.pass("a up")
-	if _, from, _ := c.position(); from <= begin {
-		t.Errorf("who has seen %d could go on, from %d", begin, from)
-	}
-}
-
-// A client that reads on gets what one gets that comes back, whatever changes meanwhile.
-func TestCursor(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		var c changes
-		var seen cursor
-		for range rapid.IntRange(1, 20).Draw(t, "passes") {
-			var states []string
-			for i := range 6 {
-				if state := rapid.SampledFrom([]string{"", "up", "down"}).Draw(t, "state"); state != "" {
-					states = append(states, fmt.Sprintf("n%d %s", i, state))
-				}
-			}
-			c.pass(states...)
-			for range rapid.IntRange(0, 3).Draw(t, "reads") {
-				back := cursor{number: seen.number}
-				if got, want := text(c.since(&seen, 2)), text(c.since(&back, 2)); got != want || seen.number != back.number {
-					t.Fatalf("read on: %s, came back: %s", got, want)
-				}
-			}
-		}
-	})
-}
-
-// What is gone is remembered up to a bound, and who has missed more is told so.
-func TestChangesForgetWhatIsGone(t *testing.T) {
-	var c changes
-	names := make([]string, maxGone+10)
-	for i := range names {
-		names[i] = fmt.Sprintf("n%d up", i)
-	}
-	c.pass(names...)
-	seen, _, _ := c.position()
-	c.pass("n0 up")
-	last, from, _ := c.position()
-	if c.gone != maxGone || len(c.objects) != maxGone+1 || from <= seen || len(c.since(&cursor{number: from}, 2*maxGone)) != maxGone {
-		t.Errorf("%d gone, %d known, from %d of %d to %d", c.gone, len(c.objects), from, seen, last)
-	}
-	oldest := cursor{number: from}
-	c.since(&oldest, 1)
-	c.pass() // it is forgotten
-	if list := c.since(&oldest, 2*maxGone); len(list) != maxGone {
-		t.Errorf("%d changes behind one that is forgotten", len(list))
-	}
-}
-
 func TestTooManyObjects(t *testing.T) {
 	w := newWorld()
-	p := w.page()
-	p.watchers.update(func(visit func(report.Object, string, func() string)) {
-		for i := range maxObjects + 1 {
-			visit(report.Object{Name: fmt.Sprint(i)}, "up", func() string { return "" })
-		}
-	})
-	p.watchers.at = time.Now().Add(time.Hour) // not again
-	if rec := get(t, p, "/api/v1/events", http.StatusServiceUnavailable); !strings.Contains(rec.Body.String(), "more than 200000 endpoints") {
+	files := make([]source.FileStatus, changes.MaxObjects+1)
+	for i := range files {
+		files[i].Path = fmt.Sprint(i)
+	}
+	w.sources = []source.Status{{Files: files}}
+	if rec := get(t, w.page(), "/api/v1/events", http.StatusServiceUnavailable); !strings.Contains(rec.Body.String(), "more than 200000 endpoints") {
 		t.Error(rec.Body)
 	}
-	p.watchers.end.Stop()
 }
 
 // A watcher reads events.
@@ -171,7 +59,7 @@ func watch(t *testing.T, url, id string) *watcher {
 }
 
 // next returns the next event, with its ID.
-func (w *watcher) next() (kind, id string, ch Change) {
+func (w *watcher) next() (kind, id string, ch changes.Change) {
 	w.Helper()
 	for w.in.Scan() {
 		key, value, _ := strings.Cut(w.in.Text(), ": ")
@@ -186,7 +74,7 @@ func (w *watcher) next() (kind, id string, ch Change) {
 		}
 	}
 	w.Fatalf("the stream has ended: %v", w.in.Err())
-	return "", "", Change{}
+	return "", "", changes.Change{}
 }
 
 // begin returns the ID that comes before all events.
@@ -215,7 +103,7 @@ func TestEvents(t *testing.T) {
 	p := w.page()
 	now := make(chan *report.Snapshot, 1)
 	now <- w.Snapshot
-	p.Snapshot = func() *report.Snapshot {
+	p.Changes.Snapshot = func() *report.Snapshot {
 		s := <-now
 		now <- s
 		return s
@@ -245,6 +133,9 @@ func TestEvents(t *testing.T) {
 	all.expect("endpoint", "10.0.0.2", "up")
 	all.expect("address", "10.96.0.10:80/tcp", "balance")
 	all.expect("file", "web.toml", "accepted")
+	all.expect("mode", "mode", "nftables")
+	all.expect("host", "here", "in use")
+	all.expect("repairs", "IPv4", "0")
 	time.Sleep(time.Second) // longer than the timeouts
 	set("10.0.0.1 failed", "10.0.0.2 passed")
 	id := first.expect("endpoint", "10.0.0.1", "down")
@@ -285,11 +176,6 @@ func TestWatchersAreBounded(t *testing.T) {
 	}
 	fatal.If(t, p.watchers.join())
 	p.watchers.leave()
-	p.watchers.pass("a up")
-	if p.watchers.forget(); p.watchers.objects != nil {
-		t.Error("what nobody watches is kept")
-	}
-	p.watchers.end.Stop()
 }
 
 // A client that does not read is dropped.
@@ -318,9 +204,6 @@ func TestSlowWatcherIsDropped(t *testing.T) {
 	}
 	pace.Until(t, "a watcher", func() bool { return watching() == 1 })
 	pace.Until(t, "it is dropped", func() bool { return watching() == 0 })
-	p.watchers.mu.Lock()
-	defer p.watchers.mu.Unlock()
-	p.watchers.end.Stop()
 }
 
 // What clients of events are sent is rendered within the budget of all answers.

@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"svcproxy.dev/svcproxy/cmd/internal/changes"
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/internal/structtest"
@@ -84,14 +85,14 @@ func openAPIOf(t *testing.T) []byte {
 			"/api/v1/files":    answer("Sources of services and their files, as svcproxy status -o json prints them", w.schema(reflect.TypeFor[[]source.Status]())),
 		},
 	}
-	events := answer("Changes of endpoints, addresses, announcements and files as they are seen, once a second, as server-sent events: their data is a Change, "+
-		"or {} with the event reset, after which all follows. Of an object that changed several times the last state is sent", w.schema(reflect.TypeFor[Change]()),
+	events := answer("Changes of endpoints, addresses, announcements, files, BGP sessions, the mode, the host and repairs as they are seen, once a second, as server-sent events: their data is a Change, "+
+		"or {} with the event reset, after which all follows. Of an object that changed several times the last state is sent", w.schema(reflect.TypeFor[changes.Change]()),
 		parameter("all", "begin with the state of everything", object{"type": "boolean"}),
 		object{"name": "Last-Event-ID", "in": "header", "description": "of the last event that was read: those behind it follow", "schema": object{"type": "string"}})
 	responses := events["get"].(object)["responses"].(object)
 	responses["503"] = object{"description": "32 clients listen already, or there are more than 200,000 objects"}
 	responses["200"] = object{"description": "a stream that ends when the client goes, or does not read for 10 s", "content": object{
-		"text/event-stream": object{"schema": w.schema(reflect.TypeFor[Change]())},
+		"text/event-stream": object{"schema": w.schema(reflect.TypeFor[changes.Change]())},
 	}}
 	doc["paths"].(object)["/api/v1/events"] = events
 	doc["components"] = object{"schemas": w.schemas}

@@ -11,7 +11,6 @@
 //	view.go      what the template shows, and its parts in rows.go; page.html, style.css
 //	api.go       JSON; openapi.json
 //	events.go    changes of states as they come, for clients that watch
-//	changes.go   which changes there were
 package statuspage
 
 import (
@@ -25,6 +24,7 @@ import (
 	"strconv"
 	"time"
 
+	"svcproxy.dev/svcproxy/cmd/internal/changes"
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/internal/lately"
 	"svcproxy.dev/svcproxy/proxier/report"
@@ -37,9 +37,7 @@ type Config struct {
 	// Summary returns what is known in short, with at most so many problems, and what sources know of themselves.
 	Summary func(ctx context.Context, most int) (control.Summary, []source.Status)
 
-	// Sources returns what sources know of themselves, without a look at a disk.
-	Sources func() []source.Status
-
+	Changes  *changes.Tracker
 	Snapshot func() *report.Snapshot
 	Counts   func() report.Counts
 

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/net/html"
 
 	"svcproxy.dev/svcproxy/cmd/internal/announcer"
+	"svcproxy.dev/svcproxy/cmd/internal/changes"
 	"svcproxy.dev/svcproxy/cmd/internal/control"
 	"svcproxy.dev/svcproxy/internal/fatal"
 	"svcproxy.dev/svcproxy/proxier/claims"
@@ -72,7 +73,12 @@ func (w *world) page() *Page {
 			s.Left.Problems += loop.MoreProblems
 			return s, w.sources
 		},
-		Sources:    func() []source.Status { return w.sources },
+		Changes: changes.New(changes.Config{
+			Snapshot: func() *report.Snapshot { return w.Snapshot },
+			Sources:  func() []source.Status { return w.sources },
+			Sessions: func() []announcer.Session { return nil },
+			Mode:     func() (name, why string) { return "nftables", "it is set" },
+		}),
 		Snapshot:   func() *report.Snapshot { return w.Snapshot },
 		Counts:     func() report.Counts { return report.CountsOf(w.Snapshot, 0, report.Named{}) },
 		AddTraffic: func(context.Context, []report.ServiceStatus) {},

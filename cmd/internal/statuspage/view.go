@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"svcproxy.dev/svcproxy/cmd/internal/announcer"
 	"svcproxy.dev/svcproxy/cmd/internal/control"
@@ -54,20 +53,8 @@ var words = template.FuncMap{
 
 var pages = template.Must(template.New("page").Funcs(words).Parse(pageText))
 
-// clip returns a text as it may stand on a page: printable, and not longer than maxText.
-func clip(s string) string {
-	const most = maxText * utf8.UTFMax
-	cut := len(s) > most
-	if cut {
-		s = s[:most]
-	}
-	s = source.Printable(strings.ToValidUTF8(s, "\uFFFD"))
-	if cut || utf8.RuneCountInString(s) > maxText {
-		runes := []rune(s)
-		return string(runes[:min(len(runes), maxText)]) + "…"
-	}
-	return s
-}
+// clip returns a text as it may stand on a page.
+func clip(s string) string { return source.Clip(s, maxText) }
 
 // A head is what is at the top of every page.
 type head struct {
