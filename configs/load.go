@@ -8,9 +8,11 @@ import (
 	"os"
 	"strings"
 
+	"svcproxy.dev/svcproxy/internal/trust"
 	"svcproxy.dev/svcproxy/source"
 	"svcproxy.dev/svcproxy/source/decode"
 	"svcproxy.dev/svcproxy/source/disk"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // Default returns the settings of a host without svcproxy.toml.
@@ -43,7 +45,27 @@ func Load(path string) (Settings, []source.Fault, error) {
 		return Default(), nil, fmt.Errorf("reading settings: %w", err)
 	}
 	s, faults := Parse(path, data)
+	if len(s.Notify.Command) > 0 {
+		faults = append(faults, warnOfProgram(path, s.Notify.Command[0])...)
+	}
 	return s, faults, nil
+}
+
+// warnOfProgram warns of a program that is not run because others can change it, or the file that names it.
+func warnOfProgram(path, program string) []source.Fault {
+	for _, of := range []string{path, program} {
+		why, err := disk.Answer(of, func() (string, error) { return trust.Writer(of) })
+		if err != nil {
+			why = source.Excerpt(of) + ": " + read.Reason(err)
+		}
+		if why != "" {
+			return []source.Fault{{
+				Pos: source.Position{File: path}, Msg: "svcproxy cannot run the program of [notify] on this host: " + why,
+				Hint: "let root alone change the program, this file and every directory above them", Warning: true,
+			}}
+		}
+	}
+	return nil
 }
 
 // MaxSize is the size of the largest svcproxy.toml that is accepted, in bytes.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -84,6 +85,7 @@ func every() configs.Settings {
 		},
 		Health: configs.Health{ExecUser: "svcproxy-check"},
 		Limits: read.Limits{FileSize: 1 << 30, Services: 2, Endpoints: 3, Ports: 65535, Frontends: 4, FrontendEndpoints: 1_000_000_000, FrontendSourceRanges: 5},
+		Notify: configs.Notify{Command: []string{"/usr/local/bin/page \"it\"", "-a", ""}, URL: "https://[fd00::1]:8443/a?b=c", Timeout: 1500 * time.Millisecond},
 		Log:    configs.Log{Level: "debug", Format: "json"},
 	}
 }
@@ -138,6 +140,10 @@ func TestSettingsFaults(t *testing.T) {
 		{"sources", "sources = ['file', 'k8s', 'file']\n", "1:20: unknown source \"k8s\"; want " + source.Either(sources) + "\n1:27: sources[2] is the same as sources[0]\n"},
 		{"answers that may be empty", "[guard]\nallow_empty = ['kubernetes', 'https://config.example.net/a.json', 'k8s', 'nfs://x/']\n",
 			"2:67: allow_empty[2] is \"k8s\"; " + answers + "\n2:74: allow_empty[3] is \"nfs://x/\"; " + answers + "\n"},
+		{"what is notified", "[notify]\ncommand = ['page', 'a\\u0000']\nurl = 'http://u:p@h/'\ntimeout = '2m'\n",
+			"2:12: the program \"page\" is not an absolute path; it is not looked for, and no shell runs it: write it as /usr/bin/NAME\n" +
+				"3:7: url is \"http://u:p@h/\"; want a URL without a user, such as \"https://alerts.example.net/svcproxy\", or \"\"\n4:11: timeout is \"2m\"; want 100ms to 1m\n"},
+		{"an argument with a NUL", "[notify]\ncommand = ['/page', \"a\\u0000\"]\n", "2:21: \"a\\x00\" has a NUL, which no argument can have\n"},
 		{"no sources", "sources = []\nfamilies = []\n", "1:11: the list is empty; want one at least\n2:12: the list is empty; want one at least\n"},
 		{"node name", "node_name = 'a b'\nzone = 'x;y'\n", "1:13: node_name is \"a b\"; want 1 to 253 letters, digits, -, _ and .\n2:8: zone is \"x;y\"; want letters, digits, -, _ and .\n"},
 		{"empty node name", "node_name = ''\n", "1:13: node_name is \"\"; want 1 to 253 letters, digits, -, _ and .\n"},
@@ -275,6 +281,51 @@ func TestHTTPKeysTogether(t *testing.T) {
 		}
 		if got != want {
 			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+// One thing is notified.
+func TestNotifyKeysTogether(t *testing.T) {
+	s := configs.Default()
+	s.Notify.Command = []string{"/bin/true"}
+	if err := s.Check(); err != nil {
+		t.Error(err)
+	}
+	s.Notify.URL = "http://127.0.0.1/"
+	if err := s.Check(); err == nil || err.Error() != "[notify] has command and url; write one of them" {
+		t.Error(err)
+	}
+}
+
+// A program that others can change is warned of, and so is one that settings of others name.
+func TestWarnOfNotifyProgram(t *testing.T) {
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	fatal.If(t, err)
+	path, program := filepath.Join(dir, "svcproxy.toml"), filepath.Join(dir, "page")
+	fatal.If(t, os.WriteFile(path, []byte("[notify]\ncommand = ['"+program+"']\n"), 0o600))
+	for _, tt := range []struct {
+		ofSettings, ofProgram os.FileMode // 0: it is not there
+		want                  string
+	}{
+		{0o600, 0o700, ""},
+		{0o600, 0, strconv.Quote(program) + ": no such file or directory"},
+		{0o600, 0o777, program + " can be changed by everybody"},
+		{0o666, 0o700, path + " can be changed by everybody"},
+	} {
+		_ = os.Remove(program)
+		if tt.ofProgram != 0 {
+			fatal.If(t, os.WriteFile(program, nil, 0o700))
+			fatal.If(t, os.Chmod(program, tt.ofProgram))
+		}
+		fatal.If(t, os.Chmod(path, tt.ofSettings))
+		s, faults, err := configs.Load(path)
+		got := ""
+		for _, f := range faults {
+			got = strings.TrimPrefix(f.Msg, "svcproxy cannot run the program of [notify] on this host: ")
+		}
+		if err != nil || got != tt.want || source.AnyError(faults) || len(s.Notify.Command) != 1 {
+			t.Errorf("%v %v: %v, %q, want %q", tt.ofSettings, tt.ofProgram, err, got, tt.want)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package configs
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -76,6 +77,9 @@ func modeNamed(name string) Mode {
 func (s *Settings) Check() error {
 	if s.LocalhostNodePorts && s.Mode != Auto && !modeNamed(s.Mode).LocalhostNodePorts {
 		return fmt.Errorf("localhost_node_ports is for %s mode, and mode is %q", able(canServeLocalhost), s.Mode)
+	}
+	if len(s.Notify.Command) > 0 && s.Notify.URL != "" {
+		return errors.New("[notify] has command and url; write one of them")
 	}
 	return s.HTTP.check(slices.Contains(s.Sources, http.Name))
 }

@@ -178,13 +178,14 @@ func examples(t *testing.T) (paths []string) {
 
 // Settings that are shown with an example are whole.
 func TestExampleSettingsAreWhole(t *testing.T) {
-	const path = "examples/keepalived/svcproxy.toml"
-	data, err := os.ReadFile(path)
-	fatal.If(t, err)
-	if _, faults := configs.Parse(path, data); faults != nil {
-		t.Error(faults)
-	}
-	if why := conforms(schemas(t)["svcproxy.schema.json"], any(root(t, path, data))); why != "" {
-		t.Errorf("%s: %s", path, why)
+	for _, path := range []string{"examples/keepalived/svcproxy.toml", "examples/notify/svcproxy.toml"} {
+		data, err := os.ReadFile(path)
+		fatal.If(t, err)
+		if _, faults := configs.Parse(path, data); faults != nil {
+			t.Error(faults)
+		}
+		if why := conforms(schemas(t)["svcproxy.schema.json"], any(root(t, path, data))); why != "" {
+			t.Errorf("%s: %s", path, why)
+		}
 	}
 }

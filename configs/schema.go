@@ -117,6 +117,11 @@ var sections = slices.Concat([]section{
 		decode.Key("max_services", decode.Number(0, maxLimit).Or(1000), func(s *Settings) *int { return &s.Metrics.MaxServices }),
 		decode.Key("service_labels", serviceLabels, func(s *Settings) *[]string { return &s.Metrics.ServiceLabels }),
 	}},
+	{"notify", []field{
+		decode.Key("command", notifyCommand, func(s *Settings) *[]string { return &s.Notify.Command }),
+		decode.Key("url", decode.Matching(`a URL without a user, such as "https://alerts.example.net/svcproxy", or ""`, orEmpty(isNotifyURL)).As(orNone("https?://.+")), func(s *Settings) *string { return &s.Notify.URL }),
+		decode.Key("timeout", decode.Duration(100*time.Millisecond, time.Minute).Or(10*time.Second), func(s *Settings) *time.Duration { return &s.Notify.Timeout }),
+	}},
 	{"log", []field{
 		decode.Key("level", decode.Word("log level", "debug", "info", "warn", "error").Or("info"), func(s *Settings) *string { return &s.Log.Level }),
 		decode.Key("format", decode.Word("log format", "text", "json").Or("text"), func(s *Settings) *string { return &s.Log.Format }),
@@ -192,6 +197,26 @@ var execUser = decode.Matching("the name of a user", orEmpty(userName.MatchStrin
 const userPattern = "[a-zA-Z0-9_][a-zA-Z0-9_.-]{0,31}"
 
 var userName = regexp.MustCompile("^" + userPattern + "$")
+
+// notifyCommand reads a program and its arguments.
+var notifyCommand = decode.List(decode.Text).And(func(r *decode.Reader, command []string) bool {
+	if len(command) == 0 {
+		return true
+	}
+	problems := source.ValidateCommand(command)
+	for _, p := range problems {
+		r.Problem(p)
+	}
+	return len(problems) == 0
+})
+
+func isNotifyURL(s string) bool {
+	u, err := url.Parse(s)
+	return err == nil && isURL(s) && u.User == nil && len(s) <= maxNotifyURL
+}
+
+// maxNotifyURL is in bytes.
+const maxNotifyURL = 2048
 
 // localInterface reads the name of an interface, or the beginning of names and *.
 var localInterface = decode.Matching(`a name of at most 15 letters, digits, -, _ and ., or the beginning of names and *, such as "veth*"`, isInterface).

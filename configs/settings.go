@@ -43,6 +43,7 @@ type Settings struct {
 	Guard   Guard
 	Owners  []read.Owner
 	Metrics Metrics
+	Notify  Notify
 	Log     Log
 }
 
@@ -119,6 +120,13 @@ type Metrics struct {
 	MaxServices int // how many are named: the first ones by name, and those with a problem
 
 	ServiceLabels []string // that these metrics have, by their keys
+}
+
+// Notify says what is called for each change of a state. One of Command and URL is set, or none.
+type Notify struct {
+	Command []string // a program and its arguments
+	URL     string   // where changes are posted
+	Timeout time.Duration
 }
 
 // Log says what is logged and how.

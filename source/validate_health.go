@@ -217,12 +217,21 @@ func (p *problems) command(command []string) {
 		p.fault(At("command"), "an exec check has no command", `write the program and its arguments, such as command = ["/usr/local/bin/alive", "-q"]`)
 		return
 	}
+	for _, problem := range ValidateCommand(command) {
+		problem.Path = slices.Concat(At("command"), problem.Path)
+		*p = append(*p, problem)
+	}
+}
+
+// ValidateCommand returns what is wrong with a program and its arguments, at paths in the list.
+func ValidateCommand(command []string) []Problem {
+	var p problems
 	if len(command) > MaxArguments {
-		p.fault(At("command"), fmt.Sprintf("command has %d elements, more than %d", len(command), MaxArguments), "")
-		return
+		p.fault(nil, fmt.Sprintf("command has %d elements, more than %d", len(command), MaxArguments), "")
+		return p
 	}
 	for i, arg := range command {
-		at := At("command", i)
+		at := At(i)
 		switch {
 		case strings.Contains(arg, "\x00"):
 			p.fault(at, Excerpt(arg)+" has a NUL, which no argument can have", "")
@@ -232,6 +241,7 @@ func (p *problems) command(command []string) {
 			p.fault(at, "the program "+Excerpt(arg)+" is not an absolute path", "it is not looked for, and no shell runs it: write it as /usr/bin/NAME")
 		}
 	}
+	return p
 }
 
 // check looks at the health check, with what else the service has.

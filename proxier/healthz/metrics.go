@@ -29,6 +29,7 @@ type Metrics struct {
 	unserved               *prometheus.GaugeVec
 	answers                map[string]*prometheus.CounterVec // by path
 	disturbed, repairs     *prometheus.CounterVec
+	notified               map[bool]prometheus.Counter // by whether the call succeeded
 	reloaded               prometheus.Gauge
 }
 
@@ -72,6 +73,8 @@ func NewMetrics(version string) *Metrics {
 			c.WithLabelValues(code)
 		}
 	}
+	notified := counter("notify_calls_total", "Calls of what [notify] names, by how they ended.", "outcome")
+	m.notified = map[bool]prometheus.Counter{true: notified.WithLabelValues("ok"), false: notified.WithLabelValues("failed")}
 	m.repairs = counter("kernel_repairs_total", "Syncs that repaired what the kernel held, by why they did.", "ip_family", "cause")
 
 	histogram := func(name, help string, buckets []float64) *prometheus.HistogramVec {
@@ -175,6 +178,9 @@ func (m *Metrics) FlowsLooked(fam policy.Family, n int, took time.Duration) {
 
 // Disturbed counts a foreign change of our kernel objects.
 func (m *Metrics) Disturbed(fam policy.Family) { m.disturbed.WithLabelValues(fam.Title()).Inc() }
+
+// Notified counts a call of what [notify] names.
+func (m *Metrics) Notified(ok bool) { m.notified[ok].Inc() }
 
 // Register has /metrics tell what c collects too.
 func (m *Metrics) Register(c prometheus.Collector) { m.registry.MustRegister(c) }

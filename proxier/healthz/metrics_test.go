@@ -42,6 +42,7 @@ func TestMetrics(t *testing.T) {
 	m.SyncFailed(failed, RestoreFailed)
 	m.FlowsLooked(policy.IPv4, 2, time.Second)
 	m.Reloaded(start)
+	m.Notified(false)
 	m.WatchCounts(func() Counts {
 		return Counts{
 			Loop: report.Counts{
@@ -88,6 +89,8 @@ svcproxy_kernel_repairs_total{cause="difference",ip_family="IPv4"} 1
 svcproxy_kernel_repairs_total{cause="failed_sync",ip_family="IPv4"} 0
 svcproxy_kernel_repairs_total{cause="foreign",ip_family="IPv4"} 1
 svcproxy_kernel_repairs_total{cause="unreadable",ip_family="IPv4"} 0
+svcproxy_notify_calls_total{outcome="failed"} 1
+svcproxy_notify_calls_total{outcome="ok"} 0
 svcproxy_proxy_healthz_total{code="200"} 0
 svcproxy_proxy_healthz_total{code="503"} 0
 svcproxy_proxy_livez_total{code="200"} 0

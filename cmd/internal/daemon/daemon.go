@@ -15,6 +15,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/journal"
 	"svcproxy.dev/svcproxy/cmd/internal/modeswitch"
 	"svcproxy.dev/svcproxy/cmd/internal/node"
+	"svcproxy.dev/svcproxy/cmd/internal/notify"
 	"svcproxy.dev/svcproxy/cmd/internal/settings"
 	"svcproxy.dev/svcproxy/configs"
 	"svcproxy.dev/svcproxy/internal/lately"
@@ -55,6 +56,7 @@ type daemon struct {
 	announcer *announcer.Announcer
 	doubts    *doubter
 	changes   *changes.Tracker
+	notifier  *notify.Notifier
 	http      httpParts
 
 	counted  lately.Value[healthz.Counts] // all but the next

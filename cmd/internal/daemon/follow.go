@@ -47,6 +47,7 @@ func (d *daemon) use(was, now configs.Settings) {
 	d.http.traffic.Want(wantedTraffic(now))
 	d.loop.SetNamed(now.Metrics.MaxServices)
 	d.announcer.Use(now.BGP)
+	d.notifier.Use(now.Notify)
 	d.loop.SetReserved(node.Reserved(now))
 	if was.BGP.NoBGP() != now.BGP.NoBGP() || !reflect.DeepEqual(was.Owners, now.Owners) { // service files were judged by these
 		sources.Each(d.sources, sources.Revalidator.Revalidate)

@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"svcproxy.dev/svcproxy/cmd/internal/modes"
 	"svcproxy.dev/svcproxy/cmd/internal/modeswitch"
 	"svcproxy.dev/svcproxy/cmd/internal/node"
+	"svcproxy.dev/svcproxy/cmd/internal/notify"
 	"svcproxy.dev/svcproxy/cmd/internal/settings"
 	"svcproxy.dev/svcproxy/cmd/internal/sources"
 	"svcproxy.dev/svcproxy/configs"
@@ -32,6 +34,7 @@ import (
 	"svcproxy.dev/svcproxy/proxier/report"
 	"svcproxy.dev/svcproxy/proxier/traffic"
 	"svcproxy.dev/svcproxy/source"
+	"svcproxy.dev/svcproxy/source/read"
 )
 
 // syncTimeout is how long a part of a sync may take, see proxier.Progressed. All of
@@ -162,6 +165,11 @@ func Run(ctx context.Context, o Options) (err error) {
 	health.OnDrain(drained.Node)
 	d.loop.DrainHost(drained.Node() != nil)
 
+	d.notifier = notify.New(notify.Config{
+		Log: log, Changes: d.changes, Node: fixed.NodeName, Settings: filepath.Join(o.ConfigDir, read.SettingsName), Version: o.Version,
+		Called: metrics.Notified,
+	}, fixed.Notify)
+
 	// What warns, counts, and answers questions.
 	socket, err := control.Listen(o.RunDir)
 	if err != nil {
@@ -177,7 +185,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		for _, f := range features {
 			list = append(list, f.Warnings()...)
 		}
-		return slices.Concat(list, storage.warnings(), socket.Warnings(), o.Stderr.Warnings())
+		return slices.Concat(list, storage.warnings(), d.notifier.Warnings(), socket.Warnings(), o.Stderr.Warnings())
 	}
 	d.counted = lately.Value[healthz.Counts]{Find: d.count, Moment: countsMoment, Patience: countsPatience}
 	d.warned = lately.Value[int]{Find: d.countWarnings, Moment: warningsMoment, Patience: countsPatience}
@@ -227,6 +235,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	bounded(d.keeper.Keep)
 	bounded(func(ctx context.Context) error { d.announcer.Run(ctx, d.loop.Ready()); return nil })
 	always(neighbours.run)
+	bounded(func(ctx context.Context) error { d.notifier.Run(ctx, d.loop.Ready()); return nil })
 	return g.Wait()
 }
 

@@ -301,12 +301,14 @@ var ignored = reader.WordSet(`protocol lvs_sched lb_algo persistence_timeout per
 	mh-port mh-fallback lvs_method lb_kind real_server sorry_server sorry_server_lvs_method quorum weight uthreshold lthreshold delay_loop
 	connect_timeout retry delay_before_retry virtualhost alpha omega warmup snmp_name ip_family log_all_failures`)
 
+const byNotify = "[notify] runs a program for it: see docs/monitoring.md and configs/examples/notify"
+
 const byMetrics, inAnyCase = "alerts are made of metrics: see docs/monitoring.md", `nothing to do; close_connections = "failed" ends them`
 
 // keyHints are what to do about statements that are left out.
 var keyHints = map[string]string{
 	"inhibit_on_failure": inAnyCase, "sorry_server_inhibit": inAnyCase,
-	"notify_up": byMetrics, "notify_down": byMetrics, "quorum_up": byMetrics, "quorum_down": byMetrics, "smtp_alert": byMetrics,
+	"notify_up": byNotify, "notify_down": byNotify, "quorum_up": byNotify, "quorum_down": byNotify, "smtp_alert": byMetrics,
 	"hysteresis":         "rise and fall of the health check keep endpoints from flapping",
 	"ha_suspend":         "checks go on while the address is elsewhere",
 	"persistence_engine": "clients are told apart by address",
