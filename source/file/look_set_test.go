@@ -277,7 +277,7 @@ func TestSharesOfTextsOfServer(t *testing.T) {
 		var owners atomic.Pointer[[]read.Owner]
 		all := []read.Owner{{Sources: []string{"https://h/"}, Addresses: []netip.Prefix{netip.MustParsePrefix("10.96.1.0/24")}, Namespaces: []string{"*"}, Allow: []string{"exec"}}}
 		owners.Store(&all)
-		s.real, s.guardPrograms, s.owners = true, true, func() []read.Owner { return *owners.Load() }
+		s.real, s.owners = true, func() []read.Owner { return *owners.Load() }
 		text := "[[services]]\nname = 'a'\nvips = ['10.96.1.1']\nports = [{ port = 80 }]\nendpoints = ['192.0.2.1']\nhealth_check = { type = 'exec', command = ['/bin/true'] }\n"
 		is := func(when, states, fault string) {
 			t.Helper()

@@ -14,6 +14,7 @@ type share struct {
 	*Owner        // nil: all but what texts of servers need an owner for
 	name   string // where svcproxy.toml has it
 	from   Origin
+	asRoot bool // programs of checks would run as root
 }
 
 // mostRefused is how many problems of one service are looked for: more than decode.Cap keeps.
@@ -33,13 +34,13 @@ func (rules Rules) shareOf(at string) (*share, *source.Fault) {
 	case rules.From.Accepted, len(owners) == 0 && rules.From.URL == "":
 		return nil, nil
 	case len(owners) == 0:
-		return &share{from: rules.From}, nil
+		return &share{from: rules.From, asRoot: rules.GuardPrograms}, nil
 	}
 	i := ownerOf(owners, filepath.Base(at), rules.From)
 	if i < 0 {
 		return nil, unowned(owners, at, rules.From)
 	}
-	return &share{&owners[i], ownerName(i), rules.From}, nil
+	return &share{&owners[i], ownerName(i), rules.From, rules.GuardPrograms}, nil
 }
 
 func ownerName(i int) string { return fmt.Sprintf("owners[%d] in %s", i, SettingsName) }
@@ -213,6 +214,8 @@ func (sh *share) forbids(permission string) (why, hint string) {
 		return fmt.Sprintf("%q is not in allow of %s", permission, sh.name), "leave it out, or add it there"
 	case server && !sh.from.Signed:
 		return fmt.Sprintf("allow of %s is for signed texts of servers, and this one is not signed", sh.name), "leave it out, or sign the text"
+	case server && permission == mayExec && sh.asRoot:
+		return "it is from a server, and its programs would run as root", "set exec_user in [health] of " + SettingsName
 	}
 	return "", ""
 }

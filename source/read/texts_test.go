@@ -64,7 +64,7 @@ func TestTextsOfServers(t *testing.T) {
 				if want == never {
 					want = j.former
 				}
-				got := judged(t, read.Rules{Owners: j.owners, From: fetched(url, j.signed), GuardPrograms: true}, url, tt.text)
+				got := judged(t, read.Rules{Owners: j.owners, From: fetched(url, j.signed)}, url, tt.text)
 				if want == "" && got != "" || want != "" && (!strings.HasPrefix(got, j.line+": ") || !strings.Contains(got, want)) {
 					t.Errorf("%s, %s, %s:\n got: %s\nwant: %s: ... %s", name, tt.name, what, got, j.line, want)
 				}
@@ -91,10 +91,23 @@ func TestProgramsOfAcceptedTexts(t *testing.T) {
 			if v.Broken || len(v.Services) != 1 || v.UID.Load() != -1 {
 				t.Fatalf("%s: %+v", tt.name, v)
 			}
-			got := v.Services[0].HealthCheck.Barred
-			if (got == "") != (tt.barred == "") || !strings.Contains(got, tt.barred) || fmt.Sprint(source.AnyError(v.Faults), len(v.Faults) > 0) != fmt.Sprint(false, got != "") {
-				t.Errorf("%s, guarding %v: barred %q, faults %v; want %q", tt.name, guards, got, v.Faults, tt.barred)
+			got, barred := v.Services[0].HealthCheck.Barred, tt.barred
+			if guards && barred == "" {
+				barred = "would run as root"
 			}
+			if (got == "") != (barred == "") || !strings.Contains(got, barred) || fmt.Sprint(source.AnyError(v.Faults), len(v.Faults) > 0) != fmt.Sprint(false, got != "") {
+				t.Errorf("%s, guarding %v: barred %q, faults %v; want %q", tt.name, guards, got, v.Faults, barred)
+			}
+		}
+	}
+}
+
+// A program that a text of a server names never runs as root: not without exec_user, however it is signed.
+func TestProgramOfTextNeedsUser(t *testing.T) {
+	for guards, want := range map[bool]string{false: "", true: "its programs would run as root; set exec_user in [health] of svcproxy.toml"} {
+		rules := read.Rules{Owners: twoTeams, From: fetched(from, true), GuardPrograms: guards}
+		if got := judged(t, rules, from, claim("team-a", oneVIP+exec)); (got == "") != (want == "") || !strings.Contains(got, want) {
+			t.Errorf("guarding %v: %q; want %q", guards, got, want)
 		}
 	}
 }
