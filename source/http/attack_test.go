@@ -14,7 +14,7 @@ import (
 	"svcproxy.dev/svcproxy/internal/pace"
 )
 
-// raw answers with bytes of its own, and closes the connection.
+// raw answers with these bytes instead of an HTTP response, and closes the connection.
 func raw(text string) nethttp.HandlerFunc {
 	return func(out nethttp.ResponseWriter, _ *nethttp.Request) {
 		conn, _, err := nethttp.NewResponseController(out).Hijack()
@@ -25,7 +25,7 @@ func raw(text string) nethttp.HandlerFunc {
 	}
 }
 
-// endless answers until nobody reads any more.
+// endless answers until the client stops reading.
 func endless(part string, pause time.Duration) nethttp.HandlerFunc {
 	return func(out nethttp.ResponseWriter, r *nethttp.Request) {
 		for r.Context().Err() == nil {
@@ -62,7 +62,7 @@ func typed(kind, text string) nethttp.HandlerFunc {
 	}
 }
 
-// packed answers with n zeros that are compressed.
+// packed answers with n compressed zeros.
 func packed(n int) nethttp.HandlerFunc {
 	var b bytes.Buffer
 	zip := gzip.NewWriter(&b)
@@ -77,8 +77,8 @@ func packed(n int) nethttp.HandlerFunc {
 // attackSize is the largest answer in TestAttacks, in bytes.
 const attackSize = 100_000
 
-// What a server may do wrong, or on purpose, to an index or to a text. Nothing changes, the reason is reported, and the
-// next answer that is right is used.
+// A server may send a broken or hostile index or text. Then nothing changes, the reason is reported, and the next good answer
+// is used.
 func TestAttacks(t *testing.T) {
 	other := newWeb(t)
 	other.put("/svc/index.json", indexOf(9, nil))
@@ -110,7 +110,7 @@ func TestAttacks(t *testing.T) {
 		"an error in JSON":  {index(serve(`{"error": "not ready"}`)), "neither an index"},
 		"not JSON":          {index(serve("upstream connect error")), "invalid character"},
 		"another encoding":  {index(serve("\xff\xfe{\x00")), "invalid character"},
-		"a service file":    {index(serve(`{"services": []}`)), "it was an index and is a service file; give it another URL"},
+		"a service file":    {index(serve(`{"services": []}`)), "it was an index and is a service file; use another URL"},
 		"an older version":  {index(serve(indexOf(1, nil))), "version 1, and version 2 was in use"},
 		"another content":   {index(serve(indexOf(2, nil))), "its version must rise"},
 		"version zero":      {index(serve(indexOf(0, nil))), "want version"},
@@ -118,8 +118,8 @@ func TestAttacks(t *testing.T) {
 		"too large":            {index(serve(strings.Repeat(" ", attackSize+1))), "more than 100000 bytes"},
 		"10 GB announced":      {index(code(200, "Content-Length", "10000000000")), "more than 100000 bytes"},
 		"endless":              {index(endless(strings.Repeat("[", 4096), 0)), "more than 100000 bytes"},
-		"slow":                 {index(endless(" ", 20*time.Millisecond)), "no whole answer within"},
-		"silent":               {index(func(_ nethttp.ResponseWriter, r *nethttp.Request) { <-r.Context().Done() }), "no whole answer within"},
+		"slow":                 {index(endless(" ", 20*time.Millisecond)), "no complete answer within"},
+		"silent":               {index(func(_ nethttp.ResponseWriter, r *nethttp.Request) { <-r.Context().Done() }), "no complete answer within"},
 		"cut off":              {index(raw("HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n{\"version\": 3")), "unexpected EOF"},
 		"a chunk cut off":      {index(raw("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{\"ver")), "unexpected EOF"},
 		"without a length":     {index(raw("HTTP/1.0 200 OK\r\n\r\n" + indexOf(3, nil))), "may be cut off"},
@@ -137,7 +137,7 @@ func TestAttacks(t *testing.T) {
 		"a redirect in circles": {index(redirect("/svc/index.json")), "redirects more than 5 times"},
 
 		"a text that is not there": {text(nil), "/svc/web.toml: the server answers 404"},
-		"a text of another hash":   {text(serve("C")), "has not the sha256"},
+		"a text of another hash":   {text(serve("C")), "its sha256 differs"},
 		"a text without an end":    {text(endless("x", 0)), "more than 100000 bytes"},
 		"a text that redirects":    {text(redirect(other.URL + "/svc/web.toml")), "redirects to another origin"},
 		"a text of another server": {raws(other.URL+"/svc/web.toml", sumB), "not below"},
@@ -175,7 +175,7 @@ func TestAttacks(t *testing.T) {
 	}
 }
 
-// A text that is no part of an index is held to the same bounds.
+// The same bounds apply to a text that is not part of an index.
 func TestAttacksOnText(t *testing.T) {
 	for name, test := range map[string]struct {
 		answer nethttp.HandlerFunc
@@ -204,7 +204,7 @@ func TestAttacksOnText(t *testing.T) {
 	}
 }
 
-// Once the texts of an index are too large together, no more of them are asked for.
+// Once the texts of an index exceed the total bound, no more of them are requested.
 func TestTextsAfterTooMany(t *testing.T) {
 	const listed, size = 500, attackSize / 10
 	w, files := newWeb(t), texts{}

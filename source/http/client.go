@@ -21,31 +21,31 @@ import (
 )
 
 const (
-	parallel     = 8                // texts of one index are asked for at a time
-	maxRedirects = 5                // of one request
-	maxHeader    = 64 << 10         // bytes of the header of an answer
-	maxSecret    = 1 << 20          // bytes of a file with certificates, a key or a token
-	maxTag       = 256              // bytes of a validator that is sent back
-	idleTime     = 90 * time.Second // then a connection is closed
+	parallel     = 8                // concurrent requests for the texts of one index
+	maxRedirects = 5                // per request
+	maxHeader    = 64 << 10         // size of a response header, in bytes
+	maxSecret    = 1 << 20          // size of a file with certificates, a key or a token, in bytes
+	maxTag       = 256              // size of a validator that is sent back, in bytes
+	idleTime     = 90 * time.Second // after which an idle connection is closed
 )
 
-// A client asks the server of one URL. The files that say who we are and whom we trust are read before each poll, so that
-// renewed ones are used without a restart.
+// A client sends requests to the server of one URL. It reads the files with certificates, keys and the token before each
+// poll, so that renewed ones are used without a restart.
 type client struct {
 	*Options
 	log    *slog.Logger
 	files  *disk.Asker
-	sum    [sha256.Size]byte // of what http and bearer were made of
-	http   *nethttp.Client   // nil: never made
+	sum    [sha256.Size]byte // of the files that http and bearer were made from
+	http   *nethttp.Client   // nil: the files could never be used
 	bearer string
-	failed string // why the files could not be used, as logged; empty: they could
+	failed string // why the files could not be used, as last logged; empty: they could
 }
 
 func newClient(o *Options, log *slog.Logger) *client {
 	return &client{Options: o, log: log, files: disk.NewAsker("/")}
 }
 
-// renew has c use the files as they are now. While they cannot be used, as in the middle of a renewal, those of before are.
+// renew reads the files again. If they cannot be used, for example in the middle of a renewal, c keeps using the earlier ones.
 func (c *client) renew() error {
 	c.files.BeginStep(disk.Patience)
 	err := c.load()
@@ -63,7 +63,7 @@ func (c *client) renew() error {
 	return nil
 }
 
-// load reads the files, and makes a new client where they have changed.
+// load reads the files, and creates a new HTTP client if they have changed.
 func (c *client) load() error {
 	sum, texts := sha256.New(), [4][]byte{}
 	for i, path := range []string{c.CAFile, c.CertFile, c.KeyFile, c.BearerFile} {
@@ -84,7 +84,7 @@ func (c *client) load() error {
 	}
 	bearer := strings.TrimSpace(string(texts[3]))
 	if c.BearerFile != "" && (bearer == "" || strings.ContainsFunc(bearer, func(r rune) bool { return r <= ' ' || r >= 0x7f })) {
-		return fmt.Errorf("%s holds no token of one line", c.BearerFile)
+		return fmt.Errorf("%s does not hold a token on one line", c.BearerFile)
 	}
 	c.close()
 	c.http, c.bearer, c.sum = c.newHTTP(config), bearer, now
@@ -130,7 +130,8 @@ func (c *client) tlsConfig(ca, cert, key []byte) (*tls.Config, error) {
 	return config, nil
 }
 
-// newHTTP speaks HTTP/1.1 only: over HTTP/2 requests would go on to use a connection on which no answer comes.
+// newHTTP returns a client that speaks HTTP/1.1 only. Over HTTP/2, new requests would keep using a connection that no longer
+// answers.
 func (c *client) newHTTP(config *tls.Config) *nethttp.Client {
 	only1 := new(nethttp.Protocols)
 	only1.SetHTTP1(true)
@@ -144,7 +145,7 @@ func (c *client) newHTTP(config *tls.Config) *nethttp.Client {
 	}
 }
 
-// close has the next request make a connection of its own, to an address that is looked up again.
+// close closes idle connections, so that the next request resolves the name again and opens a new connection.
 func (c *client) close() {
 	if c.http != nil {
 		c.http.CloseIdleConnections()
@@ -161,17 +162,17 @@ func checkRedirect(next *nethttp.Request, before []*nethttp.Request) error {
 	return nil
 }
 
-// Validators say which version of a text is known, in the words of the server.
+// Validators are the ETag and Last-Modified headers of the version of a text that is known.
 type validators struct{ tag, modified string }
 
-// An answer is a text, or says that the one whose validators were sent is still current.
+// An answer is a text, or says that the version whose validators were sent is still current.
 type answer struct {
 	data      []byte
 	unchanged bool
 	validators
 }
 
-// get asks for one URL, and reads at most limit bytes.
+// get requests one URL, and reads at most limit bytes of the body.
 func (c *client) get(ctx context.Context, name string, limit int, known validators) (a answer, err error) {
 	request, err := nethttp.NewRequestWithContext(ctx, nethttp.MethodGet, name, nil)
 	if err != nil {
@@ -183,7 +184,7 @@ func (c *client) get(ctx context.Context, name string, limit int, known validato
 		}
 	}
 	set("User-Agent", c.UserAgent)
-	set("Accept-Encoding", "identity") // what a server unpacks costs us more than it sends
+	set("Accept-Encoding", "identity") // a small compressed answer could expand without bound
 	set("If-None-Match", known.tag)
 	set("If-Modified-Since", known.modified)
 	if c.bearer != "" {
@@ -215,15 +216,15 @@ func (c *client) get(ctx context.Context, name string, limit int, known validato
 	return a, nil
 }
 
-// justModified reports whether a text may change again and keep its validators: they are made of the time of the file, in
-// seconds, and often of its size.
+// justModified reports whether a text is so new that it may change again without new validators. Servers derive validators
+// from the modification time of the file, in seconds, and often from its size.
 func justModified(header nethttp.Header) bool {
 	modified, err := nethttp.ParseTime(header.Get("Last-Modified"))
 	now, err2 := nethttp.ParseTime(header.Get("Date"))
 	return err == nil && err2 == nil && now.Sub(modified) < 2*time.Second
 }
 
-// acceptable returns why an answer is not read.
+// acceptable returns an error if the body of a response must not be read.
 func acceptable(r *nethttp.Response, limit int) error {
 	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	switch {
@@ -245,7 +246,7 @@ func tooLarge(limit int) error {
 	return fmt.Errorf("the answer has more than %d bytes", limit)
 }
 
-// validator returns what a server said of a version, if it can be sent back.
+// validator returns the value of a validator header, or nothing if it is too long to be sent back.
 func validator(text string) string {
 	if len(text) > maxTag {
 		return ""
@@ -253,10 +254,10 @@ func validator(text string) string {
 	return text
 }
 
-// reason returns an error without the request, which the caller names.
+// reason returns the cause of a failed request without its URL, because the caller adds the URL.
 func (c *client) reason(err error) error {
 	if e, ok := errors.AsType[timeout](err); ok && e.Timeout() {
-		return fmt.Errorf("no whole answer within %v", c.Timeout)
+		return fmt.Errorf("no complete answer within %v", c.Timeout)
 	}
 	if e, ok := errors.AsType[*url.Error](err); ok {
 		err = e.Err
@@ -264,16 +265,16 @@ func (c *client) reason(err error) error {
 	return brief(err)
 }
 
-// A timeout is an error that may be that time is over.
+// A timeout is an error that can report a timeout, such as net.Error.
 type timeout interface {
 	error
 	Timeout() bool
 }
 
-// A statusError is an answer that is not the text.
+// A statusError is a response with a status other than 200.
 type statusError struct {
 	code  int
-	leave time.Duration // for which the server asks to be left alone; 0: it does not
+	leave time.Duration // how long to wait, as Retry-After says; 0: it does not
 }
 
 // Error implements error.
@@ -281,7 +282,7 @@ func (e *statusError) Error() string {
 	return strings.TrimSpace(fmt.Sprintf("the server answers %d %s", e.code, nethttp.StatusText(e.code)))
 }
 
-// retryAfter reads the seconds of a header.
+// retryAfter parses a Retry-After header in seconds. It returns 0 for a date.
 func retryAfter(text string) time.Duration {
 	n, err := strconv.ParseUint(text, 10, 16)
 	if err != nil {
@@ -290,7 +291,7 @@ func retryAfter(text string) time.Duration {
 	return time.Duration(n) * time.Second
 }
 
-// reading is a remote.Reading: an error is no answer, and what a server that is busy asks for is heeded.
+// reading implements remote.Reading. No error is an answer. The Retry-After of a busy server is honored.
 func reading(err error) (answer bool, leave time.Duration) {
 	if e, ok := errors.AsType[*statusError](err); ok {
 		return false, e.leave

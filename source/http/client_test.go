@@ -35,7 +35,7 @@ func writePair(t *testing.T, pair tls.Certificate, cert, key string) {
 	fatal.If(t, os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600))
 }
 
-// localhost returns a URL of a server by the name that its certificate has.
+// localhost returns a URL of a server with the host name that is in its certificate.
 func (w *web) localhost(path string) string {
 	return strings.Replace(w.URL, "127.0.0.1", "localhost", 1) + path
 }
@@ -73,12 +73,12 @@ func TestAuthorities(t *testing.T) {
 	}
 
 	other := follow(t, Options{URLs: []string{w.localhost("/web.toml")}})
-	other.refuses("certificate signed by unknown authority") // of the system
+	other.refuses("certificate signed by unknown authority") // not one of the system's authorities
 	plain := follow(t, Options{URLs: []string{strings.Replace(w.localhost("/web.toml"), "https", "http", 1)}})
 	plain.refuses("400 Bad Request")
 }
 
-// A renewed certificate and key are used without a restart; while only one of the two is new, those of before are.
+// A renewed certificate and key are used without a restart. While only one of the two is new, the old pair stays in use.
 func TestRenewedCertificate(t *testing.T) {
 	ours, ca := authority(t, "ours")
 	pair, err := ours.For("localhost")
@@ -126,7 +126,7 @@ func TestRenewedCertificate(t *testing.T) {
 	f.settles(1)
 }
 
-// A token goes to the origin of a URL, as it stands in its file now, and to no other, whatever the server answers.
+// The current token is sent to the origin of a URL, and to no other origin, whatever the server answers.
 func TestBearer(t *testing.T) {
 	w, other := newWeb(t), newWeb(t)
 	w.publish(1, texts{"web.toml": "A"})
@@ -135,7 +135,7 @@ func TestBearer(t *testing.T) {
 	f.refuses("reading a file of [http]")
 	for _, text := range []string{"", "\n", "two words", "two\nlines", "\x00"} {
 		fatal.If(t, os.WriteFile(path, []byte(text), 0o600))
-		f.refuses("holds no token")
+		f.refuses("does not hold a token")
 	}
 	fatal.If(t, os.WriteFile(path, []byte("secret-1\n"), 0o600))
 	f.expect("1: web.toml=A")
@@ -161,7 +161,7 @@ func TestBearer(t *testing.T) {
 	}
 }
 
-// Redirects within the origin are followed, five of them, and names stay as they were.
+// Up to five redirects within the origin are followed. The names of texts do not change.
 func TestRedirectWithin(t *testing.T) {
 	w := newWeb(t)
 	w.publish(1, texts{"web.toml": "A"})
@@ -180,7 +180,7 @@ func TestRedirectWithin(t *testing.T) {
 	}
 }
 
-// What servers are asked: not for what is compressed, and with the version that is known.
+// Requests ask for uncompressed answers, and send the validators of the known version.
 func TestRequest(t *testing.T) {
 	w := newWeb(t)
 	headers := make(chan nethttp.Header, 2)

@@ -1,13 +1,13 @@
-// Package http follows service files on web servers: a remote.Fetcher.
+// Package http follows service files on web servers. It implements remote.Fetcher.
 //
-//	url        names of texts: which URLs there are
-//	index      a list of texts, by name and hash, with a version that rises
-//	signature  minisign: who vouches for an index or a text
-//	marks      highest version of each signed URL ──► state directory
-//	client     one bounded answer of one server
-//	site       one URL: poll, verify, fetch what differs
-//	fetcher    all URLs ──► one remote.Set
+//	url        parses URLs, which are the names of texts
+//	index      parses an index: texts by name and hash, and a version that must rise
+//	signature  verifies minisign signatures of indexes and texts
+//	marks      saves the highest version of each signed URL in the state directory
+//	client     sends one request and reads one bounded answer
+//	site       follows one URL: polls, verifies, and fetches the texts that differ
+//	fetcher    combines all URLs into one remote.Set
 //
-// Stale beats partial. An answer that is refused in any part changes nothing: not found, too large, cut off, of an older
-// version, without the hash or the signature that it must have.
+// Stale beats partial. If any part of an answer is refused, nothing changes. An answer is refused when it is missing, too
+// large, truncated, older than the one in use, or lacks the required hash or signature.
 package http

@@ -20,24 +20,24 @@ import (
 	"svcproxy.dev/svcproxy/source/remote"
 )
 
-// Name is what the source is called, in settings and in units.
+// Name is the name of the source in settings and units.
 const Name = "http"
 
-// Options say which texts a Fetcher follows, and how.
+// Options configure a Fetcher.
 type Options struct {
-	URLs       []string      // of service files and indexes, as ParseURL takes them; the first that has a name has it
+	URLs       []string      // of service files and indexes, as ParseURL accepts them; if several list a text, the first wins
 	Interval   time.Duration // between two polls of a URL
-	Timeout    time.Duration // of one answer as a whole
-	CAFile     string        // path; empty: the authorities of the system
-	CertFile   string        // path of a client's certificate; empty: none
-	KeyFile    string        // path of its key
+	Timeout    time.Duration // of a complete request and answer
+	CAFile     string        // path; empty: the certificate authorities of the system
+	CertFile   string        // path of a client certificate; empty: none
+	KeyFile    string        // path of the key of CertFile
 	BearerFile string        // path of a token that is sent to the origins of URLs; empty: none
-	PublicKey  string        // of minisign, which signs each URL; empty: nothing is signed
+	PublicKey  string        // minisign key that must have signed each URL; empty: signatures are not checked
 	MaxSize    int           // of one answer, in bytes
 
 	Host      string       // name of this host, for canaries
-	UserAgent string       // empty: Go's
-	StateDir  string       // keeps the versions of signed URLs; empty: nothing does
+	UserAgent string       // empty: the default of net/http
+	StateDir  string       // where the versions of signed URLs are saved; empty: nowhere
 	Log       *slog.Logger // nil: none
 
 	trust    time.Duration // 0: trustTime
@@ -48,17 +48,17 @@ type Options struct {
 type Fetcher struct {
 	Options
 	disk  *disk.Asker
-	again chan struct{}   // has an element when all URLs are to be asked for now
-	marks map[string]mark // of signed sites
-	sites []string        // names
+	again chan struct{}   // has an element when all URLs are to be polled now
+	marks map[string]mark // of signed sites, by name
+	sites []string        // names, in the order of URLs
 	now   map[string]content
 	errs  map[string]error
-	unset map[string]string // names of which nothing is known before the first answer, by site
-	saved bool
-	said  string // why marks could not be written, as logged
+	unset map[string]string // see site.unanswered, by name of the site
+	saved bool              // marks are on disk
+	said  string            // why marks could not be written, as last logged
 }
 
-// New returns a Fetcher that does nothing before Run.
+// New returns a Fetcher. It does nothing until Run is called.
 func New(o Options) *Fetcher {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -69,10 +69,10 @@ func New(o Options) *Fetcher {
 
 var _ remote.Fetcher = (*Fetcher)(nil)
 
-// Reload has the whole text of each URL asked for now. One that fails is asked for when that is due.
+// Reload polls each URL now, without validators. URLs that are being retried after a failure keep their schedule.
 func (f *Fetcher) Reload() { wake.Once(f.again) }
 
-// Server returns what is followed, as status shows it.
+// Server returns the URLs in a short form for status.
 func (f *Fetcher) Server() string {
 	switch n := len(f.URLs); n {
 	case 0:
@@ -84,7 +84,7 @@ func (f *Fetcher) Server() string {
 	}
 }
 
-// Run implements remote.Fetcher. Each URL is polled by a goroutine of its own. Its error says which of the options cannot be used.
+// Run implements remote.Fetcher. Each URL is polled by its own goroutine. It returns an error only for invalid options.
 func (f *Fetcher) Run(ctx context.Context, give func(remote.Set), report func(error)) error {
 	sites, err := f.open()
 	if err != nil {
@@ -113,7 +113,7 @@ func (f *Fetcher) Run(ctx context.Context, give func(remote.Set), report func(er
 	}
 }
 
-// open makes the sites.
+// open resets f and returns a site for each URL.
 func (f *Fetcher) open() (sites []*site, err error) {
 	f.marks, f.saved, f.said = map[string]mark{}, true, ""
 	f.sites, f.now, f.errs, f.unset = nil, map[string]content{}, map[string]error{}, map[string]string{}
@@ -136,7 +136,7 @@ func (f *Fetcher) open() (sites []*site, err error) {
 	return sites, nil
 }
 
-// take takes over what is new of a site.
+// take records the result of one poll, and gives the new set if the content changed.
 func (f *Fetcher) take(r result, give func(remote.Set)) {
 	f.errs[r.name] = r.err
 	if r.content != nil {
@@ -151,7 +151,8 @@ func (f *Fetcher) take(r result, give func(remote.Set)) {
 	}
 }
 
-// recall reads the versions of what was signed. That they cannot be read must not keep services as they are forever.
+// recall reads the saved versions of signed URLs. If they cannot be read it logs a warning and accepts any version, because
+// otherwise services could never be updated again.
 func (f *Fetcher) recall() {
 	if f.StateDir == "" {
 		return
@@ -167,12 +168,12 @@ func (f *Fetcher) recall() {
 	}
 }
 
-// record writes what is new of versions, before it is used, and again at each poll while that fails.
+// record saves new versions before they are used. While that fails, it tries again at each poll.
 func (f *Fetcher) record() {
 	if f.saved || f.StateDir == "" {
 		return
 	}
-	marks := maps.Clone(f.marks) // for a disk that answers later
+	marks := maps.Clone(f.marks) // a slow disk may still read it after ask has returned
 	_, err := ask(f, func() (struct{}, error) { return struct{}{}, saveMarks(f.StateDir, marks) })
 	if err == nil {
 		f.saved, f.said = true, ""
@@ -184,7 +185,7 @@ func (f *Fetcher) record() {
 	}
 }
 
-// ask waits for the state directory, and for no disk that does not answer.
+// ask runs do, which uses the state directory. If the disk does not answer in time, it returns disk.ErrNoAnswer.
 func ask[T any](f *Fetcher, do func() (T, error)) (T, error) {
 	type answer struct {
 		got T
@@ -201,7 +202,7 @@ func ask[T any](f *Fetcher, do func() (T, error)) (T, error) {
 	return a.got, a.err
 }
 
-// set joins what is known of all sites.
+// set combines the contents of all sites.
 func (f *Fetcher) set() (s remote.Set) {
 	taken := map[string]bool{}
 	var versions []string
@@ -222,7 +223,7 @@ func (f *Fetcher) set() (s remote.Set) {
 			s.Empty = append(s.Empty, name)
 		}
 		if c.mark.Version != 0 {
-			versions = append(versions, fmt.Sprintf("%s %d", path.Base(name), c.mark.Version)) // no number: it is of one URL
+			versions = append(versions, fmt.Sprintf("%s %d", path.Base(name), c.mark.Version)) // not a plain number, because it belongs to one URL
 		}
 	}
 	slices.SortFunc(s.Texts, func(a, b remote.Text) int { return cmp.Compare(a.Name, b.Name) })
@@ -230,7 +231,7 @@ func (f *Fetcher) set() (s remote.Set) {
 	return s
 }
 
-// trouble returns what is wrong with any site.
+// trouble returns the errors of all sites, or nil.
 func (f *Fetcher) trouble() error {
 	var all trouble
 	for _, name := range f.sites {
@@ -244,7 +245,7 @@ func (f *Fetcher) trouble() error {
 	return all
 }
 
-// A trouble is the errors of several sites, on one line.
+// A trouble is the errors of several sites. Its text is one line.
 type trouble []error
 
 // Error implements error.

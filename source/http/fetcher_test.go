@@ -13,8 +13,8 @@ import (
 	"svcproxy.dev/svcproxy/source/remote"
 )
 
-// While nothing changes there is one request for each interval, answered 304, however many texts an index lists. One
-// that changes is fetched, and no other.
+// While nothing changes, each interval has one request, answered with 304, however many texts an index lists. When a text
+// changes, only that text is fetched.
 func TestNothingIsFetchedTwice(t *testing.T) {
 	w, files := newWeb(t), texts{}
 	for i := range 200 {
@@ -43,7 +43,7 @@ func TestNothingIsFetchedTwice(t *testing.T) {
 	}
 }
 
-// What was fetched of an index that cannot be fetched as a whole is not fetched again.
+// If an index cannot be fetched completely, the texts that were fetched are not fetched again.
 func TestRetryGoesOn(t *testing.T) {
 	w, files := newWeb(t), texts{}
 	for i := range 50 {
@@ -90,8 +90,8 @@ func TestSlowTexts(t *testing.T) {
 	}
 }
 
-// A server that says unchanged of what has changed is found out by the whole text, which is asked for now and then; one
-// that has the same ETag for another text, by the text.
+// A different text with the same ETag is noticed by its content. A wrong answer 304 is noticed when the whole text is requested,
+// which happens every trustTime.
 func TestServerThatIsWrongAboutETags(t *testing.T) {
 	w := newWeb(t)
 	tagged := func(text string) nethttp.HandlerFunc {
@@ -123,8 +123,8 @@ func TestServerThatIsWrongAboutETags(t *testing.T) {
 	f.settles(2)
 }
 
-// A server whose name has another address by now may go on to answer at the one of before. Its connection is not used for
-// longer than it is believed.
+// A server may keep answering at its old address after its name has moved to another one. A connection is not used for longer
+// than trustTime.
 func TestConnectionsAreRenewed(t *testing.T) {
 	w := newWeb(t)
 	var mu sync.Mutex
@@ -172,8 +172,8 @@ func TestServerWithTimes(t *testing.T) {
 	f.expect(": web.toml=B")
 }
 
-// A text that is written twice within a second keeps its time, its size, and so the validators that servers of files make
-// of them. While it is as new as that, the whole of it is asked for.
+// A text that is written twice within a second may keep its modification time and size, and so its validators. While a text is
+// that new, it is always requested without validators.
 func TestTextThatChangesTwiceInOneSecond(t *testing.T) {
 	w := newWeb(t)
 	put := func(text string, modified, now time.Time) {
@@ -199,7 +199,7 @@ func TestTextThatChangesTwiceInOneSecond(t *testing.T) {
 	}
 }
 
-// Each URL is by itself: one that cannot be reached leaves its texts as they were, at the start too.
+// URLs are independent: the texts of a URL that cannot be reached stay as they were, also at the start.
 func TestSeveralURLs(t *testing.T) {
 	a, b, c := newWeb(t), newWeb(t), newWeb(t)
 	a.publish(1, texts{"web.toml": "A", "sub/mail.json": "M"})
@@ -232,13 +232,13 @@ func TestSeveralURLs(t *testing.T) {
 	}
 }
 
-// A name that two URLs have is of the first.
+// If two URLs list the same text, the first one wins.
 func TestNameOfTwoURLs(t *testing.T) {
 	w := newWeb(t)
 	w.publish(1, texts{"web.toml": "A"})
 	var s remote.Set
 	f := New(Options{URLs: []string{w.URL + "/svc/web.toml", w.URL + indexPath}, Interval: time.Hour, Timeout: time.Minute, MaxSize: 1 << 20})
-	for range 2 { // one that has ended can run again
+	for range 2 { // a Fetcher can run again after it has ended
 		ctx, cancel := context.WithCancel(t.Context())
 		s = remote.Set{}
 		err := f.Run(ctx, func(next remote.Set) {
@@ -252,7 +252,7 @@ func TestNameOfTwoURLs(t *testing.T) {
 	}
 }
 
-// A canary is used by the hosts of its share. Others keep the text that they have, or none, until it is for them too.
+// A canary is used by the hosts in its share. Other hosts keep the text that they have, if any, until the share includes them.
 func TestCanary(t *testing.T) {
 	w := newWeb(t)
 	in, out := "", ""
@@ -288,7 +288,7 @@ func TestCanary(t *testing.T) {
 	}
 }
 
-// The first poll is at once, whatever the interval; one that failed is repeated long before it.
+// The first poll is immediate, whatever the interval. A failed poll is retried long before the next interval.
 func TestFirstPollIsAtOnce(t *testing.T) {
 	w := newWeb(t)
 	f := follow(t, Options{URLs: []string{w.URL + "/web.toml"}, Interval: time.Hour})
@@ -297,7 +297,7 @@ func TestFirstPollIsAtOnce(t *testing.T) {
 	f.expect(": web.toml=A")
 }
 
-// Reload has all URLs asked for now, as a whole.
+// Reload requests all URLs now, without validators.
 func TestReload(t *testing.T) {
 	w := newWeb(t)
 	w.put("/web.toml", "A")
@@ -322,7 +322,7 @@ func TestJitter(t *testing.T) {
 	}
 }
 
-// A server that asks to be left alone is.
+// Retry-After is honored.
 func TestRetryAfter(t *testing.T) {
 	for text, want := range map[string]time.Duration{"": 0, "7": 7 * time.Second, "-1": 0, "soon": 0, "99999999999999999999": 0} {
 		if got := retryAfter(text); got != want {
@@ -335,7 +335,7 @@ func TestRetryAfter(t *testing.T) {
 	}
 }
 
-// Options that cannot be used end Run with the reason.
+// Run returns an error for invalid options.
 func TestOptionsThatCannotBeUsed(t *testing.T) {
 	for want, o := range map[string]Options{
 		"https://u@h/web.toml: a URL has no user": {URLs: []string{"https://u@h/web.toml"}},

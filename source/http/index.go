@@ -36,8 +36,8 @@ type entry struct {
 
 const everyone = 100
 
-// isIndex reports which of its two kinds a JSON text is: an index has files, a service file has services. A server that
-// answers anything else, such as a message of its own, is refused: it would take the place of all texts of the index.
+// isIndex reports whether a JSON text is an index, which has the key "files", or a service file, which has "services". Any
+// other JSON, such as an error message of the server, is an error. Otherwise it would replace all texts of the index.
 func isIndex(data []byte) (bool, error) {
 	lines := json.NewDecoder(bytes.NewReader(data))
 	if err := begin(lines, '{'); err != nil {
@@ -59,10 +59,10 @@ func isIndex(data []byte) (bool, error) {
 	return false, errors.New("it is neither an index, which has files, nor a service file, which has services")
 }
 
-// parseIndex reads an index of a URL. It makes nothing of an entry before it knows that there are not too many.
+// parseIndex parses the index at a URL. It checks the number of entries while it reads, before it allocates them.
 func parseIndex(at *url.URL, data []byte) (ix index, err error) {
 	lines := json.NewDecoder(bytes.NewReader(data))
-	lines.DisallowUnknownFields() // a canary that is written wrong is no change for all
+	lines.DisallowUnknownFields() // a misspelt "canary" must not roll a change out to all hosts
 	if err := begin(lines, '{'); err != nil {
 		return index{}, err
 	}
@@ -86,10 +86,10 @@ func parseIndex(at *url.URL, data []byte) (ix index, err error) {
 		seen[key] = true
 	}
 	if _, err := lines.Token(); err != nil {
-		return index{}, errors.New("it has no end")
+		return index{}, errors.New("it is truncated")
 	}
 	if _, err := lines.Token(); err != io.EOF {
-		return index{}, errors.New("it goes on after its end")
+		return index{}, errors.New("it has more text after its end")
 	}
 	if ix.version == 0 || !seen["files"] {
 		return index{}, errors.New("want version, a number from 1 on, and files")
@@ -103,7 +103,7 @@ func parseIndex(at *url.URL, data []byte) (ix index, err error) {
 	return ix, nil
 }
 
-// begin reads an opening bracket.
+// begin consumes an opening bracket.
 func begin(lines *json.Decoder, bracket json.Delim) error {
 	token, err := lines.Token()
 	if err == nil && token != bracket {
@@ -159,7 +159,7 @@ func parseEntry(at *url.URL, lines *json.Decoder) (e entry, err error) {
 	return e, nil
 }
 
-// parseShare reads "5%".
+// parseShare parses a percentage, such as "5%".
 func parseShare(text string) (int, error) {
 	number, isShare := strings.CutSuffix(text, "%")
 	n, err := strconv.ParseUint(number, 10, 8)
@@ -169,17 +169,17 @@ func parseShare(text string) (int, error) {
 	return int(n), nil
 }
 
-// covers reports whether a host is in the share of an entry. A larger share has all hosts of a smaller one, and another
-// entry has others first.
+// covers reports whether a host is in the canary share of an entry. A larger share includes all hosts of a smaller one.
+// Different entries start with different hosts.
 func (e *entry) covers(host string) bool {
 	sum := sha256.Sum256([]byte(host + "\x00" + e.name))
 	return e.share == everyone || binary.BigEndian.Uint64(sum[:])%everyone < uint64(e.share)
 }
 
-// maxMessage bounds what an error quotes of an answer, in bytes.
+// maxMessage is the most that an error quotes from an answer, in bytes.
 const maxMessage = 300
 
-// brief returns an error whose text may be of the server as it may stand in a log.
+// brief escapes and shortens an error whose text may come from the server, so that it can be logged.
 func brief(err error) error {
 	text := source.Printable(err.Error())
 	if len(text) <= maxMessage {

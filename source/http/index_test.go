@@ -30,9 +30,9 @@ func TestIndexes(t *testing.T) {
 		"null":                           "want {",
 		"7":                              "want {",
 		"<html>":                         "invalid character",
-		"{":                              "has no end",
-		list(one) + "{}":                 "goes on after its end",
-		list(one)[:len(list(one))-1]:     "has no end",
+		"{":                              "is truncated",
+		list(one) + "{}":                 "has more text after its end",
+		list(one)[:len(list(one))-1]:     "is truncated",
 		list(one)[:len(list(one))-2]:     "EOF",
 		`{}`:                             "want version",
 		`{"version": 1}`:                 "want version",
@@ -77,7 +77,7 @@ func TestIndexes(t *testing.T) {
 	}
 }
 
-// The index that the manual shows is one.
+// The example index in the manual is valid.
 func TestIndexOfManual(t *testing.T) {
 	page, err := os.ReadFile("../../docs/fleet.md")
 	fatal.If(t, err)
@@ -89,7 +89,7 @@ func TestIndexOfManual(t *testing.T) {
 	}
 }
 
-// An index of too many entries is refused before it takes memory: 2 bytes of text would be 72 bytes.
+// An index with too many entries is refused before it takes memory: 2 bytes of text could become 72 bytes.
 func TestIndexIsBounded(t *testing.T) {
 	many := func(n int) []byte {
 		var b strings.Builder
@@ -127,7 +127,7 @@ func TestKindsOfJSON(t *testing.T) {
 	}
 }
 
-// A share that grows has all hosts that it had, is about as large as it says, and is another one for each entry.
+// A growing share keeps its hosts, has about the size that it states, and has different hosts for each entry.
 func TestShareOfCanary(t *testing.T) {
 	const hosts = 10_000
 	covered := func(name string, share int) (list []string) {

@@ -15,16 +15,16 @@ import (
 // marksName is the file of the state directory that keeps the versions of signed URLs.
 const marksName = "http-versions.json"
 
-// maxMarks is the size of the largest such file, in bytes.
+// maxMarks is the maximum size of that file, in bytes.
 const maxMarks = 1 << 20
 
-// A mark is what was last used of a URL. An answer of a lower version is a replay, and so is another one of the same
-// version.
+// A mark identifies the content of a URL that was last used. An answer with a lower version, or with the same version and
+// different content, is a replay.
 type mark struct {
 	Index   bool   `json:"index"`
-	Version uint64 `json:"version"` // of an index, or when a service file was signed
+	Version uint64 `json:"version"` // version of an index, or Unix time of the signature of a service file
 	SHA256  string `json:"sha256"`
-	Key     string `json:"key"` // that signed it; empty: none did
+	Key     string `json:"key"` // public key of the signature; empty: not signed
 }
 
 func newMark(isIndex bool, version uint64, data []byte, key string) mark {
@@ -32,17 +32,17 @@ func newMark(isIndex bool, version uint64, data []byte, key string) mark {
 	return mark{isIndex, version, hex.EncodeToString(sum[:]), key}
 }
 
-// follows returns why next cannot follow m; nil: it can.
+// follows returns an error if next must not replace m.
 func (m mark) follows(next mark) error {
 	switch {
 	case m == mark{} || m.Key != next.Key: // the operator has changed the key
 		return nil
 	case m.Index != next.Index:
-		return fmt.Errorf("it was %s and is %s; give it another URL if that is meant", m.kind(), next.kind())
+		return fmt.Errorf("it was %s and is %s; use another URL if this is intended", m.kind(), next.kind())
 	case next.Version < m.Version:
 		return fmt.Errorf("it has version %d, and version %d was in use", next.Version, m.Version)
 	case next.Version == m.Version && next.Version != 0 && next.SHA256 != m.SHA256:
-		return fmt.Errorf("it has version %d as before, and another content; its version must rise", m.Version)
+		return fmt.Errorf("it still has version %d, with different content; its version must rise", m.Version)
 	}
 	return nil
 }
@@ -54,7 +54,7 @@ func (m mark) kind() string {
 	return "a service file"
 }
 
-// loadMarks returns what saveMarks wrote.
+// loadMarks reads the marks that saveMarks wrote, by URL. Without a file it returns none.
 func loadMarks(dir string) (map[string]mark, error) {
 	marks := map[string]mark{}
 	data, _, err := disk.ReadContent(filepath.Join(dir, marksName), maxMarks)
@@ -70,7 +70,7 @@ func loadMarks(dir string) (map[string]mark, error) {
 	return marks, nil
 }
 
-// saveMarks writes marks, by URL. A power failure leaves what was there before, or this.
+// saveMarks writes marks, by URL. The write is atomic: after a power failure the file has either the old or the new marks.
 func saveMarks(dir string, marks map[string]mark) error {
 	data, err := json.Marshal(marks)
 	if err != nil {

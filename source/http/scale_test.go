@@ -23,16 +23,16 @@ const (
 	fleetChanges  = 3
 )
 
-// A fleet is hosts that follow one server. It is the sink of all.
+// A fleet is many hosts that follow one server. It is the sink of all of them.
 type fleet struct {
 	mu    sync.Mutex
-	given map[string]int // hosts that have a service, by its name
+	given map[string]int // number of hosts that have a service, by its name
 	took  []time.Duration
 	begun time.Time
 }
 
-// Many hosts that follow one server ask it once in an interval, for nothing but the index, and have a change within about one.
-// The figures are printed.
+// Many hosts that follow one server send it one request per interval, for the index only, and get a change within about one
+// interval. The test logs the figures.
 func TestFleet(t *testing.T) {
 	if testing.Short() {
 		t.Skip("500 hosts take 20 s")
@@ -69,7 +69,7 @@ func TestFleet(t *testing.T) {
 	}
 }
 
-// idle counts what hosts ask for while nothing changes.
+// idle counts the requests of hosts while nothing changes.
 func (f *fleet) idle(t *testing.T, w *web) {
 	whole, same, before, begun := w.count("200 "+indexPath), w.count("304 "+indexPath), processor(t), time.Now()
 	time.Sleep(fleetIdle)
@@ -124,7 +124,7 @@ func (f *fleet) has(version int) int {
 	return f.given[fmt.Sprintf("version-%d", version)]
 }
 
-// processor returns what this process has used of processors.
+// processor returns the processor time that this process has used.
 func processor(t *testing.T) time.Duration {
 	t.Helper()
 	var u syscall.Rusage

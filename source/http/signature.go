@@ -12,13 +12,13 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// signatureSuffix is what minisign adds to the name of what it signs.
+// signatureSuffix is what minisign appends to the name of the signed file.
 const signatureSuffix = ".minisig"
 
-// maxSignature is the size of the largest signature, in bytes: minisign writes up to 8 KiB of trusted comment.
+// maxSignature is the maximum size of a signature file, in bytes. The trusted comment of minisign has up to 8 KiB.
 const maxSignature = 16 << 10
 
-// ParseKey reads a public key of minisign, the second line of its file.
+// ParseKey parses a minisign public key, which is the second line of the public key file.
 func ParseKey(text string) (*minisign.PublicKey, error) {
 	key := new(minisign.PublicKey)
 	if err := key.UnmarshalText([]byte(text)); err != nil || key.String() != text {
@@ -27,9 +27,9 @@ func ParseKey(text string) (*minisign.PublicKey, error) {
 	return key, nil
 }
 
-// verify returns when a text was signed, in seconds since 1970; 0: the signature does not say so. A key that signs
-// several texts vouches for each under its own name: minisign writes the name of the file into the trusted comment, which
-// is signed too.
+// verify verifies a signature, and returns when it was made, in seconds since 1970, or 0 if the signature has no timestamp.
+// minisign writes the file name into the trusted comment, which is signed too. verify compares it with the name of the text,
+// so that the signature of one text is not accepted for another text.
 func verify(key *minisign.PublicKey, name string, data, signature []byte) (signed uint64, err error) {
 	var s minisign.Signature
 	if err := s.UnmarshalText(signature); err != nil {
@@ -40,7 +40,7 @@ func verify(key *minisign.PublicKey, name string, data, signature []byte) (signe
 	}
 	for _, field := range strings.Split(s.TrustedComment, "\t") {
 		if of, ok := strings.CutPrefix(field, "file:"); ok && of != path.Base(name) {
-			return 0, fmt.Errorf("the signature is of a file %s", source.Excerpt(of))
+			return 0, fmt.Errorf("the signature is for another file, %s", source.Excerpt(of))
 		}
 		if at, ok := strings.CutPrefix(field, "timestamp:"); ok {
 			if signed, err = strconv.ParseUint(at, 10, 63); err != nil {

@@ -46,7 +46,7 @@ func TestSignatures(t *testing.T) {
 		{"no comment", own.sign(text, ""), 0, ""},
 		{"of another key", other.sign(text, "timestamp:1700000000"), 0, "does not match"},
 		{"of another text", own.sign("texts", "timestamp:1700000000"), 0, "does not match"},
-		{"of another file", own.sign(text, "timestamp:1700000000\tfile:web.toml"), 0, `of a file "web.toml"`},
+		{"of another file", own.sign(text, "timestamp:1700000000\tfile:web.toml"), 0, `for another file, "web.toml"`},
 		{"a changed comment", bytes.Replace(good, []byte("1700000000"), []byte("1700000001"), 1), 0, "does not match"},
 		{"a time that is none", own.sign(text, "timestamp:soon"), 0, "not a number"},
 		{"a negative time", own.sign(text, "timestamp:-1"), 0, "not a number"},
@@ -75,7 +75,7 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// What was in use is not replaced by what is older, nor by another text of the same version.
+// A content is not replaced by an older one, nor by a different one of the same version.
 func TestMarks(t *testing.T) {
 	at := func(version uint64, text string) mark { return newMark(true, version, []byte(text), "key") }
 	file := newMark(false, 9, []byte("a"), "key")

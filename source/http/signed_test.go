@@ -25,7 +25,7 @@ func (w *web) publishSigned(s signer, version int, files texts) {
 	w.signed(s, indexOf(version, files))
 }
 
-// Who serves texts but has no key can change nothing, neither while svcproxy runs nor over a restart of it.
+// A server without the key cannot change anything, neither while svcproxy runs nor across a restart.
 func TestAttacksOnSigned(t *testing.T) {
 	own, other := newSigner(t), newSigner(t)
 	old, now, next := indexOf(1, texts{"web.toml": "old"}), indexOf(2, texts{"web.toml": "A"}), indexOf(3, texts{"web.toml": "B"})
@@ -36,25 +36,25 @@ func TestAttacksOnSigned(t *testing.T) {
 		attack func(w *web)
 		want   string
 	}{
-		"no signature":             {signature(nil), "asking for its signature: the server answers 404"},
+		"no signature":             {signature(nil), "fetching its signature: the server answers 404"},
 		"a page as signature":      {signature(serve("hello")), "not a signature"},
-		"an endless signature":     {signature(endless("x", 0)), "asking for its signature: the answer has more than 16384 bytes"},
-		"a redirected signature":   {signature(redirect("https://other.example/x")), "asking for its signature: it redirects"},
+		"an endless signature":     {signature(endless("x", 0)), "fetching its signature: the answer has more than 16384 bytes"},
+		"a redirected signature":   {signature(redirect("https://other.example/x")), "fetching its signature: it redirects"},
 		"another key":              {func(w *web) { w.signed(other, next) }, "does not match"},
 		"a changed index":          {func(w *web) { w.put(indexPath, next) }, "does not match"},
-		"another file's signature": {signature(serve(string(own.sign(next, "timestamp:1\tfile:web.toml")))), `of a file "web.toml"`},
+		"another file's signature": {signature(serve(string(own.sign(next, "timestamp:1\tfile:web.toml")))), `for another file, "web.toml"`},
 		"an older pair":            {func(w *web) { w.signed(own, old); w.put("/svc/web.toml", "old") }, "version 1, and version 2 was in use"},
 		"an old index, new signature": {func(w *web) {
 			w.signed(own, next)
 			w.put(indexPath, old)
 		}, "does not match"},
 		"another of this version": {func(w *web) { w.signed(own, indexOf(2, nil)) }, "must rise"},
-		"an older text":           {func(w *web) { w.signed(own, next); w.put("/svc/web.toml", "old") }, "has not the sha256"},
+		"an older text":           {func(w *web) { w.signed(own, next); w.put("/svc/web.toml", "old") }, "its sha256 differs"},
 		"a signed service file": {func(w *web) {
 			text := `{"services": []}`
 			w.put(indexPath, text)
 			w.put(indexPath+signatureSuffix, string(own.sign(text, "timestamp:1800000000\tfile:index.json")))
-		}, "it was an index and is a service file; give it another URL"},
+		}, "it was an index and is a service file; use another URL"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -81,7 +81,7 @@ func TestAttacksOnSigned(t *testing.T) {
 	}
 }
 
-// An index and its signature that are put on the server one after the other are no fault.
+// Uploading an index and its signature one after the other causes no error.
 func TestSignatureThatComesLater(t *testing.T) {
 	own, w := newSigner(t), newWeb(t)
 	w.publishSigned(own, 1, texts{"web.toml": "A"})
@@ -113,7 +113,7 @@ func TestSignatureThatComesLater(t *testing.T) {
 	}
 }
 
-// A service file that is signed itself has the time of its signature as version.
+// The version of a signed service file is the time of its signature.
 func TestSignedText(t *testing.T) {
 	own, w, dir := newSigner(t), newWeb(t), t.TempDir()
 	put := func(text, comment string) {
@@ -123,7 +123,7 @@ func TestSignedText(t *testing.T) {
 	o := Options{URLs: []string{w.URL + "/web.toml"}, PublicKey: own.public.String(), StateDir: dir}
 	put("A", "release 7")
 	f := follow(t, o)
-	f.refuses("does not say when it was made")
+	f.refuses("has no timestamp")
 	put("A", "timestamp:1000\tfile:web.toml")
 	f.expect("1000: web.toml=A(signed)")
 	put("B", "timestamp:999\tfile:web.toml")
@@ -132,12 +132,12 @@ func TestSignedText(t *testing.T) {
 	f = follow(t, o)
 	f.refuses("version 999, and version 1000 was in use")
 	put("B", "timestamp:1001\tfile:mail.toml")
-	f.refuses(`of a file "mail.toml"`)
+	f.refuses(`for another file, "mail.toml"`)
 	put("B", "timestamp:1001\tfile:web.toml")
 	f.expect("1001: web.toml=B(signed)")
 }
 
-// Versions of another key, and a file of them that is damaged, keep nobody from going on.
+// Saved versions of another key, or a damaged file of versions, do not block new texts.
 func TestKeptVersions(t *testing.T) {
 	own, next, w, dir := newSigner(t), newSigner(t), newWeb(t), t.TempDir()
 	w.publishSigned(own, 7, texts{"web.toml": "A"})
@@ -181,7 +181,7 @@ func TestKeptVersions(t *testing.T) {
 	}
 }
 
-// What was killed while it wrote versions leaves a draft, which is in nobody's way.
+// A process that was killed while it wrote versions leaves a draft file. The draft does no harm.
 func TestVersionsAreReplaced(t *testing.T) {
 	dir := t.TempDir()
 	for version := range uint64(3) {

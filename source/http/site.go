@@ -21,44 +21,44 @@ import (
 )
 
 const (
-	// trustTime is for how long a server is believed that a text has not changed. Then the whole text is asked for over a new
-	// connection, so that one whose validators are wrong, or that goes on to answer where its name no longer leads, makes
-	// nothing stale forever.
+	// trustTime is how long 304 answers are believed. After that the site requests the whole text over a new connection.
+	// Otherwise a server with wrong validators, or one whose name now resolves to another address, could keep a text stale
+	// forever.
 	trustTime = 10 * time.Minute
 
-	// tornWait is how long after an answer whose parts do not match they are asked for again, once: an index, its signature
-	// and its texts are put on a server one after the other.
+	// tornWait is the delay before the single retry after parts of an answer did not match. An index, its signature and its
+	// texts are uploaded one after the other, so a poll may see a mix of two versions.
 	tornWait = 300 * time.Millisecond
 
-	// fetchTime is how long a poll asks for texts before it looks at the index again: a slow server must not keep a newer
-	// index from being seen.
+	// fetchTime is how long a poll fetches texts before it reads the index again, so that a slow server does not hide a newer
+	// index.
 	fetchTime = time.Minute
 
-	// totalFactor times the largest answer is the most that all texts of one index may have.
+	// totalFactor times Options.MaxSize is the maximum size of all texts of one index together.
 	totalFactor = 16
 )
 
-// A site is one URL of the settings. Its goroutine polls it.
+// A site is one URL of the settings, polled by its own goroutine.
 type site struct {
 	*Options
 	client *client
 	url    *url.URL
 	name   string
-	key    *minisign.PublicKey // nil: nothing is signed
-	again  chan struct{}       // has an element when the URL is to be asked for now
+	key    *minisign.PublicKey // nil: signatures are not checked
+	again  chan struct{}       // has an element when the URL is to be polled now
 
 	now     content
 	mark    mark
-	pending map[string]fetched // texts of an index that was refused for another of its texts
+	pending map[string]fetched // fetched texts of an index that could not be fetched completely
 	known   validators         // of now
-	whole   time.Time          // when the text was last read in place of its validators
+	whole   time.Time          // when the text was last transferred completely
 }
 
-// A content is what was last used of a site. The zero content: nothing was.
+// A content is what a site last gave. The zero content means that nothing was accepted yet.
 type content struct {
 	mark    mark
 	texts   map[string]fetched
-	unknown []string // of texts that are left as they are
+	unknown []string // names of texts that this host keeps as they are, because it is not in their canary share
 }
 
 // A fetched is a text and its hash.
@@ -71,14 +71,14 @@ func newSite(o *Options, u *url.URL, key *minisign.PublicKey, m mark, log *slog.
 	return &site{Options: o, client: newClient(o, log), url: u, name: u.String(), key: key, mark: m, again: make(chan struct{}, 1)}
 }
 
-// A result is what became of one poll.
+// A result is the outcome of one poll.
 type result struct {
 	name    string
-	content *content // nil: as before
+	content *content // nil: unchanged
 	err     error
 }
 
-// follow polls until ctx ends, at first at once.
+// follow polls immediately, and then again and again until ctx ends.
 func (s *site) follow(ctx context.Context, results chan<- result) {
 	defer s.client.close()
 	pacer := remote.NewPacer(min(s.Interval, remote.MostWaitOptional), reading)
@@ -104,7 +104,7 @@ func (s *site) follow(ctx context.Context, results chan<- result) {
 	}
 }
 
-// wait returns when the next poll is due, or is asked for: then the whole text is.
+// wait returns when the next poll is due or Reload was called. After Reload the next poll requests the whole text.
 func (s *site) wait(ctx context.Context) {
 	timer := time.NewTimer(jitter(s.Interval))
 	defer timer.Stop()
@@ -116,8 +116,8 @@ func (s *site) wait(ctx context.Context) {
 	}
 }
 
-// jitter returns a time that differs from d by up to a tenth, so that hosts that were started together do not ask
-// together forever.
+// jitter returns d, changed by up to a tenth at random, so that hosts that were started together do not keep polling
+// together.
 func jitter(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * (0.9 + 0.2*rand.Float64()))
 }
@@ -131,10 +131,10 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// errTorn says that an answer may be of another version than the text that names it.
+// errTorn marks an error that a retry may fix: two parts of an answer may come from different versions.
 var errTorn = errors.New("it may be about to change")
 
-// poll returns what is new; nil: nothing is.
+// poll returns the new content, or nil if nothing changed.
 func (s *site) poll(ctx context.Context) (*content, error) {
 	if err := s.client.renew(); err != nil {
 		return nil, err
@@ -147,7 +147,7 @@ func (s *site) poll(ctx context.Context) (*content, error) {
 	return now, err
 }
 
-// read asks for the text of the URL and, where it differs, for what it names. What is refused in any part changes nothing.
+// read requests the URL and, if it changed, the texts that its index lists. If any part is refused, nothing changes.
 func (s *site) read(ctx context.Context) (*content, error) {
 	known := s.known
 	if time.Since(s.whole) > s.trust {
@@ -169,7 +169,8 @@ func (s *site) read(ctx context.Context) (*content, error) {
 	return next, nil
 }
 
-// accept returns what a text of the URL stands for; nil: it is the one of before.
+// accept verifies and parses the text of the URL, and fetches the texts that it lists. It returns nil if the text is the one
+// in use.
 func (s *site) accept(ctx context.Context, data []byte) (*content, error) {
 	if s.now.texts != nil && s.now.mark.SHA256 == newMark(false, 0, data, "").SHA256 {
 		return nil, nil
@@ -191,14 +192,14 @@ func (s *site) accept(ctx context.Context, data []byte) (*content, error) {
 	return s.acceptText(data, signed)
 }
 
-// verify returns when the text of the URL was signed.
+// verify fetches and verifies the signature of the URL, and returns when it was made. Without a key it returns 0.
 func (s *site) verify(ctx context.Context, data []byte) (uint64, error) {
 	if s.key == nil {
 		return 0, nil
 	}
 	a, err := s.client.get(ctx, s.name+signatureSuffix, maxSignature, validators{})
 	if err != nil {
-		return 0, fmt.Errorf("asking for its signature: %w", err)
+		return 0, fmt.Errorf("fetching its signature: %w", err)
 	}
 	signed, err := verify(s.key, s.name, data, a.data)
 	if err != nil {
@@ -214,11 +215,11 @@ func (s *site) keyText() string {
 	return s.key.String()
 }
 
-// acceptText takes a service file. It has no version of its own, so the time of its signature is the version.
+// acceptText accepts a service file. A service file has no version, so the time of its signature is used as one.
 func (s *site) acceptText(data []byte, signed uint64) (*content, error) {
 	m := newMark(false, signed, data, s.keyText())
 	if s.key != nil && signed == 0 {
-		return nil, errors.New("its signature does not say when it was made, so that an older text could take its place; sign it without -t")
+		return nil, errors.New("its signature has no timestamp, so an older text could replace it; sign it without -t")
 	}
 	if err := s.mark.follows(m); err != nil {
 		return nil, err
@@ -239,7 +240,7 @@ func (s *site) acceptIndex(ctx context.Context, data []byte) (*content, error) {
 	return next, s.fetch(ctx, wanted, next)
 }
 
-// compare fills in what is known already of an index, and returns what is to be fetched.
+// compare adds the texts of an index that are already known to next, and returns the entries to fetch.
 func (s *site) compare(ix index, next *content) (wanted []entry) {
 	next.texts = make(map[string]fetched, len(ix.entries))
 	for _, e := range ix.entries {
@@ -259,7 +260,8 @@ func (s *site) compare(ix index, next *content) (wanted []entry) {
 	return wanted
 }
 
-// fetch adds texts of the server. After a failure it asks for no more, and keeps those that came for the next try.
+// fetch fetches texts and adds them to next. After a failure it requests no more texts, and keeps the fetched ones for the
+// next poll.
 func (s *site) fetch(ctx context.Context, wanted []entry, next *content) error {
 	begun, total := time.Now(), 0
 	var mu sync.Mutex
@@ -272,7 +274,7 @@ func (s *site) fetch(ctx context.Context, wanted []entry, next *content) error {
 	for i, e := range wanted {
 		if i > 0 && time.Since(begun) > s.patience {
 			group.Go(func() error {
-				return fmt.Errorf("%d of %d texts have not come within %v; asking for them next", len(wanted)-i, len(wanted), s.patience)
+				return fmt.Errorf("%d of %d texts have not come within %v; fetching them at the next poll", len(wanted)-i, len(wanted), s.patience)
 			})
 			break
 		}
@@ -283,7 +285,7 @@ func (s *site) fetch(ctx context.Context, wanted []entry, next *content) error {
 			data, err := s.fetchEntry(ctx, &e)
 			if err != nil {
 				failed.Store(true)
-				return fmt.Errorf("asking for %s: %w", e.name, err)
+				return fmt.Errorf("fetching %s: %w", e.name, err)
 			}
 			mu.Lock()
 			defer mu.Unlock()
@@ -308,12 +310,13 @@ func (s *site) fetchEntry(ctx context.Context, e *entry) ([]byte, error) {
 		return nil, err
 	}
 	if sha256.Sum256(a.data) != e.sum {
-		return nil, fmt.Errorf("it has not the sha256 that the index says (%w)", errTorn)
+		return nil, fmt.Errorf("its sha256 differs from the one in the index (%w)", errTorn)
 	}
 	return a.data, nil
 }
 
-// unanswered returns the names of which nothing is known before the first answer: all that an index could list.
+// unanswered returns what is unknown before the first answer, as in remote.Set.Unknown. For a JSON URL that is its whole
+// directory, because an index could list any text there.
 func (s *site) unanswered() string {
 	if path.Ext(s.url.Path) == ".json" {
 		return dirOf(s.name)

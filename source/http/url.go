@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// maxURL is the size of the longest URL, in bytes: it names a text in status, faults and logs.
+// maxURL is the maximum length of a URL, in bytes. URLs are shown in status, faults and logs as the names of texts.
 const maxURL = 1024
 
-// ParseURL reads the URL of a service file or of an index. Each has one way to be written, because it is a name, by
-// which [[owners]] judge the text.
+// ParseURL parses the URL of a service file or an index. It accepts only one spelling of each URL, because [[owners]] match
+// texts by their URLs.
 func ParseURL(text string) (*url.URL, error) {
 	if len(text) > maxURL {
 		return nil, fmt.Errorf("a URL has more than %d bytes", maxURL)
@@ -36,12 +36,12 @@ func ParseURL(text string) (*url.URL, error) {
 	return u, nil
 }
 
-// isUnplain reports whether a character of a URL can be written in another way, or means something to a shell.
+// isUnplain reports whether a character of a URL has another spelling, or a special meaning in a shell.
 func isUnplain(c rune) bool {
 	return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && !strings.ContainsRune("-._~/:[]+,=@", c)
 }
 
-// isPort reports whether a URL has no port, or one that must be written.
+// isPort reports whether a URL has either no port, or a valid port that is not the default of its scheme.
 func isPort(u *url.URL) bool {
 	port := u.Port()
 	if port == "" {
@@ -53,7 +53,7 @@ func isPort(u *url.URL) bool {
 
 var usualPorts = map[string]string{"http": "80", "https": "443"}
 
-// sameOrigin reports whether two URLs are of one server: scheme, host and port.
+// sameOrigin reports whether two URLs have the same scheme, host and port.
 func sameOrigin(a, b *url.URL) bool {
 	port := func(u *url.URL) string {
 		if p := u.Port(); p != "" {
@@ -64,11 +64,11 @@ func sameOrigin(a, b *url.URL) bool {
 	return a.Scheme == b.Scheme && strings.EqualFold(a.Hostname(), b.Hostname()) && port(a) == port(b)
 }
 
-// dirOf returns the beginning of the names of all that lies in the directory of a URL or below.
+// dirOf returns the directory of a URL, with a trailing slash: the prefix of the names of all texts in or below it.
 func dirOf(name string) string { return name[:strings.LastIndexByte(name, '/')+1] }
 
-// entryName returns the name of an entry of an index. It lies in the directory of the index or below, so that one team's
-// index cannot name the texts of another.
+// entryName resolves the URL of an index entry. The result must be in or below the directory of the index, so that the index
+// of one team cannot list the texts of another.
 func entryName(index *url.URL, ref string) (string, error) {
 	if len(ref) > maxURL {
 		return "", fmt.Errorf("a URL has more than %d bytes", maxURL)

@@ -26,18 +26,18 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// A web is a server whose answers a test sets.
+// A web is a server whose answers are set by a test.
 type web struct {
 	*httptest.Server
 	mu      sync.Mutex
 	answers map[string]nethttp.HandlerFunc
-	asked   map[string]int // by status and path: "200 /svc/index.json"
+	asked   map[string]int // number of requests by status and path: "200 /svc/index.json"
 	bearers map[string]bool
 }
 
 func newWeb(t testing.TB) *web { return newWebOver(t, nil) }
 
-// newWebOver speaks TLS, unless config is nil.
+// newWebOver starts a web that uses TLS, unless config is nil.
 func newWebOver(t testing.TB, config *tls.Config) *web {
 	w := &web{answers: map[string]nethttp.HandlerFunc{}, asked: map[string]int{}, bearers: map[string]bool{}}
 	w.Server = httptest.NewUnstartedServer(w)
@@ -97,7 +97,7 @@ func (w *web) count(status string) int {
 	return w.asked[status]
 }
 
-// put serves a text as servers do that know ETags.
+// put serves a text with an ETag.
 func (w *web) put(path, text string) { w.set(path, serve(text)) }
 
 func serve(text string) nethttp.HandlerFunc {
@@ -141,7 +141,7 @@ func (w *web) publish(version int, files texts, canaries ...string) {
 	w.put("/svc/index.json", indexOf(version, files, canaries...))
 }
 
-// A followed is a Fetcher that runs, and what it has said.
+// A followed is a running Fetcher, with what it has given, reported and logged.
 type followed struct {
 	*Fetcher
 	t       testing.TB
@@ -246,7 +246,7 @@ func (f *followed) expect(want string) {
 	})
 }
 
-// refuses waits until an answer is refused for a reason, and again by a later poll.
+// refuses waits until a poll is refused for this reason, and then a later one too.
 func (f *followed) refuses(want string) {
 	f.t.Helper()
 	for range 2 {
@@ -258,7 +258,7 @@ func (f *followed) refuses(want string) {
 	}
 }
 
-// settles waits for so many more polls that have no fault.
+// settles waits for n more polls without an error.
 func (f *followed) settles(n int) {
 	f.t.Helper()
 	before, _ := f.polls()
