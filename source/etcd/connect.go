@@ -29,21 +29,21 @@ import (
 	"svcproxy.dev/svcproxy/source/disk"
 )
 
-// The library logs to the standard error what members do. All of it is in the errors.
+// The gRPC library logs connection problems to standard error. The returned errors already contain them.
 func init() { grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard)) }
 
 const (
 	dialWait = 3 * time.Second
 
-	// The kernel asks for a sign of life after 2 s, each second: a connection that was cut without a word fails within 5 s,
-	// and costs the member nothing. The library asks at most each 10 s, and finds members that hang.
+	// TCP keepalive starts after 2 s, with a probe every second, so a silently cut connection fails within 5 s. It does not
+	// load the member. The pings of the gRPC library, at most one every 10 s, detect members that hang.
 	aliveIdle, aliveEvery, aliveCount = 2 * time.Second, time.Second, 3
 	pingEvery, pingWait               = 10 * time.Second, 3 * time.Second
 
-	maxCertificates = 1 << 20 // bytes of a file
+	maxCertificates = 1 << 20 // size of a certificate or key file, in bytes
 	maxHeaders      = 64 << 10
-	maxSlack        = 1 << 20  // of an answer, beside one text of the largest size
-	leastAnswer     = 16 << 20 // far more than etcd sends at once, unless it is told otherwise
+	maxSlack        = 1 << 20  // bytes of an answer in addition to one text of the maximum size
+	leastAnswer     = 16 << 20 // far more than etcd sends in one message by default
 )
 
 // A member is a connection to a member of the cluster.
@@ -51,13 +51,14 @@ type member struct {
 	*grpc.ClientConn
 	failure *failure
 	token   string
-	refused bool // maybe for its token, which expires
+	refused bool // a call was refused, possibly because the token has expired
 }
 
-// maxAnswer is how many bytes an answer has at most.
+// maxAnswer returns the maximum size of an answer, in bytes.
 func (f *Fetcher) maxAnswer() int { return max(f.MaxSize, leastAnswer) + maxSlack }
 
-// connect prepares a connection, and logs in. Certificates and the password are read each time, so that new ones are used.
+// connect creates a connection, and logs in if there is a user name. It reads the certificates each time, so that renewed ones
+// are used.
 func (f *Fetcher) connect(ctx context.Context, endpoint string) (*member, error) {
 	u, err := url.Parse(endpoint)
 	if err != nil {
@@ -91,7 +92,7 @@ func (f *Fetcher) connect(ctx context.Context, endpoint string) (*member, error)
 	return m, nil
 }
 
-// credentials reads the certificates.
+// credentials reads the certificate files.
 func (f *Fetcher) credentials() (credentials.TransportCredentials, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if f.CAFile != "" {
@@ -121,8 +122,8 @@ func (f *Fetcher) credentials() (credentials.TransportCredentials, error) {
 	return credentials.NewTLS(config), nil
 }
 
-// login has m send a token with each request: that of the last login, which costs the member much processor time, until it
-// is refused.
+// login sets the token that m sends with each request. It reuses the token of the last login until a member refuses it, because
+// a login costs the member much processor time.
 func (f *Fetcher) login(ctx context.Context, m *member) error {
 	if f.token == "" {
 		password, err := f.Password()
@@ -141,7 +142,8 @@ func (f *Fetcher) login(ctx context.Context, m *member) error {
 	return nil
 }
 
-// outgoing adds what each request has beside: a member that has lost its leader is to say so, not to go on alone.
+// outgoing adds metadata to a request: the token, and the demand that a member without a leader fails instead of answering
+// alone.
 func (m *member) outgoing(ctx context.Context) context.Context {
 	with := []string{rpctypes.MetadataRequireLeaderKey, rpctypes.MetadataHasLeader}
 	if m.token != "" {
@@ -150,7 +152,7 @@ func (m *member) outgoing(ctx context.Context) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, with...)
 }
 
-// explain returns the error of a call in short words, which can be shown.
+// explain returns the error of a call as a short, printable text. It sets m.refused if the token may have expired.
 func (m *member) explain(err error) error {
 	if err == nil {
 		return nil
@@ -166,7 +168,7 @@ func (m *member) explain(err error) error {
 	return errors.New(bounded(strings.Trim(strings.TrimPrefix(s.Message(), "connection error: desc = "), `"`)))
 }
 
-// bounded returns what a member says so that it can be shown.
+// bounded shortens and escapes a text from a member.
 func bounded(text string) string {
 	const most = 300
 	if len(text) > most {
@@ -175,7 +177,8 @@ func bounded(text string) string {
 	return source.Printable(text)
 }
 
-// A failure is why a connection failed last: the library has that in a long text. It is the credentials of the connection.
+// A failure records why a connection failed last, because the library only reports it within a long text. It wraps the
+// credentials of the connection, so that it sees the result of the TLS handshake.
 type failure struct {
 	credentials.TransportCredentials
 
@@ -189,7 +192,7 @@ func (w *failure) last() error {
 	return w.err
 }
 
-// record records how a step of connecting ended, and returns its error.
+// record records the result of a step of connecting, and returns it.
 func (w *failure) record(err error) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -197,7 +200,7 @@ func (w *failure) record(err error) error {
 	return err
 }
 
-// dial connects to a member.
+// dial opens a TCP connection to a member, with keepalive.
 func dial(ctx context.Context, addr string) (net.Conn, error) {
 	d := net.Dialer{Timeout: dialWait, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: aliveIdle, Interval: aliveEvery, Count: aliveCount}}
 	return d.DialContext(ctx, "tcp", addr)

@@ -14,21 +14,21 @@ import (
 	"svcproxy.dev/svcproxy/source/remote"
 )
 
-// Bounds of what is kept of an etcd. An answer with more is refused.
+// Bounds of the contents. An answer that exceeds them is refused.
 const (
 	maxKeys  = 100_000
 	maxBytes = 256 << 20 // keys and texts
 
-	maxName = 1024 // bytes of the name of a text; a key with a longer one is no service file
+	maxName = 1024 // bytes of the name of a text; a key with a longer name is not a service file
 )
 
-// namePrefix begins the names of texts; the key follows.
+// namePrefix is the prefix of the names of texts; the key follows.
 const namePrefix = Name + ":"
 
-// contents are all keys below the prefix. Both lists are sorted by name, and not changed once they are made.
+// contents are all keys below the prefix. Both lists are sorted by name, and immutable.
 type contents struct {
-	texts  []remote.Text // of service files
-	others []remote.Text // of keys that are no service files; without their data
+	texts  []remote.Text // service files
+	others []remote.Text // keys that are not service files, without data
 	bytes  int           // of keys and texts
 }
 
@@ -40,20 +40,20 @@ func isServiceFile(key string) bool {
 	return !strings.ContainsFunc(key, func(r rune) bool { return !strconv.IsPrint(r) })
 }
 
-// A change is what becomes of a key.
+// A change is the new state of a key.
 type change struct {
 	data []byte
 	gone bool
 }
 
-// changes are those of keys that are not in contents yet.
+// changes are changes of keys that are not in contents yet.
 type changes struct {
 	prefix string
 	byKey  map[string]change
-	bytes  int // of all keys and texts that came, also those that others replaced
+	bytes  int // of all keys and texts received, including those that were replaced meanwhile
 }
 
-// Neither keys nor answers without bytes can come without end: they count as so many.
+// These bytes are added for each key and each answer, so that even an endless stream of empty ones reaches a bound.
 const (
 	keyOverhead    = 64
 	answerOverhead = 1 << 10
@@ -61,7 +61,7 @@ const (
 
 func newChanges(prefix string) *changes { return &changes{prefix: prefix, byKey: map[string]change{}} }
 
-// put records that a key is there. The data of what is no service file is not kept.
+// put records a key and its data. It drops the data if the key is not a service file.
 func (c *changes) put(kv *mvccpb.KeyValue) error {
 	data := kv.GetValue()
 	if !isServiceFile(string(kv.GetKey())) {
@@ -70,7 +70,7 @@ func (c *changes) put(kv *mvccpb.KeyValue) error {
 	return c.record(kv, change{data: data})
 }
 
-// remove records that a key is gone.
+// remove records that a key was deleted.
 func (c *changes) remove(kv *mvccpb.KeyValue) error { return c.record(kv, change{gone: true}) }
 
 func (c *changes) record(kv *mvccpb.KeyValue, now change) error {
@@ -93,7 +93,7 @@ func checkBounds(keys, bytes int) error {
 	return nil
 }
 
-// with returns the contents after changes, and whether a text differs. The former contents stay as they are.
+// with returns the contents after changes, and whether a text differs. It does not modify c.
 func (c *contents) with(ch *changes) (next contents, differs bool, err error) {
 	var texts, others []string
 	for _, key := range slices.Sorted(maps.Keys(ch.byKey)) {
@@ -109,8 +109,8 @@ func (c *contents) with(ch *changes) (next contents, differs bool, err error) {
 	return next, differs, checkBounds(len(next.texts)+len(next.others), next.bytes)
 }
 
-// merge returns a list after the changes of these keys, which are sorted, and whether it differs. It adds to size what the list
-// has more.
+// merge applies the changes of these sorted keys to a list. It returns the new list, and whether it differs. It adds the
+// difference in bytes to size.
 func (c *changes) merge(was []remote.Text, keys []string, size *int) (is []remote.Text, differs bool) {
 	find := func(in []remote.Text, name string) (at int, found bool) {
 		return slices.BinarySearchFunc(in, name, func(t remote.Text, name string) int { return strings.Compare(t.Name, name) })
@@ -121,7 +121,7 @@ func (c *changes) merge(was []remote.Text, keys []string, size *int) (is []remot
 		return had != now.gone && (!had || bytes.Equal(was[at].Data, now.data))
 	})
 	if len(keys) == 0 {
-		return was, false // nothing is copied for a key that is written again
+		return was, false // no copy if a key was written again with the same data
 	}
 	is = make([]remote.Text, 0, len(was)+len(keys))
 	for _, key := range keys {
@@ -140,12 +140,12 @@ func (c *changes) merge(was []remote.Text, keys []string, size *int) (is []remot
 	return append(is, was...), true
 }
 
-// equal reports whether the texts of both are the same.
+// equal reports whether c and o have the same texts.
 func (c *contents) equal(o *contents) bool {
 	return slices.EqualFunc(c.texts, o.texts, func(a, b remote.Text) bool { return a.Name == b.Name && bytes.Equal(a.Data, b.Data) })
 }
 
-// warnOfOthers warns of keys that are no service files, when there are others than before.
+// warnOfOthers logs keys that are not service files, if they differ from those in the last warning.
 func (f *Fetcher) warnOfOthers() {
 	const shown = 3
 	others := f.contents.others
@@ -163,7 +163,7 @@ func (f *Fetcher) warnOfOthers() {
 	}
 }
 
-// short returns a text from afar so that it can be shown.
+// short quotes and shortens a text from a member.
 func short(text string) string {
 	const most = 200
 	if len(text) > most {

@@ -23,13 +23,13 @@ func TestIsServiceFile(t *testing.T) {
 		"/p/\x1b[31m.toml": false, "/p/a\nb.toml": false, "/p/\xff.toml": false, "/p/\u202egnp.toml": false,
 		"/" + strings.Repeat("x", maxName) + ".toml": false,
 	} {
-		if got := isServiceFile(key); got != want || read.IsTextName(namePrefix+key) != want { // a Set with a name that is none is refused
+		if got := isServiceFile(key); got != want || read.IsTextName(namePrefix+key) != want { // a Set with an invalid name is refused
 			t.Errorf("%q: %v", key, got)
 		}
 	}
 }
 
-// Neither many keys nor large ones are held.
+// The number of keys and their total size are bounded.
 func TestBounds(t *testing.T) {
 	large := make([]byte, 16<<20)
 	c := newChanges(testPrefix)
@@ -54,12 +54,12 @@ func TestBounds(t *testing.T) {
 		}
 		all = next
 	}
-	if n != maxBytes/len(large)-1 { // keys have bytes too
+	if n != maxBytes/len(large)-1 { // the keys add bytes
 		t.Errorf("%d large texts are held", n)
 	}
 }
 
-// Keys that are not used are named once, so that they harm no log.
+// Unused keys are logged once, so that they do not flood the log.
 func TestOtherKeysAreNamed(t *testing.T) {
 	var log bytes.Buffer
 	s := &fake{list: pages(kv("\x1b[31m", "x", 1), kv("a.toml", "1", 1), kv(strings.Repeat("long", 1000), "x", 1), kv("readme", "x", 1))}
@@ -73,7 +73,7 @@ func TestOtherKeysAreNamed(t *testing.T) {
 	}
 }
 
-// A key that is written again costs the same however many there are.
+// The cost of writing a key again does not depend on the number of keys.
 func TestWrittenAgain(t *testing.T) {
 	all := newChanges(testPrefix)
 	for i := range 1000 {
@@ -91,7 +91,7 @@ func TestWrittenAgain(t *testing.T) {
 	}
 }
 
-// FuzzContents applies what a server sends, in any order, and compares the result with a map.
+// FuzzContents applies changes from a server in any order, and compares the result with a map.
 func FuzzContents(f *testing.F) {
 	f.Add([]byte("+a.toml=1\n+b.json={}\n;\n-a.toml\n+readme=x\n+a.toml=2\n;\n+b.json={}\n"))
 	f.Add([]byte("+\xff.toml=x\n+\x1b.toml=\n;-\n+/../x.toml=1\n+=\n"))
@@ -140,7 +140,7 @@ func FuzzContents(f *testing.F) {
 	})
 }
 
-// compare checks what contents promise of their texts.
+// compare checks the invariants of contents, and compares the texts with a map.
 func compare(t *testing.T, c *contents, want map[string]string) {
 	t.Helper()
 	if len(c.texts) != len(want) {

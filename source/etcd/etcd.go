@@ -16,24 +16,24 @@ import (
 	"svcproxy.dev/svcproxy/source/remote"
 )
 
-// Name is what the source is called, in settings, units and the names of texts.
+// Name is the name of the source in settings and units, and the prefix of the names of texts.
 const Name = "etcd"
 
-// Options say which etcd is followed, and as whom.
+// Options configure a Fetcher.
 type Options struct {
 	Endpoints                 []string // URLs of members: http or https, host and port
 	Prefix                    string   // of keys; it begins and ends with /
-	CAFile, CertFile, KeyFile string   // read for each connection; empty: the certificates of the system, and none
-	Username                  string   // empty: without a login
+	CAFile, CertFile, KeyFile string   // read for each connection; empty: the authorities of the system, no client certificate
+	Username                  string   // empty: no login
 	Password                  func() (string, error)
-	MaxSize                   int // of the largest text that is used, in bytes; larger ones may be given
+	MaxSize                   int // maximum size of a text, in bytes; larger texts may be given, and the caller refuses them
 	Log                       *slog.Logger
 
 	dial     func(ctx context.Context, addr string) (net.Conn, error) // nil: dial
 	progress time.Duration                                            // 0: progressEvery
 }
 
-// A Fetcher follows an etcd. It implements remote.Fetcher.
+// A Fetcher follows an etcd cluster. It implements remote.Fetcher.
 type Fetcher struct {
 	Options
 
@@ -42,10 +42,10 @@ type Fetcher struct {
 
 	given    bool // contents were given
 	contents contents
-	warned   string // of keys that are no service files
+	warned   string // the last warning about keys that are not service files
 }
 
-// New returns a Fetcher that does nothing before Run.
+// New returns a Fetcher. It does nothing until Run is called.
 func New(o Options) *Fetcher {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -57,16 +57,16 @@ func New(o Options) *Fetcher {
 	return &Fetcher{Options: o}
 }
 
-// Server names the members in status.
+// Server returns the endpoints for status.
 func (f *Fetcher) Server() string { return strings.Join(f.Endpoints, ", ") }
 
-// stable is how long a session must last to count as one that works: after it the next one is not waited for longer each time.
+// stable is how long a session must last to be treated as a success, which resets the retry delay.
 const stable = 10 * time.Second
 
-// refusedWait is when an answer is asked for again that was refused: it is large, or not of an etcd.
+// refusedWait is the retry delay after a refused answer. It is long because such an answer is large, or not from etcd.
 const refusedWait = 30 * time.Second
 
-// A refusal is why an answer is not used.
+// A refusal is the error of an answer that must not be used.
 type refusal struct{ error }
 
 func refuse(format string, args ...any) error { return refusal{fmt.Errorf(format, args...)} }
@@ -111,7 +111,7 @@ func (f *Fetcher) Run(ctx context.Context, give func(remote.Set), report func(er
 	}
 }
 
-// joined returns the errors of all members as one, so that it stays the same while they do.
+// joined combines the errors of all members into one, so that the text does not alternate while the errors stay the same.
 func joined(failed []error) error {
 	const shown = 3
 	failed = slices.DeleteFunc(slices.Clone(failed), func(err error) bool { return err == nil })
@@ -125,8 +125,8 @@ func joined(failed []error) error {
 	return errors.New(strings.Join(words, "; "))
 }
 
-// session follows one member, and calls answered after each answer of its watch: a list alone is soon old. It returns why that
-// ended.
+// session follows one member, and returns why it ended. It calls answered after each answer of the watch, but not after the
+// list, because a list alone is soon out of date.
 func (f *Fetcher) session(ctx context.Context, endpoint string, give func(remote.Set), answered func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -151,7 +151,7 @@ func (f *Fetcher) session(ctx context.Context, endpoint string, give func(remote
 	return nil
 }
 
-// takeList gives what was listed, unless it was given before by the same cluster.
+// takeList gives the listed texts, unless the same cluster has already sent the same texts.
 func (f *Fetcher) takeList(l listing, give func(remote.Set)) {
 	known := f.given && l.cluster == f.seen.cluster && l.revision >= f.seen.revision && f.contents.equal(&l.contents)
 	f.seen, f.contents = l.seen, l.contents
@@ -161,7 +161,7 @@ func (f *Fetcher) takeList(l listing, give func(remote.Set)) {
 	}
 }
 
-// give gives the contents.
+// give calls give with the current contents.
 func (f *Fetcher) give(give func(remote.Set)) {
 	f.given = true
 	give(remote.Set{Version: strconv.FormatInt(f.seen.revision, 10), Counter: fmt.Sprintf("cluster %x", f.seen.cluster), Texts: f.contents.texts})

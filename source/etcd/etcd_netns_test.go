@@ -16,7 +16,7 @@ import (
 	"svcproxy.dev/svcproxy/internal/pace"
 )
 
-// What is there is given at once, then each transaction as one Set.
+// The existing texts are given at once. After that, each transaction is one Set.
 func TestFollow(t *testing.T) {
 	s := newServer(t)
 	s.commit(put("b.toml", "1"), put("a.json", "{}"), put("readme", "x"))
@@ -32,7 +32,7 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// A transaction of 200 keys, larger than what etcd sends in one message, is one Set.
+// A transaction of 200 keys, larger than one message of etcd, is one Set.
 func TestTransactionIsOneSet(t *testing.T) {
 	s := newServer(t, "--max-request-bytes", "33554432")
 	f := follow(t, s.options())
@@ -59,7 +59,7 @@ func TestTransactionIsOneSet(t *testing.T) {
 	}
 }
 
-// What etcd sends in one message by default is taken also where texts may only be small.
+// An answer of the default maximum size of etcd is accepted even if MaxSize is small.
 func TestSmallTextsInLargeAnswers(t *testing.T) {
 	s := newServer(t)
 	o := s.options()

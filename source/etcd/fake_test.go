@@ -19,19 +19,19 @@ import (
 
 const testPrefix = "/svcproxy/services/"
 
-// A fake answers as it is told, where etcd would not.
+// A fake is a server that gives answers which etcd would not give.
 type fake struct {
 	pb.UnimplementedKVServer
 	pb.UnimplementedWatchServer
 	pb.UnimplementedAuthServer
 
 	list  func(*pb.RangeRequest) (*pb.RangeResponse, error)
-	watch func(send func(*pb.WatchResponse) error) error // nil: it confirms the watch, and nothing changes
+	watch func(send func(*pb.WatchResponse) error) error // nil: confirm the watch, and send no changes
 
-	hangs bool // asked for progress, it does not answer
+	hangs bool // does not answer progress requests
 
 	lists, logins atomic.Int32
-	token         atomic.Value // a string, the one that is good; none: any
+	token         atomic.Value // the valid token, a string; none: any token is valid
 }
 
 func (s *fake) Range(ctx context.Context, ask *pb.RangeRequest) (*pb.RangeResponse, error) {
@@ -70,7 +70,7 @@ func (s *fake) Watch(stream pb.Watch_WatchServer) error {
 	}
 }
 
-// serve starts the server, and returns options to follow it with.
+// serve starts the server, and returns options to follow it.
 func (s *fake) serve(t testing.TB) Options {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -98,7 +98,7 @@ func kv(name, text string, revision int64) *mvccpb.KeyValue {
 	return &mvccpb.KeyValue{Key: []byte(testPrefix + name), Value: []byte(text), ModRevision: revision}
 }
 
-// pages answers lists from these keys, as etcd does.
+// pages answers range requests from these keys, as etcd does.
 func pages(kvs ...*mvccpb.KeyValue) func(*pb.RangeRequest) (*pb.RangeResponse, error) {
 	return func(ask *pb.RangeRequest) (*pb.RangeResponse, error) {
 		answer := &pb.RangeResponse{Header: header(10)}

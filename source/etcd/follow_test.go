@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// A follower runs a Fetcher, and has what it gave and reported.
+// A follower runs a Fetcher, and records what it gives and reports.
 type follower struct {
 	t   testing.TB
 	end func()
@@ -25,7 +25,7 @@ type follower struct {
 	mu      sync.Mutex
 	sets    []remote.Set
 	answers int
-	err     error // that was reported last; nil: nothing was, or an answer came after it
+	err     error // the last reported error; nil: none, or an answer came after it
 }
 
 // follow runs a Fetcher until the test ends.
@@ -58,7 +58,7 @@ func (f *follower) report(err error) {
 	}
 }
 
-// last returns what was given last, and how many Sets there were.
+// last returns the last Set, and how many Sets were given.
 func (f *follower) last() (s remote.Set, n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -68,7 +68,7 @@ func (f *follower) last() (s remote.Set, n int) {
 	return s, len(f.sets)
 }
 
-// problem returns what was reported last.
+// problem returns the error that was reported last.
 func (f *follower) problem() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -87,7 +87,7 @@ func (f *follower) wait(want ...string) remote.Set {
 	return s
 }
 
-// waitAnswer waits until an answer is reported that comes after any failure.
+// waitAnswer waits until an answer is reported after the last failure.
 func (f *follower) waitAnswer() {
 	f.t.Helper()
 	pace.UntilOr(f.t, func() bool {

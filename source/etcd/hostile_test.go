@@ -20,7 +20,7 @@ import (
 	"svcproxy.dev/svcproxy/source/remote"
 )
 
-// A list that etcd would not send changes nothing, and the report says why.
+// A list that etcd would not send changes nothing, and the reason is reported.
 func TestListIsRefused(t *testing.T) {
 	many := make([]*mvccpb.KeyValue, maxKeys+1)
 	for i := range many {
@@ -67,7 +67,7 @@ func TestListIsRefused(t *testing.T) {
 	}
 }
 
-// Answers of a watch that etcd would not send end it, and what they say is not used.
+// An answer that etcd would not send ends the watch, and is not used.
 func TestWatchIsRefused(t *testing.T) {
 	put := func(kv *mvccpb.KeyValue) []*mvccpb.Event { return []*mvccpb.Event{{Kv: kv}} }
 	sends := func(answers ...*pb.WatchResponse) func(func(*pb.WatchResponse) error) error {
@@ -125,7 +125,7 @@ func TestWatchIsRefused(t *testing.T) {
 	}
 }
 
-// What was listed already is not taken from the watch.
+// Events that the list already had are ignored.
 func TestListedEventsAreIgnored(t *testing.T) {
 	watch := func(send func(*pb.WatchResponse) error) error {
 		return errors.Join(
@@ -136,7 +136,7 @@ func TestListedEventsAreIgnored(t *testing.T) {
 	f.wait("a.toml=1", "b.toml=2")
 }
 
-// A revision that comes in parts is given whole, and together with one that came before it.
+// A fragmented revision is given as a whole, together with a revision that came before it.
 func TestPartsAreOneSet(t *testing.T) {
 	watch := func(send func(*pb.WatchResponse) error) (err error) {
 		part := func(fragment bool, name string, revision int64) {
@@ -156,7 +156,7 @@ func TestPartsAreOneSet(t *testing.T) {
 	}
 }
 
-// Pages become smaller where texts are large.
+// Pages become smaller if texts are large.
 func TestPagesFitTexts(t *testing.T) {
 	var kvs []*mvccpb.KeyValue
 	var want []string
@@ -177,7 +177,7 @@ func TestPagesFitTexts(t *testing.T) {
 	}
 }
 
-// A server whose watches end at once is not listed again and again without a pause.
+// If watches end immediately, there is a pause before each new list.
 func TestFailingWatchIsPaced(t *testing.T) {
 	s := &fake{list: pages(kv("a.toml", "1", 10)), watch: func(func(*pb.WatchResponse) error) error { return status.Error(codes.Unavailable, "no") }}
 	f := follow(t, s.serve(t))
@@ -191,7 +191,7 @@ func TestFailingWatchIsPaced(t *testing.T) {
 	}
 }
 
-// Members that are all down are reported in the same words each time, so that the log has them once.
+// If all members are down, each report has the same text, so that it is logged only once.
 func TestFailuresStayTheSame(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
 	defer cancel()
@@ -206,7 +206,7 @@ func TestFailuresStayTheSame(t *testing.T) {
 	}
 }
 
-// A member whose watch hangs is left, and one where nothing changes is not.
+// A session with a member whose watch hangs ends. A session in which nothing changes continues.
 func TestHangingWatchIsLeft(t *testing.T) {
 	for _, hangs := range []bool{false, true} {
 		s := &fake{list: pages(kv("a.toml", "1", 10)), hangs: hangs}
@@ -230,7 +230,7 @@ func TestHangingWatchIsLeft(t *testing.T) {
 	}
 }
 
-// What was refused is large, or not of an etcd, and is not asked for again at once.
+// A refused answer is not requested again immediately, because it is large, or not from etcd.
 func TestRefusedListIsSpared(t *testing.T) {
 	s := &fake{list: func(*pb.RangeRequest) (*pb.RangeResponse, error) { return &pb.RangeResponse{}, nil }}
 	f := follow(t, s.serve(t))
@@ -241,7 +241,7 @@ func TestRefusedListIsSpared(t *testing.T) {
 	}
 }
 
-// A login is used for all sessions until it is refused, and then there is another one, with the password of then.
+// A login is used for all sessions until it is refused. The next login uses the current password.
 func TestLoginIsUsedUntilRefused(t *testing.T) {
 	watch := func(send func(*pb.WatchResponse) error) error {
 		return errors.Join(send(&pb.WatchResponse{Header: header(10), Created: true}), status.Error(codes.Unavailable, "again"))
@@ -264,7 +264,7 @@ func TestLoginIsUsedUntilRefused(t *testing.T) {
 	}
 }
 
-// The end does not wait for a member that hangs, wherever it does.
+// Run ends without waiting for a member that hangs, at whatever step it hangs.
 func TestEndsWhileServerHangs(t *testing.T) {
 	hang := make(chan struct{})
 	t.Cleanup(func() { close(hang) })
@@ -292,7 +292,7 @@ func TestEndsWhileServerHangs(t *testing.T) {
 	}
 }
 
-// However long nothing changes, what a member says meanwhile does not count as a part of the next change.
+// Answers without changes, however many, do not add to the size of the next change.
 func TestLongIdle(t *testing.T) {
 	f := New(Options{Prefix: testPrefix})
 	w := &watcher{Fetcher: f, from: 10, pending: newChanges(testPrefix)}

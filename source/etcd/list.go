@@ -12,27 +12,27 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// pageKeys is how many keys an answer has at most, less where they are large.
+// pageKeys is the maximum number of keys in an answer. The list uses smaller pages where texts are large.
 const pageKeys = 500
 
-// answerWait is how long a member may take for one answer.
+// answerWait is how long a member may take to answer a request.
 const answerWait = 10 * time.Second
 
-// A listing is what a member lists, all of one revision.
+// A listing is all keys that a member lists, at one revision.
 type listing struct {
 	seen
 	contents
 }
 
-// A seen is how far a cluster is known to have come.
+// A seen is a cluster and the newest revision that it has sent.
 type seen struct {
-	cluster  uint64 // 0: not known, as behind some proxies
+	cluster  uint64 // 0: unknown, for example behind some proxies
 	revision int64
 }
 
 func seenOf(h *pb.ResponseHeader) seen { return seen{h.GetClusterId(), h.GetRevision()} }
 
-// check refuses the answer of another cluster. Proxies of etcd send some without a cluster.
+// check returns an error for an answer of another cluster. It accepts answers without a cluster, which etcd proxies send.
 func (s seen) check(h *pb.ResponseHeader) error {
 	if id := h.GetClusterId(); id != 0 && s.cluster != 0 && id != s.cluster {
 		return fmt.Errorf("the answer is of cluster %x, and the list was of %x", id, s.cluster)
@@ -40,10 +40,10 @@ func (s seen) check(h *pb.ResponseHeader) error {
 	return nil
 }
 
-// rangeEnd is the key after all keys with a prefix. The prefix ends with /.
+// rangeEnd returns the key after all keys with a prefix. The prefix must end with /.
 func rangeEnd(prefix string) []byte { return []byte(strings.TrimSuffix(prefix, "/") + "0") } // 0 follows / in ASCII
 
-// list lists all keys below the prefix. A quorum confirms that the first answer is not an old one.
+// list lists all keys below the prefix. The read is linearizable: a quorum confirms that the first answer is current.
 func (f *Fetcher) list(ctx context.Context, m *member) (listing, error) {
 	var l listing
 	all := newChanges(f.Prefix)
@@ -85,14 +85,14 @@ func (f *Fetcher) list(ctx context.Context, m *member) (listing, error) {
 	return l, err
 }
 
-// page asks for one answer of a list.
+// page requests one page of a list.
 func (m *member) page(ctx context.Context, ask *pb.RangeRequest) (*pb.RangeResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerWait)
 	defer cancel()
 	return pb.NewKVClient(m.ClientConn).Range(m.outgoing(ctx), ask)
 }
 
-// addPage records keys of one answer, and has the next one begin after them.
+// addPage records the keys of one page, and sets ask to request the next page.
 func addPage(all *changes, ask *pb.RangeRequest, kvs []*mvccpb.KeyValue) error {
 	for _, kv := range kvs {
 		if string(kv.GetKey()) < string(ask.Key) {
@@ -106,7 +106,7 @@ func addPage(all *changes, ask *pb.RangeRequest, kvs []*mvccpb.KeyValue) error {
 	return nil
 }
 
-// isTooLarge reports whether an answer exceeded the bound on messages: the library says that by the text alone.
+// isTooLarge reports whether an answer exceeded the message size limit. Only the error text of the library shows that.
 func isTooLarge(err error) bool {
 	return status.Code(err) == codes.ResourceExhausted && strings.Contains(err.Error(), "larger than max")
 }

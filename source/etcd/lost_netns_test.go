@@ -18,7 +18,7 @@ import (
 	"svcproxy.dev/svcproxy/source/remote"
 )
 
-// A host that packets do not reach says so. Changes that etcd has forgotten since are there when it is reached again.
+// A host that is cut off reports it. When it is reachable again it gets all changes, even those that etcd has compacted since.
 func TestCompactionBehindPartition(t *testing.T) {
 	s := newServer(t)
 	s.commit(put("a.toml", "1"), put("b.toml", "1"))
@@ -42,7 +42,7 @@ func TestCompactionBehindPartition(t *testing.T) {
 	f.wait("a.toml=end", "c.toml=1")
 }
 
-// etcd may die without a word, and start after the host does.
+// etcd may be killed, and may start after the host.
 func TestServerDies(t *testing.T) {
 	s := prepareServer(t)
 	f := follow(t, s.options())
@@ -56,14 +56,14 @@ func TestServerDies(t *testing.T) {
 		s.start()
 		f.waitAnswer()
 	}
-	if _, n := f.last(); n > 2 { // an empty one may come first
+	if _, n := f.last(); n > 2 { // an empty Set may come first
 		t.Errorf("%d Sets, and nothing changed", n)
 	}
 	s.commit(put("a.toml", "2"))
 	f.wait("a.toml=2")
 }
 
-// A member that hangs takes packets, and answers nothing.
+// A member that hangs accepts packets and does not answer.
 func TestServerHangs(t *testing.T) {
 	s := newServer(t)
 	s.commit(put("a.toml", "1"))
@@ -76,7 +76,7 @@ func TestServerHangs(t *testing.T) {
 	f.wait("a.toml=2")
 }
 
-// restore starts etcd with a backup, as a cluster of its own or as the same one.
+// restore starts etcd from a backup, as a new cluster or as the same one.
 func (s *server) restore(backup string, args ...string) {
 	s.t.Helper()
 	s.kill()
@@ -85,8 +85,7 @@ func (s *server) restore(backup string, args ...string) {
 	s.start()
 }
 
-// A restored backup is given with its revision and cluster, which tell what they are, and what follows is followed. So it is
-// where its texts are the same.
+// A restored backup is given with its own revision and cluster, even if its texts are the same, and is then followed.
 func TestRestoredBackup(t *testing.T) {
 	for name, args := range map[string][]string{
 		"same cluster":    nil,
@@ -134,7 +133,7 @@ func number(t *testing.T, s remote.Set) (n int64) {
 	return n
 }
 
-// An emptied prefix is a Set without texts.
+// If all keys are deleted, a Set without texts is given.
 func TestEmptied(t *testing.T) {
 	s := newServer(t)
 	s.commit(put("a.toml", "1"), put("b.toml", "1"))
@@ -149,7 +148,7 @@ func TestEmptied(t *testing.T) {
 	}
 }
 
-// A member that has lost the others is left, and so is one that is down, for one that has a leader.
+// If a member is down or has no leader, the host moves to a member with a leader.
 func TestMembersFail(t *testing.T) {
 	s := prepareServer(t)
 	var members []*server
@@ -187,7 +186,7 @@ func TestMembersFail(t *testing.T) {
 	alone.wait("a.toml=2")
 }
 
-// A login is used until it is refused: etcd forgets all of them when it is started again.
+// A login is used until it is refused. etcd forgets all logins when it restarts.
 func TestLogin(t *testing.T) {
 	s := newServer(t, "--bcrypt-cost", "4")
 	s.commit(put("a.toml", "1"))

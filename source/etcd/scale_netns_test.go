@@ -24,16 +24,16 @@ import (
 
 const scaleHosts = 500
 
-// An audience are many hosts that follow one etcd. Each has its own Fetcher.
+// An audience is many hosts that follow one etcd. Each has its own Fetcher.
 type audience struct {
 	mu    sync.Mutex
-	has   map[int]string // what a text says, by host
+	has   map[int]string // the content of the text, by host
 	delay []time.Duration
-	text  string    // that the hosts are waited for
+	text  string    // the content that all hosts must get
 	since time.Time // when it was committed
 }
 
-// give returns what a host calls with a new Set.
+// give returns the function that a host calls with a new Set.
 func (a *audience) give(host int) func(remote.Set) {
 	return func(s remote.Set) {
 		now := time.Now()
@@ -52,7 +52,7 @@ func (a *audience) give(host int) func(remote.Set) {
 	}
 }
 
-// await waits until all hosts have a text, which do commits, and returns how long that took each.
+// await calls do, which commits a text, waits until all hosts have the text, and returns how long each host took.
 func (a *audience) await(t *testing.T, text string, do func()) []time.Duration {
 	t.Helper()
 	a.mu.Lock()
@@ -73,7 +73,7 @@ func (a *audience) await(t *testing.T, text string, do func()) []time.Duration {
 	return slices.Clone(a.delay)
 }
 
-// A load is what etcd has done so far.
+// A load is the resource use of etcd since its start.
 type load struct {
 	at                time.Time
 	cpu               time.Duration
@@ -81,7 +81,7 @@ type load struct {
 	started, messages int
 }
 
-// load reads what etcd counts itself, and its link.
+// load reads the processor time and metrics of etcd, and the counters of its link.
 func (s *server) load() (l load) {
 	s.t.Helper()
 	u, err := netnstest.UsageOf(s.etcd.Pid())
@@ -113,14 +113,14 @@ func (s *server) load() (l load) {
 	return l
 }
 
-// since says what was done since an earlier load.
+// since returns the difference to an earlier load, as text.
 func (l load) since(b load) string {
 	secs := l.at.Sub(b.at).Seconds()
 	return fmt.Sprintf("in %.0f s: %.1f %% of a processor, %.1f kB/s, %.1f calls/s, %.1f messages/s", secs, 100*(l.cpu-b.cpu).Seconds()/secs,
 		float64(l.bytes-b.bytes)/secs/1000, float64(l.started-b.started)/secs, float64(l.messages-b.messages)/secs)
 }
 
-// All of many hosts have a change soon after its commit. What it costs etcd is printed, and how soon.
+// Many hosts all get a change soon after its commit. The test logs the delay and the load of etcd.
 func TestManyHosts(t *testing.T) {
 	s := newServer(t, "--metrics", "extensive")
 	var ops []*pb.RequestOp

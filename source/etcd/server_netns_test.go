@@ -26,7 +26,7 @@ var (
 	hostAddr   = netip.MustParsePrefix("192.0.2.2/24")
 )
 
-// A server is an etcd of one member in a namespace of its own, which a host in another one reaches.
+// A server is an etcd with one member in its own namespace. The host is in another namespace that can reach it.
 type server struct {
 	t            testing.TB
 	ns, host     *netnstest.Namespace
@@ -43,7 +43,7 @@ func newServer(t testing.TB, args ...string) *server {
 	return s
 }
 
-// prepareServer does not start it.
+// prepareServer prepares a server without starting etcd.
 func prepareServer(t testing.TB, args ...string) *server {
 	s := &server{t: t, ns: netnstest.Make(t), host: netnstest.Make(t), dir: t.TempDir(), scheme: "http", args: args}
 	fatal.If(t, netnstest.Veth(s.ns, "eth0", s.host, "eth0"))
@@ -56,7 +56,7 @@ func (s *server) url() string { return s.scheme + "://192.0.2.1:2379" }
 
 func (s *server) data() string { return filepath.Join(s.dir, fmt.Sprintf("data%d", s.incarnations)) }
 
-// start starts etcd with the data that it has.
+// start starts etcd with its existing data.
 func (s *server) start() {
 	s.t.Helper()
 	cmd := exec.CommandContext(context.WithoutCancel(s.t.Context()), "etcd", append([]string{
@@ -68,7 +68,7 @@ func (s *server) start() {
 	s.t.Cleanup(func() { _ = s.etcd.Kill() })
 }
 
-// kill ends etcd without a word.
+// kill kills etcd with SIGKILL.
 func (s *server) kill() {
 	s.t.Helper()
 	if err := s.etcd.End(unix.SIGKILL, pace.Scale(answerWait)); err != nil && !strings.Contains(err.Error(), "killed") {
@@ -85,7 +85,7 @@ func (s *server) dialHost(ctx context.Context, addr string) (conn net.Conn, err 
 	return conn, err
 }
 
-// dialIn connects from the namespace of etcd, which nothing cuts off.
+// dialIn connects from the namespace of etcd, which cut does not affect.
 func (s *server) dialIn(ctx context.Context, addr string) (conn net.Conn, err error) {
 	err = s.ns.Do(func() error {
 		conn, err = dial(ctx, addr)
@@ -94,12 +94,12 @@ func (s *server) dialIn(ctx context.Context, addr string) (conn net.Conn, err er
 	return conn, err
 }
 
-// options are those of a host.
+// options returns the options of a host.
 func (s *server) options() Options {
 	return Options{Endpoints: []string{s.url()}, Prefix: testPrefix, MaxSize: 16 << 20, dial: s.dialHost}
 }
 
-// admin does something as the administrator of etcd, once it answers.
+// admin performs an action as the administrator of etcd, once etcd answers.
 func (s *server) admin(do func(context.Context, *member) error) {
 	s.t.Helper()
 	o := s.options()
@@ -116,7 +116,7 @@ func (s *server) admin(do func(context.Context, *member) error) {
 	}))
 }
 
-// commit does operations in one transaction, and returns its revision.
+// commit performs operations in one transaction, and returns its revision.
 func (s *server) commit(ops ...*pb.RequestOp) (revision int64) {
 	s.t.Helper()
 	s.admin(func(ctx context.Context, m *member) error {
@@ -140,7 +140,7 @@ func removeAll() *pb.RequestOp {
 	return &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: &pb.DeleteRangeRequest{Key: []byte(testPrefix), RangeEnd: rangeEnd(testPrefix)}}}
 }
 
-// compact has etcd forget what was before a revision.
+// compact removes the history before a revision.
 func (s *server) compact(revision int64) {
 	s.t.Helper()
 	s.admin(func(ctx context.Context, m *member) error {
@@ -164,7 +164,7 @@ func (s *server) heal() {
 	fatal.If(s.t, err)
 }
 
-// etcdctl runs it where etcd is.
+// etcdctl runs etcdctl in the namespace of etcd.
 func (s *server) etcdctl(args ...string) string {
 	s.t.Helper()
 	out, err := s.ns.Run("etcdctl", append([]string{"--endpoints", s.url()}, args...)...)

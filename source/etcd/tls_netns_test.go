@@ -19,7 +19,7 @@ import (
 	"svcproxy.dev/svcproxy/internal/pace"
 )
 
-// writePair writes a certificate and its key, as etcd and settings have them.
+// writePair writes a certificate and its key, as PEM.
 func writePair(t testing.TB, path string, cert tls.Certificate) {
 	t.Helper()
 	key, err := x509.MarshalPKCS8PrivateKey(cert.PrivateKey)
@@ -28,7 +28,7 @@ func writePair(t testing.TB, path string, cert tls.Certificate) {
 	fatal.If(t, os.WriteFile(path+".key", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}), 0o600))
 }
 
-// renew writes new certificates of etcd and of the host, of a new authority.
+// renew writes new certificates of etcd and of the host, signed by a new authority.
 func renew(t testing.TB, dir string) {
 	t.Helper()
 	ca, err := certtest.New("authority")
@@ -41,7 +41,7 @@ func renew(t testing.TB, dir string) {
 	}
 }
 
-// Both sides prove who they are, and certificates that are renewed are used without a restart.
+// Both sides authenticate with certificates, and renewed certificates are used without a restart.
 func TestCertificates(t *testing.T) {
 	dir := t.TempDir()
 	renew(t, dir)

@@ -13,27 +13,26 @@ import (
 	"svcproxy.dev/svcproxy/source/remote"
 )
 
-// progressEvery is how often a member is asked how far its watch is. One that has not answered by the next time is left:
-// it may answer pings although its watches hang.
+// progressEvery is how often a member is asked for the progress of its watch. If it has not answered by the next time, the
+// session ends: a member may answer pings although its watches hang.
 const progressEvery = 30 * time.Second
 
-// mostMerged is how many bytes answers have at most that one Set is made of, unless they are of one revision.
+// mostMerged is how many bytes of answers are merged into one Set. A single revision may have more.
 const mostMerged = 16 << 20
 
-// maxParts is how many bytes the parts have at most that one revision comes in: etcd takes 1.5 MiB in a transaction unless it
-// is told otherwise.
+// maxParts is the maximum size of all fragments of one revision, in bytes. By default etcd accepts 1.5 MiB in a transaction.
 const maxParts = 64 << 20
 
-// A watcher takes the answers of one watch.
+// A watcher processes the answers of one watch.
 type watcher struct {
 	*Fetcher
 	from       int64 // the revision that was listed
-	newest     int64 // of the events that were taken
+	newest     int64 // highest revision of the recorded events
 	pending    *changes
-	fragmented bool // the rest of a revision has not come yet
+	fragmented bool // fragments of a revision are still missing
 }
 
-// watch gives what changes after the list, until it fails.
+// watch gives the changes after the list, until it fails.
 func (f *Fetcher) watch(ctx context.Context, m *member, give func(remote.Set), answered func()) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -69,12 +68,12 @@ func (f *Fetcher) watch(ctx context.Context, m *member, give func(remote.Set), a
 				return fmt.Errorf("no answer within %s", f.progress)
 			}
 			asked = true
-			_ = stream.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_ProgressRequest{ProgressRequest: &pb.WatchProgressRequest{}}}) // receive has the error
+			_ = stream.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_ProgressRequest{ProgressRequest: &pb.WatchProgressRequest{}}}) // receive returns the error
 		}
 	}
 }
 
-// receive hands on answers one at a time: a member waits where they are not taken.
+// receive delivers answers one at a time. While nothing reads the channel, flow control makes the member wait.
 func receive(ctx context.Context, stream pb.Watch_WatchClient, err error) (<-chan *pb.WatchResponse, func() error) {
 	answers := make(chan *pb.WatchResponse)
 	go func() {
@@ -94,7 +93,7 @@ func receive(ctx context.Context, stream pb.Watch_WatchClient, err error) (<-cha
 	return answers, func() error { return err }
 }
 
-// take records the events of an answer, and of those that wait behind it.
+// take records the events of an answer, and of the answers that are already waiting behind it.
 func (w *watcher) take(answer *pb.WatchResponse, answers <-chan *pb.WatchResponse) error {
 	for {
 		if err := w.record(answer); err != nil {
@@ -115,7 +114,7 @@ func (w *watcher) take(answer *pb.WatchResponse, answers <-chan *pb.WatchRespons
 	}
 }
 
-// record records the events of an answer that were not listed.
+// record records the events of an answer, except those that the list already had.
 func (w *watcher) record(answer *pb.WatchResponse) error {
 	if err := w.seen.check(answer.GetHeader()); err != nil {
 		return err
@@ -138,7 +137,7 @@ func (w *watcher) record(answer *pb.WatchResponse) error {
 		kv := e.GetKv()
 		switch at := kv.GetModRevision(); {
 		case at <= w.from:
-			continue // it was listed
+			continue // the list had it
 		case at < w.newest:
 			return refuse("revision %d comes after %d", at, w.newest)
 		default:
@@ -156,7 +155,7 @@ func (w *watcher) record(answer *pb.WatchResponse) error {
 	return nil
 }
 
-// commit gives what was recorded, once all of its last revision is there.
+// commit gives the recorded changes, unless fragments of the last revision are still missing.
 func (w *watcher) commit(give func(remote.Set)) error {
 	if w.fragmented {
 		return nil
@@ -165,7 +164,7 @@ func (w *watcher) commit(give func(remote.Set)) error {
 	if err != nil {
 		return err
 	}
-	w.contents, w.pending = next, newChanges(w.Prefix) // also where there were only answers without events
+	w.contents, w.pending = next, newChanges(w.Prefix) // even if no answer had an event
 	w.warnOfOthers()
 	if differs {
 		w.give(give)
