@@ -6,7 +6,7 @@
 //	Deadline   a timer that is only brought forward
 //	Answer     whether what a server lists is held until it is confirmed
 //	Publisher  services ──► sink, in steps; endpoints that move are waited for
-//	Fetcher    service files that a server has, as whole sets of texts
+//	Fetcher    follows the service files on a server, as complete sets of texts
 //	Keeper     what was handed on ──► state directory, for a start without the server
 //
 // Stale beats partial: what cannot be reached takes nothing away.

@@ -17,10 +17,10 @@ func TestWhatSetLeaves(t *testing.T) {
 		}
 	}
 	if partial := (&Set{Partial: true}); !partial.Leaves("https://a/web.toml") {
-		t.Error("a partial set that names nothing says something")
+		t.Error("a partial set without unknown names does not leave a name")
 	}
 	if whole := (&Set{}); whole.Leaves("https://a/web.toml") {
-		t.Error("a whole set does not say all")
+		t.Error("a complete set leaves a name")
 	}
 }
 
