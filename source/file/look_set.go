@@ -16,14 +16,14 @@ import (
 	"svcproxy.dev/svcproxy/source/remote"
 )
 
-// firstPatience is how long a start waits for what a server has before it goes on with what was last known.
+// firstPatience is how long the source waits at its start for the server before it uses the last accepted versions.
 const firstPatience = 500 * time.Millisecond
 
-// errNoText says why nothing is known of a text that was accepted once.
-var errNoText = errors.New("the server has not told of it since the start, and its last good version is lost")
+// errNoText is the fault of a text that was accepted once, and now has neither an answer of the server nor a saved version.
+var errNoText = errors.New("the server has not sent it since the start, and its last good version is lost")
 
-// findInSet finds out about the texts of the newest set that are other than before. It returns false when nothing can be
-// concluded before the time to the next step.
+// findInSet probes the texts that changed in the newest set. It returns false if there is no set yet, and must then be called
+// again after wait, or if ctx ended.
 func (s *looks) findInSet(ctx context.Context, _ source.Sink) (probes []probe, wait time.Duration, ok bool) {
 	srv := s.server
 	if s.takeSet(); srv.set.Load() == nil {
@@ -43,7 +43,8 @@ func (s *looks) findInSet(ctx context.Context, _ source.Sink) (probes []probe, w
 	return probes, blindPoll, ok
 }
 
-// takeSet has the newest set used, unless it is in doubt: one that is older than what is in use waits.
+// takeSet uses the newest set. If doubt returns a reason, it marks the set as held. An older set is not used, and stays in next
+// to be checked again.
 func (s *looks) takeSet() {
 	srv := s.server
 	now := srv.next.Swap(nil)
@@ -64,8 +65,8 @@ func (s *looks) takeSet() {
 	}
 }
 
-// useSet adds to the work to do what a set changes. What it lacks stays where the server has not spoken of it, or where these
-// answers may have lost it.
+// useSet makes set the current set, and adds the texts that it changes to s.todo. A missing text stays in use if the set leaves
+// its state unknown, or if one of the answers in lost may have lost it.
 func (s *looks) useSet(set *remote.Set, lost []string) {
 	srv := s.server
 	was, had := srv.set.Swap(set), srv.lacks
@@ -80,13 +81,13 @@ func (s *looks) useSet(set *remote.Set, lost []string) {
 		s.noteHeard(heard{version: v, counter: set.Counter})
 	}
 	if set.Partial {
-		srv.Stale(fmt.Sprintf("STALE: the server has not told of all that it has since the start of %s: the rest is as last known", clock(srv.begun)))
+		srv.Stale(fmt.Sprintf("STALE: the server has not sent all of its texts since the start at %s; the rest are as last known", clock(srv.begun)))
 	} else {
 		srv.Synced()
 	}
 }
 
-// addChanged adds the names of texts that differ.
+// addChanged adds the names of texts that differ between two sorted lists.
 func addChanged(names map[string]bool, was, is []remote.Text) {
 	for len(was)+len(is) > 0 {
 		switch {
@@ -105,9 +106,10 @@ func addChanged(names map[string]bool, was, is []remote.Text) {
 	}
 }
 
-// doubt returns why a set is held; empty: it is used. One that is older than what is in use is not used at all, and of another
-// one stays what these answers may have lost. That ends when nothing is missing: a server may be filled bit by bit, and the
-// version of one that was restored passes the one in use.
+// doubt returns why a set is held, or an empty reason if it is used completely. An older set is not used at all. Any other held
+// set is used, except that texts that the answers in lost may have lost stay in use. A set is held until nothing is missing, even
+// if its version has risen meanwhile: a server may be filled gradually, and the version of a restored server eventually exceeds
+// the one in use.
 func (s *looks) doubt(set *remote.Set) (why string, lost []string, older bool) {
 	srv := s.server
 	if set == srv.admits {
@@ -141,8 +143,8 @@ func (s *looks) doubt(set *remote.Set) (why string, lost []string, older bool) {
 	return fmt.Sprintf("%s %s no service files, and %d of %d that were known are missing", source.Excerpt(lost[0]), lists, a.Lacks, a.Known), lost, false
 }
 
-// countLacks counts in a what was known, and what of that a set lacks which these answers may have lost: all where it is older.
-// It returns those of the answers.
+// countLacks counts in a the known texts, and those of them that are missing from a set. In an older set all missing texts are
+// counted, otherwise only those that one of these answers may have lost. It returns the answers that have lost a text.
 func (s *looks) countLacks(set *remote.Set, answers []string, older bool, a *remote.Answer) []string {
 	lost := map[string]bool{}
 	s.eachKnown(func(name string) {
@@ -161,7 +163,7 @@ func (s *looks) countLacks(set *remote.Set, answers []string, older bool, a *rem
 	return slices.DeleteFunc(answers, func(answer string) bool { return !lost[answer] })
 }
 
-// noteHeard notes what was heard, over restarts too.
+// noteHeard records the version of the server, and saves it for a restart.
 func (s *looks) noteHeard(h heard) {
 	if h != s.server.heard && s.store != nil {
 		s.store.PutDirectory(h.encode())
@@ -169,13 +171,14 @@ func (s *looks) noteHeard(h heard) {
 	s.server.heard = h
 }
 
-// allows reports whether an answer of the server, or any of the source, is used also where it became empty.
+// allows reports whether [guard] allow_empty lists an answer of the server, or the source, so that it is used even if it became
+// empty.
 func (s *server) allows(answer string) bool {
 	names := *s.allowed.Load()
 	return slices.Contains(names, answer) || slices.Contains(names, s.source)
 }
 
-// eachKnown visits the texts that are in use or, before that, those of the state directory.
+// eachKnown visits the names of texts that are in use, and of those in the state directory that are not loaded yet.
 func (s *looks) eachKnown(visit func(name string)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -189,7 +192,7 @@ func (s *looks) eachKnown(visit func(name string)) {
 	}
 }
 
-// lookAtTexts finds out which version each of these texts has now. It returns false when ctx ended before.
+// lookAtTexts determines the current version of each text in todo. It returns false if ctx ended first.
 func (s *looks) lookAtTexts(ctx context.Context, todo work) ([]probe, bool) {
 	set, lacks := s.server.set.Load(), s.server.lacks
 	names := maps.Clone(todo.names)
@@ -241,13 +244,13 @@ func (s *looks) lookAtTexts(ctx context.Context, todo work) ([]probe, bool) {
 		if s.store != nil && !s.synced {
 			s.restore(ctx, p)
 		}
-		if left && p.good != nil { // as if the server had it
+		if left && p.good != nil { // keep it, as if the server had sent it
 			p.v = p.good
 		}
 	})
 }
 
-// bounded returns a text, or the error of a file that is as large, where that is too large.
+// bounded returns a text, or the same error as for a file if the text is too large.
 func (s *looks) bounded(data []byte) ([]byte, error) {
 	if most := s.rules.MaxSize(); len(data) > most {
 		return nil, disk.TooLargeError(most)
@@ -255,7 +258,8 @@ func (s *looks) bounded(data []byte) ([]byte, error) {
 	return data, nil
 }
 
-// admit has an answer of the server used that is held, with what the guard would hold of that. It reports whether there is one.
+// admit uses a held answer of the server, including the changes that the guard would hold. It reports whether an answer was
+// held.
 func (s *looks) admit(ctx context.Context, sink source.Sink) bool {
 	srv := s.server
 	if srv == nil || srv.Held() == 0 {

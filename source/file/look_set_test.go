@@ -114,7 +114,7 @@ func (s *served) warns(when, want string) {
 
 const (
 	heldText  = "HELD: the answer of the server is not used, services stay as last known: it lists no service files, and 2 were known; svcproxy confirm lets it through"
-	staleText = "STALE: the server has not told of all that it has since the start of 2000-01-01"
+	staleText = "STALE: the server has not sent all of its texts since the start at 2000-01-01"
 )
 
 // A set is one step. What vanishes from it is gone at once, and what is broken in it stays.

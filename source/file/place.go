@@ -25,19 +25,19 @@ import (
 	"svcproxy.dev/svcproxy/source/remote"
 )
 
-// A serviceDir is the directory of files that services were last read from. Where that
-// is gone, or another one without any file has taken its path, as below a disk that
-// is not mounted, nobody has removed the files: what they said stays.
+// A serviceDir is the directory that service files were last read from. If it has
+// disappeared, or an empty directory is at its path, for example because a disk is not
+// mounted, the files were not removed on purpose, and their services stay.
 type serviceDir struct {
 	dir       string
-	statePath string     // where its id is kept over a restart; empty: nowhere
-	lastID    disk.DirID // zero: not known
+	statePath string     // where its id is saved for a restart; empty: nowhere
+	lastID    disk.DirID // zero: unknown
 }
 
-// errEmptyReplacement says that there is nothing to conclude from a directory without files.
+// errEmptyReplacement says why the files of an empty directory do not count as removed.
 var errEmptyReplacement = errors.New("it is another directory than before, and has no service files: its disk may not be mounted; a file with services = [] there says that there are none")
 
-// newServiceDir returns the directory at dir that is kept in stateDir, which may be empty.
+// newServiceDir returns the directory at dir, whose id is saved in stateDir. stateDir may be empty.
 func newServiceDir(dir, stateDir string) *serviceDir {
 	d := &serviceDir{dir: dir}
 	if stateDir != "" {
@@ -46,7 +46,7 @@ func newServiceDir(dir, stateDir string) *serviceDir {
 	return d
 }
 
-// loadID takes up what an earlier run kept.
+// loadID loads the id that an earlier run saved.
 func (d *serviceDir) loadID() {
 	if data, err := os.ReadFile(d.statePath); err == nil {
 		if n, _ := fmt.Sscan(string(data), &d.lastID.Dev, &d.lastID.Ino, &d.lastID.Born); n < 2 { // the first versions kept two
@@ -55,8 +55,8 @@ func (d *serviceDir) loadID() {
 	}
 }
 
-// take notes which directory was listed, and reports whether it is another one than before. After an error
-// nobody knows which files there are. known: files were read before.
+// take records which directory was listed, and reports whether it differs from the last one. An error means that the listing
+// must not be used. known says whether files were read before.
 func (d *serviceDir) take(l read.Listing, known bool) (moved bool, err error) {
 	if l.Err != nil {
 		return false, l.Err
@@ -69,7 +69,7 @@ func (d *serviceDir) take(l read.Listing, known bool) (moved bool, err error) {
 	return moved, nil
 }
 
-// encodeID returns what statePath holds.
+// encodeID returns the content of the file at statePath.
 func (d *serviceDir) encodeID() []byte {
 	return fmt.Appendf(nil, "%d %d %d\n", d.lastID.Dev, d.lastID.Ino, d.lastID.Born)
 }
@@ -80,9 +80,9 @@ func (d serviceDir) unchanged() bool {
 	return err == nil && id == d.lastID
 }
 
-// CheckListing returns why nothing can be concluded from what is not in a directory of
-// service files, of which stateDir keeps the last good versions; nil: what is not
-// there does not exist.
+// CheckListing returns an error if files that are missing from a directory of service
+// files may still exist, for example because its disk is not mounted. stateDir has their
+// last good versions.
 func CheckListing(dir, stateDir string) error {
 	d := newServiceDir(dir, stateDir)
 	d.loadID()
@@ -96,16 +96,16 @@ func CheckListing(dir, stateDir string) error {
 	return err
 }
 
-// A place is where texts are: a directory, or a server.
+// A place is where texts are read from: a directory or a server.
 type place interface {
-	path(name string) string // as faults, status and units have it
+	path(name string) string // as in faults, status and units
 	name(path string) string
 	origin(name string) read.Origin
 	isLink(name string) bool
-	contents(name string) (text []byte, ok bool) // not ok: it cannot be read
+	contents(name string) (text []byte, ok bool) // ok is false if it cannot be read
 }
 
-// A directory is a place. It knows of the owner of a text only when that is read.
+// A directory is a place. The owner of a text becomes known only when the text is read.
 type directory struct {
 	dir     string
 	disks   *disk.Asker
@@ -122,37 +122,37 @@ func (d directory) contents(name string) ([]byte, bool) {
 	return t.Data, ok && t.Err == nil
 }
 
-// A server is a place that a Fetcher follows. Texts are called there what they are called here.
+// A server is a place that a Fetcher follows. Its paths are equal to the names of texts.
 type server struct {
 	*remote.State
-	source  string // its name
+	source  string // name of the source
 	fetcher remote.Fetcher
-	beside  bool                       // other sources are served too, and do not wait for it
-	begun   time.Time                  // zero: not yet
-	given   chan struct{}              // holds something after next was set
-	next    atomic.Pointer[remote.Set] // the newest, which was not looked at yet; nil: none
-	set     atomic.Pointer[remote.Set] // that was looked at last; nil: none
-	heard   heard                      // of versions
-	empty   []string                   // answers that listed nothing, until nothing of them is missing
-	lacks   lacking                    // which texts stay that set lacks
-	admits  *remote.Set                // that the operator has confirmed
+	beside  bool                       // other sources are used too, and do not wait for this one
+	begun   time.Time                  // when it was started; zero: not yet
+	given   chan struct{}              // has an element after next was set
+	next    atomic.Pointer[remote.Set] // the newest set, not processed yet; nil: none
+	set     atomic.Pointer[remote.Set] // the set that was processed last; nil: none
+	heard   heard                      // the version in use
+	empty   []string                   // answers that listed nothing and whose texts are still missing
+	lacks   lacking                    // which texts stay in use although set lacks them
+	admits  *remote.Set                // the set that the operator has confirmed
 	allowed atomic.Pointer[[]string]   // see Source.SetAllowEmpty
 }
 
-// A lacking says which texts stay that a set lacks.
+// A lacking says which texts stay in use although a set lacks them.
 type lacking struct {
 	set  *remote.Set
-	lost []string // answers that are in doubt: what they may list stays
+	lost []string // answers in doubt; texts that they can list stay
 }
 
 func (l lacking) any() bool { return len(l.lost) > 0 || l.set.Partial || len(l.set.Unknown) > 0 }
 
-// keeps reports whether a text stays that the set lacks.
+// keeps reports whether a text stays in use although the set lacks it.
 func (l lacking) keeps(name string) bool {
 	return l.set.Leaves(name) || slices.ContainsFunc(l.lost, func(answer string) bool { return remote.Below(name, answer) })
 }
 
-// equal reports whether l keeps the same names as one of another set.
+// equal reports whether l and o keep the same texts.
 func (l lacking) equal(o lacking) bool {
 	return slices.Equal(l.lost, o.lost) && l.set.Partial == o.set.Partial && slices.Equal(l.set.Unknown, o.set.Unknown)
 }
@@ -163,24 +163,24 @@ func newServer(f remote.Fetcher, name, address string, log *slog.Logger) *server
 	return s
 }
 
-// A heard is what is known of the versions of a server, over restarts too.
+// A heard is the version of a server that was last used. It is saved for restarts.
 type heard struct {
-	version uint64 // of the last set that was used; 0: not known
+	version uint64 // of the last set that was used; 0: unknown
 	counter string // see remote.Set
-	doubted bool   // an older one came: it and those after it are held until nothing is missing, whatever their version
+	doubted bool   // an older set came; all sets are held until nothing is missing, whatever their version
 }
 
 const heardFormat = "%d %t %q\n"
 
 func (h heard) encode() []byte { return fmt.Appendf(nil, heardFormat, h.version, h.doubted, h.counter) }
 
-// older reports whether a set may be older than what was heard.
+// older reports whether a set may be older than the one in use.
 func (h heard) older(set *remote.Set) bool {
 	v := numberOf(set)
 	return v != 0 && h.version != 0 && (h.doubted || v < h.version || set.Counter != h.counter)
 }
 
-// why says how an older set differs.
+// why returns why an older set is held.
 func (h heard) why(set *remote.Set, a remote.Answer) string {
 	switch {
 	case set.Counter != h.counter:
@@ -200,7 +200,7 @@ func numberOf(set *remote.Set) uint64 {
 	return n
 }
 
-// loadHeard takes up what an earlier run heard.
+// loadHeard loads what an earlier run saved.
 func (s *server) loadHeard(path string) {
 	var h heard
 	if data, err := os.ReadFile(path); err == nil {
@@ -212,7 +212,7 @@ func (s *server) loadHeard(path string) {
 
 var errFetcherEnded = errors.New("the work of asking the server has ended; beginning again")
 
-// follow has the server followed until ctx ends.
+// follow runs the fetcher until ctx ends, and restarts it if it fails.
 func (s *server) follow(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := s.fetcher.Run(ctx, s.give, s.report)
@@ -226,7 +226,7 @@ func (s *server) follow(ctx context.Context) {
 	}
 }
 
-// give takes a set that the fetcher found. One before it that was not looked at yet is overtaken.
+// give stores a new set from the fetcher. It replaces an earlier set that was not processed yet.
 func (s *server) give(set remote.Set) {
 	for i, t := range set.Texts {
 		if !read.IsTextName(t.Name) || i > 0 && set.Texts[i-1].Name >= t.Name {
@@ -238,7 +238,7 @@ func (s *server) give(set remote.Set) {
 	wake.Once(s.given)
 }
 
-// report takes how an exchange with the server ended.
+// report records the result of an exchange with the server for status.
 func (s *server) report(err error) {
 	if err == nil {
 		s.Watching(0)
@@ -247,7 +247,7 @@ func (s *server) report(err error) {
 	}
 }
 
-// reload has the server asked now, if the fetcher can.
+// reload makes the fetcher poll the server now, if it supports that.
 func (s *server) reload() {
 	if r, ok := s.fetcher.(interface{ Reload() }); ok {
 		r.Reload()
@@ -266,7 +266,7 @@ func (s *server) contents(name string) ([]byte, bool) {
 	return t.Data, true
 }
 
-// textOf returns the text of a set that has this name; nil: none.
+// textOf returns the text with this name in a set, or nil.
 func textOf(set *remote.Set, name string) *remote.Text {
 	if set == nil {
 		return nil
