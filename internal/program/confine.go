@@ -13,9 +13,10 @@ import (
 	"svcproxy.dev/svcproxy/internal/trust"
 )
 
-// confine takes from this thread, and so from the program that it becomes, every capability and every way to get one.
-// With a user it becomes that user, with its primary group and no other. Without, it stays the user of the daemon, as
-// root may then write what root owns: it refuses a program that others can change.
+// confine drops all capabilities of this thread, and every way to regain them. The program that this thread executes inherits
+// that. With a user, confine switches to this user and its primary group only. Without a user, the program runs as the user of
+// the daemon. If that is root, it can write files of root even without capabilities, so confine refuses a program that other
+// users can change.
 func confine(user, program string) error {
 	runtime.LockOSThread()
 	if user == "" {
@@ -35,7 +36,7 @@ func confine(user, program string) error {
 	return nil
 }
 
-// refuseChangeable returns an error for a program that others than root and the user of this process can change.
+// refuseChangeable returns an error for a program that a user other than root and the user of this process can change.
 func refuseChangeable(program string) error {
 	why, err := trust.Writer(program)
 	if err != nil {
@@ -47,7 +48,7 @@ func refuseChangeable(program string) error {
 	return nil
 }
 
-// becomeUser sets the user of all of this process, by its name in the database of users (/etc/passwd).
+// becomeUser sets the user of this process, by its name in the user database (/etc/passwd).
 func becomeUser(name string) error {
 	u, err := osuser.Lookup(name)
 	if err != nil {
@@ -64,7 +65,7 @@ func becomeUser(name string) error {
 	if uid == 0 {
 		return errors.New("it is root")
 	}
-	if uid == os.Geteuid() { // this process may have no right to change that, and need none
+	if uid == os.Geteuid() { // no change is needed, and this process may lack the right to change its user
 		return nil
 	}
 	if err := unix.Setgroups(nil); err != nil {
@@ -76,15 +77,15 @@ func becomeUser(name string) error {
 	return unix.Setresuid(uid, uid, uid)
 }
 
-// dropBounding empties the bounding set, as far as this process may: svcproxy.service leaves a few in it, which
-// nothing can get that has no_new_privs.
+// dropBounding empties the bounding set, as far as this process is allowed to. svcproxy.service leaves a few capabilities in
+// it, which a process with no_new_privs cannot gain.
 func dropBounding() {
-	for c := uintptr(0); c < 64; c++ { // capabilities(7): 41 in Linux 5.9 and later; those that do not exist are an error
+	for c := uintptr(0); c < 64; c++ { // capabilities(7): Linux 5.9 and later have 41; the rest fail
 		_ = unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0)
 	}
 }
 
-// dropCapabilities empties the other sets. With no_new_privs, a program of root that begins gets none back.
+// dropCapabilities empties the other capability sets. With no_new_privs, executing a program as root does not restore them.
 func dropCapabilities() error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return err
@@ -97,7 +98,7 @@ func dropCapabilities() error {
 	return unix.Capset(&header, &none[0])
 }
 
-// reason returns an error without paths, which the reader knows: what the kernel said, if it did.
+// reason returns the errno text of an error, without paths, because the reader knows them. Other errors are unchanged.
 func reason(err error) string {
 	if errno, is := errors.AsType[unix.Errno](err); is {
 		return errno.Error()

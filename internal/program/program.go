@@ -1,12 +1,12 @@
-// Package program runs programs that settings and service files name, as those of health checks: without a shell, in a
-// process group of their own, and with no capability.
+// Package program runs programs that settings and service files name, such as health checks. A program runs without a shell,
+// in its own process group, and without capabilities.
 //
-// A program that does not end in time is killed with all of its process group. One that no signal ends, because it waits
-// for a disk that is gone, is left to a goroutine; of these a Group has a bounded number.
+// A program that does not end in time is killed, together with its process group. If no signal can end it, because it waits
+// for a disk that does not answer, a goroutine keeps waiting for it. A Group bounds the number of such programs.
 //
-//	program.go  what runs one until it has ended
-//	start.go    how one begins: a disk that does not answer holds up nothing else
-//	confine.go  the rights that it has
+//	program.go  runs a program until it has ended
+//	start.go    starts it, so that a disk that does not answer does not block the daemon
+//	confine.go  drops the rights that it must not have
 package program
 
 import (
@@ -24,30 +24,31 @@ import (
 
 // Bounds of a program.
 const (
-	maxOutput = 1 << 10                // bytes of what it writes that are kept; more is read and dropped
+	maxOutput = 1 << 10                // bytes of output that are kept; more is read and discarded
 	pipeWait  = 100 * time.Millisecond // how long its output is read after it and its process group have ended
 
-	// killWait is how long it is waited for when it was killed; less than what a health check takes for a machine that stood
-	// still.
+	// killWait is how long to wait for a program after it was killed. It is shorter than the delay after which a health check
+	// concludes that the machine was suspended.
 	killWait = 200 * time.Millisecond
 )
 
-// A Command is a program that is to run.
+// A Command is a program to run.
 type Command struct {
 	Args []string // the first is the path of the program
-	User string   // as whom it runs; empty: as the user of this process, and only if no other user can change the program
-	Env  []string // as os.Environ has it; it has PATH and LANG besides
+	User string   // empty: the user of this process, and only if no other user can change the program
+	Env  []string // as in os.Environ; PATH and LANG are added
 }
 
-// A Group bounds the programs of one purpose. Programs of another purpose never wait for them.
+// A Group bounds the programs of one purpose, so that they do not delay programs of another purpose.
 type Group struct {
 	running, unbegun atomic.Int32
-	most             int // that have begun and not ended, those included that were killed and still do not
-	mostUnbegun      int
+	most             int // limit of running
+	mostUnbegun      int // limit of unbegun
 }
 
-// NewGroup returns a Group of at most so many programs that have not ended. mostUnbegun are those that were to begin and
-// did not in time, because they wait for a disk; each takes some 10 MB, and one more would learn nothing else.
+// NewGroup returns a Group that refuses to run a program while most programs have not ended, including killed programs that
+// have not exited. It also refuses while mostUnbegun programs could not start in time because they wait for a disk. Each of
+// these takes about 10 MB.
 func NewGroup(most, mostUnbegun int) *Group { return &Group{most: most, mostUnbegun: mostUnbegun} }
 
 // A NotRunError says why this host could not run a program.
@@ -60,21 +61,21 @@ var (
 	// ErrTimedOut says that a program did not end in time.
 	ErrTimedOut = errors.New("the program timed out")
 
-	// ErrUnbegun says that programs do not begin in time.
+	// ErrUnbegun says that the program, or earlier ones, did not start in time.
 	ErrUnbegun = errors.New("its program cannot be read in time: a disk that does not answer, or a busy host")
 
-	// ErrUnended says that no more programs can run.
+	// ErrUnended says that too many programs have not ended.
 	ErrUnended = errors.New("too many programs do not end though they were killed")
 )
 
-// path and lang are in the environment of all programs.
+// path and lang are in the environment of every program.
 const (
 	path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 	lang = "LANG=C.UTF-8"
 )
 
-// Run runs a program until it has ended, or soon after the end of ctx. The error is a *NotRunError where it did not begin,
-// ErrTimedOut, or says with which code it ended and the first line that it wrote, as it wrote it.
+// Run runs a program. It returns when the program has ended, or soon after ctx ends. The error is a *NotRunError if the program
+// was not started, or ErrTimedOut; otherwise it has the exit code and the first line of the output, unescaped.
 func (g *Group) Run(ctx context.Context, c Command) error {
 	if int(g.unbegun.Load()) >= g.mostUnbegun {
 		return &NotRunError{ErrUnbegun}
@@ -87,8 +88,8 @@ func (g *Group) Run(ctx context.Context, c Command) error {
 	return err
 }
 
-// ended returns what run does, or ErrTimedOut: a program that waits for a disk that is gone ends by no signal, and may not
-// even begin. It is left to its goroutine then.
+// ended calls run and returns its result, or ErrTimedOut some time after ctx ends. A program that waits for a disk that does not
+// answer cannot be killed, and may not even start. Its goroutine then continues to wait.
 func (g *Group) ended(ctx context.Context, run func() error) error {
 	if int(g.running.Load()) >= g.most {
 		return &NotRunError{ErrUnended}
@@ -115,7 +116,7 @@ func (g *Group) ended(ctx context.Context, run func() error) error {
 	}
 }
 
-// run runs a program until it has ended. late is set before it is killed, if it had not begun by then.
+// run runs a program until it has ended. Before it kills the program, it sets late if the program has not started by then.
 func (g *Group) run(ctx context.Context, c Command, late *atomic.Bool) error {
 	var out output
 	cmd := exec.Command(self)
@@ -132,14 +133,13 @@ func (g *Group) run(ctx context.Context, c Command, late *atomic.Bool) error {
 	waitGroup(ctx, cmd.Process.Pid, func() { late.Store(b.isLate()) })
 	err = cmd.Wait()
 	if _, failed := b.poll(); failed != nil {
-		return &NotRunError{failed} // this host has no such program, say
+		return &NotRunError{failed} // for example, the program does not exist
 	}
 	return outcome(ctx, err, &out)
 }
 
-// waitGroup waits until a program has ended, or ctx, and kills what is left of its
-// process group; at the end of ctx it calls before first. The program is not reaped before that: its id, which is that of the
-// group, cannot be another's.
+// waitGroup waits until a program or ctx has ended, and kills the rest of its process group. If ctx ends, it calls before first.
+// The program is not reaped until then, so its ID, which is also the ID of the group, cannot be reused.
 func waitGroup(ctx context.Context, pid int, before func()) {
 	killed := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() { before(); killGroup(pid); close(killed) })
@@ -151,9 +151,10 @@ func waitGroup(ctx context.Context, pid int, before func()) {
 	killGroup(pid)
 }
 
-func killGroup(pid int) { _ = unix.Kill(-pid, unix.SIGKILL) } // of a group that is gone nothing is left
+func killGroup(pid int) { _ = unix.Kill(-pid, unix.SIGKILL) } // fails if the group has ended
 
-// outcome says what the end of a program means. That something which it started kept its output open is no failure.
+// outcome returns the error of a program that has ended. It is not a failure if a process that the program started keeps its
+// output open.
 func outcome(ctx context.Context, err error, out *output) error {
 	var exit *exec.ExitError
 	switch {
@@ -169,7 +170,7 @@ func outcome(ctx context.Context, err error, out *output) error {
 	return err
 }
 
-// output keeps the beginning of what a program writes.
+// output keeps the beginning of the output of a program.
 type output []byte
 
 func (o *output) Write(b []byte) (int, error) {

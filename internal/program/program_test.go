@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// Package healthcheck tests what programs may do and what becomes of those that do not end.
+// Package healthcheck has the tests of the rights of programs, and of programs that do not end.
 func TestRun(t *testing.T) {
 	g := NewGroup(1, 1)
 	t.Setenv("SECRET", "x")
@@ -51,7 +51,7 @@ func isNotRun(err error, words string) bool {
 	return is && err.Error() == words
 }
 
-// As many as there may be wait for a disk: no other is begun.
+// No program is started while the maximum number of programs wait for a disk.
 func TestUnbegunProgramsAreBounded(t *testing.T) {
 	g := NewGroup(4, 2)
 	g.unbegun.Add(2)
@@ -64,7 +64,7 @@ func TestUnbegunProgramsAreBounded(t *testing.T) {
 	}
 }
 
-// Programs that end by no signal hold nothing up, and of too many no more are begun.
+// Programs that no signal can end do not block the caller. If there are too many of them, no more programs are started.
 func TestProgramsThatDoNotEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most = 8

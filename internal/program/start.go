@@ -11,30 +11,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A program can be on a disk that is gone. Go starts a child as vfork(2) does, and the garbage collector,
-// for which all goroutines wait, waits until the child has begun its program (syscall.forkExec): the daemon would stand
-// still with the disk. So it starts itself, which is in memory, and that process becomes the program: some 10 ms of one
-// processor more.
+// A program can be on a disk that does not answer. Go starts a child as vfork(2) does, and until the child has executed its
+// program the garbage collector cannot run, for which all goroutines wait (syscall.forkExec). The disk would block the whole
+// daemon. So the daemon starts its own executable, which is in memory, and that process executes the program. This costs
+// about 10 ms of processor time.
 const (
 	self    = "/proc/self/exe"
-	starter = "svcproxy-program" // its name, by which a process knows what it is for
+	starter = "svcproxy-program" // argv[0] of a process that must execute a program
 
-	// startFailure is the descriptor to which it writes why it cannot: the first behind standard error.
+	// startFailure is the descriptor to which that process writes why it cannot: the first one after standard error.
 	startFailure = 3
-	maxFailure   = 1 << 10 // bytes of the reason that are read; it may name a longer path
+	maxFailure   = 1 << 10 // bytes of the reason that are read; a reason with a long path is cut
 )
 
-// init comes before all that another process of this program does.
+// init runs before main, so that a process with this name does nothing else.
 func init() {
 	if os.Args[0] == starter && len(os.Args) > 2 {
 		become(os.Args[1], os.Args[2:])
 	}
 }
 
-// become makes this process the program of a command, with the rights of a user (see confine), or ends it.
+// become executes a command in this process, with the rights of a user (see confine). If that fails, it ends the process.
 func become(user string, command []string) {
 	unix.CloseOnExec(startFailure)
-	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("0"), 0) // svcproxy may be spared where memory is short: its programs are not
+	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("0"), 0) // svcproxy may be protected from the OOM killer; its programs are not
 	why := ""
 	if err := confine(user, command[0]); err != nil {
 		why = err.Error()
@@ -45,10 +45,10 @@ func become(user string, command []string) {
 	os.Exit(1)
 }
 
-// A beginning is how far a process has got that is to become a program.
+// A beginning tracks a process until it has executed its program.
 type beginning struct {
 	group *Group
-	r     *os.File // ends when it is the program
+	r     *os.File // reaches its end when the process executes the program
 
 	mu     sync.Mutex
 	over   bool
@@ -56,7 +56,7 @@ type beginning struct {
 	late   bool
 }
 
-// begin starts one.
+// begin starts cmd, and tracks it.
 func (g *Group) begin(cmd *exec.Cmd) (*beginning, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -71,7 +71,8 @@ func (g *Group) begin(cmd *exec.Cmd) (*beginning, error) {
 	return &beginning{group: g, r: r}, nil
 }
 
-// poll reports whether the process has become the program, or has ended, or why it cannot become it. It does not wait.
+// poll reports whether the start is over, because the process has executed the program or has ended. failed says why it could
+// not execute the program. It does not block.
 func (b *beginning) poll() (over bool, failed error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -89,7 +90,7 @@ func (b *beginning) poll() (over bool, failed error) {
 	return true, b.failed
 }
 
-// isLate reports whether the process has not become the program, and counts it until close.
+// isLate reports whether the process has not executed its program yet. If so, it counts the process in unbegun until close.
 func (b *beginning) isLate() bool {
 	if over, _ := b.poll(); over {
 		return false
@@ -99,7 +100,7 @@ func (b *beginning) isLate() bool {
 	return true
 }
 
-// close is called when the process has ended.
+// close must be called when the process has ended.
 func (b *beginning) close() {
 	if b.late {
 		b.group.unbegun.Add(-1)
@@ -107,7 +108,7 @@ func (b *beginning) close() {
 	b.r.Close()
 }
 
-// readNow reads what there is; EAGAIN: nothing, and it may come.
+// readNow reads without blocking. It returns EAGAIN if there is nothing to read yet.
 func readNow(r *os.File) (text []byte, err error) {
 	conn, err := r.SyscallConn()
 	if err != nil {
