@@ -8,10 +8,11 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// All services together may be multiplied to no more than the limits. Room goes the way of claims: among the files of a source
-// one that was accepted keeps it, then come the others in order, then those of the next source, then objects, the oldest first.
-// Where room is lacking for a file, those of later sources are evicted, the last in order first. If that is not enough none is, and
-// the file is refused; an object is left out. Both get room as soon as there is some. What they claim is not looked at before.
+// Room is what the limits allow all services together to expand to. Room is granted in the order of claims: accepted files of
+// a source keep their room, then come its other files in order, then the files of the next source, and at last objects, the
+// oldest first. If a file lacks room, files of later sources are evicted, the last in order first. If that would not be enough,
+// no file is evicted, and the file is refused. An object without room is left out. Both are granted room as soon as there is
+// enough. Their claims are not examined before that.
 
 // Limit sets how much all services together may be multiplied to. Without a call there is no limit. Only the first Apply may follow it.
 func (t *Tracker) Limit(limits source.Products) { t.limits = &limits }
@@ -21,14 +22,14 @@ func (t *Tracker) exceeded(sum source.Products) bool {
 	return t.limits != nil && t.limits.Exceeded(sum, "") != nil
 }
 
-// setUsedLoad counts what is in use of a file.
+// setUsedLoad records the load of the version of a file that is in use.
 func (t *Tracker) setUsedLoad(u *unit, load source.Products) {
 	t.inFiles = t.inFiles.Minus(u.usedLoad).Plus(load)
 	t.ofRank[u.rank] = t.ofRank[u.rank].Minus(u.usedLoad).Plus(load)
 	u.usedLoad = load
 }
 
-// withoutLater returns how much of files is in use, without those of sources behind a rank.
+// withoutLater returns the load of the files in use, without files of sources after rank.
 func (t *Tracker) withoutLater(rank int) (sum source.Products) {
 	for r, load := range t.ofRank {
 		if r <= rank {
@@ -38,7 +39,7 @@ func (t *Tracker) withoutLater(rank int) (sum source.Products) {
 	return sum
 }
 
-// floor returns how much of files is in use, without those that are about to change and those of sources behind a rank.
+// floor returns the load of the files in use, without pending files and files of sources after rank.
 func (t step) floor(files []*unit, rank int) source.Products {
 	sum := t.withoutLater(rank)
 	for _, u := range files {
@@ -59,7 +60,8 @@ func (t step) hopeless(u *unit, floor source.Products) bool {
 	return u.excess
 }
 
-// hasRoom reports whether there is room for what a team wants, if files of later sources than that of u go. It says of u why not.
+// hasRoom reports whether there is room for what a team wants once files of later sources than that of u are evicted. If not, it
+// records the reason in u.
 func (t step) hasRoom(u *unit, team []*unit) bool {
 	others := t.withoutLater(u.rank)
 	for _, f := range team {
@@ -74,7 +76,7 @@ func (t step) hasRoom(u *unit, team []*unit) bool {
 	return false
 }
 
-// makeRoomFor evicts files of sources behind a rank until there is room for what a team wants.
+// makeRoomFor evicts files of sources after rank until there is room for what a team wants.
 func (t step) makeRoomFor(rank int, team []*unit) {
 	var less, more source.Products
 	for _, u := range team {
@@ -83,7 +85,7 @@ func (t step) makeRoomFor(rank int, team []*unit) {
 	t.makeRoom(rank, less, more)
 }
 
-// makeRoom evicts files of sources behind a rank, the last in order first, until there is room for more in place of less.
+// makeRoom evicts files of sources after rank, the last in order first, until the load less can be replaced by the load more.
 func (t step) makeRoom(rank int, less, more source.Products) {
 	lacking := func() bool { return t.exceeded(t.inFiles.Minus(less).Plus(more)) }
 	if !lacking() {

@@ -28,7 +28,7 @@ func (t *Tracker) candidates(dirty map[source.UnitID]*unit) []*unit {
 // either, otherwise the two could have changed together. So the outcome follows from
 // what all own and want, and one look at each is enough.
 //
-// Room is another matter: one that changes later may leave some. So files without it have another try then.
+// Room is different: a file that changes later may free some. So files that lack room are examined again in that case.
 func (t step) settle(files []*unit) {
 	for again := true; again; {
 		clear(t.failed)
@@ -49,7 +49,7 @@ func (t step) settle(files []*unit) {
 	}
 }
 
-// withEvicted adds to files those that were evicted, which are all of later sources than the files before, and sorts all.
+// withEvicted adds the evicted files to files, and sorts them. All evicted files are of later sources than the files before.
 func (t step) withEvicted(files []*unit) []*unit {
 	if len(t.evicted) == 0 {
 		return files
@@ -63,8 +63,8 @@ func (t step) withEvicted(files []*unit) []*unit {
 	return files
 }
 
-// settleOnce is one look at each file, and at those that are evicted meanwhile. It returns all, and reports whether some
-// changed and others lack room, or have not been looked at.
+// settleOnce examines each file once, including those that are evicted meanwhile. It returns all of them, and reports whether
+// another pass is needed: because some files changed while others lack room, or because some files were not examined.
 func (t step) settleOnce(files []*unit) (all []*unit, again bool) {
 	changed, lacking := false, false
 	var floor source.Products
@@ -75,7 +75,7 @@ func (t step) settleOnce(files []*unit) (all []*unit, again bool) {
 			floor = t.floor(files[i:], files[i].rank)
 		}
 		u := files[i]
-		if !u.pending { // it changed with one before it
+		if !u.pending { // it changed together with an earlier file
 			continue
 		}
 		var team, lower []*unit
@@ -99,7 +99,7 @@ func (t step) settleOnce(files []*unit) (all []*unit, again bool) {
 
 // gather adds a file to a team, the files that can only change together as one owns what another wants, and all that must
 // change with it. It reports whether all of them are about to release what the others want, as far as each alone shows.
-// Files of later sources need not be: they are added to lower.
+// Files of later sources that own what the others want are added to lower, whether or not they release it.
 func (t step) gather(u *unit, team, lower *[]*unit) bool {
 	if slices.Contains(*team, u) {
 		return true
@@ -139,7 +139,7 @@ func clash(team []*unit) bool {
 	return false
 }
 
-// evict takes from a file all that it has. What it wants has another try.
+// evict takes everything that a file has in use. The version that it wants is examined again.
 func (t step) evict(u *unit) {
 	if !u.hasUsed {
 		return
@@ -152,14 +152,14 @@ func (t step) evict(u *unit) {
 	t.evicted[u] = true
 }
 
-// A former is what was in use of a file.
+// A former is the version of a file that was in use before it was evicted.
 type former struct {
 	services []*source.Service
 	load     source.Products
 	version  string
 }
 
-// restore gives files that were evicted and are refused what they had again, where nobody has taken it.
+// restore gives evicted files that were refused their former version back, if its claims and its room are still free.
 func (t step) restore() {
 	if len(t.had) == 0 {
 		return
@@ -176,7 +176,7 @@ func (t step) restore() {
 	clear(t.had)
 }
 
-// anyHeld reports whether a file, or this program, has a claim of services.
+// anyHeld reports whether a file, or svcproxy itself, owns a claim of these services.
 func (t *Tracker) anyHeld(services []*source.Service) bool {
 	for _, s := range services {
 		for c := range Of(s) {
