@@ -1,8 +1,8 @@
-// Package changes says which states on this host change: of endpoints, addresses, announcements, files, routers, the mode,
-// the host and what is repaired. It is the one place that decides what a change is, for the event stream of the status page and
-// for notifications.
+// Package changes tracks changes of states on this host: of endpoints, addresses, announcements, files, routers, the mode,
+// the host and repairs. It alone decides what a change is, for both the event stream of the status page and notifications.
 //
-// States are compared once a second while someone watches. An object that changes faster has one change, to its last state.
+// States are compared once a second while there are watchers. If an object changes several times within a second, only its
+// last state is recorded.
 package changes
 
 import (
@@ -19,70 +19,71 @@ import (
 // A Change is the last change of the state of an object.
 type Change struct {
 	report.Object
-	State  string    `json:"state,omitempty"` // empty: it is gone
-	Was    string    `json:"was,omitempty"`   // before the last change; empty: it was not there
+	State  string    `json:"state,omitempty"` // empty: the object is gone
+	Was    string    `json:"was,omitempty"`   // state before the change; empty: the object is new
 	Reason string    `json:"reason,omitempty"`
-	At     time.Time `json:"at"` // when it was seen
+	At     time.Time `json:"at"` // when the change was noticed
 
-	Number uint64 `json:"-"` // of all changes, in order
-	pass   uint64 // that saw the object last
+	Number uint64 `json:"-"` // position in the order of all changes
+	pass   uint64 // the last pass that saw the object
 }
 
-// Nothing reports whether the object came and went again: there is nothing to tell.
+// Nothing reports whether the object appeared and disappeared again, so that there is nothing to report.
 func (ch *Change) Nothing() bool { return ch.State == "" && ch.Was == "" }
 
 const (
 	// Moment is how often states are compared.
 	Moment = time.Second
 
-	// MaxObjects is how many objects are watched. Each takes some 300 bytes while someone watches.
+	// MaxObjects is how many objects are tracked. Each takes about 300 bytes while there are watchers.
 	MaxObjects = 200_000
 
-	// MaxReason is how long a reason is, in characters.
+	// MaxReason is the maximum length of a reason, in characters.
 	MaxReason = 400
 
-	// maxGone is how many objects are remembered that are gone.
+	// maxGone is how many objects that are gone are remembered.
 	maxGone = 10_000
 
-	// rememberFor is for how long changes are remembered when nobody watches any more.
+	// rememberFor is how long changes are remembered after the last watcher has left.
 	rememberFor = time.Minute
 )
 
-// Config is where a Tracker gets states from. All of it is called from any goroutine.
+// Config has the functions that a Tracker gets states from. They may be called from any goroutine.
 type Config struct {
 	Snapshot func() *report.Snapshot
-	Sources  func() []source.Status     // without a look at a disk
-	Sessions func() []announcer.Session // with routers, without numbers
-	Mode     func() (name, why string)  // that is in use
+	Sources  func() []source.Status     // must not read from a disk
+	Sessions func() []announcer.Session // sessions with routers, without counts
+	Mode     func() (name, why string)  // the mode in use
 }
 
-// A Tracker has the last change of each object. Who has seen some number needs those with a higher one: however long it was
-// away, it gets the last state of each object once. Methods may be called from any goroutine.
+// A Tracker has the last change of each object. Changes are numbered. A watcher that has read up to some number reads the
+// changes with higher numbers: even after a long time it gets the last state of each changed object, once. Methods may be
+// called from any goroutine.
 type Tracker struct {
 	Config
 	repairs repairs
 
-	watching sync.Mutex // before mu
+	watching sync.Mutex // locked before mu
 	watchers int
-	end      *time.Timer // forgets what is watched; nil: it does not run
+	end      *time.Timer // calls forget; nil: not running
 
 	mu      sync.Mutex
 	at      time.Time // of the last pass
 	passes  uint64
 	last    uint64 // number of the last change
-	from    uint64 // changes up to this one may have been forgotten: who has seen less has to read everything
-	gone    int
+	from    uint64 // changes up to this one may have been forgotten; a watcher with a lower number must read everything
+	gone    int    // number of objects that are gone
 	objects map[report.Object]*list.Element
 	order   *list.List // of *Change, by number
 	tooMany bool
 }
 
-// New returns a Tracker that nobody watches.
+// New returns a Tracker without watchers.
 func New(c Config) *Tracker {
 	return &Tracker{Config: c, repairs: repairs{of: make(map[policy.Family]repair)}}
 }
 
-// Join counts a watcher in, until it calls Leave.
+// Join adds a watcher, until it calls Leave.
 func (c *Tracker) Join() {
 	c.watching.Lock()
 	defer c.watching.Unlock()
@@ -93,7 +94,7 @@ func (c *Tracker) Join() {
 	}
 }
 
-// Leave counts a watcher out.
+// Leave removes a watcher.
 func (c *Tracker) Leave() {
 	c.watching.Lock()
 	defer c.watching.Unlock()
@@ -102,7 +103,7 @@ func (c *Tracker) Leave() {
 	}
 }
 
-// forget forgets what was watched, if nobody watches.
+// forget forgets all changes, unless there is a watcher again.
 func (c *Tracker) forget() {
 	c.watching.Lock()
 	defer c.watching.Unlock()
@@ -111,21 +112,21 @@ func (c *Tracker) forget() {
 	}
 }
 
-// Update compares states with those of before, unless that was done a moment ago. It is for watchers.
+// Update compares the states with the last ones, unless it did so less than a Moment ago. Only watchers may call it.
 func (c *Tracker) Update() { c.update(c.eachState) }
 
-// update compares with what each calls its argument with: all objects. It does nothing where that was done a moment ago.
+// update is Update with the function that visits all objects.
 func (c *Tracker) update(each func(visit func(o report.Object, state string, why func() string))) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if time.Since(c.at) < Moment*9/10 { // watchers ask once a moment, more or less
+	if time.Since(c.at) < Moment*9/10 { // watchers call it about once per Moment
 		return
 	}
 	c.at = time.Now()
 	first := c.objects == nil
 	if first {
 		c.objects, c.order = make(map[report.Object]*list.Element), list.New()
-		c.last++ // a client of before has not seen this one
+		c.last++ // so that the number of an earlier watcher is below from
 		c.from = c.last
 	}
 	c.passes++
@@ -134,7 +135,7 @@ func (c *Tracker) update(each func(visit func(o report.Object, state string, why
 	c.bury()
 }
 
-// see notes the state of an object. Of several with one name the first counts.
+// see records the state of an object. If several objects have the same name, the first one is used.
 func (c *Tracker) see(o report.Object, state string, why func() string, first bool) {
 	e, known := c.objects[o]
 	if !known {
@@ -163,7 +164,7 @@ func (c *Tracker) see(o report.Object, state string, why func() string, first bo
 	c.change(e, state, reason)
 }
 
-// change gives an object another state.
+// change records a new state of an object.
 func (c *Tracker) change(e *list.Element, state, reason string) {
 	ch := e.Value.(*Change)
 	c.last++
@@ -171,7 +172,7 @@ func (c *Tracker) change(e *list.Element, state, reason string) {
 	c.order.MoveToBack(e)
 }
 
-// bury notes which objects the last pass has not seen, and forgets those that have been gone longest.
+// bury records that the objects which the last pass has not seen are gone. If too many are gone, it forgets the oldest.
 func (c *Tracker) bury() {
 	for _, e := range c.objects {
 		if ch := e.Value.(*Change); ch.pass != c.passes && ch.State != "" {
@@ -184,19 +185,19 @@ func (c *Tracker) bury() {
 		if ch.State == "" {
 			c.order.Remove(e)
 			delete(c.objects, ch.Object)
-			c.from, c.gone, ch.Number = ch.Number, c.gone-1, 0 // no cursor is there any more
+			c.from, c.gone, ch.Number = ch.Number, c.gone-1, 0 // cursors that point to it no longer match
 		}
 		e = next
 	}
 }
 
-// A Cursor is how far a watcher has read.
+// A Cursor is the position up to which a watcher has read.
 type Cursor struct {
-	Number uint64        // of the last change
-	at     *list.Element // the change, unless its object has changed again or is forgotten
+	Number uint64        // of the last change that was read
+	at     *list.Element // that change, unless its object has changed again or was forgotten
 }
 
-// Since returns up to most changes behind a cursor, the oldest first, and moves it.
+// Since returns up to most changes after a cursor, the oldest first, and advances the cursor.
 func (c *Tracker) Since(seen *Cursor, most int) (out []Change) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -222,14 +223,15 @@ func (c *Tracker) Since(seen *Cursor, most int) (out []Change) {
 	return out
 }
 
-// Position returns the number of the last change, and from which number on all changes are known.
+// Position returns the number of the last change, the number after which all changes are known, and whether there are more
+// objects than MaxObjects.
 func (c *Tracker) Position() (last, from uint64, tooMany bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.last, c.from, c.tooMany
 }
 
-// Get returns the last change of an object, unless that is forgotten.
+// Get returns the last change of an object, unless it was forgotten.
 func (c *Tracker) Get(o report.Object) (Change, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -252,7 +254,7 @@ func (c *Tracker) In(kind, state string) (out []report.Object) {
 	return out
 }
 
-// clear forgets all.
+// clear forgets all objects.
 func (c *Tracker) clear() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// pass compares with objects, by name, that have these states.
+// pass updates the Tracker with these objects, each written as "NAME STATE".
 func (c *Tracker) pass(states ...string) {
 	c.at = time.Time{}
 	c.update(func(visit func(report.Object, string, func() string)) {
@@ -46,7 +46,7 @@ func text(list []Change) string {
 	return strings.Join(all, ", ")
 }
 
-// Whatever a client has seen, it gets the last state of each object that changed since, once.
+// A client gets the last state of each object that changed since its position, once.
 func TestChanges(t *testing.T) {
 	var c Tracker
 	expect := func(seen uint64, want string) {
@@ -55,7 +55,7 @@ func TestChanges(t *testing.T) {
 			t.Errorf("since %d: %s, want %s", seen, got, want)
 		}
 	}
-	c.pass("a up", "b up", "a down") // of two with one name the first counts
+	c.pass("a up", "b up", "a down") // of two objects with the same name, the first is used
 	begin, from, _ := c.Position()
 	expect(0, "a >up, b >up")
 	expect(begin, "")
@@ -68,7 +68,7 @@ func TestChanges(t *testing.T) {
 	expect(seen, "a checking>up (why a), c >new (why c), b up>")
 	c.pass("a up", "c new")
 	if last, _, _ := c.Position(); len(c.Since(&Cursor{Number: last}, 100)) > 0 {
-		t.Error("what did not change changed")
+		t.Error("an unchanged object has a change")
 	}
 	if got := text(c.Since(&Cursor{Number: begin}, 2)); got != "a checking>up (why a), c >new (why c)" {
 		t.Errorf("the first two: %s", got)
@@ -81,11 +81,11 @@ func TestChanges(t *testing.T) {
 	c.clear()
 	c.pass("a up")
 	if _, from, _ := c.Position(); from <= begin {
-		t.Errorf("who has seen %d could go on, from %d", begin, from)
+		t.Errorf("a client at %d could continue, from %d", begin, from)
 	}
 }
 
-// A client that reads on gets what one gets that comes back, whatever changes meanwhile.
+// A client that keeps reading gets the same as a client that reconnects, whatever changes meanwhile.
 func TestCursor(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var c Tracker
@@ -108,7 +108,7 @@ func TestCursor(t *testing.T) {
 	})
 }
 
-// What is gone is remembered up to a bound, and who has missed more is told so.
+// A bounded number of gone objects is remembered. A client that has missed more must read everything.
 func TestChangesForgetWhatIsGone(t *testing.T) {
 	var c Tracker
 	names := make([]string, maxGone+10)
@@ -126,11 +126,11 @@ func TestChangesForgetWhatIsGone(t *testing.T) {
 	c.Since(&oldest, 1)
 	c.pass() // it is forgotten
 	if list := c.Since(&oldest, 2*maxGone); len(list) != maxGone {
-		t.Errorf("%d changes behind one that is forgotten", len(list))
+		t.Errorf("%d changes after a forgotten one", len(list))
 	}
 }
 
-// What is remembered goes when nobody watches, and stays while someone does.
+// Changes are kept while there are watchers, and forgotten some time after the last one has left.
 func TestTrackerForgets(t *testing.T) {
 	c := New(Config{})
 	c.Join()
@@ -138,19 +138,19 @@ func TestTrackerForgets(t *testing.T) {
 	c.pass("a up")
 	c.Leave()
 	if c.forget(); c.objects == nil || c.end != nil {
-		t.Error("what someone watches is forgotten")
+		t.Error("changes are forgotten although there is a watcher")
 	}
 	c.Leave()
 	if c.forget(); c.objects != nil || c.end == nil {
-		t.Error("what nobody watches is kept")
+		t.Error("changes are kept although there is no watcher")
 	}
 	c.Join()
 	if c.end != nil {
-		t.Error("what someone watches again will be forgotten")
+		t.Error("changes will be forgotten although a watcher is back")
 	}
 }
 
-// The states of routers, of the mode, of the host and of what was repaired are watched too.
+// The states of routers, the mode, the host and repairs are tracked too.
 func TestStates(t *testing.T) {
 	s := &report.Snapshot{Snapshot: claims.Snapshot{Node: policytest.Node()}, Syncs: []report.Family{{Family: policy.IPv4}, {Family: policy.IPv6}}}
 	sessions := []announcer.Session{{Peer: netip.MustParseAddr("192.0.2.1"), State: "active", LastError: "refused"}}

@@ -12,16 +12,16 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// The kinds of objects besides those of package report.
+// The kinds of objects in addition to those of package report.
 const (
-	FileObject    = "file"    // or an object of an API; its states are source.FileStates
-	SessionObject = "bgp"     // a session with a router, by its address: "established" or "down"
+	FileObject    = "file"    // a file, or an object of an API; its states are source.FileStates
+	SessionObject = "bgp"     // a BGP session, by the address of the router: "established" or "down"
 	ModeObject    = "mode"    // its state is the name of the mode in use
 	HostObject    = "host"    // "in use" or "drained"
-	RepairsObject = "repairs" // of a family; the state is how often the kernel was repaired since the start
+	RepairsObject = "repairs" // repairs of one family; the state is their number since the start
 )
 
-// eachState visits all that is watched.
+// eachState visits the state of every tracked object.
 func (c *Tracker) eachState(visit func(report.Object, string, func() string)) {
 	s := c.Snapshot()
 	report.EachState(s, visit)
@@ -46,7 +46,7 @@ func (c *Tracker) eachState(visit func(report.Object, string, func() string)) {
 	}
 }
 
-// eachFile visits files, and objects of an API.
+// eachFile visits the files and API objects of all sources.
 func (c *Tracker) eachFile(visit func(report.Object, string, func() string)) {
 	for _, src := range c.Sources() {
 		for _, list := range [][]source.FileStatus{src.Files, src.Objects} {
@@ -63,7 +63,7 @@ func (c *Tracker) eachFile(visit func(report.Object, string, func() string)) {
 	}
 }
 
-// Repaired counts what a sync repaired. It never blocks.
+// Repaired counts a sync that repaired something. It never blocks.
 func (c *Tracker) Repaired(r loop.SyncResult) {
 	if r.Err != nil || len(r.Repairs) == 0 {
 		return
@@ -75,7 +75,7 @@ func (c *Tracker) Repaired(r loop.SyncResult) {
 	c.repairs.add(r.Family, strings.Join(causes, ", "))
 }
 
-// repairs counts those of each family.
+// repairs counts the repairs of each family.
 type repairs struct {
 	mu sync.Mutex
 	of map[policy.Family]repair
@@ -83,7 +83,7 @@ type repairs struct {
 
 type repair struct {
 	n   int
-	why string // the last one
+	why string // causes of the last repair
 }
 
 func (r *repairs) add(fam policy.Family, why string) {
