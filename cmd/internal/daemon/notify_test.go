@@ -43,7 +43,7 @@ func TestNotify(t *testing.T) {
 
 	fatal.If(t, os.WriteFile(bad, nil, 0o600))
 	r.write("web.toml", "nonsense")
-	const failing = "[notify] fails for 1 changes, which it is called for again: "
+	const failing = "[notify] failed for 1 changes; retrying: "
 	warnings := func() string { return strings.Join(r.status().Warnings, "\n") }
 	r.eventually("a warning", func() bool { return strings.Contains(warnings(), failing) })
 	if _, body := get(t, addr, "/metrics"); !strings.Contains(body, `svcproxy_notify_calls_total{outcome="failed"}`) {

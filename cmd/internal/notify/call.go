@@ -18,16 +18,16 @@ import (
 	"svcproxy.dev/svcproxy/source/read"
 )
 
-// A target is what is called.
+// A target is the program or URL that is called.
 type target interface {
-	// call calls it for changes, until ctx ends at the latest. The text of an error is printable and short.
+	// call calls the target for changes. It returns when ctx ends, if not earlier. Its errors are printable and short.
 	call(ctx context.Context, list []changes.Change) error
 
-	most() int // changes of one call
+	most() int // maximum number of changes in one call
 	close()
 }
 
-// targetOf returns what settings name; nil: nothing.
+// targetOf returns the target that the settings name, or nil.
 func (n *Notifier) targetOf(s configs.Notify) target {
 	switch {
 	case len(s.Command) > 0:
@@ -38,13 +38,13 @@ func (n *Notifier) targetOf(s configs.Notify) target {
 	return nil
 }
 
-// maxValue is how long a value in the environment of a program is, in characters. Names of files are at most 4096 bytes.
+// maxValue is the maximum length of a value in the environment of a program, in characters. Paths have up to 4096 bytes.
 const maxValue = 4096
 
-// maxError is how long an error is, in characters.
+// maxError is the maximum length of an error, in characters.
 const maxError = 200
 
-// running are the programs of notifications of this process: one, and one that was killed and is about to end.
+// running has room for one running program, and one that was killed and has not ended yet.
 var running = program.NewGroup(2, 1)
 
 // A command is a program that runs for one change.
@@ -59,7 +59,7 @@ func (c *command) close()    {}
 func (c *command) call(ctx context.Context, list []changes.Change) error {
 	why, err := c.n.asker.Writer(c.n.Settings)
 	if err != nil {
-		return fmt.Errorf("it is not known who can change %s: %s", read.SettingsName, source.Clip(err.Error(), maxError))
+		return fmt.Errorf("checking who can change %s: %s", read.SettingsName, source.Clip(err.Error(), maxError))
 	}
 	if why != "" {
 		return fmt.Errorf("its program does not run: %s", source.Clip(why, maxError))
@@ -70,8 +70,8 @@ func (c *command) call(ctx context.Context, list []changes.Change) error {
 	return nil
 }
 
-// environment says what has changed. Values come from files and from endpoints: what cannot be printed in them is written
-// as Go does.
+// environment returns the environment variables that describe a change. Unprintable characters are escaped as in Go, because
+// values come from files and endpoints.
 func environment(node string, ch *changes.Change) (env []string) {
 	for _, v := range []struct{ name, value string }{
 		{"NODE", node}, {"KIND", ch.Kind}, {"SERVICE", ch.Service}, {"NAME", ch.Name},
@@ -82,17 +82,17 @@ func environment(node string, ch *changes.Change) (env []string) {
 	return env
 }
 
-// A post is a URL that changes are posted to.
+// A post is a target that posts changes to a URL.
 type post struct {
 	n      *Notifier
 	url    string
 	client *http.Client
 }
 
-// Bounds of what a server answers.
+// Bounds of an answer.
 const (
 	maxHeader = 64 << 10
-	maxBody   = 64 << 10 // that is read, so that the connection can be used again
+	maxBody   = 64 << 10 // bytes that are read and discarded, so that the connection can be reused
 	idleTime  = time.Minute
 )
 
@@ -108,7 +108,7 @@ func newPost(n *Notifier, to string) *post {
 func (p *post) most() int { return perPost }
 func (p *post) close()    { p.client.CloseIdleConnections() }
 
-// A message is the body of a request.
+// A message is the JSON body of a request.
 type message struct {
 	Node    string           `json:"node"`
 	Changes []changes.Change `json:"changes"`
@@ -140,7 +140,7 @@ func (p *post) call(ctx context.Context, list []changes.Change) error {
 	return nil
 }
 
-// withoutURL returns why a request failed. The URL may have a secret.
+// withoutURL returns the cause of a failed request without the URL, which may contain a secret.
 func withoutURL(err error) error {
 	if u, is := errors.AsType[*url.Error](err); is {
 		if u.Timeout() {

@@ -22,13 +22,13 @@ import (
 	"svcproxy.dev/svcproxy/proxier/report"
 )
 
-// aChange has values that nobody should put into a shell.
+// aChange has values that are dangerous in a shell.
 var aChange = changes.Change{
 	Object: report.Object{Kind: "file", Service: "a/b", Name: "x\x00y\nSVCPROXY_KIND=z\x1b[31m\xff$(id)"},
 	State:  "stale", Was: "accepted", Reason: strings.Repeat("é", 2*maxValue), At: time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC),
 }
 
-// script writes a script into a directory with a mode, and returns its path.
+// script writes a shell script with this mode to a temporary directory, and returns its path.
 func script(t *testing.T, text string, mode os.FileMode) string {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
@@ -39,7 +39,7 @@ func script(t *testing.T, text string, mode os.FileMode) string {
 	return path
 }
 
-// called returns what is wrong with a call of what settings name.
+// called calls the target that the settings name, and returns its error as text.
 func (w *world) called(s configs.Notify, list ...changes.Change) string {
 	w.Helper()
 	to := w.targetOf(s)
@@ -55,7 +55,8 @@ func (w *world) called(s configs.Notify, list ...changes.Change) string {
 	return ""
 }
 
-// A program gets a change in its environment, one line a value, whatever the values are, and nothing else of this process.
+// A program gets a change in its environment. Each value is one line, whatever it contains. The rest of the environment of
+// this process is not passed on.
 func TestEnvironment(t *testing.T) {
 	w := newWorld(t, configs.Notify{})
 	t.Setenv("SECRET", "x")
@@ -81,7 +82,7 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// What is wrong with a program is said in a line.
+// The error of a program is one line.
 func TestCommandsThatFail(t *testing.T) {
 	w := newWorld(t, configs.Notify{})
 	bad, open := script(t, `echo "no
@@ -107,7 +108,7 @@ luck"; exit 3`, 0o700), script(t, "exit 0", 0o777)
 	}
 }
 
-// No program runs where others can change the settings that name it.
+// A program does not run if other users can change the settings that name it.
 func TestSettingsOfOthers(t *testing.T) {
 	w := newWorld(t, configs.Notify{})
 	fatal.If(t, os.Chmod(w.Settings, 0o666))
@@ -120,14 +121,14 @@ func TestSettingsOfOthers(t *testing.T) {
 		t.Error("it runs")
 	}
 	fatal.If(t, os.Remove(w.Settings))
-	if got := w.called(s, aChange); !strings.HasPrefix(got, "it is not known who can change svcproxy.toml: ") {
+	if got := w.called(s, aChange); !strings.HasPrefix(got, "checking who can change svcproxy.toml: ") {
 		t.Error(got)
 	}
 }
 
-// A Notifier ends at once, whatever it calls.
+// A Notifier ends at once, even if a program or server hangs.
 func TestEndWhileItHangs(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0") // accepts, and answers nothing
+	l, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections, and does not answer
 	fatal.If(t, err)
 	defer l.Close()
 	began := filepath.Join(t.TempDir(), "began")
@@ -153,7 +154,7 @@ func TestEndWhileItHangs(t *testing.T) {
 	}
 }
 
-// A server gets changes as JSON, and what it answers is heeded up to a bound.
+// A server gets changes as JSON. A bounded part of its answer is read.
 func TestPost(t *testing.T) {
 	w := newWorld(t, configs.Notify{})
 	var got message
@@ -214,11 +215,11 @@ func TestPost(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	if elsewhere > 0 {
-		t.Error("it follows a redirection to another origin")
+		t.Error("a redirect to another origin is followed")
 	}
 }
 
-// The example says what has happened, and no value of a change is run or taken for an option.
+// The example script reports what has happened. It neither executes a value of a change nor treats it as an option.
 func TestExample(t *testing.T) {
 	example, err := filepath.Abs("../../../configs/examples/notify/notify")
 	fatal.If(t, err)

@@ -10,35 +10,35 @@ import (
 )
 
 const (
-	// After a failure an object waits between firstWait and maxWait for another call.
+	// After a failure, an object waits from firstWait up to maxWait for its retry.
 	firstWait = time.Second
 	maxWait   = time.Minute
 
-	// patientRow is after how many failures in a row no call is made for a time, whatever it is for.
+	// patientRow is how many failures in a row pause all calls.
 	patientRow = 3
 )
 
 // failed are the objects that calls have failed for.
 type failed struct {
 	of  map[report.Object]retry
-	why string // the last one
+	why string // the last error
 
-	inRow       int // calls that failed, since the last that succeeded
+	inRow       int // failed calls since the last successful one
 	pausedUntil time.Time
 }
 
-// A retry is when an object has its next call.
+// A retry is the time of the next call for an object.
 type retry struct {
 	at    time.Time
-	tries int // that failed
+	tries int // failed calls so far
 }
 
-// waitAfter returns how long to wait after so many failures.
+// waitAfter returns how long to wait after n failures.
 func waitAfter(n int) time.Duration {
 	return min(firstWait<<min(n-1, 6), maxWait)
 }
 
-// fail notes a call that failed. It reports whether calls had succeeded before.
+// fail records a failed call. It reports whether no other object was waiting for a retry.
 func (f *failed) fail(batch []changes.Change, err error, now time.Time) (news bool) {
 	news = len(f.of) == 0
 	if f.of == nil {
@@ -55,7 +55,7 @@ func (f *failed) fail(batch []changes.Change, err error, now time.Time) (news bo
 	return news
 }
 
-// succeeded notes a call that succeeded. It reports whether no object waits any more.
+// succeeded records a successful call. It reports whether it was the last object that waited for a retry.
 func (f *failed) succeeded(batch []changes.Change) (over bool) {
 	f.inRow, f.pausedUntil = 0, time.Time{}
 	before := len(f.of)
@@ -65,7 +65,7 @@ func (f *failed) succeeded(batch []changes.Change) (over bool) {
 	return before > 0 && len(f.of) == 0
 }
 
-// due returns up to most objects whose time has come, those first that wait longest.
+// due returns up to most objects whose retry is due, the longest overdue first.
 func (f *failed) due(now time.Time, most int) []report.Object {
 	var list []report.Object
 	for o, r := range f.of {
@@ -81,7 +81,7 @@ func (f *failed) due(now time.Time, most int) []report.Object {
 
 func (f *failed) remove(o report.Object) { delete(f.of, o) }
 
-// retryNow has all objects called for at once, as if nothing had failed.
+// retryNow makes all retries due now, and ends a pause.
 func (f *failed) retryNow() {
 	f.inRow, f.pausedUntil = 0, time.Time{}
 	for o := range f.of {

@@ -1,12 +1,12 @@
 // Package notify calls a program, or posts to a URL, for each change of a state on this host, as [notify] says.
 //
-// What a change is, package changes decides. It remembers the last change of each object, so nothing is queued here: a
-// Notifier knows up to which number it has called, and which objects a call has failed for. However slow or broken what is
-// called is, an object has one call outstanding, for its last state.
+// Package changes decides what a change is, and remembers the last change of each object. So there is no queue: a Notifier
+// only stores the number of the last change it has called for, and the objects that a call has failed for. However slow or
+// broken the program or URL is, at most one call per object is outstanding, for its last state.
 //
-//	notify.go  when what is called
-//	failed.go  calls that are made again
-//	call.go    how a program and a URL are called
+//	notify.go  decides when to call, and for which changes
+//	failed.go  schedules retries
+//	call.go    calls a program or a URL
 package notify
 
 import (
@@ -30,12 +30,11 @@ import (
 
 // Bounds of calls. They are made one at a time.
 const (
-	perSecond = 10 // calls: a program takes some 15 ms of a processor to begin
+	perSecond = 10 // calls; starting a program takes about 15 ms of processor time
 	burst     = 50 // calls in a row
 	perPost   = 100
 
-	// maxFailed is how many objects may wait for another call. Beyond that no others are called for, so that the last state
-	// of none is lost.
+	// maxFailed is how many objects may wait for a retry. Beyond that, no new changes are read, so that no last state is lost.
 	maxFailed = 10_000
 )
 
@@ -44,37 +43,37 @@ type Config struct {
 	Log      *slog.Logger
 	Changes  *changes.Tracker
 	Node     string // the name of this host
-	Settings string // the path of svcproxy.toml: only root may be able to change one that names a program
+	Settings string // the path of svcproxy.toml; if it names a program, only root may be able to change it
 	Version  string // of svcproxy
 
-	Called func(ok bool) // counts a call
+	Called func(ok bool) // is called after each call, for metrics
 }
 
-// A Notifier calls.
+// A Notifier calls the program or URL of [notify] for each change.
 type Notifier struct {
 	Config
 	asker *disk.Asker
 	limit *rate.Limiter
-	lost  rate.Sometimes // when the log says that changes are left out
+	lost  rate.Sometimes // limits the log line about lost changes
 
-	changed chan struct{} // holds something when there are other settings
+	changed chan struct{} // has an element when the settings have changed
 
 	mu      sync.Mutex
 	wanted  configs.Notify
-	problem string // why calls fail, and for how many objects; empty: they do not
+	problem string // why calls fail, and for how many objects; empty: they succeed
 
 	open func(configs.Notify) target // targetOf, except in tests
 
-	// What follows is Run's.
+	// The following fields belong to Run.
 	target  target // nil: nothing is called
 	inUse   configs.Notify
-	seen    changes.Cursor // the last change that was called for
-	unknown map[report.Object]bool
+	seen    changes.Cursor         // the last change that was called for
+	unknown map[report.Object]bool // endpoints that had no result of a check when notifications began
 	failed  failed
-	retried bool // the last call was made again
+	retried bool // the last call was a retry
 }
 
-// New returns a Notifier that calls what settings say.
+// New returns a Notifier with these settings. It does nothing until Run is called.
 func New(c Config, s configs.Notify) *Notifier {
 	n := &Notifier{
 		Config: c, asker: disk.NewAsker(filepath.Dir(c.Settings)), wanted: s, changed: make(chan struct{}, 1),
@@ -84,7 +83,7 @@ func New(c Config, s configs.Notify) *Notifier {
 	return n
 }
 
-// Use takes over other settings.
+// Use changes the settings.
 func (n *Notifier) Use(s configs.Notify) {
 	n.mu.Lock()
 	n.wanted = s
@@ -92,7 +91,7 @@ func (n *Notifier) Use(s configs.Notify) {
 	wake.Once(n.changed)
 }
 
-// Warnings says why calls fail.
+// Warnings returns why calls fail, if they do.
 func (n *Notifier) Warnings() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -102,8 +101,8 @@ func (n *Notifier) Warnings() []string {
 	return []string{n.problem}
 }
 
-// Run calls until ctx ends. The states when ready is closed, or when settings first name something to call, are no
-// changes.
+// Run makes calls until ctx ends. The states at the time when ready is closed, or when the settings first name a program or
+// URL, are not treated as changes.
 func (n *Notifier) Run(ctx context.Context, ready <-chan struct{}) {
 	select {
 	case <-ctx.Done():
@@ -130,7 +129,7 @@ func (n *Notifier) Run(ctx context.Context, ready <-chan struct{}) {
 	}
 }
 
-// useWanted takes over the settings that are wanted. What waits for another call gets it at once.
+// useWanted applies changed settings. Objects that wait for a retry are retried at once.
 func (n *Notifier) useWanted() {
 	n.mu.Lock()
 	want := n.wanted
@@ -152,7 +151,7 @@ func (n *Notifier) useWanted() {
 	n.failed.retryNow()
 }
 
-// begin takes the present states for known.
+// begin starts watching changes. The present states are treated as known.
 func (n *Notifier) begin() {
 	n.Changes.Join()
 	n.Changes.Update()
@@ -164,7 +163,7 @@ func (n *Notifier) begin() {
 	}
 }
 
-// end forgets all.
+// end stops watching changes, and forgets everything.
 func (n *Notifier) end() {
 	n.Changes.Leave()
 	n.failed, n.unknown = failed{}, nil
@@ -199,14 +198,14 @@ func (n *Notifier) step(ctx context.Context) bool {
 	return err == nil || n.failed.inRow < patientRow
 }
 
-// next returns the changes that the next call is for: in turn those that a call has failed for, and others.
+// next returns the changes for the next call. It alternates between retries and new changes.
 func (n *Notifier) next(now time.Time) []changes.Change {
 	most := n.target.most()
 	if n.failed.inRow > 0 {
 		if now.Before(n.failed.pausedUntil) {
 			return nil
 		}
-		most = 1 // it may be one of several that fails
+		most = 1 // perhaps only one of several changes fails
 	}
 	n.noteLost()
 	first, second := n.again, n.fresh
@@ -220,7 +219,7 @@ func (n *Notifier) next(now time.Time) []changes.Change {
 	return batch
 }
 
-// fresh returns changes that nothing was called for yet.
+// fresh returns new changes.
 func (n *Notifier) fresh(_ time.Time, most int) (batch []changes.Change) {
 	for len(batch) == 0 && len(n.failed.of)+most <= maxFailed {
 		list := n.Changes.Since(&n.seen, most)
@@ -237,8 +236,8 @@ func (n *Notifier) fresh(_ time.Time, most int) (batch []changes.Change) {
 	return batch
 }
 
-// isNothing reports whether nothing is called for a change: its object came and went, or is an endpoint of which nothing
-// was known at the beginning and which passes its first check.
+// isNothing reports whether a change needs no call: its object appeared and disappeared again, or it is an endpoint that was
+// not checked yet at the beginning and has passed its first check.
 func (n *Notifier) isNothing(ch changes.Change) bool {
 	first := n.unknown[ch.Object]
 	delete(n.unknown, ch.Object)
@@ -246,7 +245,7 @@ func (n *Notifier) isNothing(ch changes.Change) bool {
 	return ch.Nothing() || first && good && ch.Was == policy.Checking.String()
 }
 
-// again returns changes that a call has failed for and is due again, in their last state.
+// again returns the last changes of objects whose retry is due.
 func (n *Notifier) again(now time.Time, most int) (batch []changes.Change) {
 	for _, o := range n.failed.due(now, most) {
 		ch, known := n.Changes.Get(o)
@@ -260,7 +259,7 @@ func (n *Notifier) again(now time.Time, most int) (batch []changes.Change) {
 	return batch
 }
 
-// noteLost has the log say when objects that are gone were forgotten before anything was called for them.
+// noteLost logs a warning if objects that are gone were forgotten before a call was made for them.
 func (n *Notifier) noteLost() {
 	if _, from, _ := n.Changes.Position(); from > n.seen.Number {
 		n.lost.Do(func() {
@@ -269,7 +268,7 @@ func (n *Notifier) noteLost() {
 	}
 }
 
-// record notes what came of a call.
+// record records the result of a call.
 func (n *Notifier) record(batch []changes.Change, err error) {
 	n.Called(err == nil)
 	if err == nil {
@@ -285,15 +284,15 @@ func (n *Notifier) record(batch []changes.Change, err error) {
 	n.tellProblem()
 }
 
-// tellProblem sets what Warnings says.
+// tellProblem updates what Warnings returns.
 func (n *Notifier) tellProblem() {
 	_, _, tooMany := n.Changes.Position()
 	text := ""
 	switch {
 	case len(n.failed.of) > 0:
-		text = fmt.Sprintf("[notify] fails for %d changes, which it is called for again: %s", len(n.failed.of), n.failed.why)
+		text = fmt.Sprintf("[notify] failed for %d changes; retrying: %s", len(n.failed.of), n.failed.why)
 	case tooMany && n.target != nil:
-		text = fmt.Sprintf("[notify] is called for %d endpoints, addresses and files, and there are more", changes.MaxObjects)
+		text = fmt.Sprintf("[notify] covers only %d endpoints, addresses and files; the rest are left out", changes.MaxObjects)
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()

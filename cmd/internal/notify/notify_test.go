@@ -31,7 +31,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// A world is a host with files, whose states a test sets, and one service.
+// A world is a host with one service, and files whose states are set by a test.
 type world struct {
 	*testing.T
 	*Notifier
@@ -68,7 +68,7 @@ func (w *world) count(ok bool) {
 	}
 }
 
-// settingsFile returns the path of an svcproxy.toml that nobody else can change.
+// settingsFile returns the path of an svcproxy.toml that no other user can change.
 func settingsFile(t *testing.T) string {
 	path := filepath.Join(t.TempDir(), "svcproxy.toml")
 	fatal.If(t, os.WriteFile(path, nil, 0o600))
@@ -95,7 +95,7 @@ func (w *world) set(name, state string) {
 	}
 }
 
-// endpoints sets what is known of the endpoints of the service, as policytest.Conditions takes it.
+// endpoints sets the conditions of the endpoints of the service, in the format of policytest.Conditions.
 func (w *world) endpoints(known ...string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -108,7 +108,7 @@ func (w *world) endpoints(known ...string) {
 	w.snap.Syncs = []report.Family{{Family: policy.IPv4, Known: true, Resolved: []*policy.Resolved{r}}}
 }
 
-// run runs the Notifier until the test ends, and returns what ends it before.
+// run runs the Notifier until the test ends, and returns a function that ends it earlier.
 func (w *world) run() (end func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -118,13 +118,13 @@ func (w *world) run() (end func()) {
 	return end
 }
 
-// A fake is called in place of a program.
+// A fake is a target that records calls.
 type fake struct {
 	size int
 
 	mu     sync.Mutex
-	calls  []string          // "name was>state", those of one call joined by "+"
-	last   map[string]string // state of each object that a call succeeded for
+	calls  []string          // "name was>state"; the changes of one call are joined by "+"
+	last   map[string]string // last state of each object in a successful call
 	answer func(list []changes.Change) error
 }
 
@@ -153,14 +153,14 @@ func (f *fake) call(ctx context.Context, list []changes.Change) error {
 	return ctx.Err()
 }
 
-// with does something while no call is made.
+// with runs a function while no call is made.
 func (f *fake) with(do func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	do()
 }
 
-// taken returns the calls since it was last called.
+// taken returns the calls since the last call of taken.
 func (f *fake) taken() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -169,7 +169,7 @@ func (f *fake) taken() string {
 	return text
 }
 
-// faked has a Notifier call f whatever settings name.
+// faked makes a Notifier call f, whatever the settings name.
 func (w *world) faked(f *fake) {
 	w.open = func(s configs.Notify) target {
 		if w.targetOf(s) == nil {
@@ -179,7 +179,7 @@ func (w *world) faked(f *fake) {
 	}
 }
 
-// Changes become calls: not the states at the start, each change once, the last one of those between two looks.
+// Each change makes one call. The states at the start make none. Of several changes within a second, the last makes a call.
 func TestChangesAreCalled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, f := newWorld(t, configs.Notify{Command: []string{"/x"}}), new(fake)
@@ -226,7 +226,7 @@ func TestChangesAreCalled(t *testing.T) {
 	})
 }
 
-// An endpoint whose first check fails is called for, and then when it passes.
+// A call is made if the first check of an endpoint fails, and again when a check passes.
 func TestFirstCheckThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, f := newWorld(t, configs.Notify{Command: []string{"/x"}}), new(fake)
@@ -245,7 +245,7 @@ func TestFirstCheckThatFails(t *testing.T) {
 	})
 }
 
-// A thousand changes a second make a bounded number of calls, and the last call for each object has its last state.
+// A thousand changes a second make a bounded number of calls. The last call for each object has its last state.
 func TestFlaps(t *testing.T) {
 	for _, size := range []int{1, 100} {
 		synctest.Test(t, func(t *testing.T) {
@@ -291,7 +291,7 @@ func TestFlaps(t *testing.T) {
 	}
 }
 
-// What fails for one object is tried again for its last state, ever more rarely, and holds up no other.
+// Failed calls for an object are retried with its last state, with growing delays. They do not delay calls for other objects.
 func TestFailedCallsAreMadeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, f := newWorld(t, configs.Notify{Command: []string{"/x"}}), new(fake)
@@ -317,7 +317,7 @@ func TestFailedCallsAreMadeAgain(t *testing.T) {
 		if n := strings.Count(calls, "a accepted>stale"); n < 5 || n > 8 || strings.Count(calls, "b >stale") != 1 || strings.Count(calls, "a stale>held") != 1 {
 			t.Error(calls)
 		}
-		want := "[notify] fails for 1 changes, which it is called for again: no luck"
+		want := "[notify] failed for 1 changes; retrying: no luck"
 		if got := w.Warnings(); len(got) != 1 || got[0] != want {
 			t.Errorf("warnings: %q", got)
 		}
@@ -349,7 +349,7 @@ func TestFailedCallsAreMadeAgain(t *testing.T) {
 	})
 }
 
-// While all calls fail, few are made, each for one object; the last state of all is delivered when they succeed again.
+// While all calls fail, few are made, each for one object. When they succeed again, the last state of every object is delivered.
 func TestAllCallsFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, f := newWorld(t, configs.Notify{Command: []string{"/x"}}), &fake{size: 100}
@@ -390,7 +390,7 @@ func TestAllCallsFail(t *testing.T) {
 	})
 }
 
-// Objects that calls fail for are bounded, and the last state of no other is lost meanwhile.
+// The number of objects that wait for a retry is bounded. The last states of the others are not lost meanwhile.
 func TestFailedObjectsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, f := newWorld(t, configs.Notify{URL: "http://x/"}), &fake{size: 100}
