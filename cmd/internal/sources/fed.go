@@ -7,7 +7,8 @@ import (
 	"svcproxy.dev/svcproxy/source/remote"
 )
 
-// openFed opens a source of this name whose service files a server has, which f follows. A Server of f names that server in status.
+// openFed opens a source whose service files are on a server that f follows. If f has a method Server, its result names the
+// server in status.
 func openFed(c Config, name string, f remote.Fetcher) source.Source {
 	server := ""
 	if s, ok := f.(interface{ Server() string }); ok {

@@ -23,7 +23,7 @@ import (
 	"svcproxy.dev/svcproxy/source/remote"
 )
 
-// A texts server gives these sets.
+// A texts is a remote.Fetcher that gives these sets.
 type texts chan remote.Set
 
 func (texts) Server() string { return "https://h/" }
@@ -62,7 +62,7 @@ func (c *claiming) Apply(ch source.Changes) {
 	Each(c.sources, func(s Accepter) { s.Accepted(units) })
 }
 
-// said returns the states and faults of the files of all sources.
+// said returns the states and faults of the files of all sources, as text.
 func (c *claiming) said() string {
 	c.mu.Lock()
 	refusals := c.tracker.Refusals()
@@ -81,7 +81,8 @@ func (c *claiming) said() string {
 	return strings.Join(lines, "\n")
 }
 
-// What a file and a text of a server claim is the file's. The text says where the file is, and is used once the file is gone.
+// If a file and a text of a server make the same claim, the file wins. The fault of the text names the file. Once the file is
+// gone, the text is used.
 func TestFilesWinOverTextsOfServers(t *testing.T) {
 	dir, state, from := t.TempDir(), t.TempDir(), make(texts)
 	config := func() Config {

@@ -58,7 +58,8 @@ func (r *registry) names() (all []string) {
 	return all
 }
 
-// From settings to services: an index on a web server, its server gone over a restart, and back.
+// TestServicesOfWebServer goes from settings to services: an index on a web server, a restart while the server is gone, and its
+// return.
 func TestServicesOfWebServer(t *testing.T) {
 	web, state := t.TempDir(), t.TempDir()
 	publish := func(version int, names ...string) {

@@ -54,7 +54,7 @@ func Guard(sources []source.Source, now configs.Settings) {
 
 var errNoFiles = errors.New("service files are not among the sources")
 
-// Versioning answers and changes which versions of service files there are, of a directory and of servers.
+// Versioning answers requests about the versions of service files, of a directory and of servers, and changes them.
 type Versioning struct {
 	Log      *slog.Logger
 	StateDir string
@@ -103,8 +103,8 @@ func (v *Versioning) AddRoutes(r *control.Routes) {
 	})
 }
 
-// Histories returns what a state directory keeps of the versions of service files of all sources, the newest first: of those
-// with this name or, where it is empty, of all. It writes nothing.
+// Histories returns the versions of service files of all sources that are saved in a state directory, the newest first. With a
+// name it returns only versions of this file. It writes nothing.
 func Histories(stateDir, name string) (all []keep.Revision, err error) {
 	for _, t := range byPrecedence() {
 		list, err := keep.Histories(keep.SourceDir(stateDir, t.Name), fileName(name))
@@ -119,7 +119,7 @@ func Histories(stateDir, name string) (all []keep.Revision, err error) {
 	return all, nil
 }
 
-// rollback has the source roll back that has this version. Each source counts its own versions.
+// rollback rolls back to a version of the source that has it. Each source numbers its own versions.
 func (v *Versioning) rollback(ctx context.Context, name string, number int) (keep.Revision, error) {
 	list, err := v.files()
 	if err != nil {
@@ -131,15 +131,15 @@ func (v *Versioning) rollback(ctx context.Context, name string, number int) (kee
 	})
 	switch len(has) {
 	case 0:
-		return list[0].Rollback(ctx, name, number) // which says why not
+		return list[0].Rollback(ctx, name, number) // it returns the reason
 	case 1:
 		return has[0].Rollback(ctx, name, number)
 	}
 	return keep.Revision{}, fmt.Errorf("more than one source has a version %d; name the file before it", number)
 }
 
-// confirm confirms what is on trial or, where nothing is, what is held of files and of servers. It is an error that there is
-// neither.
+// confirm confirms the changes on trial. If there are none, it confirms the held changes of files and servers. It returns an
+// error if there is nothing to confirm.
 func (v *Versioning) confirm(ctx context.Context) (c control.Confirmation, err error) {
 	list, none := v.files()
 	if slices.ContainsFunc(list, func(s fileSource) bool { return s.OnTrial() }) {
@@ -185,8 +185,8 @@ func (v *Versioning) confirm(ctx context.Context) (c control.Confirmation, err e
 // applyLimit is how long an apply may take: clients give up after 30 s without an answer.
 const applyLimit = 20 * time.Second
 
-// applyWhole applies also for a client that goes away meanwhile: none of it is left half done. Where a later source fails, those
-// before it are on trial and go back.
+// applyWhole applies the files of all sources. It continues if the client goes away, so that the apply is not left incomplete.
+// If a later source fails, the earlier ones are on trial and will go back.
 func applyWhole(ctx context.Context, list []fileSource, timeout time.Duration) (a file.Application, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), applyLimit)
 	defer cancel()
@@ -206,7 +206,7 @@ func applyWhole(ctx context.Context, list []fileSource, timeout time.Duration) (
 	return a, nil
 }
 
-// fileName returns the name of a service file that may be written with its directory, or that of a text of a server.
+// fileName returns the base name of a service file, or the full name of a text of a server.
 func fileName(path string) string {
 	if path == "" || read.IsTextName(path) {
 		return path

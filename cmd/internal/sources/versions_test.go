@@ -100,7 +100,7 @@ func TestConfirmReachesAllSources(t *testing.T) {
 	}
 }
 
-// One confirm is for all sources of service files: for what is on trial alone, where something is.
+// A confirm reaches all sources of service files. If changes are on trial, only these are confirmed.
 func TestConfirmOfSeveralSources(t *testing.T) {
 	none, late := file.ErrNothingHeld, errors.New("went back")
 	for _, tt := range []struct {
@@ -123,7 +123,7 @@ func TestConfirmOfSeveralSources(t *testing.T) {
 	}
 }
 
-// A rolling source keeps versions in a state directory, and notes what was rolled back.
+// A rolling is a source that records what was rolled back.
 type rolling struct {
 	confirming
 	asked string
@@ -134,7 +134,7 @@ func (r *rolling) Rollback(_ context.Context, name string, number int) (keep.Rev
 	return keep.Revision{}, nil
 }
 
-// A version is rolled back by the source that has it.
+// The source that has a version rolls it back.
 func TestRollbackOfSeveralSources(t *testing.T) {
 	dir, url := t.TempDir(), "https://config.example.net/web.toml"
 	write := func(source string, names ...string) {
