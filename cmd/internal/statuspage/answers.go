@@ -19,13 +19,13 @@ import (
 )
 
 const (
-	// maxKept is how many answers are kept at once. Others are rendered for each who asks.
+	// maxKept is how many answers are cached at once. Further answers are rendered for each request.
 	maxKept = 32
 
-	// maxKeptSize is how large an answer that is kept may be, compressed.
+	// maxKeptSize is the maximum size of a cached answer, compressed, in bytes.
 	maxKeptSize = 4 << 20
 
-	// keptFor is after what time answers go that nobody asks for any more.
+	// keptFor is how long cached answers are kept after the last request.
 	keptFor = 10 * time.Second
 )
 
@@ -34,27 +34,27 @@ var (
 	errUnfinished = errors.New("the answer could not be rendered")
 )
 
-// answers keep what has been rendered for a moment. Each is rendered once, for all who ask for it meanwhile.
+// answers caches rendered answers for a moment. An answer is rendered once for all clients that request it meanwhile.
 type answers struct {
 	budget *budget
-	facts  func() // waits for what is rendered, before there is a turn to render it
+	facts  func() // waits for facts; called before waiting for a turn to render
 
 	mu   sync.Mutex
 	kept map[string]*answer // by question
-	old  *time.Timer        // removes all; nil: there are none
+	old  *time.Timer        // removes all answers; nil: there are none
 }
 
 // An answer is rendered once.
 type answer struct {
-	done chan struct{} // closed when the rest is set
+	done chan struct{} // closed when the other fields are set
 
-	at   time.Time // when that was begun
+	at   time.Time // when rendering began
 	body []byte    // compressed
 	err  error
 }
 
-// get returns the answer to a question, rendered a moment ago at most. The error wraps errBusy when ctx ends before. Others
-// may wait for what this client has rendered, so that goes on when it is gone.
+// get returns the answer to a question, rendered at most a moment ago. The error wraps errBusy if ctx ends first. Rendering
+// continues after the client that started it has gone, because other clients may wait for the same answer.
 func (a *answers) get(ctx context.Context, question string, render func(io.Writer) error) (*answer, error) {
 	got, mine := a.find(question)
 	if mine {
@@ -98,7 +98,7 @@ func (a *answers) find(question string) (got *answer, mine bool) {
 	return got, true
 }
 
-// forget removes an answer that is not worth keeping.
+// forget removes an answer that failed or is too large to keep.
 func (a *answers) forget(question string, got *answer) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -122,7 +122,7 @@ func (a *answer) isDone() bool {
 	}
 }
 
-// render writes the answer, when it is its turn.
+// render waits for a turn, and renders the answer.
 func (a *answer) render(ctx context.Context, b *budget, render func(io.Writer) error) {
 	end, err := b.begin(ctx)
 	if err != nil {
@@ -132,12 +132,12 @@ func (a *answer) render(ctx context.Context, b *budget, render func(io.Writer) e
 	defer end()
 	a.at = time.Now()
 	var body bytes.Buffer
-	z, _ := gzip.NewWriterLevel(&body, gzip.BestSpeed) // that level is valid
+	z, _ := gzip.NewWriterLevel(&body, gzip.BestSpeed) // the level is valid
 	a.err = errors.Join(render(z), z.Close())
 	a.body = body.Bytes()
 }
 
-// writeTo sends the answer to a client, which may be gone.
+// writeTo sends the answer to a client. It ignores errors, because the client may be gone.
 func (a *answer) writeTo(w http.ResponseWriter, r *http.Request) {
 	if acceptsGzip(r.Header.Get("Accept-Encoding")) {
 		w.Header().Set("Content-Encoding", "gzip")
@@ -150,7 +150,7 @@ func (a *answer) writeTo(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// acceptsGzip reports whether a client takes gzip, as its Accept-Encoding says.
+// acceptsGzip reports whether an Accept-Encoding header allows gzip.
 func acceptsGzip(header string) bool {
 	for coding := range strings.SplitSeq(header, ",") {
 		name, weight, _ := strings.Cut(coding, ";")
@@ -164,8 +164,8 @@ func acceptsGzip(header string) bool {
 	return false
 }
 
-// A budget is the time of one processor that rendering may take: a fifth of it in the long run, and 2 s in a row. One
-// answer is rendered at a time, so that they do not take memory together.
+// A budget limits the processor time for rendering: a fifth of one processor on average, and 2 s in a row. Only one answer is
+// rendered at a time, to bound memory.
 type budget struct {
 	turn chan struct{} // has room for one
 	time *rate.Limiter // of microseconds
@@ -180,7 +180,7 @@ func newBudget() *budget {
 	return &budget{make(chan struct{}, 1), rate.NewLimiter(budgetShare, budgetBurst)}
 }
 
-// begin waits for a turn. The caller must end it, on the same goroutine. The error wraps errBusy.
+// begin waits for a turn. The caller must call end on the same goroutine. The error wraps errBusy.
 func (b *budget) begin(ctx context.Context) (end func(), err error) {
 	select {
 	case b.turn <- struct{}{}:
@@ -201,7 +201,7 @@ func (b *budget) begin(ctx context.Context) (end func(), err error) {
 	}, nil
 }
 
-// threadTime returns how long this thread has had a processor: on a busy host that is far less than the time that passes.
+// threadTime returns the processor time of this thread. On a busy host that is far less than the elapsed time.
 func threadTime() time.Duration {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {

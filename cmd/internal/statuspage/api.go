@@ -13,10 +13,10 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// maxEndpoints is how many endpoints and addresses an answer has, unless one service has more.
+// maxEndpoints is the number of endpoints and addresses at which an answer ends. Its last service may exceed it.
 const maxEndpoints = 100_000
 
-// apiStatus answers with a control.Summary, as svcproxy status --problems -o json.
+// apiStatus answers with a control.Summary, like svcproxy status --problems -o json.
 func (p *Page) apiStatus(r *http.Request) (kind, func(io.Writer) error, error) {
 	_, err := questionOf(r.URL.RawQuery, nil)
 	return jsonText, func(w io.Writer) error {
@@ -28,7 +28,7 @@ func (p *Page) apiStatus(r *http.Request) (kind, func(io.Writer) error, error) {
 	}, err
 }
 
-// apiFiles answers with what sources know of themselves, as in svcproxy status -o json.
+// apiFiles answers with the status of all sources, as in svcproxy status -o json.
 func (p *Page) apiFiles(r *http.Request) (kind, func(io.Writer) error, error) {
 	_, err := questionOf(r.URL.RawQuery, nil)
 	return jsonText, func(w io.Writer) error {
@@ -40,11 +40,11 @@ func (p *Page) apiFiles(r *http.Request) (kind, func(io.Writer) error, error) {
 	}, err
 }
 
-// A servicePage is a part of all services that a question means.
+// A servicePage is a part of the services that match a question.
 type servicePage struct {
 	Services []report.ServiceStatus `json:"services"`
-	Next     string                 `json:"next,omitempty"` // where those behind them are; empty: there are none
-	Found    int                    `json:"found"`          // how many services are meant, from the first one on
+	Next     string                 `json:"next,omitempty"` // path of the next part; empty: this is the last one
+	Found    int                    `json:"found"`          // how many services match, in all parts together
 }
 
 // apiServices answers with services, each as in svcproxy status -o json.

@@ -22,12 +22,12 @@ const (
 	// perWrite is how many changes are written at once.
 	perWrite = 500
 
-	// quietTime is after what time without a change a client gets a comment, so that who is in between keeps the connection.
+	// quietTime is the time without a change after which a client gets a comment, so that proxies keep the connection open.
 	quietTime = 15 * time.Second
 )
 
-// writeTime is how long a client may take to read changes. A slower one is dropped; it comes back with the number of the
-// last change that it has read.
+// writeTime is how long a client may take to read changes. A slower client is disconnected. It can reconnect with the number
+// of the last change that it has read.
 var writeTime = 10 * time.Second
 
 var (
@@ -37,13 +37,13 @@ var (
 
 // watchers are the clients of /api/v1/events.
 type watchers struct {
-	run string // tells the numbers of this daemon from those of an earlier one
+	run string // identifies this run of the daemon, because each run numbers its changes from the start
 
 	mu sync.Mutex
 	n  int
 }
 
-// join counts a client in, unless there are too many.
+// join adds a client, unless there are too many.
 func (w *watchers) join() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -60,7 +60,7 @@ func (w *watchers) leave() {
 	w.n--
 }
 
-// serveEvents tells a client of changes until it goes, as server-sent events.
+// serveEvents sends changes to a client as server-sent events until the client disconnects.
 func (p *Page) serveEvents(w http.ResponseWriter, r *http.Request) {
 	q, err := parseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -98,7 +98,7 @@ func (p *Page) serveEvents(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// follow tells a client of changes until it goes, or is too slow.
+// follow sends changes to a client until the client disconnects or is too slow.
 func (p *Page) follow(r *http.Request, s *stream) {
 	again := time.NewTicker(changes.Moment)
 	defer again.Stop()
@@ -122,8 +122,7 @@ func (p *Page) follow(r *http.Request, s *stream) {
 	}
 }
 
-// news returns the next changes as text, when it is the turn of the client: they are rendered within the budget of all answers. It
-// reports whether there may be more.
+// news waits for a turn in the budget of all answers, and returns the next changes as text. It reports whether there may be more.
 func (p *Page) news(ctx context.Context, s *stream) (text string, more bool, err error) {
 	if last, _, _ := p.Changes.Position(); last == s.seen.Number {
 		return "", false, nil
@@ -138,8 +137,8 @@ func (p *Page) news(ctx context.Context, s *stream) (text string, more bool, err
 	return text, len(list) == perWrite, err
 }
 
-// begin returns behind which number a client is to be told of changes, and whether it has missed some for good. Without the
-// ID of an event it begins now or, if it wants all, with the state of everything.
+// begin returns the number after which a client gets changes, and whether it has missed changes that were forgotten. Without the
+// ID of an event, a client gets changes from now on or, with all, the state of all objects first.
 func (p *Page) begin(id string, all bool) (seen uint64, reset bool, err error) {
 	last, from, tooMany := p.Changes.Position()
 	run, text, _ := strings.Cut(id, "-")
@@ -157,17 +156,17 @@ func (p *Page) begin(id string, all bool) (seen uint64, reset bool, err error) {
 	return number, false, nil
 }
 
-// A stream is what one client reads.
+// A stream is the stream of events to one client.
 type stream struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
 	run     string
 	seen    changes.Cursor // the last change that was written
-	wrote   time.Time      // at last
+	wrote   time.Time      // time of the last write
 }
 
-// hello begins the stream. Its ID is for a client that is cut off before it has read an event. reset: what the client knows is not
-// to be used any more, all follows.
+// hello begins the stream with an ID, for clients that are disconnected before they have read an event. If reset is set, it tells
+// the client to discard its state, because the state of all objects follows.
 func (s *stream) hello(reset bool) error {
 	text := fmt.Sprintf("id: %s-%d\nretry: 5000\n: changes of endpoints, addresses, announcements, files, routers, mode, host and repairs follow\n\n", s.run, s.seen.Number)
 	if reset {
@@ -193,7 +192,7 @@ func (s *stream) text(list []changes.Change) (string, error) {
 	return b.String(), nil
 }
 
-// send sends text now, or a comment where there has been none for long. It fails where the client does not read it in time.
+// send sends text, or a comment if text is empty and nothing was sent for quietTime. It fails if the client does not read in time.
 func (s *stream) send(text string) error {
 	if text == "" {
 		if time.Since(s.wrote) < quietTime {

@@ -34,7 +34,7 @@ func TestTooManyObjects(t *testing.T) {
 	}
 }
 
-// A watcher reads events.
+// A watcher is a client that reads events.
 type watcher struct {
 	*testing.T
 	resp *http.Response
@@ -77,7 +77,7 @@ func (w *watcher) next() (kind, id string, ch changes.Change) {
 	return "", "", changes.Change{}
 }
 
-// begin returns the ID that comes before all events.
+// begin returns the ID before the first event.
 func (w *watcher) begin() string {
 	w.Helper()
 	if w.in.Scan(); !strings.HasPrefix(w.in.Text(), "id: ") {
@@ -95,7 +95,8 @@ func (w *watcher) expect(kind, name, state string) (id string) {
 	return id
 }
 
-// Changes come as they are seen, over the timeouts of a server, and who comes back gets what it has missed.
+// A client gets changes when they are noticed, for longer than the timeouts of the server. A client that reconnects gets the
+// changes that it has missed.
 func TestEvents(t *testing.T) {
 	w := newWorld()
 	w.add("web", policytest.Conditions("10.0.0.1 passed", "10.0.0.2 passed"), policytest.Probed, policytest.Endpoints("10.0.0.1", "10.0.0.2"))
@@ -123,7 +124,7 @@ func TestEvents(t *testing.T) {
 	srv := httptest.NewUnstartedServer(mux)
 	srv.Config.ReadTimeout, srv.Config.WriteTimeout = 500*time.Millisecond, 500*time.Millisecond
 	srv.Start()
-	t.Cleanup(srv.Close) // behind its clients
+	t.Cleanup(srv.Close) // after its clients
 	t.Cleanup(http.DefaultClient.CloseIdleConnections)
 
 	first := watch(t, srv.URL+"/api/v1/events", "")
@@ -164,7 +165,7 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// There is room for some clients, and for others again when those have gone.
+// The number of clients is bounded. New clients are accepted after others have gone.
 func TestWatchersAreBounded(t *testing.T) {
 	p := newWorld().page()
 	for range maxWatchers {
@@ -206,7 +207,7 @@ func TestSlowWatcherIsDropped(t *testing.T) {
 	pace.Until(t, "it is dropped", func() bool { return watching() == 0 })
 }
 
-// What clients of events are sent is rendered within the budget of all answers.
+// Events are rendered within the budget of all answers.
 func TestEventsKeepTheBudget(t *testing.T) {
 	w := newWorld()
 	w.sources = []source.Status{{Files: []source.FileStatus{{Path: "web.toml", State: source.Accepted}}}}
@@ -242,7 +243,7 @@ func TestEventsKeepTheBudget(t *testing.T) {
 	}
 }
 
-// A request that promises a body and does not send it is not waited for.
+// The handler does not wait for a request body that the client has announced and does not send.
 func TestEventsWithoutTheBody(t *testing.T) {
 	p := newWorld().page()
 	mux := http.NewServeMux()

@@ -15,30 +15,30 @@ import (
 )
 
 const (
-	// maxProblems is how many problems are named.
+	// maxProblems is how many problems are listed.
 	maxProblems = 50
 
-	// maxNamespaces is how many namespaces can be chosen from.
+	// maxNamespaces is how many namespaces the form offers.
 	maxNamespaces = 200
 
 	// maxVersions is how many versions of files are shown.
 	maxVersions = 20
 
-	// gatherTime bounds how long facts are gathered.
+	// gatherTime is how long gathering facts may take.
 	gatherTime = 10 * time.Second
 )
 
-// facts are what all answers of a moment have in common. Their size does not grow with the services, but with the files.
+// facts is the data that all answers of a moment share. Its size grows with the number of files, not of services.
 type facts struct {
 	at         time.Time
 	summary    control.Summary
-	sources    []source.Status // what sources know of themselves, with all files
+	sources    []source.Status // with all files
 	counts     report.Counts
 	down       []problem // the first endpoints that fail their check
 	namespaces []string
 }
 
-// known returns what was gathered last, and reports whether that is of this moment.
+// known returns the facts that were gathered last, and reports whether they are at most a moment old.
 func (p *Page) known() (f *facts, inTime bool, err error) {
 	f, inTime = p.facts.Get()
 	if f == nil {
@@ -49,7 +49,7 @@ func (p *Page) known() (f *facts, inTime bool, err error) {
 
 var errUnknown = errors.New("nothing is known yet; ask again")
 
-// gather gathers facts. It may take as long as a disk does.
+// gather gathers facts. It may read from a disk.
 func (p *Page) gather() *facts {
 	ctx, cancel := context.WithTimeout(context.Background(), gatherTime)
 	defer cancel()
@@ -83,13 +83,13 @@ func downOf(s *report.Snapshot, now time.Time) (list []problem) {
 }
 
 const (
-	// batchSize is how many endpoints and addresses of services, of maxBatch services at most, have their status in memory at
-	// once, unless one service has more.
+	// A batch has up to maxBatch services with up to batchSize endpoints and addresses, to bound the memory of their status.
+	// A single larger service is a batch of its own.
 	batchSize = 20_000
 	maxBatch  = 4_000
 )
 
-// inBatches yields the status of some services, in the order of their names. Each batch costs a look at all services.
+// inBatches yields the status of some services, in the order of their names. Each batch iterates over all services.
 func inBatches(s *report.Snapshot, keys []source.Key) iter.Seq[[]report.ServiceStatus] {
 	return func(yield func([]report.ServiceStatus) bool) {
 		sizes := make(map[source.Key]uint64, len(keys))
@@ -124,7 +124,7 @@ func statusOf(s *report.Snapshot, keys []source.Key) []report.ServiceStatus {
 	return report.StatusOf(s, func(svc *source.Service) bool { return wanted[svc.Key] }).Services
 }
 
-// namespacesOf returns the first namespaces that services have.
+// namespacesOf returns the first namespaces of services, by name.
 func namespacesOf(s *report.Snapshot) (list []string) {
 	there := make(map[string]bool)
 	for i := range s.Services {
@@ -136,13 +136,13 @@ func namespacesOf(s *report.Snapshot) (list []string) {
 	return list[:min(len(list), maxNamespaces)]
 }
 
-// A history is what is known of versions of files.
+// A history is the versions of files that the pages show.
 type history struct {
 	newest  []keep.Revision
 	changed map[string]time.Time // when the newest version of a file was accepted, by the name of the file
 }
 
-// versions reads the history. Where it cannot be read it is empty: status says why.
+// versions reads the history. If that fails, the history is empty, and status shows the reason.
 func (p *Page) versions() history {
 	list, _ := p.History()
 	h := history{list[:min(len(list), maxVersions)], make(map[string]time.Time)}

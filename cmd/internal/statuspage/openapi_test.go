@@ -29,19 +29,19 @@ import (
 
 var update = flag.Bool("update", false, "write openapi.json")
 
-// An object is one of JSON. Its keys are written in order.
+// An object is a JSON object. Its keys are written in order.
 type object = map[string]any
 
-// A writer makes schemas of Go types, as encoding/json writes them, with their comments as descriptions.
+// A writer generates schemas of Go types as encoding/json encodes them, with their comments as descriptions.
 type writer struct {
 	t       *testing.T
 	schemas object
 	types   map[string]reflect.Type
 	said    map[string]string // comments, by "package.Type" and "package.Type.Field"
-	read    map[string]bool   // packages whose comments are known
+	read    map[string]bool   // packages whose comments were read
 }
 
-// openAPIOf returns the description of what is answered.
+// openAPIOf returns the OpenAPI description of all answers.
 func openAPIOf(t *testing.T) []byte {
 	w := &writer{t: t, schemas: object{}, types: map[string]reflect.Type{}, said: map[string]string{}, read: map[string]bool{}}
 	answer := func(summary string, schema object, parameters ...any) object {
@@ -104,7 +104,7 @@ func openAPIOf(t *testing.T) []byte {
 	return b.Bytes()
 }
 
-// schema returns that of a type.
+// schema returns the schema of a type.
 func (w *writer) schema(t reflect.Type) object {
 	switch {
 	case t == reflect.TypeFor[time.Time]():
@@ -136,7 +136,7 @@ func (w *writer) schema(t reflect.Type) object {
 		}
 		w.types[name] = t
 		if w.schemas[name] == nil {
-			w.schemas[name] = object{} // it may have itself in it
+			w.schemas[name] = object{} // the type may be recursive
 			w.schemas[name] = w.object(t)
 		}
 		return object{"$ref": "#/components/schemas/" + name}
@@ -180,7 +180,7 @@ func (w *writer) object(t reflect.Type) object {
 	return object{"type": "object", "description": w.said[t.PkgPath()+"."+t.Name()], "properties": properties, "required": required}
 }
 
-// comments reads those of a package.
+// comments reads the comments of a package.
 func (w *writer) comments(pkg string) {
 	if w.read[pkg] {
 		return
@@ -199,7 +199,7 @@ func (w *writer) comments(pkg string) {
 	}
 }
 
-// commentsOf notes those of a type and its fields.
+// commentsOf records the comments of a type and its fields.
 func (w *writer) commentsOf(pkg string, n ast.Node) bool {
 	decl, ok := n.(*ast.GenDecl)
 	if !ok || decl.Tok != token.TYPE {
@@ -230,7 +230,7 @@ func oneLine(groups ...*ast.CommentGroup) string {
 	return strings.Join(words, " ")
 }
 
-// The description is that of the types that are answered.
+// openapi.json matches the types of the answers.
 func TestOpenAPIIsUpToDate(t *testing.T) {
 	want := openAPIOf(t)
 	if *update {
@@ -242,7 +242,7 @@ func TestOpenAPIIsUpToDate(t *testing.T) {
 	}
 }
 
-// A checker says where a value is not as a schema has it. It knows what openapi.json uses.
+// A checker reports where a value does not match a schema. It supports the keywords that openapi.json uses.
 type checker struct {
 	doc    object
 	faults []string
@@ -254,7 +254,7 @@ func newChecker(t *testing.T) *checker {
 	return c
 }
 
-// answer returns the schema of what a path answers.
+// answer returns the schema of the answer of a path.
 func (c *checker) answer(path string) object {
 	at := c.doc
 	for _, key := range []string{"paths", path, "get", "responses", "200", "content", "application/json", "schema"} {
@@ -326,7 +326,7 @@ func typesOf(schema object) []string {
 	return nil
 }
 
-// is checks the JSON of a value.
+// is checks a value, encoded as JSON.
 func (c *checker) is(t *testing.T, path string, body []byte) {
 	t.Helper()
 	var v any
@@ -340,7 +340,7 @@ func (c *checker) is(t *testing.T, path string, body []byte) {
 	}
 }
 
-// Values with every field set, and with none, are as described.
+// Values with every field set, and with none, match their schemas.
 func TestOpenAPIDescribesAllValues(t *testing.T) {
 	c := newChecker(t)
 	status := structtest.Filled[control.Summary]()
@@ -363,7 +363,7 @@ func TestOpenAPIDescribesAllValues(t *testing.T) {
 	}
 }
 
-// What is not as described is found.
+// A value that does not match is reported.
 func TestOpenAPIRefuses(t *testing.T) {
 	c := newChecker(t)
 	for body, want := range map[string]string{

@@ -1,16 +1,15 @@
-// Package statuspage shows the status of a host over HTTP, to those who only look: a page for people, and the same as JSON.
+// Package statuspage serves the status of a host over HTTP, read-only: as pages for people, and as JSON for programs.
 //
-// A Page answers from two things: facts, which are gathered at most once a second however many ask, and answers, each of
-// which is rendered and compressed at most once a second. Rendering may take a part of one processor and no more, see
-// budget. Nothing here changes anything, and no page has a script.
+// A Page uses two caches: facts are gathered at most once a second, and each answer is rendered and compressed at most once a
+// second, however many clients there are. The processor time for rendering is limited, see budget. Pages have no scripts.
 //
-//	page.go      what is served, and with which headers
-//	question.go  what a query string asks for
-//	facts.go     what all answers of a moment have in common
-//	answers.go   answers that are kept for a moment, and the budget
-//	view.go      what the template shows, and its parts in rows.go; page.html, style.css
+//	page.go      routes and headers
+//	question.go  parses query strings
+//	facts.go     the data that all answers of a moment share
+//	answers.go   the cache of answers, and the budget
+//	view.go      the data of the templates; rows.go, page.html, style.css
 //	api.go       JSON; openapi.json
-//	events.go    changes of states as they come, for clients that watch
+//	events.go    the stream of changes
 package statuspage
 
 import (
@@ -32,16 +31,16 @@ import (
 	"svcproxy.dev/svcproxy/source/keep"
 )
 
-// Config is where a Page gets from what it shows. All of it is called from any goroutine.
+// Config has the functions that a Page gets its data from. They may be called from any goroutine.
 type Config struct {
-	// Summary returns what is known in short, with at most so many problems, and what sources know of themselves.
+	// Summary returns a summary of the status with up to most problems, and the status of all sources.
 	Summary func(ctx context.Context, most int) (control.Summary, []source.Status)
 
 	Changes  *changes.Tracker
 	Snapshot func() *report.Snapshot
 	Counts   func() report.Counts
 
-	// AddTraffic adds what is counted of services to their status, where it costs next to nothing.
+	// AddTraffic adds traffic counters to the status of services, if they are already being counted.
 	AddTraffic func(ctx context.Context, list []report.ServiceStatus)
 
 	// History returns the accepted versions of service files, the newest first. It may read from a disk.
@@ -52,13 +51,13 @@ const (
 	// moment is how old facts and answers may be.
 	moment = time.Second
 
-	// historyMoment is the same of the history of files, which is read from a disk.
+	// historyMoment is how old the history of files may be, which is read from a disk.
 	historyMoment = 10 * time.Second
 
-	// patience is how long who asks waits for new ones.
+	// patience is how long a request waits for new facts or a new history.
 	patience = time.Second
 
-	// turnPatience is how long who asks waits for a turn to render.
+	// turnPatience is how long a request waits for a turn to render.
 	turnPatience = 10 * time.Second
 )
 
@@ -82,7 +81,7 @@ func New(c Config) *Page {
 	return p
 }
 
-// AddTo has mux answer with the page at / and its JSON below /api/v1. Other methods than GET and HEAD are refused there.
+// AddTo adds the pages and the JSON below /api/v1 to mux. They refuse methods other than GET and HEAD.
 func (p *Page) AddTo(mux *http.ServeMux) {
 	add := func(path string, serve http.HandlerFunc) {
 		mux.HandleFunc("GET "+path, serve)
@@ -109,7 +108,7 @@ func (p *Page) AddTo(mux *http.ServeMux) {
 
 var errReadOnly = errors.New("nothing can be changed here; use svcproxy on the host")
 
-// A kind is what an answer is, as its headers say it.
+// A kind is the content type and the content security policy of an answer.
 type kind struct{ contentType, policy string }
 
 var (
@@ -130,7 +129,7 @@ func hashOf(text string) string {
 	return base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// secure sets the headers of an answer: nothing is run, framed, guessed or kept.
+// secure sets the headers of an answer, so that browsers do not run scripts, frame the page, guess its type or cache it.
 func secure(h http.Header, k kind) {
 	h.Set("Content-Type", k.contentType)
 	h.Set("Content-Security-Policy", k.policy)
@@ -142,7 +141,7 @@ func secure(h http.Header, k kind) {
 	h.Set("Vary", "Accept-Encoding")
 }
 
-// serve answers a request. ask returns what the answer is and what writes it, or what is wrong with the question.
+// serve answers a request. ask parses the question, and returns the kind of the answer and a function that writes it.
 func (p *Page) serve(w http.ResponseWriter, r *http.Request, ask func(*http.Request) (kind, func(io.Writer) error, error)) {
 	k, render, err := ask(r)
 	if err != nil {

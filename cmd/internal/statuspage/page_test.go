@@ -34,13 +34,13 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// A world is what a Page shows in a test.
+// A world is the host that a Page shows in a test.
 type world struct {
 	*report.Snapshot
 	summary control.Summary
 	sources []source.Status
 	history []keep.Revision
-	asked   int // how often for a summary
+	asked   int // calls of Summary
 }
 
 func newWorld() *world {
@@ -86,7 +86,7 @@ func (w *world) page() *Page {
 	})
 }
 
-// get asks a Page, and expects a status.
+// get requests a path from a Page, and checks the status code.
 func get(t *testing.T, p *Page, target string, want int) *httptest.ResponseRecorder {
 	t.Helper()
 	mux := http.NewServeMux()
@@ -138,7 +138,7 @@ func attr(n *html.Node, key string) string {
 	return ""
 }
 
-// textOf returns the words in an element, without those of a style.
+// textOf returns the text of an element, without style sheets.
 func textOf(n *html.Node) string {
 	var words []string
 	for d := range n.Descendants() {
@@ -149,14 +149,14 @@ func textOf(n *html.Node) string {
 	return strings.Join(words, " ")
 }
 
-// tags are the elements that a page may have, and attributes are theirs.
+// tags are the elements that a page may have, and attributes are their attributes.
 var (
 	tags = strings.Fields("html head meta title style body header div h1 h2 h3 span p time b a main section table thead tbody tr th td ul li " +
 		"form label select option input button small nav code")
 	attributes = strings.Fields("lang charset name content http-equiv class id href method action value selected size type min max data-name aria-label")
 )
 
-// safe finds whatever could run, load or lead elsewhere.
+// safe fails if a page has anything that could run, load something or lead to another site.
 func (d document) safe(t *testing.T) {
 	t.Helper()
 	for n := range d.Descendants() {
@@ -241,7 +241,7 @@ var hostile = []string{
 	"{{.Config}}", "javascript:alert(1)", strings.Repeat("<b>", 64<<10/3), "<!--", "]]>", `\u003cscript\u003e`,
 }
 
-// Nothing that is not ours is more than text on a page, of a bounded length, whatever it is.
+// Texts of files, programs and servers appear on a page only as text of a bounded length, whatever they contain.
 func TestPageEscapes(t *testing.T) {
 	for _, text := range hostile {
 		w := newWorld()
@@ -285,7 +285,7 @@ func TestPageEscapes(t *testing.T) {
 			}
 		}
 	}
-	// What a query has is there again in the form, and nowhere else.
+	// The values of a query appear again in the form, and nowhere else.
 	w := newWorld()
 	for _, query := range []string{`q="><script>alert(1)</script>`, "q=javascript:alert(1)", "service=\"><b>"} {
 		key, value, _ := strings.Cut(query, "=")
@@ -317,7 +317,7 @@ func TestHeaders(t *testing.T) {
 	}
 	mux := http.NewServeMux()
 	p.AddTo(mux)
-	mux.Handle("/", http.NotFoundHandler()) // as that of metrics
+	mux.Handle("/", http.NotFoundHandler()) // as the handler of metrics has
 	for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodOptions} {
 		rec := httptest.NewRecorder()
 		if mux.ServeHTTP(rec, httptest.NewRequest(method, "/", nil)); rec.Code != http.StatusMethodNotAllowed {
@@ -346,7 +346,7 @@ func TestQuestions(t *testing.T) {
 	for _, tt := range []struct {
 		query string
 		found int
-		first string // on the page
+		first string // first service on the page
 	}{
 		{"", 120, "default/svc-000"},
 		{"?page=2", 120, "default/svc-050"},
@@ -389,7 +389,7 @@ func TestQuestions(t *testing.T) {
 	}
 }
 
-// All services come in parts, none twice.
+// The parts of /api/v1/services have all services, none twice.
 func TestServicesInParts(t *testing.T) {
 	w := newWorld()
 	for i := range 25 {
@@ -414,7 +414,7 @@ func TestServicesInParts(t *testing.T) {
 	}
 }
 
-// Answers are compressed once, for those who take that.
+// Answers are compressed once, for clients that accept gzip.
 func TestCompressed(t *testing.T) {
 	w := newWorld()
 	w.add("web", nil, policytest.Endpoints("10.0.0.1"))
@@ -439,11 +439,11 @@ func TestCompressed(t *testing.T) {
 	}
 }
 
-// However many ask, what is known is gathered once a moment.
+// Facts are gathered once a moment, however many clients there are.
 func TestReadersShareAnAnswer(t *testing.T) {
 	w := newWorld()
 	p := w.page()
-	p.facts.Moment = time.Hour // the test may take longer than a second
+	p.facts.Moment = time.Hour // because the test may take longer than a second
 	rendered, begun := 0, make(chan struct{})
 	var all sync.WaitGroup
 	for range 20 {
@@ -481,11 +481,11 @@ func TestReadersShareAnAnswer(t *testing.T) {
 	}
 }
 
-// What cannot be rendered holds up nobody who asks for it again.
+// If an answer cannot be rendered, later requests for it do not block.
 func TestPanicHoldsUpNobody(t *testing.T) {
 	p := newWorld().page()
 	func() {
-		defer func() { _ = recover() }() // as a server does
+		defer func() { _ = recover() }() // as http.Server does
 		_, _ = p.answers.get(t.Context(), "same", func(io.Writer) error { panic("a bug") })
 	}()
 	soon, cancel := context.WithTimeout(t.Context(), 5*time.Second)
@@ -495,7 +495,7 @@ func TestPanicHoldsUpNobody(t *testing.T) {
 	}
 }
 
-// As long as nothing is known a client is to ask again.
+// Before any facts are gathered, clients are told to retry later.
 func TestNothingIsKnownYet(t *testing.T) {
 	w := newWorld()
 	p := w.page()
@@ -514,7 +514,7 @@ func TestNothingIsKnownYet(t *testing.T) {
 	}
 }
 
-// A rendering that takes long holds up others, and who waits too long is told so.
+// A long rendering delays other requests. A request that waits too long gets 503.
 func TestBusy(t *testing.T) {
 	p := newWorld().page()
 	end, err := p.answers.budget.begin(t.Context())
@@ -534,7 +534,7 @@ func TestBusy(t *testing.T) {
 	}
 }
 
-// Of large services few are in memory at once, of small ones many.
+// A batch has few large services, or many small ones.
 func TestBatches(t *testing.T) {
 	w := newWorld()
 	var keys []source.Key
@@ -560,7 +560,7 @@ func TestBatches(t *testing.T) {
 	}
 }
 
-// What is kept and shown of a service is bounded in all of its parts.
+// Every part of a service that is kept and shown is bounded.
 func TestLargeServices(t *testing.T) {
 	w := newWorld()
 	var addrs []string

@@ -12,19 +12,19 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// A question is what a query string asks for.
+// A question is a parsed query string.
 type question struct {
 	Namespace string
 	Services  source.Selection // names or patterns, as svcproxy status takes them
 	State     string           // of report.FilterStates; empty: any
 	Text      string           // in lower case: part of a name, description, label or file, or an address
-	address   netip.Addr       // that Text is, if it is one
+	address   netip.Addr       // Text as an address; invalid if it is not one
 
 	Page    int // from 1
-	Refresh int // seconds until a browser asks again; 0: never
+	Refresh int // seconds until a browser reloads the page; 0: never
 
-	After source.Key // of JSON: services behind this one
-	Limit int        // of JSON: how many
+	After source.Key // JSON only: services after this one
+	Limit int        // JSON only: maximum number of services
 }
 
 const (
@@ -39,13 +39,13 @@ const (
 	maxPage     = 1_000_000
 )
 
-// pageKeys and serviceKeys are what the queries of the pages and of the services as JSON can have.
+// pageKeys and serviceKeys are the query keys of the pages and of /api/v1/services.
 var (
 	pageKeys    = []string{"namespace", "service", "state", "q", "page", "refresh"}
 	serviceKeys = []string{"namespace", "service", "state", "q", "after", "limit"}
 )
 
-// questionOf reads a query string that has these keys at most. The error says what to write instead.
+// questionOf parses a query string that may have these keys. The error says what to write instead.
 func questionOf(text string, keys []string) (q question, err error) {
 	query, err := parseQuery(text)
 	if err != nil {
@@ -97,7 +97,7 @@ func questionOf(text string, keys []string) (q question, err error) {
 	return q, nil
 }
 
-// parseQuery reads a query string, no part of which may be left out as http.Request does.
+// parseQuery parses a query string. Unlike http.Request, it returns an error instead of ignoring invalid parts.
 func parseQuery(text string) (url.Values, error) {
 	query, err := url.ParseQuery(text)
 	if err != nil {
@@ -116,7 +116,7 @@ func number(text, key string, to *int, least, standard, most int) (err error) {
 	return nil
 }
 
-// filter returns which services are meant.
+// filter returns a filter for the matching services.
 func (q *question) filter() report.Filter {
 	f := report.Filter{State: q.State}
 	if q.Namespace != "" || len(q.Services) > 0 || q.Text != "" {
@@ -125,7 +125,7 @@ func (q *question) filter() report.Filter {
 	return f
 }
 
-// matches reports whether a service is meant, whatever its state.
+// matches reports whether a service matches, regardless of its state.
 func (q *question) matches(s *source.Service) bool {
 	switch {
 	case q.Namespace != "" && s.Namespace != q.Namespace, !q.Services.Matches(s.Key, s.Labels):
@@ -138,7 +138,7 @@ func (q *question) matches(s *source.Service) bool {
 	return contains(s.Key.String(), q.Text) || contains(s.Description, q.Text) || contains(s.Pos.File, q.Text) || q.inLabels(s.Labels)
 }
 
-// has reports whether the address that is asked for is one of a service or of its endpoints.
+// has reports whether a service or one of its endpoints has the requested address.
 func (q *question) has(s *source.Service) bool {
 	a := q.address.Unmap()
 	for _, list := range [][]netip.Addr{s.VIPs, s.ExternalIPs, s.LoadBalancerIPs} {
@@ -158,10 +158,10 @@ func (q *question) inLabels(labels map[string]string) bool {
 	return false
 }
 
-// contains reports whether a text has a part, which is in lower case.
+// contains reports whether a text contains part, ignoring case. part must be in lower case.
 func contains(text, part string) bool { return strings.Contains(strings.ToLower(text), part) }
 
-// link returns the path of a page with a question, of which only what differs from no question is written.
+// link returns the path of a page with the question as query string, without values that are the default.
 func (q question) link(path string) string {
 	v := url.Values{}
 	set := func(key, value, standard string) {

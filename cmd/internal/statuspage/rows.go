@@ -17,8 +17,8 @@ import (
 	"svcproxy.dev/svcproxy/source"
 )
 
-// serviceOf returns what is shown of a service, with at most so many addresses and endpoints: those first that do not
-// serve, if there are more.
+// serviceOf returns the row of a service, with up to most addresses and endpoints. If there are more, those that do not work
+// come first.
 func serviceOf(st report.ServiceStatus, most int, now time.Time) service {
 	s := service{ServiceStatus: st, To: serviceLink(st.Key().String(), true).To, File: cmp.Or(st.Place, st.Unit), Counted: st.Traffic != nil}
 	for _, key := range slices.Sorted(maps.Keys(st.Labels)) {
@@ -47,13 +47,13 @@ func serviceOf(st report.ServiceStatus, most int, now time.Time) service {
 	return s
 }
 
-// cut returns the first of a list, in memory of their own, and how many more there are.
+// cut returns a copy of the first elements of a list, and how many more there are.
 func cut[T any](list []T, most int) (first []T, more int) {
 	more = max(0, len(list)-most)
 	return slices.Clone(list[:len(list)-more]), more
 }
 
-// worstFirst puts those first, of more than so many, that have the least rank.
+// worstFirst sorts a list by rank if it has more than most elements.
 func worstFirst[T any](list []T, most int, rank func(T) int) []T {
 	if len(list) <= most {
 		return list
@@ -68,7 +68,7 @@ func toInt(b bool) int {
 	return 0
 }
 
-// class says how a state of an endpoint is shown.
+// class returns the CSS class of the state of an endpoint.
 func class(state string) string {
 	switch state {
 	case policy.Ready.String(), policy.Up.String():
@@ -96,10 +96,10 @@ func endpointOf(of source.Key, e report.EndpointStatus, now time.Time) endpoint 
 	return row
 }
 
-// known returns a cell of a table, which is empty where nothing is known.
+// known returns the text of a table cell, which is empty if the value is unknown ("-").
 func known(cell string) string { return strings.TrimPrefix(cell, "-") }
 
-// drainCommand returns what drains an endpoint; empty: it is drained.
+// drainCommand returns the command that drains an endpoint, or nothing if it is already drained.
 func drainCommand(of source.Key, e report.EndpointStatus) string {
 	text, _, _ := strings.Cut(e.Address, "{") // ports
 	addr, err := netip.ParseAddr(text)
@@ -112,7 +112,7 @@ func drainCommand(of source.Key, e report.EndpointStatus) string {
 	return "svcproxy drain " + conditions.DrainTarget{Addr: addr, Service: of}.String()
 }
 
-// filesOf returns all files, those first that are not used as they stand.
+// filesOf returns all files. Files that are not accepted come first.
 func filesOf(f *facts, now time.Time) (list []file) {
 	for _, src := range f.sources {
 		for _, x := range slices.Concat(src.Files, src.Objects) {
@@ -127,7 +127,7 @@ func filesOf(f *facts, now time.Time) (list []file) {
 	return list
 }
 
-// paged returns what of a list stands on the page that is asked for, and links to the pages around it.
+// paged returns the part of a list for the requested page, and links to other pages.
 func paged[T any](list []T, q *question, path string) (here []T, links []choice) {
 	last := max(1, (len(list)+perPage-1)/perPage)
 	q.Page = min(q.Page, last)

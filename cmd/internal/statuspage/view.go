@@ -26,25 +26,25 @@ const (
 	// perPage is how many services, or files, a page lists.
 	perPage = 50
 
-	// maxRows is how many addresses, endpoints, warnings and addresses to announce of a service are listed beside others, of each;
-	// maxRowsAlone, of one service alone on its page.
+	// maxRows is how many addresses a page lists for each service, and likewise endpoints, warnings and announced addresses.
+	// maxRowsAlone is the limit on a page with a single service.
 	maxRows      = 12
 	maxRowsAlone = 1_000
 
-	// maxShown is how many problems the first page names: they are to stand on one screen.
+	// maxShown is how many problems the first page lists, so that they fit on one screen.
 	maxShown = 20
 
 	// maxFiles is how many files the first page lists.
 	maxFiles = 10
 
-	// maxText is how long a text on a page is, in characters.
+	// maxText is the maximum length of a text on a page, in characters.
 	maxText = 400
 )
 
 //go:embed page.html
 var pageText string
 
-// words are what the template can call: each text that is not ours goes through one of them.
+// words are the functions of the template. Every text from files, programs and servers goes through "text".
 var words = template.FuncMap{
 	"text":    clip,
 	"grouped": control.Grouped,
@@ -53,32 +53,32 @@ var words = template.FuncMap{
 
 var pages = template.Must(template.New("page").Funcs(words).Parse(pageText))
 
-// clip returns a text as it may stand on a page.
+// clip escapes and shortens a text for a page.
 func clip(s string) string { return source.Clip(s, maxText) }
 
-// A head is what is at the top of every page.
+// A head is the data at the top of every page.
 type head struct {
 	Style    template.CSS
 	Question question
 	Summary  *control.Summary
-	Late     bool // what follows could not be asked for again in time
+	Late     bool // the facts could not be refreshed in time
 	At       time.Time
 	Up, Sync string
 	Here     string   // the path of the page
 	Other    link     // to the other page
-	Refresh  []choice // how often to ask again
+	Refresh  []choice // how often the page reloads itself
 }
 
-// A link is one, unless To is empty.
+// A link is a text with a link, or only a text if To is empty.
 type link struct{ Text, To string }
 
-// A choice is a link that may be what is chosen.
+// A choice is a link that may be the current choice.
 type choice struct {
 	link
 	Chosen bool
 }
 
-// An overview is what the template of / shows.
+// An overview is the data of the template of /.
 type overview struct {
 	Head      head
 	Counts    []count
@@ -103,14 +103,14 @@ type overview struct {
 	Versions  []version
 }
 
-// A count is how many there are of what.
+// A count is a number of services or endpoints in one state.
 type count struct {
 	link
 	N   int
 	Bad bool
 }
 
-// A problem is a line of what does not work as it should.
+// A problem is a row of the table of problems.
 type problem struct {
 	Subject link
 	Address string
@@ -121,9 +121,9 @@ type problem struct {
 
 type service struct {
 	report.ServiceStatus
-	To            string // a page of it alone
+	To            string // link to a page with only this service
 	File          string
-	Changed       string // for how long its file has been as it is; empty: not known
+	Changed       string // time since the last change of its file; empty: unknown
 	Labels        []string
 	Counted       bool
 	Rate          string
@@ -147,7 +147,7 @@ type endpoint struct {
 	Address, State, Class string
 	Share, Weight, Where  string
 	Active, Since, Why    string
-	Command               string // to copy; empty: none
+	Command               string // drain command to copy; empty: none
 }
 
 type session struct {
@@ -253,7 +253,7 @@ func (p *Page) view(f *facts, inTime bool, q question) overview {
 	return v
 }
 
-// counts returns how many services and endpoints are how, with a link to those that are so.
+// counts returns the number of services and endpoints in each state, with links to lists of them.
 func counts(f *facts, q question) (list []count) {
 	q.Page = 1
 	to := func(state string) string {
@@ -274,8 +274,8 @@ func counts(f *facts, q question) (list []count) {
 	return list
 }
 
-// problems fills in what does not work as it should: what status calls problems, files that are not used as they stand,
-// and endpoints that fail their check.
+// problems fills in the problems: those that svcproxy status lists, files that are not accepted, and endpoints that fail their
+// check.
 func (v *overview) problems(f *facts, now time.Time) {
 	s := &f.summary
 	if !s.Ready {
@@ -301,12 +301,12 @@ func (v *overview) problems(f *facts, now time.Time) {
 	}
 	v.Problems = append(v.Problems, f.down...)
 	v.More = s.Left.Problems + s.Left.Broken + max(0, f.counts.Endpoints[policy.Down.String()]-len(f.down))
-	slices.SortStableFunc(v.Problems, func(a, b problem) int { return toInt(a.State == "") - toInt(b.State == "") }) // of the host last
+	slices.SortStableFunc(v.Problems, func(a, b problem) int { return toInt(a.State == "") - toInt(b.State == "") }) // problems of the host last
 	shown, more := cut(v.Problems, maxShown)
 	v.Problems, v.More = shown, v.More+more
 }
 
-// serviceLink returns the name of a service with a link to it; of something else, the name.
+// serviceLink returns the name of a service with a link to it. For other names it returns a text without a link.
 func serviceLink(name string, isService bool) link {
 	namespace, short, _ := strings.Cut(name, "/")
 	if !isService || !source.IsLabel(namespace) || !source.IsLabel(short) {
@@ -316,7 +316,7 @@ func serviceLink(name string, isService bool) link {
 	return link{name, q.link("/") + "#services"}
 }
 
-// services fills in the services that are asked for.
+// services fills in the requested services.
 func (v *overview) services(p *Page, q *question, h history, now time.Time) {
 	s := p.Snapshot()
 	keys := report.Find(s, q.filter())
