@@ -119,7 +119,7 @@ func TestPut(t *testing.T) {
 	}
 }
 
-// A signed index is followed, and a further one that is signed too.
+// The fetcher accepts a signed index, and then a newer signed one.
 func TestPublishSigned(t *testing.T) {
 	dir, url := newSite(t)
 	o := storehttp.Options{URLs: []string{url}, Host: "a", StateDir: t.TempDir()}

@@ -152,7 +152,7 @@ func (s *Source) findInDir(ctx context.Context, sink source.Sink) (probes []prob
 	return probes, 0, true
 }
 
-// pollContents adds to the work to do, when it is time, to read all files. A server tells of all that it has.
+// pollContents schedules a read of all files when it is due. It does nothing for a server, whose sets are complete.
 func (s *Source) pollContents() {
 	if now := time.Now(); !now.Before(s.nextPoll) {
 		if s.server == nil {

@@ -34,9 +34,6 @@ type fleet struct {
 // Many hosts that follow one server send it one request per interval, for the index only, and get a change within about one
 // interval. The test logs the figures.
 func TestFleet(t *testing.T) {
-	if testing.Short() {
-		t.Skip("500 hosts take 20 s")
-	}
 	w, files := newWeb(t), texts{}
 	for i := range fleetTexts {
 		files[fmt.Sprintf("%d.toml", i)] = serviceText(fmt.Sprintf("text-%d", i))

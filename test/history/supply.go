@@ -215,7 +215,8 @@ func (p *Svcproxy) restartWithout(n *Nemesis) error {
 }
 
 // wrong has the store do wrong for a while: begin does it, and end, if it is not nil, ends what is more than other answers.
-// Services stay as they are. With a change, the store has just got another version of one, which counts once it is well.
+// Services stay as they are during the fault. With a change, the store has just received another version of one service,
+// which takes effect once the store works again.
 func (p *Svcproxy) wrong(n *Nemesis, change bool, begin func(*Nemesis) (end func() error, err error)) error {
 	p.disk.Lock()
 	defer p.disk.Unlock()

@@ -68,7 +68,7 @@ func TestPanelsDoNotOverlap(t *testing.T) {
 	}
 }
 
-// What follows from files is the same on all hosts that have them, and counts once: only a sum for each host is right.
+// Hosts with the same files report the same numbers of services, endpoints and files, so these must not be added up over hosts.
 var (
 	ofFiles = regexp.MustCompile(`svcproxy_(services|services_all_failed|endpoints|files|faults|drains|service_endpoints|service_problem|announced_addresses|withheld_addresses)\b`)
 	sums    = regexp.MustCompile(`\b(?:sum|count|avg)(?: by \(([^)]*)\))? ?\(([^()]*)\)`)
